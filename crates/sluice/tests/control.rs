@@ -187,7 +187,7 @@ fn an_inadmissible_reservation_is_rejected_with_the_message_of_check() {
         (&["resize", "a/v", "1MiB"], 4, "cannot shrink"),
         (&["resize", "a/v", "8000000TiB"], 4, "a.img 8796093022208000000 bytes long: choose a size"),
         (&["set", "a/v", "read_only=true"], 4, "detach it and attach it again"),
-        (&["attach", "a/v", "device=disk"], 4, "a/v is there already"),
+        (&["attach", "a/v", "device=disk"], 4, "a/v exists already"),
     ];
     for (verb, code, words) in cases {
         let ended = ask(&place, verb);

@@ -97,8 +97,8 @@ fn two_devices_on_one_disk_are_rejected() {
     let image = place.image("a.img", MIB);
     let other = format!("[device.other]\npath = \"{}\"\n", image.display());
     let output = Daemon::refused(&place, &(place.device("") + &other));
-    assert!(output.contains("Devices disk and other lie on one disk"), "{output}");
-    assert!(output.contains("one disk can have only one gate; combine them into one device"), "{output}");
+    assert!(output.contains("Devices disk and other are on the same disk"), "{output}");
+    assert!(output.contains("which can have only one gate; combine them into one device"), "{output}");
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_loop_device_counts_as_the_disk_of_its_file() {
     let device = Loop::new(&place.image("a.img", MIB));
     let other = format!("[device.other]\npath = \"{}\"\n", device.path.display());
     let output = Daemon::refused(&place, &(place.device("") + &other));
-    assert!(output.contains("lie on one disk"), "{output}");
+    assert!(output.contains("are on the same disk"), "{output}");
 }
 
 #[test]

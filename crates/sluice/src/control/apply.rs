@@ -1,4 +1,5 @@
-//! A request becomes a change of the host file, checked with all of it, and applied like a reload: all or nothing.
+//! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
+//! nothing.
 
 use std::sync::Arc;
 
@@ -11,34 +12,34 @@ use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::plane::{Extra, Hearing, Plane, PlaneError, VolumeName};
 
-/// What is in force: the files as they were loaded, and what was changed since.
+/// The configuration in force: the files as they were loaded, and the changes since.
 pub(crate) struct State {
     pub(crate) files: Files,
     pub(crate) changes: Changes,
 }
 
-/// What a host file is to become.
+/// A proposed host file.
 pub(crate) struct Proposal {
     pub(crate) host: Arc<Host>,
-    /// What else is done with it.
+    /// A further action of the change.
     pub(crate) extra: Extra,
-    /// Of a request: whom it concerns, how that was, and the changes with it.
+    /// For a request: its target, the target's previous state, and all changes including this one.
     asked: Option<(Target, Value, Changes)>,
 }
 
 impl Proposal {
-    /// A host file that nobody asked for at the control socket.
+    /// Proposes a host file without a request of the control socket.
     pub(crate) fn of(host: Arc<Host>) -> Proposal {
         Proposal { host, extra: Extra::Nothing, asked: None }
     }
 
-    /// The host file in force, with another try to open a volume that is out of service.
+    /// Proposes the host file in force, with another attempt to open a volume that is out of service.
     pub(crate) fn retry(host: Arc<Host>, volume: VolumeName) -> Proposal {
         Proposal { host, extra: Extra::Retry(volume), asked: None }
     }
 }
 
-/// What a request asks for, with all that is in force.
+/// Returns the proposal of a request, on top of the configuration in force.
 pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result<Proposal, Reply> {
     let mut changes = state.changes.clone();
     let mut extra = Extra::Nothing;
@@ -74,7 +75,8 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
     Ok(Proposal { host, extra, asked: Some((target, before, changes)) })
 }
 
-/// The proposal of a request is in force, but for devices that are `unapplied`. Returns the reply to the request.
+/// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
+/// the request.
 pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapplied: &[PlaneError]) -> Reply {
     let (target, before, changes) = proposal.asked.expect("only a request is answered");
     state.changes = changes;
@@ -88,12 +90,12 @@ pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapp
     Reply { ok: true, code: None, error: None, before, after }
 }
 
-/// What must be heard before the loss of a VM or volume is accepted.
+/// Returns the files that must be queried before the loss of a VM or volume is accepted.
 pub(crate) fn to_hear(plane: &Plane, target: &str) -> Result<Hearing, Reply> {
     known(plane, target).map(|target| plane.to_hear(&target))
 }
 
-/// All has been heard; the VM or volume may have left meanwhile.
+/// Accepts the loss, after all files have been queried. The VM or volume may have been removed since.
 pub(crate) fn accept_loss(plane: &Plane, target: &str) -> Reply {
     let target = match known(plane, target) {
         Ok(target) => target,
@@ -129,10 +131,10 @@ fn attach(
         ));
     };
     if known.is_some_and(|vm| vm.volumes.contains_key(volume)) {
-        return Err(Reply::failed(Code::Exists, format!("{target} is there already; detach it first")));
+        return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
     }
     if known.is_some() && !vm.is_empty() {
-        let error = format!("VM {} is there already: change it with set, not with vm.KEY", target.vm);
+        let error = format!("VM {} exists already; change it with set, not with vm.KEY", target.vm);
         return Err(Reply::failed(Code::Exists, error));
     }
     if known.is_none() {
@@ -162,7 +164,7 @@ fn known(plane: &Plane, target: &str) -> Result<Target, Reply> {
     }
 }
 
-/// A VM or a volume as it is; null if it is not there.
+/// Describes a VM or a volume; null if it does not exist.
 fn describe(plane: &Plane, target: &Target) -> Value {
     let Some(vm) = plane.host().vms.get(&target.vm) else { return Value::Null };
     let loss = |volume: &Volume| plane.loss(&target.vm, &volume.name);

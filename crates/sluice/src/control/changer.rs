@@ -1,9 +1,10 @@
-//! The thread that changes what is served: start, reload, requests at the control socket.
+//! The thread that makes changes: start, reload, requests of the control socket.
 //!
-//! The control thread answers handshakes, VMMs and signals, and must never wait for a disk. So changes are made here, one
-//! after another, and what may take as long as a disk or a file system hangs (reading the host file, looking at paths, opening
-//! volumes, making sockets, asking a disk what it has lost) runs on a helper thread for each change. Others go on meanwhile. When the helper is back the change is checked
-//! anew with all that is in force then.
+//! The control thread answers handshakes, VMMs and signals, and must never wait for a disk. So this thread makes the
+//! changes, one after another. Calls that may hang with a disk or a file system (reading the host file, resolving
+//! paths, opening volumes, making sockets, querying a disk for lost writes) run on a separate helper thread for each
+//! change. Other changes continue meanwhile. When the helper has returned, the change is checked again against the
+//! configuration in force.
 //!
 //! ```text
 //! control thread --Event--> [changer] --Needs--> helper
@@ -12,9 +13,9 @@
 //!                              '------Event---------'
 //! ```
 //!
-//! A helper that looks at one path for [`LOOK_MAX`] is given up, and the change is refused. How many helpers there may be, and how
-//! volumes that are out of service are retried, is in [`helpers`]: a disk that hangs delays neither changes nor volumes on other
-//! disks.
+//! A helper that waits for one path for [`LOOK_MAX`] is abandoned, and the change is rejected. [`helpers`] has the
+//! number of helpers and the retries of volumes that are out of service. A hung disk delays neither other changes nor
+//! volumes on other disks.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -38,22 +39,22 @@ use crate::plane::{Done, Found, Plane, PlaneError, Progress, Step, VolumeName, a
 
 mod helpers;
 
-/// How long a helper may look at one path.
+/// Maximum time that a helper may wait for one path.
 pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
-/// The same at the start, where the locks of a dead daemon are waited for, for at most 5 s.
+/// The same at the start, where helpers wait up to 5 s for the locks of a dead daemon.
 const LOOK_MAX_AT_START: Duration = Duration::from_secs(10);
-/// Changes that may wait at once; more are refused.
+/// Maximum number of pending changes; further ones are rejected.
 const ATTEMPTS_MAX: usize = 64;
-/// How long a volume waits for its bytes while the last requests of one that was detached hold them.
+/// Maximum time that a volume waits for its bytes while the last requests of a detached volume hold them.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
-/// How long to wait before the next attempt.
+/// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
-/// How often volumes that are out of service are tried again, and helpers that take long are looked at.
+/// Interval between retries of volumes that are out of service, and between checks of helpers.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
-/// What the control thread is told.
+/// Events for the control thread.
 pub(crate) enum News {
-    /// Everything is served, or nothing is.
+    /// The start has succeeded, or has failed.
     Started(Result<(), Failure>),
     /// Every device is down.
     Dead,
@@ -66,7 +67,7 @@ enum Event {
     Reload,
     Report,
     LookAtDevices,
-    /// Hands the plane back.
+    /// Returns the server.
     End(oneshot::Sender<Plane>),
     #[cfg(test)]
     Panic,
@@ -74,11 +75,11 @@ enum Event {
     Back(u64, Outcome),
 }
 
-/// What a helper returns.
+/// Result of a helper.
 enum Outcome {
     Found,
     Loaded(Box<Result<Read, Diagnostics>>),
-    /// The disks have reported what they have lost.
+    /// The disks have reported lost writes.
     Heard,
     Panicked,
 }
@@ -86,18 +87,18 @@ enum Outcome {
 /// The files, read again.
 struct Read {
     files: Files,
-    /// What they say with these changes laid over them.
+    /// The files with all changes applied.
     host: Arc<Host>,
     changes: Changes,
 }
 
-/// The control thread's end.
+/// The control thread's handle.
 pub(crate) struct Changer {
     events: Sender<Event>,
 }
 
 impl Changer {
-    /// Starts the thread, which serves `host` first. Sockets live on the runtime of `handle`.
+    /// Starts the thread, which serves `host` first. Sockets are registered with the runtime of `handle`.
     pub(crate) fn start(
         file: PathBuf,
         (files, host): (Files, Host),
@@ -135,7 +136,7 @@ impl Changer {
         Ok((Changer { events }, listener))
     }
 
-    /// A request of the control socket. Its reply goes where it came from.
+    /// Queues a request of the control socket. Its reply is sent back to the client.
     pub(crate) fn change(&self, asked: Asked) {
         let _ = self.events.send(Event::Change(asked));
     }
@@ -145,12 +146,12 @@ impl Changer {
         let _ = self.events.send(Event::Reload);
     }
 
-    /// Prints the accounts.
+    /// Prints the statistics.
     pub(crate) fn report(&self) {
         let _ = self.events.send(Event::Report);
     }
 
-    /// Ends the thread; what it serves comes back, when the change that is being made is over.
+    /// Ends the thread after the current change. The receiver gets the server.
     pub(crate) fn end(&self) -> oneshot::Receiver<Plane> {
         let (reply, plane) = oneshot::channel();
         let _ = self.events.send(Event::End(reply));
@@ -170,38 +171,38 @@ fn watch_devices(handle: &Handle, plane: &Plane, events: Sender<Event>) {
     });
 }
 
-/// What is to become of what is served.
+/// A kind of change.
 enum Kind {
     Start(Arc<Host>),
     Change {
         request: Request,
         reply: oneshot::Sender<Reply>,
     },
-    /// The files, when they have been read.
+    /// A reload, with the files when they have been read.
     Reload(Option<Box<Read>>),
-    /// This volume, which is out of service, is tried again.
+    /// A retry of this volume, which is out of service.
     Retry(VolumeName),
 }
 
-/// Why an attempt goes no further now.
+/// Why an attempt waits.
 enum Waits {
-    /// For a helper, which looks at this.
+    /// For a helper, which reports the path that it waits for.
     Helper(Helping),
-    /// For the last requests of a volume that has left.
+    /// For the last requests of a removed volume.
     Leaving,
 }
 
-/// A change on its way.
+/// A pending change.
 struct Attempt {
-    /// Of its last helper.
+    /// Number of its last helper.
     number: u64,
     kind: Kind,
     since: Instant,
     found: Found,
     waits: Waits,
-    /// What it comes to, as long as nothing else was changed: the version of the state, and the proposal.
+    /// The proposal, and the version of the state for which it was made.
     proposal: Option<(u64, Proposal)>,
-    /// It has waited for the last requests of a volume that had left.
+    /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
 }
 
@@ -211,23 +212,23 @@ struct Thread {
     plane: Plane,
     state: State,
     attempts: Vec<Attempt>,
-    /// Helpers that were started.
+    /// Number of helpers started so far.
     next: u64,
-    /// Changes that were made.
+    /// Number of changes so far.
     version: u64,
-    /// Where the control socket is.
+    /// Path of the control socket.
     control: Option<PathBuf>,
-    /// When volumes that are out of service are due to be tried again.
+    /// Time of the next retry of volumes that are out of service.
     retry_at: Instant,
-    /// Those that are due, in the order in which they are tried.
+    /// Volumes to retry, in order.
     retries: VecDeque<VolumeName>,
-    /// Helpers that have not returned, by their attempts.
+    /// Running helpers, by attempt.
     helpers: BTreeMap<u64, Helper>,
     events: Sender<Event>,
     news: mpsc::UnboundedSender<News>,
 }
 
-/// Reports a panic of the thread. It is dropped before the plane, whose devices may wait for a disk that hangs.
+/// Reports a panic of the thread. It is dropped before the server, whose devices may wait for a hung disk.
 struct Alarm(mpsc::UnboundedSender<News>);
 
 impl Drop for Alarm {
@@ -260,7 +261,7 @@ impl Thread {
         }
     }
 
-    /// How long nothing has to be done unless something comes.
+    /// Returns how long the thread may wait for an event.
     fn patience(&self) -> Option<Duration> {
         let is_leaving = |attempt: &Attempt| matches!(attempt.waits, Waits::Leaving);
         if self.attempts.iter().any(is_leaving) {
@@ -282,12 +283,12 @@ impl Thread {
                 self.back(number, outcome);
             }
             #[cfg(test)]
-            Event::Panic => panic!("asked to panic by a test"),
+            Event::Panic => panic!("a test requested this panic"),
             Event::End(_) => unreachable!("it ends the loop"),
         }
     }
 
-    /// Continues the attempt, unless it was given up.
+    /// Continues the attempt, unless it was abandoned.
     fn back(&mut self, number: u64, outcome: Outcome) {
         let Some(mut attempt) = self.remove(number) else { return };
         match outcome {
@@ -322,7 +323,7 @@ impl Thread {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
             }
             Kind::Reload(None) => {
-                // An older file must not be put into force over a newer one.
+                // An older file must not replace a newer one.
                 self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
                 let (file, changes) = (self.file.clone(), self.state.changes.clone());
                 let paths = [file.clone()];
@@ -347,14 +348,14 @@ impl Thread {
         }
     }
 
-    /// The disk has said what it had to say of a loss: it is accepted.
+    /// The disk has reported lost writes, so the loss is accepted.
     fn heard(&mut self, attempt: Attempt) {
         let Kind::Change { request: Request::AcceptLoss { target }, .. } = &attempt.kind else { return };
         let reply = apply::accept_loss(&self.plane, target);
         answer(attempt, reply);
     }
 
-    /// Tries again what waits for volumes that leave, and gives up helpers that take too long.
+    /// Retries attempts that wait for removed volumes, and abandons helpers that take too long.
     fn look_at_attempts(&mut self) {
         let now = Instant::now();
         for mut attempt in std::mem::take(&mut self.attempts) {
@@ -387,7 +388,7 @@ impl Thread {
         }
     }
 
-    /// Makes the change, as far as nothing has to be waited for.
+    /// Makes the change, or starts to wait for what it needs.
     fn go_on(&mut self, mut attempt: Attempt) {
         let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
         let proposal = match known.map_or_else(|| self.propose(&attempt), |(_, proposal)| Ok(proposal)) {
@@ -413,14 +414,15 @@ impl Thread {
                 if matches!(attempt.kind, Kind::Reload(_)) {
                     self.warn(&proposal.host);
                 }
-                // Its sockets are removed before the refusal is known: a refused start ends the process.
+                // Its sockets are removed before the rejection is reported, because a rejected start ends the
+                // process.
                 attempt.found = Found::default();
                 self.failed(attempt, error);
             }
         }
     }
 
-    /// What an operator should know of a file that was read again.
+    /// Prints warnings about a reloaded file.
     fn warn(&self, host: &Host) {
         host.warnings.iter().for_each(crate::output::message);
         if host.daemon.control != self.control {
@@ -484,7 +486,7 @@ impl Thread {
         }
     }
 
-    /// Everything stays as it is.
+    /// Rejects the attempt. The configuration in force does not change.
     fn refuse(&mut self, attempt: Attempt, error: &str) {
         let Attempt { kind, found, waits, .. } = attempt;
         drop((found, waits));
@@ -519,7 +521,7 @@ mod tests {
 
     use super::*;
 
-    /// A thread for a plane whose device `a` is down, and its file.
+    /// Returns a thread for a server whose device `a` is down, and the folder of its file.
     async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<News>, Receiver<Event>, TempDir) {
         let plane = Plane::with_a_dead_device(text, "a");
         plane.down().notified().await;
@@ -549,7 +551,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_whose_last_device_was_down_went_on_as_if_it_served() {
+    async fn a_daemon_kept_running_after_its_last_device_went_down() {
         let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
         let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
@@ -557,7 +559,7 @@ mod tests {
         assert!(matches!(heard.recv().await, Some(News::Dead)));
         let (reply, plane) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
-        // The bound is only for a test that fails.
+        // The deadline matters only if the test fails.
         let deadline = Instant::now() + Duration::from_secs(60);
         let draining = plane.await.unwrap().drain(deadline);
         draining.until(deadline).await;
@@ -566,7 +568,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_of_the_thread_that_makes_changes_was_not_noticed() {
+    async fn a_panic_of_the_thread_that_makes_changes_was_not_reported() {
         let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
         let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
@@ -576,7 +578,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_daemon_went_on_when_a_reload_removed_its_last_device_that_served() {
+    async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
         let text = "[device.a]\nbackend = \"null\"\n";
         let both = format!("{text}[device.b]\nbackend = \"null\"\n");
         let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;

@@ -1,4 +1,4 @@
-//! The other side: a verb asks the daemon.
+//! The client of the control socket: a verb sends a request to the daemon.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -11,7 +11,7 @@ use super::{Code, Reply, Request};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
-/// Where the daemon is.
+/// The daemon to connect to.
 #[derive(Args)]
 pub(crate) struct Daemon {
     /// The daemon's control socket, as its host file names it.
@@ -20,7 +20,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Asks, and prints what was before and what is now.
+    /// Sends the request, and prints the previous and the new state.
     pub(crate) fn ask(&self, request: &Request, format: Format) -> Result<(), Failure> {
         let reply = self.converse(request).map_err(|error| {
             let path = self.socket.display();
@@ -46,7 +46,7 @@ impl Daemon {
         stream.write_all(text.as_bytes())?;
         let mut line = String::new();
         if BufReader::new(stream).read_line(&mut line)? == 0 {
-            return Err(std::io::Error::other("it ended before it answered"));
+            return Err(std::io::Error::other("the daemon closed the connection before its reply"));
         }
         serde_json::from_str(&line).map_err(std::io::Error::other)
     }
@@ -62,14 +62,14 @@ fn refused(reply: Reply) -> Failure {
     }
 }
 
-/// How what is not stated is shown.
+/// Text for a field that is not set.
 const NOTHING: &str = "-";
 
-/// What is told to people: what is there now, or what is different.
+/// Returns the reply as text: the new state, or the changes.
 fn told(reply: &Reply) -> String {
     let (before, after) = (shown(&reply.before), shown(&reply.after));
     if after.is_empty() {
-        return "Not served any more".to_owned();
+        return "No longer served".to_owned();
     }
     if before.is_empty() {
         let mut table = output::table(&["KEY", "NOW"]);
@@ -79,14 +79,14 @@ fn told(reply: &Reply) -> String {
     let was = |key: &str| before.iter().find(|(known, _)| known == key).map_or(NOTHING, |(_, was)| was.as_str());
     let different: Vec<_> = after.iter().filter(|(key, now)| was(key) != now).collect();
     if different.is_empty() {
-        return "Done; its policy, size and source are what they were".to_owned();
+        return "Done; its policy, size and source are unchanged".to_owned();
     }
     let mut table = output::table(&["KEY", "BEFORE", "NOW"]);
     table.add_rows(different.into_iter().map(|(key, now)| [key, was(key), now]));
     table.to_string()
 }
 
-/// A VM or a volume as names and values; nothing of what is not there.
+/// Returns the fields of a VM or a volume that are set, as names and values.
 fn shown(value: &Value) -> Vec<(String, String)> {
     let text = |value: &Value| match value {
         Value::Null => NOTHING.to_owned(),
@@ -116,17 +116,17 @@ mod tests {
     }
 
     #[test]
-    fn people_are_told_what_is_different_in_words() {
+    fn a_reply_is_shown_as_the_changed_fields() {
         let vm = |limit: Value, class: &str| json!({ "policy": { "limit_iops": limit, "class": class, "weight": 100.0 }, "volumes": ["a", "b"] });
         let changed = reply(vm(Value::Null, "foreground"), vm(500.0.into(), "background"));
         assert_eq!(lines(&changed), ["KEY BEFORE NOW", "class foreground background", "limit_iops - 500"]);
         let same = reply(vm(Value::Null, "foreground"), vm(Value::Null, "foreground"));
-        assert_eq!(lines(&same), ["Done; its policy, size and source are what they were"]);
+        assert_eq!(lines(&same), ["Done; its policy, size and source are unchanged"]);
         let new = reply(
             Value::Null,
             json!({ "device": "disk", "size_bytes": 42_949_672_960_u64, "policy": { "weight": 0.5, "burst": null } }),
         );
         assert_eq!(lines(&new), ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"]);
-        assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["Not served any more"]);
+        assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["No longer served"]);
     }
 }

@@ -1,13 +1,13 @@
-//! `KEY=VALUE` on the command line, as the host file would have it.
+//! `KEY=VALUE` arguments, with the values of the host file.
 
-/// One assignment; dots lead into tables: `export.socket=/run/a.sock`.
+/// One assignment. Dots separate the names of tables: `export.socket=/run/a.sock`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Assignment {
     path: Vec<String>,
     value: toml::Value,
 }
 
-/// Reads one, for clap.
+/// Parses an assignment, for clap.
 pub(crate) fn parse(text: &str) -> Result<Assignment, String> {
     let advice = "write KEY=VALUE as in the host file, for example limit=\"500 iops\" or export.socket=/run/a.sock";
     let (key, value) = text.split_once('=').ok_or_else(|| advice.to_owned())?;
@@ -18,14 +18,14 @@ pub(crate) fn parse(text: &str) -> Result<Assignment, String> {
     Ok(Assignment { path, value: read_value(value.trim()) })
 }
 
-/// What TOML takes for a value is one; everything else is text, so that quotes are needed for the shell alone.
+/// Returns a TOML value if the text is one, otherwise the text as a string. So only the shell needs quotes.
 fn read_value(text: &str) -> toml::Value {
     let table: Result<toml::Table, _> = format!("value = {text}").parse();
     let value = table.ok().filter(|table| table.len() == 1).and_then(|mut table| table.remove("value"));
     value.unwrap_or_else(|| toml::Value::String(text.to_owned()))
 }
 
-/// The table that they make; a key given twice, or as a value and as a table, is an error.
+/// Returns the table of all assignments. A key that is given twice, or as a value and as a table, is an error.
 pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String> {
     let mut root = toml::Table::new();
     for Assignment { path, value } in assignments {
@@ -34,7 +34,7 @@ pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String>
         let mut table = &mut root;
         for key in above {
             let inner = table.entry(key.clone()).or_insert_with(|| toml::Value::Table(toml::Table::new()));
-            table = inner.as_table_mut().ok_or_else(|| format!("{name}: {key} has a value of its own"))?;
+            table = inner.as_table_mut().ok_or_else(|| format!("{name}: {key} already has a value"))?;
         }
         if table.insert(last.clone(), value).is_some() {
             return Err(format!("{name} is given twice"));
@@ -43,7 +43,7 @@ pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String>
     Ok(root)
 }
 
-/// Divides those that begin with `vm.`, without it, from the others.
+/// Separates the assignments that begin with `vm.`, without this prefix, from the others.
 pub(crate) fn of_vm(assignments: Vec<Assignment>) -> (Vec<Assignment>, Vec<Assignment>) {
     let (mut vm, others): (Vec<_>, Vec<_>) =
         assignments.into_iter().partition(|assignment| assignment.path.len() > 1 && assignment.path[0] == "vm");
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn they_read_as_the_file_would() {
+    fn values_are_parsed_like_those_of_the_host_file() {
         let read = |texts: &[&str]| table(texts.iter().map(|text| parse(text).unwrap()).collect());
         let made = read(&["limit=500 iops", "weight=300", "read_only=true", "export.socket=/run/a b,c.sock"]).unwrap();
         let same = "limit = \"500 iops\"\nweight = 300\nread_only = true\nexport = { socket = \"/run/a b,c.sock\" }";
@@ -64,12 +64,12 @@ mod tests {
         assert_eq!(read(&["latency={ p99 = \"5ms\" }"]).unwrap(), "latency = { p99 = \"5ms\" }".parse().unwrap());
         assert_eq!(read(&["a=1\nb = 2"]).unwrap().len(), 1);
         assert_eq!(read(&["a=1", "a=2"]), Err("a is given twice".to_owned()));
-        assert_eq!(read(&["a=1", "a.b=2"]), Err("a.b: a has a value of its own".to_owned()));
+        assert_eq!(read(&["a=1", "a.b=2"]), Err("a.b: a already has a value".to_owned()));
         assert!(parse("weight").is_err() && parse(".a=1").is_err() && parse("=1").is_err());
     }
 
     #[test]
-    fn keys_of_the_vm_stand_apart() {
+    fn keys_with_the_prefix_vm_are_separated() {
         let read = |texts: &[&str]| texts.iter().map(|text| parse(text).unwrap()).collect::<Vec<_>>();
         let (vm, others) = of_vm(read(&["vm.weight=3", "device=d", "vm=4"]));
         assert_eq!((vm, others), (read(&["weight=3"]), read(&["device=d", "vm=4"])));

@@ -1,7 +1,7 @@
-//! Changes while the daemon runs: what is asked at its control socket, and what is answered.
+//! Changes at run time: requests of the control socket, and their replies.
 //!
-//! One request and one reply per connection, each a line of JSON. What a request means is in [`apply`]; who asks is a verb
-//! of this very binary ([`client`]).
+//! Each connection has one request and one reply, each a line of JSON. [`apply`] carries out requests; [`client`]
+//! sends them, from a verb of the same binary.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,32 +12,32 @@ pub(crate) mod client;
 pub(crate) mod keys;
 pub(crate) mod server;
 
-/// What is asked for. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
+/// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// A volume comes, and its VM if that is not there.
+    /// Adds a volume, and its VM if it does not exist.
     Attach { target: String, keys: toml::Table, vm: toml::Table },
-    /// A volume goes, or a VM with its volumes.
+    /// Removes a volume, or a VM with its volumes.
     Detach { target: String },
-    /// A volume grows.
+    /// Grows a volume.
     Resize { target: String, size: String },
-    /// Writes go on where a failed sync may have lost data.
+    /// Resumes writes after a failed sync that may have lost data.
     AcceptLoss { target: String },
-    /// Keys get other values.
+    /// Changes keys of a VM or a volume.
     Set { target: String, keys: toml::Table },
 }
 
-/// How it ended.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) ok: bool,
-    /// Of a failure: what kind it is.
+    /// Kind of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) code: Option<Code>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// The target before and after.
+    /// The target before and after the change.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) before: Value,
     #[serde(default, skip_serializing_if = "Value::is_null")]
@@ -48,15 +48,15 @@ pub(crate) struct Reply {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Code {
-    /// What was asked is no request, or no host file could say it.
+    /// The request is not valid, or no host file could contain it.
     Invalid,
-    /// There is no such VM or volume.
+    /// The VM or volume does not exist.
     NotFound,
-    /// There is one already.
+    /// The VM or volume exists already.
     Exists,
-    /// It cannot be done as things are; nothing has changed.
+    /// The change is not possible in the current state; nothing has changed.
     Refused,
-    /// It was done, and a device has not confirmed its part.
+    /// The change was made, but a device has not confirmed its part.
     Incomplete,
 }
 

@@ -14,30 +14,30 @@ use tokio::time::timeout;
 
 use super::{Code, Reply, Request};
 
-/// Longest request, in bytes.
+/// Maximum length of a request, in bytes.
 const REQUEST_MAX: u64 = 1 << 20;
-/// How long somebody may take to say what he wants, and to take the reply. For his turn he waits as long as it takes: what he
-/// has asked for is done, and he must not hear of a failure meanwhile.
+/// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
+/// request will be carried out, so it must not be told of a failure.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Requests that wait for their turn.
+/// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
 
-/// A request and where its reply goes.
+/// A request and the channel of its reply.
 pub(crate) type Asked = (Request, oneshot::Sender<Reply>);
 
-/// The socket; dropping it closes it and removes its file.
+/// The socket. Dropping it closes it and removes its file.
 pub(crate) struct Server {
     task: JoinHandle<()>,
     _file: SocketFile,
 }
 
 impl Server {
-    /// Makes the socket at `path`, for the daemon's own user alone. May take as long as its file system hangs.
+    /// Makes the socket at `path`, for the daemon's own user only. Hangs as long as its file system does.
     pub(crate) fn bind(path: &Path) -> Result<Bound, ListenError> {
         Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }, None)
     }
 
-    /// Listens; what is asked comes out of the channel. Must be called within a tokio runtime.
+    /// Starts listening. The channel receives the requests. Must be called within a tokio runtime.
     pub(crate) fn start(bound: Bound) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
         let (listener, file) = bound.into_unix()?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
@@ -76,11 +76,11 @@ async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result
     let mut line = String::new();
     timeout(PATIENCE, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
     let reply = match serde_json::from_str(&line) {
-        Err(error) => Reply::failed(Code::Invalid, format!("This is not a request: {error}")),
+        Err(error) => Reply::failed(Code::Invalid, format!("Invalid request: {error}")),
         Ok(request) => {
             let (reply, answer) = oneshot::channel();
-            let gone = |_| io::Error::other("The daemon ends");
-            sender.send((request, reply)).await.map_err(|_| io::Error::other("The daemon ends"))?;
+            let gone = |_| io::Error::other("The daemon is exiting");
+            sender.send((request, reply)).await.map_err(|_| io::Error::other("The daemon is exiting"))?;
             answer.await.map_err(gone)?
         }
     };
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_for_his_turn_is_answered_however_long_it_takes() {
+    async fn a_queued_request_is_answered_however_long_it_takes() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (sender, mut asked) = mpsc::channel(1);
         let served = tokio::spawn(converse(theirs, sender));
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_says_nothing_is_not_waited_for() {
+    async fn a_silent_client_is_disconnected() {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let before = tokio::time::Instant::now();
         assert!(converse(theirs, mpsc::channel(1).0).await.is_err());

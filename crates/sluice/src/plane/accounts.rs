@@ -1,4 +1,4 @@
-//! What every VM got: for SIGUSR1 and at the end.
+//! Statistics of every VM, for SIGUSR1 and for the exit.
 
 use serde_json::{Value, json};
 use sluice_io::device::{Health, Snapshot, VmSnapshot};
@@ -8,16 +8,16 @@ use sluice_sched::{Kind, Phase, Wait};
 use super::GuestSocket;
 use crate::output::{self, Format};
 
-/// The state of the host beside its devices.
+/// State of the host apart from its devices.
 pub(crate) struct HostState {
-    /// Connections that may be open at once.
+    /// Maximum number of open connections.
     pub(crate) connections_max: u32,
     pub(crate) sockets: Vec<GuestSocket>,
     /// Volumes that are out of service.
     pub(crate) missing: Vec<String>,
 }
 
-/// Prints the accounts of all devices and the state of the host.
+/// Prints the statistics of all devices and the state of the host.
 pub(crate) fn print(devices: &[Snapshot], host: &HostState, format: Format) {
     match format {
         Format::Json => {
@@ -102,7 +102,7 @@ fn vm(vm: &VmSnapshot) -> Value {
     })
 }
 
-/// What requests waited for before they were dispatched, each as a part of all of them.
+/// Returns the causes for which requests waited before their dispatch, each as a part of all requests.
 fn waits(count: impl Fn(Wait) -> u64) -> String {
     let causes = [
         (Wait::OwnLimit, "its limit"),
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_read_what_requests_waited_for() {
+    fn causes_of_waiting_are_shown_in_percent() {
         let counted = |cause| match cause {
             Wait::None => 50,
             Wait::OwnLimit => 30,

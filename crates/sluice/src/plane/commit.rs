@@ -1,7 +1,7 @@
-//! Putting into force what has been staged. Nothing here depends on disks, sockets or files any more.
+//! Puts a staged change into force. Nothing here depends on disks, sockets or files.
 //!
-//! Order, so that every step fits on its own: volumes and VMs go, policies change, VMs and volumes come. Policies of a
-//! VM and of its volumes change together.
+//! The order makes every step valid: volumes and VMs are removed, policies change, VMs and volumes are added. The
+//! policies of a VM and of its volumes change together.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -21,9 +21,9 @@ use super::opening::Resized;
 use super::stage::{self, Staged};
 use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, connections, translate};
 
-/// How long a device that the file does not name any more may take to end; its thread waits for its disk without us.
+/// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
-/// How long closing the sources and sockets of volumes that have gone may take. A file system that hangs closes them later.
+/// Maximum time for closing the sources and sockets of removed volumes. A file system that hangs closes them later.
 pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
 pub(super) fn commit(
@@ -81,8 +81,8 @@ pub(super) fn commit(
     Ok(Done { changes, unapplied })
 }
 
-/// Sends devices their edits. A device that fails before any other has changed refuses the change. After that there is no
-/// way back: devices that have not confirmed their part are returned.
+/// Sends devices their edits. If a device fails before any other has changed, the change is rejected. After that it
+/// cannot be undone: devices that have not confirmed their part are returned.
 fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Result<Vec<PlaneError>, PlaneError> {
     let (mut unapplied, mut has_begun) = (Vec::new(), false);
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
@@ -101,7 +101,7 @@ fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Re
     Ok(unapplied)
 }
 
-/// A device that is down changes nothing any more, but that its volumes go.
+/// Rejects changes of a device that is down, except the removal of its volumes.
 fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
     for (device, list) in &mut edits {
         let is_down = |running: &Running| matches!(running.device.health(), Health::Down | Health::Ended);
@@ -116,7 +116,7 @@ fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
     Ok(edits)
 }
 
-/// Puts the volumes in their places. Returns the names of all that came, went or changed.
+/// Updates the table of served volumes. Returns the names of all volumes that were added, removed or changed.
 fn replace_served(
     plane: &mut Plane,
     host: &Host,
@@ -151,7 +151,8 @@ fn replace_served(
     changed
 }
 
-/// Closes files elsewhere, and removes those of sockets: on a file system that hangs that takes as long as it hangs.
+/// Closes files in another thread, and removes the files of sockets. On a hung file system this takes as long as it
+/// hangs.
 pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
     Closing::start(gone).until(Instant::now() + patience);
 }
@@ -213,7 +214,7 @@ fn edits(
     edits
 }
 
-/// A VM of the other file that has volumes on this device there.
+/// Returns a VM of `host` that has volumes on this device.
 fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
     host.vms.get(vm).map(|vm| &**vm).filter(|vm| is_on(vm, device))
 }
@@ -233,7 +234,7 @@ fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<E
     }
 }
 
-/// Another scheduler takes over before policies change, which it may enforce where the old one did not.
+/// The scheduler is replaced before policies change, because the new one may enforce fields that the old one did not.
 fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) -> bool, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
     let of = |device: &Device| (device.scheduler.name, device.params.clone(), device.merging);
@@ -249,7 +250,7 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
         list.push(Edit::SetDepth(after.depth));
     }
     let window = translate::window(after);
-    // The window is the device's and every VM's on it.
+    // The window belongs to the device and applies to every VM on it.
     let all = window != translate::window(before);
     let of_changed = vms.of(new).filter(|_| !all);
     let of_all = new.vms.iter().filter(|_| all).map(|(name, vm)| (name, &**vm));
@@ -308,7 +309,7 @@ fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
         .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), volume)))
 }
 
-/// Tells the sockets of volumes that have changed what they offer now; closes those that the file does not name any more.
+/// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.
 fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     let shared: BTreeSet<String> = plane.host.nbd.endpoints.iter().map(name_of).collect();
     let mut own: BTreeMap<String, Vec<(VolumeName, &Volume)>> = BTreeMap::new();
@@ -333,7 +334,7 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     }
 }
 
-/// The same for the sockets of guests: one volume each.
+/// The same for the sockets of guests, which have one volume each.
 fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     let guests = volumes(&plane.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
     let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
@@ -351,7 +352,7 @@ fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
     }
 }
 
-/// The sockets of guests: VM, volume, and the socket.
+/// Returns the sockets of guests, with VM and volume.
 pub(super) fn guest_sockets(plane: &Plane) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
     let volumes = plane.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
     volumes.filter(|(_, (_, spec))| spec.export.protocol != Protocol::Nbd).filter_map(|(vm, (volume, spec))| {

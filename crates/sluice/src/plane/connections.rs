@@ -1,10 +1,11 @@
-//! How many connections are allowed: what the host file says, as far as the process has descriptors for them.
+//! The maximum number of connections: that of the host file, if the process has enough file descriptors.
 //!
-//! The quotas of sockets ([`sluice_io::connection_limit`]) divide this number. Were it larger than what the descriptors suffice for,
-//! one socket's clients could take the last descriptors without using up the number, and close the other sockets.
+//! The quotas of sockets ([`sluice_io::connection_limit`]) divide this number. If it were larger than the number of
+//! available descriptors, clients of one socket could use up the descriptors without reaching the number, and so
+//! block the other sockets.
 //!
-//! Example: 1,024 descriptors, 256 of which are kept for the daemon; one device, 100 volumes and their NBD sockets need
-//! 32 + 3 + 100 x (2 + 2) = 435. 1,024 - 256 - 435 = 333 connections are allowed.
+//! Example: there are 1,024 descriptors, of which 256 are reserved for the daemon. One device and 100 volumes with an
+//! NBD socket each need 32 + 3 + 100 x (2 + 2) = 435. So 1,024 - 256 - 435 = 333 connections are allowed.
 
 use sluice_config::{Host, Protocol};
 use sluice_io::connection_limit::RESERVED_PER_SOCKET;
@@ -14,18 +15,19 @@ use super::Plane;
 
 /// Descriptors of a daemon without devices: standard streams, runtime, signals, control socket, and helper threads.
 const BASE: u64 = 32;
-/// Of a device: its ring, its mailbox, its log.
+/// Descriptors of a device: its ring, its mailbox, its log.
 const PER_DEVICE: u64 = 3;
-/// Of a volume: its file, twice while its size changes.
+/// Descriptors of a volume: its file, twice while its size changes.
 const PER_VOLUME: u64 = 2;
-/// Of a socket: itself and its folder.
+/// Descriptors of a socket: the socket and its folder.
 const PER_SOCKET: u64 = 2;
-/// Of a VMM's session, beside its connection: back-end channel, the end of its memory, and a message that is being taken.
+/// Descriptors of a VMM's session in addition to its connection: back-end channel, memory guard, and a message that
+/// is being received.
 const PER_GUEST: u64 = 8;
-/// Of a queue: kick, call, error, and a call that is being replaced.
+/// Descriptors of a queue: kick, call, error, and a call that is being replaced.
 const PER_QUEUE: u64 = 4;
 
-/// Puts the number of connections for the plane's host file into force, and warns if it is another one than the file says.
+/// Sets the maximum number of connections for the server's host file, and warns if it differs from the file.
 pub(super) fn limit(plane: &Plane) {
     let (wanted, before) = (plane.host.nbd.connections_max, plane.connection_limit.max());
     let sockets = (plane.listeners.len() + plane.guests.len()) as u64;
@@ -43,8 +45,8 @@ pub(super) fn limit(plane: &Plane) {
     }
 }
 
-/// The number of connections that may be open at once. Each socket keeps its reserved part also where descriptors do not suffice
-/// for that.
+/// Returns the maximum number of open connections. Each socket keeps its reserved connections even if there are too
+/// few descriptors.
 fn allowed(wanted: u32, descriptors: Option<u64>, own: u64, sockets: u64) -> u32 {
     let Some(descriptors) = descriptors else { return wanted };
     let kept = sockets.saturating_mul(u64::from(RESERVED_PER_SOCKET));
@@ -52,7 +54,7 @@ fn allowed(wanted: u32, descriptors: Option<u64>, own: u64, sockets: u64) -> u32
     wanted.min(u32::try_from(left).unwrap_or(u32::MAX))
 }
 
-/// The descriptors that a host file with so many sockets needs beside connections.
+/// Returns the number of descriptors that a host file with this number of sockets needs, apart from connections.
 fn needed(host: &Host, sockets: u64) -> u64 {
     let exports = || host.vms.values().flat_map(|vm| vm.volumes.values()).map(|volume| &volume.export);
     let of_guests: u64 = exports()

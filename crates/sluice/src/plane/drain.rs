@@ -1,4 +1,5 @@
-//! The end of devices: what was read is answered, for a while; what a disk does not answer is not waited for.
+//! Drains the devices: requests that were read are answered, for a bounded time. Requests that a disk does not
+//! complete are not waited for.
 
 use std::time::{Duration, Instant};
 
@@ -8,41 +9,41 @@ use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::Closing;
 
-/// How long devices may take to say what they have at the disk, before they are told to end.
+/// Maximum time for devices to report their requests in flight, before they are told to end.
 const LAST_WORD_MAX: Duration = Duration::from_millis(300);
-/// How long they may take to end.
+/// Maximum time for devices to end.
 const END_MAX: Duration = Duration::from_millis(400);
-/// How long the files of sockets may take to be removed.
+/// Maximum time for removing the files of sockets.
 const CLOSE_MAX: Duration = Duration::from_millis(300);
-/// How often their end is looked for.
+/// Interval between checks whether they have ended.
 const GLANCE: Duration = Duration::from_millis(5);
 
-/// What devices do at the moment; all are asked before the first answer is waited for.
+/// Returns the snapshots of devices. All are requested before the first is waited for.
 pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, patience: Duration) -> Vec<Snapshot> {
     let asked: Vec<_> = devices.map(Device::ask).collect();
     let deadline = Instant::now() + patience;
     asked.into_iter().map(|asked| asked.until(deadline)).collect()
 }
 
-/// Devices on their way out. Dropping it ends them at once, and waits for them.
+/// Draining devices. Dropping it ends them immediately and waits for them.
 pub(crate) struct Draining {
     devices: Vec<Device>,
     outstanding: u64,
-    /// VMMs stay until their requests are answered; no other is let in, for the devices take none.
+    /// VMMs stay connected until their requests complete; no others are accepted.
     guests: Vec<VhostListener>,
-    /// Sockets of NBD clients. Their files are removed meanwhile.
+    /// Sockets of NBD clients. Their files are removed in the background.
     closing: Closing,
 }
 
 impl Draining {
-    /// Nothing is waited for before the devices drain: the folder of a socket may hang.
+    /// Begins to drain. It waits for nothing before, because the folder of a socket may hang.
     pub(super) fn begin(
         devices: Vec<Device>,
         listeners: Vec<Listener>,
         guests: Vec<VhostListener>,
         deadline: Instant,
     ) -> Self {
-        // They are asked before they are told to end, so that the answer counts what they still have to do.
+        // The snapshots are requested before the devices are told to end, so that they count the remaining requests.
         let asked: Vec<Asked> = devices.iter().map(Device::ask).collect();
         devices.iter().for_each(Device::drain);
         let closing = Closing::start(listeners);
@@ -52,27 +53,27 @@ impl Draining {
         Draining { devices, outstanding, guests, closing }
     }
 
-    /// Requests that were to be answered when it began.
+    /// Returns the number of outstanding requests at the beginning.
     #[must_use]
     pub(crate) fn outstanding(&self) -> u64 {
         self.outstanding
     }
 
-    /// Whether all have ended.
+    /// Whether all devices have ended.
     #[must_use]
     pub(crate) fn is_over(&self) -> bool {
         self.devices.iter().all(Device::is_finished)
     }
 
-    /// Waits until all have ended, at most until then.
+    /// Waits until all devices have ended, or until `deadline`.
     pub(crate) async fn until(&self, deadline: Instant) {
         while !self.is_over() && Instant::now() < deadline {
             tokio::time::sleep(GLANCE).await;
         }
     }
 
-    /// Ends those that have not ended by themselves; what every device did until its end. One that has requests at a disk
-    /// that does not answer is not waited for, and named in the log.
+    /// Ends devices that still run. Returns the final snapshots of all devices. A device with requests at a disk that
+    /// does not respond is logged and not waited for.
     pub(crate) async fn finish(self) -> Vec<Snapshot> {
         let before = ask(self.devices.iter(), LAST_WORD_MAX);
         self.devices.iter().for_each(Device::tell_to_stop);

@@ -1,7 +1,7 @@
-//! What helpers have found: open volumes, sockets, disks and logs, until a change puts them into force.
+//! Results of helpers: open volumes, sockets, disks and logs, until a change puts them into force.
 //!
-//! A helper adds each part to its [`Progress`] as soon as it has it. So if it hangs at one path, whoever waits for it gives it up
-//! and takes what it has found until then; the helper drops what it finds afterwards, and ends.
+//! A helper adds each result to its [`Progress`] immediately. If it hangs at a path, the change abandons it and uses
+//! the results until then. The helper drops later results and ends.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -21,21 +21,21 @@ use super::opening::{Opened, Resized};
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
 
-/// What was found. Dropping it closes what was not put into force, on a thread of its own: that may take as long as a disk or a
-/// file system hangs.
+/// Results of helpers. Dropping it closes those that were not put into force in a separate thread, because this may
+/// hang with a disk or a file system.
 #[derive(Default)]
 pub(crate) struct Found {
     pub(super) volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
     pub(super) resized: BTreeMap<VolumeName, Sized>,
     pub(super) disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
     pub(super) logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
-    /// By their names.
+    /// By name.
     pub(super) sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
-    /// Paths at which a helper was given up, and how long it had waited there.
+    /// Paths at which a helper was abandoned, and how long it had waited there.
     pub(super) hung: BTreeMap<PathBuf, Duration>,
 }
 
-/// How far a helper has come: what it has found, and what it looks at since when.
+/// State of a helper: its results, the path that it waits for, and since when.
 #[derive(Clone)]
 pub(crate) struct Progress(Arc<Mutex<State>>);
 
@@ -52,19 +52,19 @@ impl Progress {
         Progress(Arc::new(Mutex::new(State { path, since, found: Found::default(), is_given_up: false })))
     }
 
-    /// The path that the helper looks at, and since when.
+    /// Returns the path that the helper waits for, and since when.
     pub(crate) fn now(&self) -> (PathBuf, Instant) {
         let state = self.state();
         (state.path.clone(), state.since)
     }
 
-    /// The helper looks at this path from now on.
+    /// Sets the path that the helper waits for.
     pub(crate) fn set(&self, path: &Path) {
         let mut state = self.state();
         (state.path, state.since) = (path.to_owned(), Instant::now());
     }
 
-    /// Adds a part. Returns `false`, and adds nothing, if the helper was given up.
+    /// Adds a result. Returns `false`, and adds nothing, if the helper was abandoned.
     #[must_use]
     pub(super) fn add(&self, part: impl FnOnce(&mut Found)) -> bool {
         let mut state = self.state();
@@ -74,7 +74,7 @@ impl Progress {
         !state.is_given_up
     }
 
-    /// Takes what was found, and gives the helper up: it adds nothing any more.
+    /// Takes the results and abandons the helper, which adds nothing more.
     pub(crate) fn take(&self) -> Found {
         let mut state = self.state();
         state.is_given_up = true;
@@ -131,7 +131,7 @@ impl Found {
         self.sockets.remove(name).map(|(_, bound)| bound)
     }
 
-    /// The sockets that are left out because their folders hang, and their errors.
+    /// Returns the sockets that are left out because their folders hang, with their errors.
     pub(super) fn hung_sockets(&self) -> BTreeMap<String, String> {
         let hung = |(name, (_, bound)): (&String, &(Endpoint, Result<_, ListenError>))| match bound {
             Err(error @ ListenError::Silent { .. }) => Some((name.clone(), error.to_string())),
@@ -140,12 +140,12 @@ impl Found {
         self.sockets.iter().filter_map(hung).collect()
     }
 
-    /// A helper was given up at this path, where it had waited for `time`.
+    /// Records that a helper was abandoned at this path after waiting for `time`.
     pub(crate) fn hangs(&mut self, path: PathBuf, time: Duration) {
         self.hung.insert(path, time);
     }
 
-    /// Adds what was found later. What that replaces is closed with `later`.
+    /// Adds later results. Results that they replace are closed with `later`.
     pub(crate) fn add(&mut self, mut later: Found) {
         exchange(&mut self.sockets, &mut later.sockets);
         exchange(&mut self.volumes, &mut later.volumes);
@@ -156,7 +156,7 @@ impl Found {
     }
 }
 
-/// Moves all of `from` to `to`; what that replaces goes to `from`.
+/// Moves all entries of `from` to `to`; replaced entries go to `from`.
 fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V>) {
     for (key, value) in take(from) {
         if let Some(replaced) = to.insert(key.clone(), value) {

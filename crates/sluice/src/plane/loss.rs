@@ -1,4 +1,4 @@
-//! Writes that a failed sync may have lost: which volumes wait for an operator, and what it means to let them go on.
+//! Writes that a failed sync may have lost: the affected volumes, and accepting the loss.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use sluice_io::source::{Loss, Source};
 
 use super::{Plane, PlaneError, Progress};
 
-/// Open files that may yet be told of a loss that is being accepted.
+/// Open files that the kernel may still report a loss to, before that loss is accepted.
 pub(crate) struct Hearing(Vec<Arc<Source>>);
 
 impl Hearing {
-    /// The paths of the files.
+    /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         self.0.iter().map(|writer| writer.path().to_owned()).collect()
     }
 
-    /// Lets the kernel say it now. May take as long as a disk hangs; `progress` says on what.
+    /// Makes the kernel report it now. Hangs as long as a disk does; `progress` has the path.
     pub(crate) fn hear(self, progress: &Progress) {
         for writer in self.0 {
             progress.set(writer.path());
@@ -37,21 +37,22 @@ fn source(served: &(Store, Export)) -> Option<Arc<Source>> {
 }
 
 impl Plane {
-    /// Why writes and flushes of a volume fail, if they do because of what a failed sync may have lost.
+    /// Returns why writes and flushes of a volume fail, if a failed sync may have lost writes.
     #[must_use]
     pub(crate) fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
         source(self.served.get(&(vm.to_owned(), volume.to_owned()))?)?.loss().reason()
     }
 
-    /// The target's volumes whose writes and flushes fail because of what may have been lost.
+    /// Returns the target's volumes whose writes and flushes fail because writes may have been lost.
     fn lost<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a Volume> {
         let volumes = self.host.vms[&target.vm].volumes.values();
         let named = volumes.filter(|volume| target.volume.as_ref().is_none_or(|name| *name == volume.name));
         named.filter(|volume| self.loss(&target.vm, &volume.name).is_some())
     }
 
-    /// Whoever has the file or disk of one of these volumes open, and may yet be told of the loss that is to be accepted. If
-    /// it is that of a volume alone, nobody may: what it would be told is its own.
+    /// Returns all open sources on the files and disks of these volumes, to which the kernel may still report the
+    /// loss that is to be accepted. For a loss of a single volume there are none, because each later report is a new
+    /// loss.
     pub(crate) fn to_hear(&self, target: &Target) -> Hearing {
         let lost = self.lost(target).filter_map(|volume| {
             let lost = self.served.get(&(target.vm.clone(), volume.name.clone())).and_then(source)?;
@@ -64,8 +65,8 @@ impl Plane {
         Hearing(same.collect())
     }
 
-    /// Lets writes and flushes of the target's volumes go on where they fail because of what may have been lost, when all
-    /// [`Plane::to_hear`] have heard of it. Returns whether there was any such volume.
+    /// Resumes writes and flushes of the target's volumes after writes may have been lost, when all sources of
+    /// [`Plane::to_hear`] have been queried. Returns whether there was such a volume.
     pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, PlaneError> {
         let lost: Vec<_> = self.lost(target).collect();
         for volume in &lost {

@@ -1,9 +1,9 @@
-//! What a host file becomes: device threads, open volumes, listening sockets.
+//! The server for a host file: device threads, open volumes, listening sockets.
 //!
-//! Starting is a reload of nothing. Either way a new file is applied in two steps. *Stage*: everything that can fail is
-//! done beside what runs: new devices start, new volumes are opened and locked, new sockets are bound. If one of it
-//! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their catalogues,
-//! and what the file does not name any more goes. VMs that stay are not paused.
+//! A start is a reload from an empty file. A new file is applied in two steps. *Stage*: everything that can fail is
+//! done next to what runs: new devices start, new volumes are opened and locked, new sockets are bound. If a part
+//! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their export
+//! lists, and what the file does not name any more is removed. VMs that stay are not paused.
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -42,25 +42,25 @@ pub(crate) use loss::Hearing;
 pub(crate) use opening::Needs;
 use stage::Staged;
 
-/// How long all devices together may take to say what they do. Changes wait meanwhile.
+/// Maximum time for the snapshots of all devices. Changes wait for it.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// How long a device may take to confirm its part of a change. Other changes wait meanwhile, so it is short; the device applies
-/// its part later all the same.
+/// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
+/// device applies its part later all the same.
 const EDIT_MAX: Duration = Duration::from_secs(1);
-/// How long a device that has not confirmed its last change may take to show that it responds again.
+/// Maximum time for a device that has not confirmed its last change to show that it responds again.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// A volume's place in a host file: VM and volume.
+/// The name of a volume: VM and volume.
 pub(crate) type VolumeName = (String, String);
 
-/// A device that runs.
+/// A running device.
 pub(crate) struct Running {
     device: Device,
-    /// The disks under it; none for a null device.
+    /// The disks below it; none for a null device.
     disks: Option<DiskSet>,
-    /// What its disk says of itself.
+    /// Whether its disk reports that it is rotational.
     rotational: bool,
-    /// It has not confirmed its part of the last change, and has not responded since.
+    /// Whether it has not confirmed its part of the last change, and has not responded since.
     is_silent: Cell<bool>,
 }
 
@@ -70,8 +70,8 @@ impl Running {
         Running { device, disks, rotational, is_silent: Cell::new(false) }
     }
 
-    /// Sends the device its part of a change and waits for its confirmation, but only once for a device that hangs: its later
-    /// changes queue up in its mailbox.
+    /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
+    /// once: later changes are queued in its mailbox.
     fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
         if self.is_silent.get() {
             let now = self.device.ask().until(Instant::now() + GLANCE);
@@ -84,7 +84,7 @@ impl Running {
     }
 }
 
-/// What happened at the socket of a guest.
+/// Counters of a guest's socket.
 pub(crate) struct GuestSocket {
     pub(crate) vm: String,
     pub(crate) volume: String,
@@ -92,9 +92,10 @@ pub(crate) struct GuestSocket {
     pub(crate) totals: Totals,
 }
 
-/// A volume that has left. Until its last request ends its bytes stay locked, and what it reads may land in its guest's memory.
+/// A removed volume. Its bytes stay locked until its last request completes, and its reads may still write to guest
+/// memory until then.
 struct Leaving {
-    /// Where its VMM was connected.
+    /// The socket of its VMM.
     socket: Option<PathBuf>,
     source: Weak<Source>,
 }
@@ -110,52 +111,52 @@ pub(crate) struct Plane {
     host: Arc<Host>,
     /// Those of the file that run. A device whose path hung at the start does not, and all its volumes are out of service.
     devices: BTreeMap<String, Running>,
-    /// What every volume is, and what its clients are told.
+    /// Store and export of every served volume.
     served: BTreeMap<VolumeName, (Store, Export)>,
-    /// Of every served volume.
+    /// Generation of every served volume.
     generations: BTreeMap<VolumeName, VolumeGeneration>,
-    /// Volumes that have left, whose last requests may still be at the device.
+    /// Removed volumes whose last requests may still be in flight.
     leaving: Vec<Leaving>,
-    /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead process
-    /// hold their bytes.
+    /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead
+    /// process hold their bytes.
     missing: BTreeSet<VolumeName>,
-    /// By their names.
+    /// By name.
     listeners: BTreeMap<String, Listener>,
-    /// Sockets of guests, by their names.
+    /// Sockets of guests, by name.
     guests: BTreeMap<String, VhostListener>,
     connection_limit: Arc<ConnectionLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
 }
 
-/// What a change does beyond what its host file says.
+/// An action of a change in addition to its host file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Extra {
     Nothing,
     /// Extends the file of this volume to the size in the host file.
     Grow(VolumeName),
-    /// Tries again to open this volume, which is out of service.
+    /// Retries to open this volume, which is out of service.
     Retry(VolumeName),
 }
 
-/// How far the application of a host file has come.
+/// Progress of applying a host file.
 pub(crate) enum Step {
-    /// It is in force, as far as devices have confirmed it.
+    /// The file is in force, on devices that have confirmed it.
     Done(Done),
-    /// This must be looked at first, which may take long.
+    /// This is needed first, and may take long.
     Needs(Needs),
 }
 
 /// A change that has been made.
 pub(crate) struct Done {
-    /// The number of changes to devices.
+    /// Number of changes to devices.
     pub(crate) changes: usize,
     /// Devices that have not confirmed their part.
     pub(crate) unapplied: Vec<PlaneError>,
 }
 
 impl Plane {
-    /// Nothing yet.
+    /// Creates a server for an empty host file.
     #[must_use]
     pub(crate) fn new() -> Self {
         let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
@@ -173,13 +174,13 @@ impl Plane {
         }
     }
 
-    /// The file that is in force.
+    /// Returns the host file in force.
     #[must_use]
     pub(crate) fn host(&self) -> &Arc<Host> {
         &self.host
     }
 
-    /// Makes what runs what `host` says, all or nothing, and waits for what that takes. Returns the number of changes to
+    /// Applies `host`, all or nothing, and waits for everything that this needs. Returns the number of changes to
     /// devices.
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
         let mut found = Found::default();
@@ -195,9 +196,9 @@ impl Plane {
         }
     }
 
-    /// Makes what runs what `host` says, all or nothing, with what was found. It waits for no disk and no file system; what
-    /// was not found and is needed now is returned. A volume that is out of service stays so unless `host` changes it or
-    /// `extra` retries it: its path may hang, and must not delay other changes.
+    /// Applies `host`, all or nothing, with the results in `found`. It waits for no disk and no file system; if
+    /// something else is needed, this is returned. A volume that is out of service stays so unless `host` changes it
+    /// or `extra` retries it: its path may hang, and must not delay other changes.
     pub(crate) fn apply_found(
         &mut self,
         host: &Arc<Host>,
@@ -222,7 +223,7 @@ impl Plane {
         done.map(Step::Done)
     }
 
-    /// The file in force without the volumes that are out of service.
+    /// Returns the file in force without the volumes that are out of service.
     fn in_service(&self) -> Cow<'_, Host> {
         without(&self.host, &self.missing)
     }
@@ -244,14 +245,14 @@ impl Plane {
         !self.devices.contains_key(device) && (is_retried || !self.host.devices.contains_key(device))
     }
 
-    /// Whether a volume is out of service, and a change to `volume` leaves it so without looking at its path.
+    /// Whether a volume is out of service, and a change to `volume` leaves it so without accessing its path.
     fn stays_missing(&self, name: &VolumeName, volume: &Volume, extra: &Extra) -> bool {
         let known = self.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1));
         let same = known.is_some_and(|known| known.size == volume.size && stage::stays(Some(known), volume));
         same && self.missing.contains(name) && !matches!(extra, Extra::Retry(retried) if retried == name)
     }
 
-    /// The device of a volume in the host file.
+    /// Returns the device of a volume in the host file.
     pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
         self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str())
     }
@@ -272,27 +273,27 @@ impl Plane {
         running.is_some_and(|running| matches!(running.device.health(), Health::Down | Health::Ended))
     }
 
-    /// Whether there are devices, and all are down.
+    /// Whether there are devices, and all of them are down.
     pub(crate) fn is_dead(&self) -> bool {
         let mut devices = self.devices.values().map(|running| running.device.health());
         !self.devices.is_empty() && devices.all(|health| health == Health::Down)
     }
 
-    /// Whether volumes that have left may have held bytes since this was asked last: one whose last request has just ended
-    /// counts once more, for its lock goes a moment later.
+    /// Whether removed volumes may have held bytes since the last call. A volume whose last request has just
+    /// completed counts once more, because its lock is released a moment later.
     pub(crate) fn had_leaving(&mut self) -> bool {
         let any = !self.leaving.is_empty();
         self.leaving.retain(|volume| !volume.is_over());
         any
     }
 
-    /// What every device does at the moment; of one that does not answer, how it is.
+    /// Returns a snapshot of every device; for a device that does not respond, its health.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
         drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
     }
 
-    /// What is shown beside what devices do.
+    /// Returns the state of the host apart from its devices.
     #[must_use]
     pub(crate) fn host_state(&self) -> HostState {
         let of = |(vm, volume, listener): (&String, &String, &VhostListener)| GuestSocket {
@@ -308,7 +309,7 @@ impl Plane {
         }
     }
 
-    /// Takes no more clients and no more requests; ends when everything is answered, which is waited for until `deadline`.
+    /// Stops accepting clients and requests, and ends when all requests have completed or at `deadline`.
     #[must_use]
     pub(crate) fn drain(self, deadline: Instant) -> Draining {
         let devices = self.devices.into_values().map(|running| running.device).collect();
@@ -317,7 +318,7 @@ impl Plane {
     }
 }
 
-/// The VMs that are not in both files, or not the same. What a change costs follows from them, not from all.
+/// The VMs that differ between two files. The cost of a change depends on these and not on all VMs.
 struct Changed(BTreeSet<String>);
 
 impl Changed {
@@ -329,13 +330,13 @@ impl Changed {
         Changed(changed.chain(left).cloned().collect())
     }
 
-    /// Those that a file has.
+    /// Returns those that a file contains.
     fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
         self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
     }
 }
 
-/// A file without some of its volumes.
+/// Returns a file without some of its volumes.
 fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
     if missing.is_empty() {
         return Cow::Borrowed(host);

@@ -1,8 +1,8 @@
-//! Looking at paths, opening volumes, making sockets: what may take as long as a disk or a file system hangs.
+//! Resolves paths, opens volumes and makes sockets: everything that may hang with a disk or a file system.
 //!
-//! [`needs`] lists what a host file needs beside what is served. The list refers to nothing of the plane, so
-//! [`Needs::meet`] may run on any thread, and be given up. What it found is put into force by the plane, if that still needs
-//! it then.
+//! [`needs`] lists what a host file needs in addition to what is served. The list does not refer to the server, so
+//! [`Needs::meet`] may run on any thread, and be abandoned. The server puts its results into force if it still needs
+//! them then.
 
 use std::collections::BTreeMap;
 use std::mem::take;
@@ -20,16 +20,17 @@ use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 use super::found::{Found, Progress};
 use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
 
-/// How long a start waits, for all its volumes together, for the locks that a dead daemon's last requests still hold. A
-/// reload does not wait: who holds a lock then is alive.
+/// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
+/// hold. A reload does not wait, because the holder of a lock is then alive.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// When a volume that cannot be opened is put out of service, and the rest goes on without it.
+/// When a volume that cannot be opened is put out of service, and the others are served without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tolerance {
-    /// Never: it is refused, with all that comes with it.
+    /// Never: the whole change is rejected.
     Never,
-    /// If its path hangs, or requests of a dead process hold its bytes: the start of others does not depend on its disk.
+    /// If its path hangs, or requests of a dead process hold its bytes: the start of other volumes does not depend on
+    /// its disk.
     NoResponse,
     /// Always: it is out of service already.
     Anything,
@@ -50,7 +51,8 @@ pub(super) struct Opening {
     pub(super) name: VolumeName,
     pub(super) volume: Volume,
     pub(super) tolerance: Tolerance,
-    /// It takes the place of one that is served, whose reader is not waited for: its VMM is, where it comes back.
+    /// Whether it replaces a served volume. Then it does not wait for the other's read lock: its VMM waits when it
+    /// reconnects.
     replaces: bool,
 }
 
@@ -59,22 +61,22 @@ struct Resizing {
     name: VolumeName,
     source: Arc<Source>,
     size: Option<u64>,
-    /// Its file is made long enough.
+    /// Whether its file is extended.
     extends: bool,
 }
 
 /// A socket that must be made.
 pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
-    /// One of ours has its place, and leaves with this very change.
+    /// A socket of the daemon that is removed by the same change and has the same path.
     pub(super) ours: Option<FileId>,
-    /// VMMs connect to it, and not NBD clients.
+    /// Whether it is for VMMs and not for NBD clients.
     pub(super) is_guests: bool,
-    /// If its folder hangs, its volumes are put out of service, and the rest goes on without them.
+    /// Whether its volumes are put out of service if its folder hangs, and the others are served without them.
     pub(super) may_hang: bool,
 }
 
-/// What a host file needs that is not there.
+/// Everything that a host file needs and that does not exist yet.
 #[derive(Default)]
 pub(crate) struct Needs {
     is_start: bool,
@@ -97,12 +99,12 @@ pub(super) struct Opened {
     pub(super) disks: DiskSet,
 }
 
-/// A volume that is to have another size: locked, and its file made longer. Both are undone when this is dropped.
+/// A volume with another size: the range is locked, and its file extended. Dropping it undoes both.
 pub(super) struct Resized {
     is: Arc<Source>,
-    /// As it is to be; absent only while it is made.
+    /// The source with its new size; `None` only while it is created.
     to_be: Option<Arc<Source>>,
-    /// What its file had, if it was made longer. Nobody has been told of what is cut off.
+    /// Previous length of its file, if it was extended. No client knows of the part that would be cut off.
     before_bytes: Option<u64>,
     pub(super) extents: Option<ExtentMap>,
 }
@@ -112,7 +114,7 @@ impl Resized {
         Arc::clone(self.to_be.as_ref().expect("it was made"))
     }
 
-    /// The new size was put into force.
+    /// Keeps the lock and the length, because the new size is in force.
     pub(super) fn keep(mut self) {
         (self.to_be, self.before_bytes) = (None, None);
     }
@@ -136,7 +138,7 @@ impl Drop for Resized {
     }
 }
 
-/// What `host` and `extra` need. `old` is what is served.
+/// Returns what `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
     plane: &Plane,
     old: &Host,
@@ -158,7 +160,7 @@ pub(super) fn needs(
         needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
     needs.sockets = sockets::needed(plane, host, changed, extra)?;
-    // A socket that takes the place of one in use is made last: then nothing else can hang any more.
+    // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let mut served = None;
     for (vm, spec) in changed.of(host) {
@@ -213,8 +215,8 @@ fn by_source(host: &Host) -> BySource<'_> {
     by_source
 }
 
-/// A VMM that finds a volume at its socket again sends it what it has not heard the end of. What the volume that was there
-/// before reads for such a request must not land in the guest's memory after that.
+/// A VMM that reconnects to its socket sends again all requests that have not completed. A late read of the previous
+/// volume for such a request must not write to guest memory after that.
 fn refuse_beside_leaving(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
     let socket = volume.export.endpoint.socket();
     let at_it = |left: &Leaving| left.socket.as_deref() == socket && !left.is_over();
@@ -224,7 +226,8 @@ fn refuse_beside_leaving(plane: &Plane, vm: &str, volume: &Volume) -> Result<(),
     }
 }
 
-/// Our own lock on these bytes is held until the volume that has them now has gone, which is after the new one is opened.
+/// The daemon's own lock on these bytes is held until the present volume is removed, which is after the new one is
+/// opened.
 fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
     let end = |volume: &Volume| volume.size.map_or(u64::MAX, |size| volume.offset.saturating_add(size));
     let same = volume.source.as_deref().and_then(|source| served.get(source));
@@ -239,7 +242,7 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
 }
 
 impl Needs {
-    /// The paths that [`Needs::meet`] looks at, as it names them to its progress.
+    /// Returns the paths that [`Needs::meet`] accesses, as it reports them.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         let disks = self.disks.iter().chain(&self.logs).map(|(_, path)| path.clone());
         let resizings = self.resizings.iter().map(|resizing| resizing.source.path().to_owned());
@@ -248,7 +251,7 @@ impl Needs {
         disks.chain(resizings).chain(volumes).chain(sockets).collect()
     }
 
-    /// What of it was not found yet.
+    /// Returns the part of it that is not in `found`.
     pub(super) fn beyond(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
         self.resizings.retain(|resizing| !found.has_resized(&resizing.name, resizing.size));
@@ -258,7 +261,7 @@ impl Needs {
         self
     }
 
-    /// Whether all was found, or something for which all is refused.
+    /// Whether everything is in `found`, or an error for which the change is rejected.
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
         let no_disk = |(device, path): &(String, PathBuf)| {
             let failed =
@@ -357,8 +360,8 @@ impl Needs {
         any
     }
 
-    /// Looks, up to the first thing for which all is refused, or until the helper is given up. May take as long as a disk or a
-    /// file system hangs; `progress` says on what, and gets what was found.
+    /// Accesses the paths until the first error for which the change is rejected, or until the helper is abandoned. Hangs as
+    /// long as a disk or a file system does; `progress` has the path, and gets the results.
     pub(crate) fn meet(mut self, progress: &Progress) {
         let (volumes, sockets, lock_wait) = (take(&mut self.volumes), take(&mut self.sockets), self.lock_wait);
         let _ = self
@@ -367,7 +370,7 @@ impl Needs {
             .and_then(|()| make(sockets, progress));
     }
 
-    /// Finds disks, logs and sizes. `None`: the rest is not looked at.
+    /// Resolves disks, opens logs and resizes files. Returns `None` if the rest is not needed.
     fn find_files(self, progress: &Progress) -> Option<()> {
         for (device, path) in self.disks {
             progress.set(&path);
@@ -376,14 +379,14 @@ impl Needs {
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
         }
-        for (device, path) in self.logs {
+        for (device, path) in take(&mut self.logs) {
             progress.set(&path);
             let log = slot_log::open(&path);
             let is_ok = log.is_ok();
             let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
             (goes_on && is_ok).then_some(())?;
         }
-        for resizing in self.resizings {
+        for resizing in take(&mut self.resizings) {
             progress.set(resizing.source.path());
             let resized = resizing.resize();
             let is_ok = resized.is_ok();
@@ -394,7 +397,7 @@ impl Needs {
     }
 }
 
-/// Opens volumes. They wait for locks for `lock_wait` together.
+/// Opens volumes. They wait for locks for at most `lock_wait` together.
 fn open(volumes: Vec<Opening>, lock_wait: Duration, progress: &Progress) -> Option<()> {
     let until = Instant::now() + lock_wait;
     for opening in volumes {
@@ -406,7 +409,7 @@ fn open(volumes: Vec<Opening>, lock_wait: Duration, progress: &Progress) -> Opti
     Some(())
 }
 
-/// Makes sockets. Those that take the place of one in use do so when all have been made.
+/// Makes sockets. Those that replace one in use do so when all have been made.
 fn make(sockets: Vec<Socket>, progress: &Progress) -> Option<()> {
     let mut unplaced = Vec::new();
     for Socket { endpoint, ours, .. } in sockets {
@@ -430,8 +433,8 @@ fn add_socket(endpoint: Endpoint, bound: Result<Bound, ListenError>, progress: &
     (goes_on && is_ok).then_some(())
 }
 
-/// Whether `path` hangs where `hung` does: they are the same, or in one folder. Devices in /dev have a folder, but not a disk, in
-/// common.
+/// Whether `path` hangs with `hung`: they are the same, or in the same folder. Devices in /dev share a folder, but
+/// not a disk.
 fn hangs_with(hung: &Path, path: &Path) -> bool {
     hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
 }

@@ -1,7 +1,7 @@
-//! The sockets of a host file: which are needed, and who accepts at those that were made.
+//! The sockets of a host file: which are needed, and the listeners on those that were made.
 //!
-//! A socket that one volume frees and another takes in the same change stays, if both speak the same. Else a new one is made
-//! in its place, which the old one gets back if the change is not made.
+//! If one volume frees a socket and another takes it in the same change, the socket is kept if both use the same
+//! protocol. Otherwise a new one replaces it, and the old one is restored if the change is not made.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::commit::name_of;
 use super::opening::{Needs, Socket};
 use super::{Changed, Extra, Found, Plane, PlaneError, translate};
 
-/// The sockets that must be made for `host`.
+/// Returns the sockets that must be made for `host`.
 pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extra) -> Result<Vec<Socket>, PlaneError> {
     let is_start = plane.is_start();
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
@@ -32,7 +32,7 @@ pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extr
     Ok(nbd.chain(guests).collect())
 }
 
-/// Starts to accept clients at the sockets that were made for them.
+/// Starts to accept clients on the new sockets.
 pub(super) fn listen(
     plane: &Plane,
     needs: &Needs,
@@ -55,7 +55,7 @@ pub(super) fn listen(
     Ok(())
 }
 
-/// Those that are not `known`, each once.
+/// Returns those that are not `known`, without duplicates.
 fn beside<'a>(
     known: impl Fn(&str) -> Option<&'a Endpoint>,
     endpoints: impl Iterator<Item = &'a sluice_config::Endpoint>,
@@ -74,8 +74,8 @@ fn beside<'a>(
     Ok(new)
 }
 
-/// The endpoints of volumes for NBD clients, or for guests, that are new or had none. A volume that stays out of service may
-/// have none because its folder hangs, and is left alone.
+/// Returns the endpoints of volumes, for NBD clients or for guests, that are new or had no socket. A volume that
+/// stays out of service may have none because its folder hangs, and is skipped.
 fn new_endpoints<'a>(
     plane: &'a Plane,
     host: &'a Host,

@@ -1,4 +1,4 @@
-//! Everything that may fail, done beside what runs.
+//! Stages a change: everything that may fail, next to what runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
 use super::{Changed, Extra, Found, Plane, PlaneError, Running, VolumeName, sockets, translate};
 
-/// What is ready to be put into force. Where a change is refused it must be dropped by [`super::commit::close`]: that may take as long as
-/// a disk or a file system hangs.
+/// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
+/// hang with a disk or a file system.
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
@@ -27,15 +27,15 @@ pub(super) struct Staged {
     pub(super) missing: BTreeSet<VolumeName>,
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
-    /// What was made for them; undone when it is dropped.
+    /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
-    /// New sockets, by their names.
+    /// New sockets, by name.
     pub(super) listeners: BTreeMap<String, Listener>,
     pub(super) guests: BTreeMap<String, VhostListener>,
 }
 
-/// Stages `host` with what was `found` of its `needs`. `old` is what is served. Where it fails, what was found stays in `found`
-/// or `staged`.
+/// Stages `host` with the results in `found`. `old` is what is served. On an error, unused results stay in `found` or
+/// `staged`.
 pub(super) fn stage(
     plane: &Plane,
     (old, host, changed): (&Host, &Host, &Changed),
@@ -49,7 +49,7 @@ pub(super) fn stage(
     sockets::listen(plane, needs, found, &mut staged.listeners, &mut staged.guests)
 }
 
-/// What runs may not change its nature.
+/// Rejects changes of settings that cannot change at run time.
 pub(super) fn check_devices(plane: &Plane, host: &Host) -> Result<(), PlaneError> {
     for (name, new) in &host.devices {
         let Some(old) = plane.host.devices.get(name) else { continue };
@@ -98,7 +98,7 @@ fn start_devices(
     Ok(())
 }
 
-/// Whether a volume is where it was, if not as large.
+/// Whether a volume has the same source as before, possibly with another size.
 pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
     let same = |old: &Volume| {
         let Volume { device, source, offset, read_only, buffered, export, .. } = old;
@@ -109,7 +109,7 @@ pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
     old.is_some_and(same)
 }
 
-/// Volumes that stay and have another size in the file.
+/// Resizes volumes that stay and have another size in the file.
 fn resize_volumes(
     plane: &Plane,
     (old, host): (&Host, &Host),
@@ -159,7 +159,7 @@ fn resize(
     Ok((store, export))
 }
 
-/// Volumes that are new, or lie somewhere else now. Those whose tolerance covers an error are out of service.
+/// Opens volumes that are new, or have another source. Those whose tolerance covers the error are put out of service.
 fn open_volumes(
     plane: &Plane,
     (old, host): (&Host, &Host),

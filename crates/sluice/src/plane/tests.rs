@@ -1,4 +1,4 @@
-//! A device whose thread fails for good.
+//! Tests with a device whose thread fails permanently.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use sluice_sched::schedulers;
 
 use super::*;
 
-/// Failures in a row after which a device stays down.
+/// Number of consecutive failures after which a device stays down.
 const FAILURES: usize = 7;
 
 fn host(text: &str) -> Arc<Host> {
@@ -17,11 +17,11 @@ fn host(text: &str) -> Arc<Host> {
 }
 
 fn fails(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    panic!("asked to panic by a test");
+    panic!("a test requested this panic");
 }
 
 impl Plane {
-    /// A plane of which one device is down.
+    /// Returns a server of which one device is down.
     pub(crate) fn with_a_dead_device(text: &str, device: &str) -> Plane {
         let mut plane = Plane::new();
         plane.apply(&host(text)).unwrap();
@@ -37,7 +37,7 @@ impl Plane {
     }
 }
 
-/// Parks the thread that builds it until the test lets it go.
+/// Blocks the thread that builds it until the test releases it.
 static BUILDING: Mutex<()> = Mutex::new(());
 
 fn waits(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
@@ -54,7 +54,7 @@ async fn a_change_that_a_device_had_not_applied_was_reported_as_done() {
     let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: waits, ..*noop }));
     let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
     let held = BUILDING.lock().unwrap();
-    // It does not respond within the time for a change, and neither does it to the next one.
+    // It responds neither in time for this change nor for the next one.
     let edit = Edit::SetScheduler { scheduler, merging: false };
     assert_eq!(plane.devices["a"].device.edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
     let deeper = host(&format!("{text}depth = 7\n"));
@@ -80,7 +80,7 @@ async fn a_change_that_its_only_device_had_lost_was_reported_as_done() {
 }
 
 #[tokio::test]
-async fn a_device_that_was_down_was_left_out_and_changed_all_the_same() {
+async fn a_change_of_a_device_that_was_down_was_accepted() {
     let text = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n";
     let mut plane = Plane::with_a_dead_device(text, "a");
     plane.down().notified().await;
@@ -94,5 +94,5 @@ async fn a_device_that_was_down_was_left_out_and_changed_all_the_same() {
     assert!(plane.is_dead());
     plane.apply(&host("[device.b]\nbackend = \"null\"\n")).unwrap();
     plane.apply(&host(text)).unwrap();
-    assert!(plane.snapshots().iter().all(|device| device.health == Health::Serving), "it came back anew");
+    assert!(plane.snapshots().iter().all(|device| device.health == Health::Serving), "it restarted");
 }

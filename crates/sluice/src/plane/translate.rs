@@ -1,4 +1,4 @@
-//! From the host file's types to the data plane's.
+//! Converts types of the host file to types of the data plane.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use sluice_io::listener::Endpoint;
 use sluice_io::nbd::export::Export;
 use sluice_sched::GateSettings;
 
-/// Largest read or write that a client may send, in bytes; the gate splits it.
+/// Maximum length of a read or write, in bytes; the gate splits it.
 const PAYLOAD_MAX: u32 = 32 << 20;
-/// Blocks of a volume without an alignment of its own, in bytes.
+/// Block size of a volume without an alignment, in bytes.
 const NULL_BLOCK: u32 = 512;
 
-/// A device thread for a device of the file.
+/// Returns the settings of a device thread.
 pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log: Option<File>) -> DeviceSpec {
     let scheduler = scheduler(device, rotational);
     let gate = GateSettings { queue_max: 1 << 20, ..device.gate_settings() };
@@ -52,7 +52,7 @@ pub(super) fn endpoint(endpoint: &sluice_config::Endpoint) -> Endpoint {
     }
 }
 
-/// What clients of a volume are told.
+/// Returns the export of a volume.
 pub(super) fn export(vm: &str, volume: &sluice_config::Volume, store: &Store, rotational: bool) -> Export {
     let (size_bytes, block_minimum, read_only) = match store {
         Store::Null => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
@@ -76,7 +76,7 @@ pub(super) fn export(vm: &str, volume: &sluice_config::Volume, store: &Store, ro
     }
 }
 
-/// What of a device may not change under its VMs, if it has.
+/// Returns the changed setting of a device that cannot change at run time, if there is one.
 pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config::Device) -> Option<&'static str> {
     let fixed = [
         (old.path != new.path, "path"),

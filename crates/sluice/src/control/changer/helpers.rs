@@ -1,8 +1,9 @@
-//! Helper threads: how many there may be, and the retries of volumes that are out of service.
+//! Helper threads: their maximum number, and the retries of volumes that are out of service.
 //!
-//! At most [`HELPERS_MAX`] helpers run for changes that were asked for, and at most [`SAME_PATH_MAX`] hang at one path. Volumes
-//! that are out of service are retried each second, each by a helper of its own, at most [`RETRIES_MAX`] for one device. A volume
-//! gets no further helper while its last one has not returned. A start leaves one helper behind at each path that hangs.
+//! At most [`HELPERS_MAX`] helpers run for requested changes, and at most [`SAME_PATH_MAX`] wait for the same path.
+//! Volumes that are out of service are retried each second, each by a separate helper, at most [`RETRIES_MAX`] for
+//! one device. A volume gets no further helper until its last one has returned. A start leaves one helper at each
+//! path that hangs.
 
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,15 +14,15 @@ use std::time::{Duration, Instant};
 use super::{Attempt, Event, Kind, LOOK_MAX, Outcome, RETRY_EVERY, Thread, Waits};
 use crate::plane::{PlaneError, Progress, VolumeName};
 
-/// Helpers that may run for changes that were asked for; more such changes are refused.
+/// Maximum number of helpers for requested changes; further changes are rejected.
 const HELPERS_MAX: usize = 16;
-/// Helpers that may hang at one path; another change that needs it is refused at once. More than one, so that a path that has
-/// just come back is looked at although its first helper has not returned.
+/// Maximum number of helpers that wait for the same path; further changes that need it are rejected immediately.
+/// There may be more than one because the first helper may not have returned although the path responds again.
 const SAME_PATH_MAX: usize = 2;
-/// Helpers that may retry volumes of one device; its other volumes wait.
+/// Maximum number of helpers that retry volumes of one device; its other volumes wait.
 const RETRIES_MAX: usize = 4;
 
-/// A helper thread that has not returned. Its attempt may have been given up.
+/// A running helper thread. Its attempt may have been abandoned.
 pub(super) struct Helper {
     progress: Progress,
     purpose: Purpose,
@@ -29,15 +30,16 @@ pub(super) struct Helper {
 
 #[derive(PartialEq)]
 enum Purpose {
-    /// The start, which gives a helper up at each path that hangs.
+    /// The start, which abandons a helper at each path that hangs.
     Start,
-    /// A change that was asked for.
+    /// A requested change.
     Change,
-    /// This volume, which is out of service.
+    /// A retry of this volume, which is out of service.
     Retry(VolumeName),
 }
 
-/// A helper that an attempt waits for. Dropping it gives the helper up: what it has found is closed, and it looks no further.
+/// A helper that an attempt waits for. Dropping it abandons the helper: its results are closed, and it stops at the
+/// next path.
 pub(super) struct Helping(pub(super) Progress);
 
 impl Drop for Helping {
@@ -47,7 +49,8 @@ impl Drop for Helping {
 }
 
 impl Thread {
-    /// Tries volumes that are out of service again: each once a second, and none whose last helper has not returned.
+    /// Retries volumes that are out of service, each once per second, except those whose last helper has not
+    /// returned.
     pub(super) fn retry_missing(&mut self) {
         let now = Instant::now();
         if now >= self.retry_at {
@@ -70,7 +73,7 @@ impl Thread {
         }
     }
 
-    /// Volumes that are being retried, also by helpers that were given up.
+    /// Returns the volumes that are being retried, also by abandoned helpers.
     fn retrying(&self) -> BTreeSet<&VolumeName> {
         let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
             Kind::Retry(name) => Some(name),
@@ -83,7 +86,7 @@ impl Thread {
         helpers.chain(attempts).collect()
     }
 
-    /// Lets a helper do what may take long; it looks at `paths`.
+    /// Starts a helper for calls on `paths` that may hang.
     pub(super) fn help(
         &mut self,
         mut attempt: Attempt,
@@ -114,11 +117,11 @@ impl Thread {
                 attempt.waits = Waits::Helper(Helping(progress));
                 self.attempts.push(attempt);
             }
-            Err(error) => self.refuse(attempt, &format!("A thread cannot be started: {error}")),
+            Err(error) => self.refuse(attempt, &format!("Cannot start a thread: {error}")),
         }
     }
 
-    /// Whether a helper may be started for a change that looks at `paths`; why not.
+    /// Checks whether a helper may be started for a change that needs `paths`. The error is the reason why not.
     fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
         let now = Instant::now();
         let at = self.helpers.values().map(|helper| helper.progress.now());
@@ -141,7 +144,7 @@ impl Thread {
     }
 }
 
-/// The error for a path that has hung for this time.
+/// Returns the error for a path that has hung for this time.
 pub(super) fn hangs(path: &Path, time: Duration) -> String {
     PlaneError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
 }
