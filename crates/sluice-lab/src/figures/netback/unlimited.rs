@@ -27,7 +27,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
         RowSpec {
             id: "N3a",
             class: Class::Shape,
-            must: "one VM has three quarters of the throughput for five seconds in a row, and one of them falls to a tenth of it in some \
+            must: "one VM has three quarters of the throughput for five seconds in a row, and another VM falls to a tenth of it in some \
                    second",
             paper: "sometimes one VM gets all and the other falls to 0; long periods when one dominates the other by far",
             note: "Does not come out of what the paper describes: turns of two rings are fair, and a full queue is fair to who \
