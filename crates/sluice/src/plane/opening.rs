@@ -363,16 +363,15 @@ impl Needs {
     /// Accesses the paths until the first error for which the change is rejected, or until the helper is abandoned. Hangs as
     /// long as a disk or a file system does; `progress` has the path, and gets the results.
     pub(crate) fn meet(mut self, progress: &Progress) {
-        let (volumes, sockets, lock_wait) = (take(&mut self.volumes), take(&mut self.sockets), self.lock_wait);
         let _ = self
             .find_files(progress)
-            .and_then(|()| open(volumes, lock_wait, progress))
-            .and_then(|()| make(sockets, progress));
+            .and_then(|()| open(self.volumes, self.lock_wait, progress))
+            .and_then(|()| make(self.sockets, progress));
     }
 
     /// Resolves disks, opens logs and resizes files. Returns `None` if the rest is not needed.
-    fn find_files(self, progress: &Progress) -> Option<()> {
-        for (device, path) in self.disks {
+    fn find_files(&mut self, progress: &Progress) -> Option<()> {
+        for (device, path) in take(&mut self.disks) {
             progress.set(&path);
             let disks = DiskSet::of_path(&path);
             let is_ok = disks.is_ok();
