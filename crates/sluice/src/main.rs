@@ -5,7 +5,7 @@
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
 //! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
 //! socket |
-//! | devices, volumes and sockets of a host file; start and reload | `plane/` |
+//! | devices, volumes and sockets of a host file; start and reload | `server/` |
 //! | output of `export`, one format per file | `export/` |
 //! | `demo` | `demo/` |
 //! | the identity of this program, for cached results | `program.rs` |
@@ -22,9 +22,9 @@ mod demo;
 mod export;
 mod failure;
 mod output;
-mod plane;
 mod program;
 mod progress;
+mod server;
 mod sim;
 mod verbs;
 

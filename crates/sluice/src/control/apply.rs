@@ -10,7 +10,7 @@ use sluice_sched::Bytes;
 
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::plane::{Extra, Hearing, Plane, PlaneError, VolumeName};
+use crate::server::{Extra, LossQuery, Server, ServerError, VolumeName};
 
 /// The configuration in force: the files as they were loaded, and the changes since.
 pub(crate) struct State {
@@ -40,26 +40,26 @@ impl Proposal {
 }
 
 /// Returns the proposal of a request, on top of the configuration in force.
-pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result<Proposal, Reply> {
+pub(crate) fn propose(server: &Server, state: &State, request: &Request) -> Result<Proposal, Reply> {
     let mut changes = state.changes.clone();
     let mut extra = Extra::Nothing;
     let target = match request.clone() {
         Request::AcceptLoss { .. } => unreachable!("no part of the host file changes"),
-        Request::Attach { target, keys, vm } => attach(plane, &mut changes, &target, keys, vm)?,
+        Request::Attach { target, keys, vm } => attach(server, &mut changes, &target, keys, vm)?,
         Request::Detach { target } => {
-            let target = known(plane, &target)?;
+            let target = known(server, &target)?;
             changes.remove(target.clone());
             target
         }
         Request::Set { target, keys } => {
-            let target = known(plane, &target)?;
+            let target = known(server, &target)?;
             changes.set(target.clone(), keys);
             target
         }
         Request::Resize { target, size } => {
-            let target = known(plane, &target)?;
+            let target = known(server, &target)?;
             let Some(volume) = target.volume.clone() else {
-                let names: Vec<&str> = plane.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
+                let names: Vec<&str> = server.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
                 let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
                 return Err(Reply::failed(Code::Invalid, error));
             };
@@ -70,17 +70,17 @@ pub(crate) fn propose(plane: &Plane, state: &State, request: &Request) -> Result
         }
     };
     let host = state.files.changed(&changes).map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?;
-    let before = describe(plane, &target);
+    let before = describe(server, &target);
     let host = Arc::new(host);
     Ok(Proposal { host, extra, asked: Some((target, before, changes)) })
 }
 
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
 /// the request.
-pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapplied: &[PlaneError]) -> Reply {
+pub(crate) fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied: &[ServerError]) -> Reply {
     let (target, before, changes) = proposal.asked.expect("only a request is answered");
     state.changes = changes;
-    let after = describe(plane, &target);
+    let after = describe(server, &target);
     if !unapplied.is_empty() {
         let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
         let (code, error) = (Some(Code::Incomplete), Some(errors.join("; ")));
@@ -91,21 +91,21 @@ pub(crate) fn accept(plane: &Plane, state: &mut State, proposal: Proposal, unapp
 }
 
 /// Returns the files that must be queried before the loss of a VM or volume is accepted.
-pub(crate) fn to_hear(plane: &Plane, target: &str) -> Result<Hearing, Reply> {
-    known(plane, target).map(|target| plane.to_hear(&target))
+pub(crate) fn loss_query(server: &Server, target: &str) -> Result<LossQuery, Reply> {
+    known(server, target).map(|target| server.loss_query(&target))
 }
 
 /// Accepts the loss, after all files have been queried. The VM or volume may have been removed since.
-pub(crate) fn accept_loss(plane: &Plane, target: &str) -> Reply {
-    let target = match known(plane, target) {
+pub(crate) fn accept_loss(server: &Server, target: &str) -> Reply {
+    let target = match known(server, target) {
         Ok(target) => target,
         Err(reply) => return reply,
     };
-    let before = describe(plane, &target);
-    match plane.accept_loss(&target) {
+    let before = describe(server, &target);
+    match server.accept_loss(&target) {
         Ok(true) => {
             tracing::warn!(target = %target, "Loss accepted: writes and flushes resume");
-            Reply { ok: true, code: None, error: None, before, after: describe(plane, &target) }
+            Reply { ok: true, code: None, error: None, before, after: describe(server, &target) }
         }
         Ok(false) => {
             let error = format!("No loss to accept: no sync of {target} has failed");
@@ -116,14 +116,14 @@ pub(crate) fn accept_loss(plane: &Plane, target: &str) -> Reply {
 }
 
 fn attach(
-    plane: &Plane,
+    server: &Server,
     changes: &mut Changes,
     target: &str,
     keys: toml::Table,
     vm: toml::Table,
 ) -> Result<Target, Reply> {
     let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
-    let known = plane.host().vms.get(&target.vm);
+    let known = server.host().vms.get(&target.vm);
     let Some(volume) = &target.volume else {
         return Err(Reply::failed(
             Code::Invalid,
@@ -144,9 +144,9 @@ fn attach(
     Ok(target)
 }
 
-fn known(plane: &Plane, target: &str) -> Result<Target, Reply> {
+fn known(server: &Server, target: &str) -> Result<Target, Reply> {
     let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
-    let vms = &plane.host().vms;
+    let vms = &server.host().vms;
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
@@ -165,9 +165,9 @@ fn known(plane: &Plane, target: &str) -> Result<Target, Reply> {
 }
 
 /// Describes a VM or a volume; null if it does not exist.
-fn describe(plane: &Plane, target: &Target) -> Value {
-    let Some(vm) = plane.host().vms.get(&target.vm) else { return Value::Null };
-    let loss = |volume: &Volume| plane.loss(&target.vm, &volume.name);
+fn describe(server: &Server, target: &Target) -> Value {
+    let Some(vm) = server.host().vms.get(&target.vm) else { return Value::Null };
+    let loss = |volume: &Volume| server.loss(&target.vm, &volume.name);
     match &target.volume {
         None => describe_vm(vm, loss),
         Some(volume) => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),

@@ -13,7 +13,7 @@
 //!                              '------Event---------'
 //! ```
 //!
-//! A helper that waits for one path for [`LOOK_MAX`] is abandoned, and the change is rejected. [`helpers`] has the
+//! A helper that waits for one path for [`PATH_TIMEOUT`] is abandoned, and the change is rejected. [`helpers`] has the
 //! number of helpers and the retries of volumes that are out of service. A hung disk delays neither other changes nor
 //! volumes on other disks.
 
@@ -31,29 +31,29 @@ use tokio::sync::{mpsc, oneshot};
 
 use self::helpers::{Helper, Helping, hangs};
 use super::apply::{self, Proposal, State};
-use super::server::Asked;
+use super::socket::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::{Failure, chain};
 use crate::output::Format;
-use crate::plane::{Done, Found, Plane, PlaneError, Progress, Step, VolumeName, accounts};
+use crate::server::{Done, Found, Progress, Server, ServerError, Step, VolumeName, stats};
 
 mod helpers;
 
 /// Maximum time that a helper may wait for one path.
-pub(crate) const LOOK_MAX: Duration = Duration::from_secs(5);
+pub(crate) const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same at the start, where helpers wait up to 5 s for the locks of a dead daemon.
-const LOOK_MAX_AT_START: Duration = Duration::from_secs(10);
+const PATH_TIMEOUT_AT_START: Duration = Duration::from_secs(10);
 /// Maximum number of pending changes; further ones are rejected.
 const ATTEMPTS_MAX: usize = 64;
 /// Maximum time that a volume waits for its bytes while the last requests of a detached volume hold them.
-const LEAVING_MAX: Duration = Duration::from_secs(5);
+const REMOVED_VOLUME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Interval between two attempts.
 const PAUSE: Duration = Duration::from_millis(5);
 /// Interval between retries of volumes that are out of service, and between checks of helpers.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Events for the control thread.
-pub(crate) enum News {
+pub(crate) enum ServerEvent {
     /// The start has succeeded, or has failed.
     Started(Result<(), Failure>),
     /// Every device is down.
@@ -68,7 +68,7 @@ enum Event {
     Report,
     LookAtDevices,
     /// Returns the server.
-    End(oneshot::Sender<Plane>),
+    End(oneshot::Sender<Server>),
     #[cfg(test)]
     Panic,
     /// The helper of this attempt has returned.
@@ -80,7 +80,7 @@ enum Outcome {
     Found,
     Loaded(Box<Result<Read, Diagnostics>>),
     /// The disks have reported lost writes.
-    Heard,
+    LossReported,
     Panicked,
 }
 
@@ -104,21 +104,21 @@ impl Changer {
         (files, host): (Files, Host),
         format: Format,
         handle: Handle,
-    ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<News>)> {
+    ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
         let (events, inbox) = channel();
         let (news, listener) = mpsc::unbounded_channel();
         let own = events.clone();
         thread::Builder::new().name("changes".to_owned()).spawn(move || {
             let _runtime = handle.enter();
-            let plane = Plane::new();
-            watch_devices(&handle, &plane, own.clone());
+            let server = Server::new();
+            watch_devices(&handle, &server, own.clone());
             let state = State { files, changes: Changes::default() };
             let control = host.daemon.control.clone();
             let attempts = Vec::new();
             let mut thread = Thread {
                 file,
                 format,
-                plane,
+                server,
                 state,
                 attempts,
                 next: 0,
@@ -152,15 +152,15 @@ impl Changer {
     }
 
     /// Ends the thread after the current change. The receiver gets the server.
-    pub(crate) fn end(&self) -> oneshot::Receiver<Plane> {
-        let (reply, plane) = oneshot::channel();
+    pub(crate) fn end(&self) -> oneshot::Receiver<Server> {
+        let (reply, server) = oneshot::channel();
         let _ = self.events.send(Event::End(reply));
-        plane
+        server
     }
 }
 
-fn watch_devices(handle: &Handle, plane: &Plane, events: Sender<Event>) {
-    let down = plane.down();
+fn watch_devices(handle: &Handle, server: &Server, events: Sender<Event>) {
+    let down = server.down();
     handle.spawn(async move {
         loop {
             down.notified().await;
@@ -185,11 +185,11 @@ enum Kind {
 }
 
 /// Why an attempt waits.
-enum Waits {
+enum WaitsFor {
     /// For a helper, which reports the path that it waits for.
     Helper(Helping),
     /// For the last requests of a removed volume.
-    Leaving,
+    RemovedVolume,
 }
 
 /// A pending change.
@@ -199,7 +199,7 @@ struct Attempt {
     kind: Kind,
     since: Instant,
     found: Found,
-    waits: Waits,
+    waits: WaitsFor,
     /// The proposal, and the version of the state for which it was made.
     proposal: Option<(u64, Proposal)>,
     /// Whether it has waited for the last requests of a removed volume.
@@ -209,7 +209,7 @@ struct Attempt {
 struct Thread {
     file: PathBuf,
     format: Format,
-    plane: Plane,
+    server: Server,
     state: State,
     attempts: Vec<Attempt>,
     /// Number of helpers started so far.
@@ -225,16 +225,16 @@ struct Thread {
     /// Running helpers, by attempt.
     helpers: BTreeMap<u64, Helper>,
     events: Sender<Event>,
-    news: mpsc::UnboundedSender<News>,
+    news: mpsc::UnboundedSender<ServerEvent>,
 }
 
 /// Reports a panic of the thread. It is dropped before the server, whose devices may wait for a hung disk.
-struct Alarm(mpsc::UnboundedSender<News>);
+struct Alarm(mpsc::UnboundedSender<ServerEvent>);
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if thread::panicking() {
-            let _ = self.0.send(News::Panicked);
+            let _ = self.0.send(ServerEvent::Panicked);
         }
     }
 }
@@ -243,31 +243,31 @@ impl Thread {
     fn run(mut self, inbox: &Receiver<Event>) {
         let _alarm = Alarm(self.news.clone());
         loop {
-            let event = match self.patience() {
+            let event = match self.timeout() {
                 None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(patience) => inbox.recv_timeout(patience),
+                Some(timeout) => inbox.recv_timeout(timeout),
             };
             match event {
                 Ok(Event::End(reply)) => {
-                    let _ = reply.send(self.plane);
+                    let _ = reply.send(self.server);
                     return;
                 }
                 Ok(event) => self.take(event),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            self.look_at_attempts();
+            self.check_attempts();
             self.retry_missing();
         }
     }
 
     /// Returns how long the thread may wait for an event.
-    fn patience(&self) -> Option<Duration> {
-        let is_leaving = |attempt: &Attempt| matches!(attempt.waits, Waits::Leaving);
+    fn timeout(&self) -> Option<Duration> {
+        let is_leaving = |attempt: &Attempt| matches!(attempt.waits, WaitsFor::RemovedVolume);
         if self.attempts.iter().any(is_leaving) {
             return Some(PAUSE);
         }
-        (!self.attempts.is_empty() || !self.plane.missing().is_empty()).then_some(RETRY_EVERY)
+        (!self.attempts.is_empty() || !self.server.missing().is_empty()).then_some(RETRY_EVERY)
     }
 
     fn take(&mut self, event: Event) {
@@ -275,9 +275,9 @@ impl Thread {
             Event::Change((request, reply)) => self.begin(Kind::Change { request, reply }),
             Event::Reload => self.begin(Kind::Reload(None)),
             Event::Report => {
-                accounts::print(&self.plane.snapshots(), &self.plane.host_state(), self.format);
+                stats::print(&self.server.snapshots(), &self.server.host_state(), self.format);
             }
-            Event::LookAtDevices => self.look_at_devices(),
+            Event::LookAtDevices => self.check_devices(),
             Event::Back(number, outcome) => {
                 self.helpers.remove(&number);
                 self.back(number, outcome);
@@ -293,20 +293,20 @@ impl Thread {
         let Some(mut attempt) = self.remove(number) else { return };
         match outcome {
             Outcome::Found => {
-                if let Waits::Helper(helping) = &attempt.waits {
+                if let WaitsFor::Helper(helping) = &attempt.waits {
                     attempt.found.add(helping.0.take());
                 }
-                self.go_on(attempt);
+                self.advance(attempt);
             }
             Outcome::Loaded(loaded) => self.loaded(attempt, *loaded),
-            Outcome::Heard => self.heard(attempt),
+            Outcome::LossReported => self.loss_reported(attempt),
             Outcome::Panicked => self.refuse(attempt, "The helper thread panicked; see the log"),
         }
     }
 
-    fn look_at_devices(&self) {
-        if self.plane.is_dead() {
-            let _ = self.news.send(News::Dead);
+    fn check_devices(&self) {
+        if self.server.is_dead() {
+            let _ = self.news.send(ServerEvent::Dead);
         }
     }
 
@@ -316,7 +316,7 @@ impl Thread {
     }
 
     fn begin(&mut self, kind: Kind) {
-        let (found, waits, since) = (Found::default(), Waits::Leaving, Instant::now());
+        let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
         let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
@@ -336,42 +336,42 @@ impl Thread {
                 self.help(attempt, &paths, job);
             }
             Kind::Change { request: Request::AcceptLoss { ref target }, .. } => {
-                match apply::to_hear(&self.plane, target) {
+                match apply::loss_query(&self.server, target) {
                     Ok(hearing) => self.help(attempt, &hearing.paths(), move |progress: &Progress| {
-                        hearing.hear(progress);
-                        Outcome::Heard
+                        hearing.run(progress);
+                        Outcome::LossReported
                     }),
                     Err(reply) => answer(attempt, reply),
                 }
             }
-            _ => self.go_on(attempt),
+            _ => self.advance(attempt),
         }
     }
 
     /// The disk has reported lost writes, so the loss is accepted.
-    fn heard(&mut self, attempt: Attempt) {
+    fn loss_reported(&mut self, attempt: Attempt) {
         let Kind::Change { request: Request::AcceptLoss { target }, .. } = &attempt.kind else { return };
-        let reply = apply::accept_loss(&self.plane, target);
+        let reply = apply::accept_loss(&self.server, target);
         answer(attempt, reply);
     }
 
     /// Retries attempts that wait for removed volumes, and abandons helpers that take too long.
-    fn look_at_attempts(&mut self) {
+    fn check_attempts(&mut self) {
         let now = Instant::now();
         for mut attempt in std::mem::take(&mut self.attempts) {
-            let Waits::Helper(helping) = &attempt.waits else {
-                self.go_on(attempt);
+            let WaitsFor::Helper(helping) = &attempt.waits else {
+                self.advance(attempt);
                 continue;
             };
             let (path, since) = helping.0.now();
             let is_start = matches!(attempt.kind, Kind::Start(_));
-            let max = if is_start { LOOK_MAX_AT_START } else { LOOK_MAX };
+            let max = if is_start { PATH_TIMEOUT_AT_START } else { PATH_TIMEOUT };
             if now.duration_since(since) < max {
                 self.attempts.push(attempt);
             } else if is_start {
                 attempt.found.add(helping.0.take());
                 attempt.found.hangs(path, max);
-                self.go_on(attempt);
+                self.advance(attempt);
             } else {
                 self.refuse(attempt, &hangs(&path, max));
             }
@@ -382,22 +382,22 @@ impl Thread {
         match loaded {
             Ok(read) => {
                 attempt.kind = Kind::Reload(Some(Box::new(read)));
-                self.go_on(attempt);
+                self.advance(attempt);
             }
-            Err(diagnostics) => say_wrong(&diagnostics),
+            Err(diagnostics) => print_diagnostics(&diagnostics),
         }
     }
 
     /// Makes the change, or starts to wait for what it needs.
-    fn go_on(&mut self, mut attempt: Attempt) {
+    fn advance(&mut self, mut attempt: Attempt) {
         let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
         let proposal = match known.map_or_else(|| self.propose(&attempt), |(_, proposal)| Ok(proposal)) {
             Ok(proposal) => proposal,
             Err(Refused::Reply(reply)) => return answer(attempt, reply),
-            Err(Refused::File(diagnostics)) => return say_wrong(&diagnostics),
+            Err(Refused::File(diagnostics)) => return print_diagnostics(&diagnostics),
         };
-        let leaving = self.plane.had_leaving();
-        match self.plane.apply_found(&proposal.host, &proposal.extra, &mut attempt.found) {
+        let leaving = self.server.had_removed();
+        match self.server.apply_found(&proposal.host, &proposal.extra, &mut attempt.found) {
             Ok(Step::Done(done)) => self.done(attempt, proposal, &done),
             Ok(Step::Needs(needs)) => {
                 attempt.proposal = Some((self.version, proposal));
@@ -406,8 +406,8 @@ impl Thread {
                     Outcome::Found
                 });
             }
-            Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < LEAVING_MAX => {
-                (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), Waits::Leaving, true);
+            Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < REMOVED_VOLUME_TIMEOUT => {
+                (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), WaitsFor::RemovedVolume, true);
                 self.attempts.push(attempt);
             }
             Err(error) => {
@@ -433,7 +433,7 @@ impl Thread {
     fn propose(&self, attempt: &Attempt) -> Result<Proposal, Refused> {
         match &attempt.kind {
             Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
-            Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.plane.host()), name.clone())),
+            Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), name.clone())),
             Kind::Reload(read) => {
                 let read = read.as_ref().expect("a file is applied when it has been read");
                 if read.changes == self.state.changes {
@@ -442,7 +442,7 @@ impl Thread {
                 let host = read.files.changed(&self.state.changes).map_err(Refused::File)?;
                 Ok(Proposal::of(Arc::new(host)))
             }
-            Kind::Change { request, .. } => apply::propose(&self.plane, &self.state, request).map_err(Refused::Reply),
+            Kind::Change { request, .. } => apply::propose(&self.server, &self.state, request).map_err(Refused::Reply),
         }
     }
 
@@ -453,12 +453,12 @@ impl Thread {
             tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
         }
         // The change may have removed the last device that was not down.
-        self.look_at_devices();
+        self.check_devices();
         match attempt.kind {
-            Kind::Start(_) => drop(self.news.send(News::Started(Ok(())))),
+            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Ok(())))),
             Kind::Retry(_) => {}
             Kind::Change { .. } => {
-                let reply = apply::accept(&self.plane, &mut self.state, proposal, &done.unapplied);
+                let reply = apply::accept(&self.server, &mut self.state, proposal, &done.unapplied);
                 answer(attempt, reply);
             }
             Kind::Reload(read) => {
@@ -479,9 +479,9 @@ impl Thread {
         }
     }
 
-    fn failed(&mut self, attempt: Attempt, error: PlaneError) {
+    fn failed(&mut self, attempt: Attempt, error: ServerError) {
         match attempt.kind {
-            Kind::Start(_) => drop(self.news.send(News::Started(Err(error.into())))),
+            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(error.into())))),
             _ => self.refuse(attempt, &chain(&error)),
         }
     }
@@ -491,7 +491,7 @@ impl Thread {
         let Attempt { kind, found, waits, .. } = attempt;
         drop((found, waits));
         match kind {
-            Kind::Start(_) => drop(self.news.send(News::Started(Err(Failure::Run(error.into()))))),
+            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
             Kind::Change { reply, .. } => drop(reply.send(Reply::failed(Code::Refused, error))),
             Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
             Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
@@ -504,7 +504,7 @@ enum Refused {
     File(Diagnostics),
 }
 
-fn say_wrong(diagnostics: &Diagnostics) {
+fn print_diagnostics(diagnostics: &Diagnostics) {
     crate::output::message(diagnostics);
     tracing::error!(errors = diagnostics.errors(), "Reload rejected: the running configuration is unchanged");
 }
@@ -522,9 +522,11 @@ mod tests {
     use super::*;
 
     /// Returns a thread for a server whose device `a` is down, and the folder of its file.
-    async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<News>, Receiver<Event>, TempDir) {
-        let plane = Plane::with_a_dead_device(text, "a");
-        plane.down().notified().await;
+    async fn with_a_dead_device(
+        text: &str,
+    ) -> (Thread, mpsc::UnboundedReceiver<ServerEvent>, Receiver<Event>, TempDir) {
+        let server = Server::with_a_dead_device(text, "a");
+        server.down().notified().await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("host.toml");
         std::fs::write(&file, text).unwrap();
@@ -535,7 +537,7 @@ mod tests {
         let thread = Thread {
             file,
             format: Format::Json,
-            plane,
+            server,
             state,
             attempts: Vec::new(),
             next: 0,
@@ -556,14 +558,14 @@ mod tests {
         let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
         events.send(Event::LookAtDevices).unwrap();
-        assert!(matches!(heard.recv().await, Some(News::Dead)));
-        let (reply, plane) = oneshot::channel();
+        assert!(matches!(heard.recv().await, Some(ServerEvent::Dead)));
+        let (reply, server) = oneshot::channel();
         events.send(Event::End(reply)).unwrap();
         // The deadline matters only if the test fails.
         let deadline = Instant::now() + Duration::from_secs(60);
-        let draining = plane.await.unwrap().drain(deadline);
+        let draining = server.await.unwrap().drain(deadline);
         draining.until(deadline).await;
-        assert!(draining.is_over(), "there is nothing to drain");
+        assert!(draining.has_ended(), "there is nothing to drain");
         running.join().unwrap();
     }
 
@@ -573,7 +575,7 @@ mod tests {
         let events = thread.events.clone();
         let running = thread::spawn(move || thread.run(&inbox));
         events.send(Event::Panic).unwrap();
-        assert!(matches!(heard.recv().await, Some(News::Panicked)));
+        assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
         assert!(running.join().is_err());
     }
 
@@ -585,6 +587,6 @@ mod tests {
         std::fs::write(&thread.file, text).unwrap();
         thread.begin(Kind::Reload(None));
         thread.take(inbox.recv().unwrap());
-        assert!(matches!(heard.try_recv(), Ok(News::Dead)), "every device that is left is down");
+        assert!(matches!(heard.try_recv(), Ok(ServerEvent::Dead)), "every device that is left is down");
     }
 }

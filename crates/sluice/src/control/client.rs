@@ -34,7 +34,7 @@ impl Daemon {
         }
         match format {
             Format::Json => output::json(&json!({ "ok": true, "before": reply.before, "after": reply.after })),
-            Format::Table => output::line(&told(&reply)),
+            Format::Table => output::line(&report(&reply)),
         }
         Ok(())
     }
@@ -66,7 +66,7 @@ fn refused(reply: Reply) -> Failure {
 const NOTHING: &str = "-";
 
 /// Returns the reply as text: the new state, or the changes.
-fn told(reply: &Reply) -> String {
+fn report(reply: &Reply) -> String {
     let (before, after) = (shown(&reply.before), shown(&reply.after));
     if after.is_empty() {
         return "No longer served".to_owned();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn lines(reply: &Reply) -> Vec<String> {
-        told(reply).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+        report(reply).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub(crate) mod apply;
 pub(crate) mod changer;
 pub(crate) mod client;
 pub(crate) mod keys;
-pub(crate) mod server;
+pub(crate) mod socket;
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -25,7 +25,7 @@ use sluice_io::source::SourceError;
 use sluice_sched::Iops;
 
 use crate::failure::Failure;
-use crate::plane::{Plane, PlaneError};
+use crate::server::{Server, ServerError};
 
 mod disk;
 mod load;
@@ -173,7 +173,7 @@ fn parse(fixture: &Fixture, scheduler: &str, buffered: bool) -> Result<Arc<Host>
 /// A running server and its clients. The clients are dropped first.
 struct Experiment {
     load: Load,
-    plane: Plane,
+    server: Server,
     pauses: Pauses,
     buffered: bool,
 }
@@ -182,21 +182,21 @@ impl Experiment {
     /// Serves the disks, with direct I/O if their file system supports it, and starts the clients.
     fn begin(fixture: &Fixture, scheduler: &str) -> Result<Self, Failure> {
         let host = parse(fixture, scheduler, false)?;
-        let mut plane = Plane::new();
-        let buffered = match plane.apply(&host) {
+        let mut server = Server::new();
+        let buffered = match server.apply(&host) {
             Ok(_) => false,
-            Err(PlaneError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
-                plane.apply(&parse(fixture, scheduler, true)?)?;
+            Err(ServerError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
+                server.apply(&parse(fixture, scheduler, true)?)?;
                 true
             }
-            Err(PlaneError::Device { source, .. }) if is_forbidden(&source) => {
+            Err(ServerError::Device { source, .. }) if is_forbidden(&source) => {
                 return Err(DemoError::NoRing { source }.into());
             }
             Err(other) => return Err(other.into()),
         };
-        let load = Load::start(plane.host()).map_err(DemoError::Clients)?;
+        let load = Load::start(server.host()).map_err(DemoError::Clients)?;
         let pauses = Pauses::watch();
-        Ok(Experiment { load, plane, pauses, buffered })
+        Ok(Experiment { load, server, pauses, buffered })
     }
 
     /// Measures `pieces` intervals after the warm-up. An interval in which the machine paused does not count, and
@@ -256,10 +256,10 @@ impl Experiment {
 
     /// Disconnects the clients, then drains the device, so that the next phase can use the disks.
     async fn end(self) -> Result<(), DemoError> {
-        let Experiment { load, plane, .. } = self;
+        let Experiment { load, server, .. } = self;
         load.finish()?;
         let deadline = Instant::now() + DRAIN_MAX;
-        plane.drain(deadline).until(deadline).await;
+        server.drain(deadline).until(deadline).await;
         Ok(())
     }
 }

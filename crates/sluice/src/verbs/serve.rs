@@ -16,11 +16,11 @@ use sluice_io::listener::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::control::changer::{Changer, LOOK_MAX, News};
-use crate::control::server::{Asked, Server};
+use crate::control::changer::{Changer, PATH_TIMEOUT, ServerEvent};
+use crate::control::socket::{Asked, ControlSocket};
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::plane::{Plane, PlaneError, Progress, accounts};
+use crate::server::{Progress, Server, ServerError, stats};
 
 /// Serve the virtual disks of a host file.
 ///
@@ -57,13 +57,13 @@ impl Serve {
         let ended = loop {
             tokio::select! {
                 Some(news) = news.recv() => match news {
-                    News::Started(Ok(())) => {
+                    ServerEvent::Started(Ok(())) => {
                         serves = true;
                         ready.print(format);
                     }
-                    News::Started(Err(failure)) => return Err(failure),
-                    News::Dead => break Err(Failure::Run(ALL_DOWN.into())),
-                    News::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
+                    ServerEvent::Started(Err(failure)) => return Err(failure),
+                    ServerEvent::Dead => break Err(Failure::Run(ALL_DOWN.into())),
+                    ServerEvent::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
                 },
                 _ = signals.reload.recv(), if serves => changer.reload(),
                 Some(request) = asked.recv(), if serves => changer.change(request),
@@ -74,7 +74,7 @@ impl Serve {
         };
         let deadline = Instant::now() + drain_timeout;
         match tokio::time::timeout_at(deadline.into(), changer.end()).await {
-            Ok(Ok(plane)) => drain(plane, deadline, format).await,
+            Ok(Ok(server)) => drain(server, deadline, format).await,
             Ok(Err(_)) => tracing::error!("Exiting without draining"),
             Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
         }
@@ -148,7 +148,7 @@ impl Begun {
         let (files, host) = sluice_config::load_changed(file, &Changes::default()).map_err(Failure::Config)?;
         let bind = |path: &PathBuf| {
             progress.set(path);
-            Server::bind(path)
+            ControlSocket::bind(path)
         };
         let control = host.daemon.control.as_ref().map(bind).transpose()?;
         Ok(Begun { files, host, control })
@@ -169,9 +169,9 @@ async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Fail
         let (path, since) = progress.now();
         tokio::select! {
             begun = &mut begun => return begun.expect("it answers, or panics").map(Some),
-            () = tokio::time::sleep_until((since + LOOK_MAX).into()) => {
+            () = tokio::time::sleep_until((since + PATH_TIMEOUT).into()) => {
                 if progress.now().1 == since {
-                    return Err(PlaneError::Hangs { path, seconds: LOOK_MAX.as_secs() }.into());
+                    return Err(ServerError::Hangs { path, seconds: PATH_TIMEOUT.as_secs() }.into());
                 }
             }
             _ = signals.terminate.recv() => return Ok(None),
@@ -181,28 +181,28 @@ async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Fail
 }
 
 /// Starts the control socket. Without one the channel never receives anything.
-fn listen(bound: Option<Bound>) -> Result<(Option<Server>, mpsc::Receiver<Asked>), Failure> {
+fn listen(bound: Option<Bound>) -> Result<(Option<ControlSocket>, mpsc::Receiver<Asked>), Failure> {
     match bound {
         Some(bound) => {
-            let (server, asked) = Server::start(bound)?;
-            Ok((Some(server), asked))
+            let (socket, asked) = ControlSocket::start(bound)?;
+            Ok((Some(socket), asked))
         }
         None => Ok((None, mpsc::channel(1).1)),
     }
 }
 
 /// Drains the devices. Returns at most a second after `deadline`, even if disks hang.
-async fn drain(plane: Plane, deadline: Instant, format: Format) {
-    let timeout = plane.host().daemon.drain_timeout;
-    let host = plane.host_state();
-    let draining = plane.drain(deadline);
+async fn drain(server: Server, deadline: Instant, format: Format) {
+    let timeout = server.host().daemon.drain_timeout;
+    let host = server.host_state();
+    let draining = server.drain(deadline);
     let outstanding: u64 = draining.outstanding();
     tracing::info!(outstanding, "Draining");
     draining.until(deadline).await;
-    if draining.is_over() {
+    if draining.has_ended() {
         tracing::info!("Drained");
     } else {
         tracing::warn!(?timeout, "Drain timed out: queued requests are dropped");
     }
-    accounts::print(&draining.finish().await, &host, format);
+    stats::print(&draining.finish().await, &host, format);
 }

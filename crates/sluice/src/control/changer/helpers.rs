@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Attempt, Event, Kind, LOOK_MAX, Outcome, RETRY_EVERY, Thread, Waits};
-use crate::plane::{PlaneError, Progress, VolumeName};
+use super::{Attempt, Event, Kind, Outcome, PATH_TIMEOUT, RETRY_EVERY, Thread, WaitsFor};
+use crate::server::{Progress, ServerError, VolumeName};
 
 /// Maximum number of helpers for requested changes; further changes are rejected.
 const HELPERS_MAX: usize = 16;
@@ -55,18 +55,18 @@ impl Thread {
         let now = Instant::now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_EVERY;
-            let due = self.plane.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
+            let due = self.server.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
             let due: Vec<_> = due.collect();
             self.retries.extend(due);
         }
         for name in std::mem::take(&mut self.retries) {
             let retrying = self.retrying();
-            let device = self.plane.device_of(&name);
-            let is_out = self.plane.missing().contains(&name) && !self.plane.is_down(device);
+            let device = self.server.device_of(&name);
+            let is_out = self.server.missing().contains(&name) && !self.server.is_down(device);
             if !is_out || retrying.contains(&name) {
                 continue;
             }
-            match retrying.into_iter().filter(|retried| self.plane.device_of(retried) == device).count() {
+            match retrying.into_iter().filter(|retried| self.server.device_of(retried) == device).count() {
                 RETRIES_MAX.. => self.retries.push_back(name),
                 _ => self.begin(Kind::Retry(name)),
             }
@@ -114,7 +114,7 @@ impl Thread {
         match spawned {
             Ok(_) => {
                 self.helpers.insert(number, Helper { progress: progress.clone(), purpose });
-                attempt.waits = Waits::Helper(Helping(progress));
+                attempt.waits = WaitsFor::Helper(Helping(progress));
                 self.attempts.push(attempt);
             }
             Err(error) => self.refuse(attempt, &format!("Cannot start a thread: {error}")),
@@ -125,7 +125,7 @@ impl Thread {
     fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
         let now = Instant::now();
         let at = self.helpers.values().map(|helper| helper.progress.now());
-        let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= LOOK_MAX).collect();
+        let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= PATH_TIMEOUT).collect();
         for path in paths {
             let since = hung.iter().filter(|(at, _)| at == path).map(|(_, since)| *since);
             if since.clone().count() >= SAME_PATH_MAX {
@@ -146,5 +146,5 @@ impl Thread {
 
 /// Returns the error for a path that has hung for this time.
 pub(super) fn hangs(path: &Path, time: Duration) -> String {
-    PlaneError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
+    ServerError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
 }

@@ -11,22 +11,27 @@ use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
 use super::opening::{Needs, Socket};
-use super::{Changed, Extra, Found, Plane, PlaneError, translate};
+use super::{Changed, Extra, Found, Server, ServerError, translate};
 
 /// Returns the sockets that must be made for `host`.
-pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extra) -> Result<Vec<Socket>, PlaneError> {
-    let is_start = plane.is_start();
+pub(super) fn needed(
+    server: &Server,
+    host: &Host,
+    changed: &Changed,
+    extra: &Extra,
+) -> Result<Vec<Socket>, ServerError> {
+    let is_start = server.is_start();
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
-    let of_volumes = |of_guests| new_endpoints(plane, host, changed, extra, of_guests);
-    let known = |name: &str| plane.listeners.get(name).map(Listener::endpoint);
+    let of_volumes = |of_guests| new_endpoints(server, host, changed, extra, of_guests);
+    let known = |name: &str| server.listeners.get(name).map(Listener::endpoint);
     let nbd = beside(known, of_volumes(false).chain(&host.nbd.endpoints))?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
-        let ours = plane.guests.get(&name).map(VhostListener::file);
+        let ours = server.guests.get(&name).map(VhostListener::file);
         Socket { endpoint, ours, is_guests: false, may_hang: is_start && !shared.contains(&name) }
     });
-    let known = |name: &str| plane.guests.get(name).map(VhostListener::endpoint);
+    let known = |name: &str| server.guests.get(name).map(VhostListener::endpoint);
     let guests = beside(known, of_volumes(true))?.into_iter().map(|endpoint| {
-        let ours = plane.listeners.get(&endpoint.to_string()).and_then(Listener::file);
+        let ours = server.listeners.get(&endpoint.to_string()).and_then(Listener::file);
         Socket { endpoint, ours, is_guests: true, may_hang: is_start }
     });
     Ok(nbd.chain(guests).collect())
@@ -34,12 +39,12 @@ pub(super) fn needed(plane: &Plane, host: &Host, changed: &Changed, extra: &Extr
 
 /// Starts to accept clients on the new sockets.
 pub(super) fn listen(
-    plane: &Plane,
+    server: &Server,
     needs: &Needs,
     found: &mut Found,
     listeners: &mut BTreeMap<String, Listener>,
     guests: &mut BTreeMap<String, VhostListener>,
-) -> Result<(), PlaneError> {
+) -> Result<(), ServerError> {
     for Socket { endpoint, is_guests, .. } in &needs.sockets {
         let name = endpoint.to_string();
         let bound = match found.take_socket(&name).expect("what is needed was found") {
@@ -47,9 +52,9 @@ pub(super) fn listen(
             bound => bound?,
         };
         if *is_guests {
-            guests.insert(name, VhostListener::start(bound, None, &plane.connection_limit)?);
+            guests.insert(name, VhostListener::start(bound, None, &server.connection_limit)?);
         } else {
-            listeners.insert(name, Listener::start(bound, Catalogue::default(), &plane.connection_limit)?);
+            listeners.insert(name, Listener::start(bound, Catalogue::default(), &server.connection_limit)?);
         }
     }
     Ok(())
@@ -59,14 +64,14 @@ pub(super) fn listen(
 fn beside<'a>(
     known: impl Fn(&str) -> Option<&'a Endpoint>,
     endpoints: impl Iterator<Item = &'a sluice_config::Endpoint>,
-) -> Result<Vec<Endpoint>, PlaneError> {
+) -> Result<Vec<Endpoint>, ServerError> {
     let (mut new, mut seen) = (Vec::new(), BTreeSet::new());
     for endpoint in endpoints {
         let endpoint = translate::endpoint(endpoint);
         let name = endpoint.to_string();
         match known(&name) {
             Some(known) if *known == endpoint => {}
-            Some(_) => return Err(PlaneError::EndpointChanged(name)),
+            Some(_) => return Err(ServerError::EndpointChanged(name)),
             None if !seen.insert(name) => {}
             None => new.push(endpoint),
         }
@@ -77,14 +82,14 @@ fn beside<'a>(
 /// Returns the endpoints of volumes, for NBD clients or for guests, that are new or had no socket. A volume that
 /// stays out of service may have none because its folder hangs, and is skipped.
 fn new_endpoints<'a>(
-    plane: &'a Plane,
+    server: &'a Server,
     host: &'a Host,
     changed: &'a Changed,
     extra: &'a Extra,
     of_guests: bool,
 ) -> impl Iterator<Item = &'a sluice_config::Endpoint> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
-        let before = plane.host.vms.get(vm);
+        let before = server.host.vms.get(vm);
         spec.volumes.iter().map(move |(name, volume)| (vm, before.and_then(|vm| vm.volumes.get(name)), volume))
     });
     let same = |before: Option<&Volume>, volume: &Volume| {
@@ -93,7 +98,7 @@ fn new_endpoints<'a>(
         })
     };
     let stays_missing = |vm: &String, volume: &Volume| {
-        !plane.missing.is_empty() && plane.stays_missing(&(vm.clone(), volume.name.clone()), volume, extra)
+        !server.missing.is_empty() && server.stays_missing(&(vm.clone(), volume.name.clone()), volume, extra)
     };
     volumes
         .filter(move |(vm, before, volume)| {

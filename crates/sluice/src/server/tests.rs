@@ -20,20 +20,20 @@ fn fails(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     panic!("a test requested this panic");
 }
 
-impl Plane {
+impl Server {
     /// Returns a server of which one device is down.
-    pub(crate) fn with_a_dead_device(text: &str, device: &str) -> Plane {
-        let mut plane = Plane::new();
-        plane.apply(&host(text)).unwrap();
+    pub(crate) fn with_a_dead_device(text: &str, device: &str) -> Server {
+        let mut server = Server::new();
+        server.apply(&host(text)).unwrap();
         let noop = schedulers::find("noop").unwrap();
         let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: fails, ..*noop }));
         let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
         for _ in 0..FAILURES {
             let edit = Edit::SetScheduler { scheduler: scheduler.clone(), merging: false };
             let stopped = EditError::Stopped(device.to_owned());
-            assert_eq!(plane.devices[device].device.edit(vec![edit]), Err(stopped));
+            assert_eq!(server.devices[device].device.edit(vec![edit]), Err(stopped));
         }
-        plane
+        server
     }
 }
 
@@ -48,51 +48,51 @@ fn waits(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
 #[tokio::test]
 async fn a_change_that_a_device_had_not_applied_was_reported_as_done() {
     let text = "[device.a]\nbackend = \"null\"\n";
-    let mut plane = Plane::new();
-    plane.apply(&host(text)).unwrap();
+    let mut server = Server::new();
+    server.apply(&host(text)).unwrap();
     let noop = schedulers::find("noop").unwrap();
     let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: waits, ..*noop }));
     let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
     let held = BUILDING.lock().unwrap();
     // It responds neither in time for this change nor for the next one.
     let edit = Edit::SetScheduler { scheduler, merging: false };
-    assert_eq!(plane.devices["a"].device.edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
+    assert_eq!(server.devices["a"].device.edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
     let deeper = host(&format!("{text}depth = 7\n"));
-    let Ok(Step::Done(done)) = plane.apply_found(&deeper, &Extra::Nothing, &mut Found::default()) else {
+    let Ok(Step::Done(done)) = server.apply_found(&deeper, &Extra::Nothing, &mut Found::default()) else {
         panic!("nothing is needed")
     };
-    assert!(matches!(&done.unapplied[..], [PlaneError::Silent(device)] if device == "a"));
+    assert!(matches!(&done.unapplied[..], [ServerError::Silent(device)] if device == "a"));
     drop(held);
 }
 
 #[tokio::test]
 async fn a_change_that_its_only_device_had_lost_was_reported_as_done() {
     let text = "[device.a]\nbackend = \"null\"\n";
-    let mut plane = Plane::new();
-    plane.apply(&host(text)).unwrap();
+    let mut server = Server::new();
+    server.apply(&host(text)).unwrap();
     let noop = schedulers::find("noop").unwrap();
     let mut failing = Host::clone(&host(text));
     let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { name: "fails", build: fails, ..*noop }));
     failing.devices.get_mut("a").unwrap().scheduler = descriptor;
-    let lost = |result| matches!(result, Err(PlaneError::Edit { source: EditError::Stopped(_), .. }));
-    assert!(lost(plane.apply(&Arc::new(failing))));
-    assert_ne!(plane.host().devices["a"].scheduler.name, "fails", "nothing has changed");
+    let lost = |result| matches!(result, Err(ServerError::Edit { source: EditError::Stopped(_), .. }));
+    assert!(lost(server.apply(&Arc::new(failing))));
+    assert_ne!(server.host().devices["a"].scheduler.name, "fails", "nothing has changed");
 }
 
 #[tokio::test]
 async fn a_change_of_a_device_that_was_down_was_accepted() {
     let text = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n";
-    let mut plane = Plane::with_a_dead_device(text, "a");
-    plane.down().notified().await;
-    let health: Vec<_> = plane.snapshots().into_iter().map(|device| (device.device, device.health)).collect();
+    let mut server = Server::with_a_dead_device(text, "a");
+    server.down().notified().await;
+    let health: Vec<_> = server.snapshots().into_iter().map(|device| (device.device, device.health)).collect();
     assert_eq!(health, [("a".to_owned(), Health::Down), ("b".to_owned(), Health::Serving)]);
-    assert!(!plane.is_dead(), "another one serves");
+    assert!(!server.is_dead(), "another one serves");
     let deeper = |device: &str| text.replace(&format!("[device.{device}]"), &format!("[device.{device}]\ndepth = 7"));
-    assert!(matches!(plane.apply(&host(&deeper("a"))), Err(PlaneError::Down(device)) if device == "a"));
-    assert_eq!(plane.apply(&host(&deeper("b"))).unwrap(), 1);
-    plane.apply(&host("[device.a]\nbackend = \"null\"\n")).unwrap();
-    assert!(plane.is_dead());
-    plane.apply(&host("[device.b]\nbackend = \"null\"\n")).unwrap();
-    plane.apply(&host(text)).unwrap();
-    assert!(plane.snapshots().iter().all(|device| device.health == Health::Serving), "it restarted");
+    assert!(matches!(server.apply(&host(&deeper("a"))), Err(ServerError::Down(device)) if device == "a"));
+    assert_eq!(server.apply(&host(&deeper("b"))).unwrap(), 1);
+    server.apply(&host("[device.a]\nbackend = \"null\"\n")).unwrap();
+    assert!(server.is_dead());
+    server.apply(&host("[device.b]\nbackend = \"null\"\n")).unwrap();
+    server.apply(&host(text)).unwrap();
+    assert!(server.snapshots().iter().all(|device| device.health == Health::Serving), "it restarted");
 }

@@ -19,9 +19,9 @@ const CLOSE_MAX: Duration = Duration::from_millis(300);
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Returns the snapshots of devices. All are requested before the first is waited for.
-pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, patience: Duration) -> Vec<Snapshot> {
+pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, timeout: Duration) -> Vec<Snapshot> {
     let asked: Vec<_> = devices.map(Device::ask).collect();
-    let deadline = Instant::now() + patience;
+    let deadline = Instant::now() + timeout;
     asked.into_iter().map(|asked| asked.until(deadline)).collect()
 }
 
@@ -61,13 +61,13 @@ impl Draining {
 
     /// Whether all devices have ended.
     #[must_use]
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn has_ended(&self) -> bool {
         self.devices.iter().all(Device::is_finished)
     }
 
     /// Waits until all devices have ended, or until `deadline`.
     pub(crate) async fn until(&self, deadline: Instant) {
-        while !self.is_over() && Instant::now() < deadline {
+        while !self.has_ended() && Instant::now() < deadline {
             tokio::time::sleep(GLANCE).await;
         }
     }
@@ -85,7 +85,7 @@ impl Draining {
                 last.push(device.stop().unwrap_or_else(|| Snapshot::unknown(name, health)));
                 continue;
             }
-            say_unfinished(&before);
+            log_unfinished(&before);
             device.abandon();
             last.push(before);
         }
@@ -96,7 +96,7 @@ impl Draining {
     }
 }
 
-fn say_unfinished(device: &Snapshot) {
+fn log_unfinished(device: &Snapshot) {
     let with_requests = device.vms.iter().filter(|vm| vm.outstanding > 0).map(|vm| vm.vm.as_str());
     let vms = with_requests.collect::<Vec<_>>().join(", ");
     let (name, in_flight) = (&device.device, device.in_flight);

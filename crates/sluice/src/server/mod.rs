@@ -22,7 +22,6 @@ use sluice_io::vhost_user::counts::Totals;
 use sluice_io::vhost_user::listener::VhostListener;
 use tokio::sync::Notify;
 
-pub(crate) mod accounts;
 mod commit;
 mod connections;
 mod drain;
@@ -32,15 +31,16 @@ mod loss;
 mod opening;
 mod sockets;
 mod stage;
+pub(crate) mod stats;
 mod translate;
 
-use accounts::HostState;
 pub(crate) use drain::Draining;
-pub(crate) use error::PlaneError;
+pub(crate) use error::ServerError;
 pub(crate) use found::{Found, Progress};
-pub(crate) use loss::Hearing;
+pub(crate) use loss::LossQuery;
 pub(crate) use opening::Needs;
 use stage::Staged;
+use stats::HostState;
 
 /// Maximum time for the snapshots of all devices. Changes wait for it.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
@@ -77,8 +77,8 @@ impl Running {
             let now = self.device.ask().until(Instant::now() + GLANCE);
             self.is_silent.set(now.health == Health::Silent);
         }
-        let patience = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
-        let edited = self.device.edit_within(edits, patience);
+        let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
+        let edited = self.device.edit_within(edits, timeout);
         self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
         edited
     }
@@ -94,20 +94,20 @@ pub(crate) struct GuestSocket {
 
 /// A removed volume. Its bytes stay locked until its last request completes, and its reads may still write to guest
 /// memory until then.
-struct Leaving {
+struct RemovedVolume {
     /// The socket of its VMM.
     socket: Option<PathBuf>,
     source: Weak<Source>,
 }
 
-impl Leaving {
-    fn is_over(&self) -> bool {
+impl RemovedVolume {
+    fn has_ended(&self) -> bool {
         self.source.strong_count() == 0
     }
 }
 
 /// Everything that runs for a host file.
-pub(crate) struct Plane {
+pub(crate) struct Server {
     host: Arc<Host>,
     /// Those of the file that run. A device whose path hung at the start does not, and all its volumes are out of service.
     devices: BTreeMap<String, Running>,
@@ -116,7 +116,7 @@ pub(crate) struct Plane {
     /// Generation of every served volume.
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
-    leaving: Vec<Leaving>,
+    removed: Vec<RemovedVolume>,
     /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead
     /// process hold their bytes.
     missing: BTreeSet<VolumeName>,
@@ -152,20 +152,20 @@ pub(crate) struct Done {
     /// Number of changes to devices.
     pub(crate) changes: usize,
     /// Devices that have not confirmed their part.
-    pub(crate) unapplied: Vec<PlaneError>,
+    pub(crate) unapplied: Vec<ServerError>,
 }
 
-impl Plane {
+impl Server {
     /// Creates a server for an empty host file.
     #[must_use]
     pub(crate) fn new() -> Self {
         let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
-        Plane {
+        Server {
             host: Arc::new(nothing),
             devices: BTreeMap::new(),
             served: BTreeMap::new(),
             generations: BTreeMap::new(),
-            leaving: Vec::new(),
+            removed: Vec::new(),
             missing: BTreeSet::new(),
             listeners: BTreeMap::new(),
             guests: BTreeMap::new(),
@@ -182,7 +182,7 @@ impl Plane {
 
     /// Applies `host`, all or nothing, and waits for everything that this needs. Returns the number of changes to
     /// devices.
-    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, PlaneError> {
+    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, ServerError> {
         let mut found = Found::default();
         loop {
             match self.apply_found(host, &Extra::Nothing, &mut found)? {
@@ -204,14 +204,14 @@ impl Plane {
         host: &Arc<Host>,
         extra: &Extra,
         found: &mut Found,
-    ) -> Result<Step, PlaneError> {
+    ) -> Result<Step, ServerError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
         let changed = Changed::between(&old, host);
         let needs = opening::needs(self, &old, host, &changed, extra)?;
         needs.leave_out_hung(found)?;
         if !needs.are_met_by(found) {
-            return Ok(Step::Needs(needs.beyond(found)));
+            return Ok(Step::Needs(needs.missing_from(found)));
         }
         let mut staged = Staged::default();
         let is_staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged);
@@ -281,9 +281,9 @@ impl Plane {
 
     /// Whether removed volumes may have held bytes since the last call. A volume whose last request has just
     /// completed counts once more, because its lock is released a moment later.
-    pub(crate) fn had_leaving(&mut self) -> bool {
-        let any = !self.leaving.is_empty();
-        self.leaving.retain(|volume| !volume.is_over());
+    pub(crate) fn had_removed(&mut self) -> bool {
+        let any = !self.removed.is_empty();
+        self.removed.retain(|volume| !volume.has_ended());
         any
     }
 

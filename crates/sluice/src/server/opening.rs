@@ -18,7 +18,7 @@ use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 
 use super::found::{Found, Progress};
-use super::{Changed, Extra, Leaving, Plane, PlaneError, VolumeName, sockets, stage, translate};
+use super::{Changed, Extra, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
@@ -140,17 +140,17 @@ impl Drop for Resized {
 
 /// Returns what `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
-    plane: &Plane,
+    server: &Server,
     old: &Host,
     host: &Host,
     changed: &Changed,
     extra: &Extra,
-) -> Result<Needs, PlaneError> {
-    let is_start = plane.is_start();
+) -> Result<Needs, ServerError> {
+    let is_start = server.is_start();
     let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
     let mut needs = Needs { is_start, lock_wait, ..Needs::default() };
     for (name, device) in &host.devices {
-        if !plane.starts(name, host, extra) {
+        if !server.starts(name, host, extra) {
             continue;
         }
         needs.devices.push(name.clone());
@@ -159,7 +159,7 @@ pub(super) fn needs(
         let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
         needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
-    needs.sockets = sockets::needed(plane, host, changed, extra)?;
+    needs.sockets = sockets::needed(server, host, changed, extra)?;
     // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let mut served = None;
@@ -169,34 +169,34 @@ pub(super) fn needs(
             let known = before.and_then(|vm| vm.volumes.get(name));
             if stage::stays(known, volume) {
                 if known.is_some_and(|known| known.size != volume.size) {
-                    needs.resizings.extend(resizing(plane, (vm, name), volume, extra));
+                    needs.resizings.extend(resizing(server, (vm, name), volume, extra));
                 }
                 continue;
             }
             let key = (vm.clone(), name.clone());
-            if plane.stays_missing(&key, volume, extra) {
+            if server.stays_missing(&key, volume, extra) {
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
-            refuse_beside_leaving(plane, vm, volume)?;
+            refuse_while_draining(server, vm, volume)?;
             if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
                 continue;
             }
-            let tolerance = match (plane.missing.contains(&key), is_start) {
+            let tolerance = match (server.missing.contains(&key), is_start) {
                 (true, _) => Tolerance::Anything,
                 (false, true) => Tolerance::NoResponse,
                 (false, false) => Tolerance::Never,
             };
-            let replaces = plane.served.contains_key(&key);
+            let replaces = server.served.contains_key(&key);
             needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces });
         }
     }
     Ok(needs)
 }
 
-fn resizing(plane: &Plane, (vm, name): (&String, &String), volume: &Volume, extra: &Extra) -> Option<Resizing> {
+fn resizing(server: &Server, (vm, name): (&String, &String), volume: &Volume, extra: &Extra) -> Option<Resizing> {
     let name = (vm.clone(), name.clone());
-    let (Store::File { source, .. }, _) = plane.served.get(&name)? else { return None };
+    let (Store::File { source, .. }, _) = server.served.get(&name)? else { return None };
     let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
     Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
 }
@@ -217,25 +217,25 @@ fn by_source(host: &Host) -> BySource<'_> {
 
 /// A VMM that reconnects to its socket sends again all requests that have not completed. A late read of the previous
 /// volume for such a request must not write to guest memory after that.
-fn refuse_beside_leaving(plane: &Plane, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+fn refuse_while_draining(server: &Server, vm: &str, volume: &Volume) -> Result<(), ServerError> {
     let socket = volume.export.endpoint.socket();
-    let at_it = |left: &Leaving| left.socket.as_deref() == socket && !left.is_over();
-    match socket.is_some() && plane.leaving.iter().any(at_it) {
-        true => Err(PlaneError::Leaving { vm: vm.to_owned(), volume: volume.name.clone() }),
+    let at_it = |left: &RemovedVolume| left.socket.as_deref() == socket && !left.has_ended();
+    match socket.is_some() && server.removed.iter().any(at_it) {
+        true => Err(ServerError::RemovedVolume { vm: vm.to_owned(), volume: volume.name.clone() }),
         false => Ok(()),
     }
 }
 
 /// The daemon's own lock on these bytes is held until the present volume is removed, which is after the new one is
 /// opened.
-fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(), PlaneError> {
+fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(), ServerError> {
     let end = |volume: &Volume| volume.size.map_or(u64::MAX, |size| volume.offset.saturating_add(size));
     let same = volume.source.as_deref().and_then(|source| served.get(source));
     for (old_vm, old) in same.into_iter().flatten() {
         let overlaps = old.offset < end(volume) && volume.offset < end(old);
         if overlaps && !(old.read_only && volume.read_only) {
             let (vm, volume) = (vm.to_owned(), volume.name.clone());
-            return Err(PlaneError::VolumeChanged { vm, volume, old: format!("{old_vm}/{}", old.name) });
+            return Err(ServerError::VolumeChanged { vm, volume, old: format!("{old_vm}/{}", old.name) });
         }
     }
     Ok(())
@@ -252,7 +252,7 @@ impl Needs {
     }
 
     /// Returns the part of it that is not in `found`.
-    pub(super) fn beyond(mut self, found: &Found) -> Needs {
+    pub(super) fn missing_from(mut self, found: &Found) -> Needs {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
         self.resizings.retain(|resizing| !found.has_resized(&resizing.name, resizing.size));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
@@ -305,8 +305,8 @@ impl Needs {
     /// which would hang as well.
     ///
     /// # Errors
-    /// [`PlaneError::Hangs`]: something that nothing may go on without.
-    pub(super) fn leave_out_hung(&self, found: &mut Found) -> Result<(), PlaneError> {
+    /// [`ServerError::Hangs`]: something that nothing may go on without.
+    pub(super) fn leave_out_hung(&self, found: &mut Found) -> Result<(), ServerError> {
         for (path, time) in take(&mut found.hung) {
             let seconds = time.as_secs();
             let is_hung_disk = |(device, disk): &&(String, PathBuf)| *disk == path && !found.has_disk(device, disk);
@@ -327,7 +327,7 @@ impl Needs {
                 }
             };
             if !is_left_out {
-                return Err(PlaneError::Hangs { path, seconds });
+                return Err(ServerError::Hangs { path, seconds });
             }
         }
         Ok(())

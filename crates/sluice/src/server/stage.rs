@@ -12,7 +12,7 @@ use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
-use super::{Changed, Extra, Found, Plane, PlaneError, Running, VolumeName, sockets, translate};
+use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, sockets, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
@@ -37,60 +37,60 @@ pub(super) struct Staged {
 /// Stages `host` with the results in `found`. `old` is what is served. On an error, unused results stay in `found` or
 /// `staged`.
 pub(super) fn stage(
-    plane: &Plane,
+    server: &Server,
     (old, host, changed): (&Host, &Host, &Changed),
     (needs, extra): (&Needs, &Extra),
     found: &mut Found,
     staged: &mut Staged,
-) -> Result<(), PlaneError> {
-    start_devices(plane, host, needs, found, staged)?;
-    resize_volumes(plane, (old, host), changed, found, staged)?;
-    open_volumes(plane, (old, host), changed, (needs, extra), found, staged)?;
-    sockets::listen(plane, needs, found, &mut staged.listeners, &mut staged.guests)
+) -> Result<(), ServerError> {
+    start_devices(server, host, needs, found, staged)?;
+    resize_volumes(server, (old, host), changed, found, staged)?;
+    open_volumes(server, (old, host), changed, (needs, extra), found, staged)?;
+    sockets::listen(server, needs, found, &mut staged.listeners, &mut staged.guests)
 }
 
 /// Rejects changes of settings that cannot change at run time.
-pub(super) fn check_devices(plane: &Plane, host: &Host) -> Result<(), PlaneError> {
+pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerError> {
     for (name, new) in &host.devices {
-        let Some(old) = plane.host.devices.get(name) else { continue };
+        let Some(old) = server.host.devices.get(name) else { continue };
         if let Some(what) = translate::fixed_difference(old, new) {
-            return Err(PlaneError::DeviceChanged { device: name.clone(), what });
+            return Err(ServerError::DeviceChanged { device: name.clone(), what });
         }
     }
     Ok(())
 }
 
 fn start_devices(
-    plane: &Plane,
+    server: &Server,
     host: &Host,
     needs: &Needs,
     found: &mut Found,
     staged: &mut Staged,
-) -> Result<(), PlaneError> {
+) -> Result<(), ServerError> {
     let started = &mut staged.devices;
     for name in &needs.devices {
         let spec = &host.devices[name];
         let disks = match found.take_disk(name).transpose() {
             Err(SourceError::Silent { path, seconds }) => {
-                let error = PlaneError::Hangs { path, seconds };
+                let error = ServerError::Hangs { path, seconds };
                 staged.hung_devices.insert(name.clone(), format!("Device {name}: {error}"));
                 continue;
             }
-            disks => disks.map_err(|source| PlaneError::Disk { device: name.clone(), source })?,
+            disks => disks.map_err(|source| ServerError::Disk { device: name.clone(), source })?,
         };
         if let Some(disks) = &disks {
-            let staying = plane.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
+            let staying = server.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
             for (other, running) in staying.chain(&*started) {
                 if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
                     let (first, second) = (other.clone(), name.clone());
-                    return Err(PlaneError::OneDisk { first, second, disks: disks.to_string() });
+                    return Err(ServerError::OneDisk { first, second, disks: disks.to_string() });
                 }
             }
         }
         let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        let failed = |source| PlaneError::Device { device: name.clone(), source };
+        let failed = |source| ServerError::Device { device: name.clone(), source };
         let log = found.take_log(name).transpose().map_err(failed)?;
-        let down = Arc::clone(&plane.down);
+        let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
         let device = Device::start_watched(translate::device(spec, rotational, log), went_down).map_err(failed)?;
         started.insert(name.clone(), Running::new(device, disks));
@@ -111,12 +111,12 @@ pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
 
 /// Resizes volumes that stay and have another size in the file.
 fn resize_volumes(
-    plane: &Plane,
+    server: &Server,
     (old, host): (&Host, &Host),
     changed: &Changed,
     found: &mut Found,
     staged: &mut Staged,
-) -> Result<(), PlaneError> {
+) -> Result<(), ServerError> {
     for (vm, spec) in changed.of(host) {
         for (name, new) in &spec.volumes {
             let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
@@ -124,10 +124,10 @@ fn resize_volumes(
                 let key = (vm.clone(), name.clone());
                 let was_made = found.take_resized(&key).transpose();
                 let was_made =
-                    was_made.map_err(|source| PlaneError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
+                    was_made.map_err(|source| ServerError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
                 let at = staged.grown.len();
                 staged.grown.extend(was_made);
-                let volume = resize(&key, &plane.served[&key].1, new, staged.grown.get(at))?;
+                let volume = resize(&key, &server.served[&key].1, new, staged.grown.get(at))?;
                 staged.resized.insert(key, volume);
             }
         }
@@ -140,7 +140,7 @@ fn resize(
     export: &Export,
     new: &Volume,
     was_made: Option<&Resized>,
-) -> Result<(Store, Export), PlaneError> {
+) -> Result<(Store, Export), ServerError> {
     let (vm, volume) = name.clone();
     let (store, size_bytes) = match was_made {
         None => (Store::Null, new.size.unwrap_or(export.size_bytes)),
@@ -152,22 +152,22 @@ fn resize(
     };
     if size_bytes < export.size_bytes {
         let (from, to) = (export.size_bytes, size_bytes);
-        return Err(PlaneError::Shrunk { vm, volume, from, to });
+        return Err(ServerError::Shrunk { vm, volume, from, to });
     }
     let export = Export { size_bytes, ..export.clone() };
-    export.validate().map_err(|source| PlaneError::Export { vm, volume, source })?;
+    export.validate().map_err(|source| ServerError::Export { vm, volume, source })?;
     Ok((store, export))
 }
 
 /// Opens volumes that are new, or have another source. Those whose tolerance covers the error are put out of service.
 fn open_volumes(
-    plane: &Plane,
+    server: &Server,
     (old, host): (&Host, &Host),
     changed: &Changed,
     (needs, extra): (&Needs, &Extra),
     found: &mut Found,
     staged: &mut Staged,
-) -> Result<(), PlaneError> {
+) -> Result<(), ServerError> {
     let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
     let hung_sockets = found.hung_sockets();
     for (vm, spec) in changed.of(host) {
@@ -177,7 +177,7 @@ fn open_volumes(
                 continue;
             }
             let key = (vm.clone(), name.clone());
-            if plane.stays_missing(&key, volume, extra) {
+            if server.stays_missing(&key, volume, extra) {
                 staged.missing.insert(key);
                 continue;
             }
@@ -187,8 +187,8 @@ fn open_volumes(
                 staged.missing.insert(key);
                 continue;
             }
-            let running = staged.devices.get(&volume.device).or_else(|| plane.devices.get(&volume.device));
-            let running = running.ok_or_else(|| PlaneError::OutOfService(volume.device.clone()))?;
+            let running = staged.devices.get(&volume.device).or_else(|| server.devices.get(&volume.device));
+            let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
             if let Some(Ok(opened)) = found.volume(&key) {
                 check_disks(vm, volume, running, opened)?;
             }
@@ -197,29 +197,29 @@ fn open_volumes(
                 None => Store::Null,
                 Some(Ok(Opened { source, extents, .. })) => Store::File { source: Arc::new(source), extents },
                 Some(Err(error)) if openings[&key].tolerance.covers(&error) => {
-                    if !plane.missing.contains(&key) {
+                    if !server.missing.contains(&key) {
                         let error = crate::failure::chain(&error);
                         tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
                     }
                     staged.missing.insert(key);
                     continue;
                 }
-                Some(Err(source)) => return Err(PlaneError::Volume { vm: key.0, volume: key.1, source }),
+                Some(Err(source)) => return Err(ServerError::Volume { vm: key.0, volume: key.1, source }),
             };
             let export = translate::export(vm, volume, &store, rotational);
             let is_valid = export.validate();
             staged.volumes.insert(key, (store, export));
-            is_valid.map_err(|source| PlaneError::Export { vm: vm.clone(), volume: name.clone(), source })?;
+            is_valid.map_err(|source| ServerError::Export { vm: vm.clone(), volume: name.clone(), source })?;
         }
     }
     Ok(())
 }
 
-fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) -> Result<(), PlaneError> {
+fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) -> Result<(), ServerError> {
     let disks = &opened.disks;
     let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
     if !disks.is_subset_of(expected) {
-        return Err(PlaneError::OtherDisk {
+        return Err(ServerError::OtherDisk {
             vm: vm.to_owned(),
             volume: volume.name.clone(),
             device: volume.device.clone(),

@@ -11,7 +11,7 @@ use sluice_config::{Host, Protocol};
 use sluice_io::connection_limit::RESERVED_PER_SOCKET;
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
 
-use super::Plane;
+use super::Server;
 
 /// Descriptors of a daemon without devices: standard streams, runtime, signals, control socket, and helper threads.
 const BASE: u64 = 32;
@@ -28,12 +28,12 @@ const PER_GUEST: u64 = 8;
 const PER_QUEUE: u64 = 4;
 
 /// Sets the maximum number of connections for the server's host file, and warns if it differs from the file.
-pub(super) fn limit(plane: &Plane) {
-    let (wanted, before) = (plane.host.nbd.connections_max, plane.connection_limit.max());
-    let sockets = (plane.listeners.len() + plane.guests.len()) as u64;
-    let own = needed(&plane.host, sockets);
+pub(super) fn limit(server: &Server) {
+    let (wanted, before) = (server.host.nbd.connections_max, server.connection_limit.max());
+    let sockets = (server.listeners.len() + server.guests.len()) as u64;
+    let own = needed(&server.host, sockets);
     let allowed = allowed(wanted, descriptors_for_clients(), own, sockets);
-    plane.connection_limit.set_max(allowed);
+    server.connection_limit.set_max(allowed);
     if allowed < wanted && allowed != before {
         let descriptors = u64::from(wanted) + own + RESERVED;
         tracing::warn!(

@@ -10,7 +10,7 @@ use sluice_io::source::SourceError;
 
 /// A path of the file is missing or in use, or a setting cannot change at run time.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum PlaneError {
+pub(crate) enum ServerError {
     /// The disk of a device cannot be found.
     #[error("Device {device}: its path cannot be resolved to a disk")]
     Disk {
@@ -78,7 +78,7 @@ pub(crate) enum PlaneError {
     #[error(
         "VM {vm}, volume {volume}: the previous volume on this socket still has requests in flight; retry when they complete"
     )]
-    Leaving { vm: String, volume: String },
+    RemovedVolume { vm: String, volume: String },
     /// A volume cannot shrink, because its guest may have data there.
     #[error(
         "VM {vm}, volume {volume}: cannot shrink from {from} to {to} bytes while attached; detach it, then attach it with \
@@ -143,17 +143,17 @@ pub(crate) enum PlaneError {
     },
 }
 
-impl PlaneError {
+impl ServerError {
     /// Returns the device that has lost its part of a change.
     pub(crate) fn stopped_device(&self) -> Option<&str> {
         match self {
-            PlaneError::Stopped(device) => Some(device),
+            ServerError::Stopped(device) => Some(device),
             _ => None,
         }
     }
 
     /// Whether another process holds the bytes or the socket of a volume at the moment.
     pub(crate) fn is_busy(&self) -> bool {
-        matches!(self, PlaneError::Volume { source: SourceError::Busy { .. }, .. } | PlaneError::Leaving { .. })
+        matches!(self, ServerError::Volume { source: SourceError::Busy { .. }, .. } | ServerError::RemovedVolume { .. })
     }
 }

@@ -9,19 +9,19 @@ use sluice_io::device::{Edit, Store};
 use sluice_io::nbd::export::Export;
 use sluice_io::source::{Loss, Source};
 
-use super::{Plane, PlaneError, Progress};
+use super::{Progress, Server, ServerError};
 
 /// Open files that the kernel may still report a loss to, before that loss is accepted.
-pub(crate) struct Hearing(Vec<Arc<Source>>);
+pub(crate) struct LossQuery(Vec<Arc<Source>>);
 
-impl Hearing {
+impl LossQuery {
     /// Returns the paths of the files.
     pub(crate) fn paths(&self) -> Vec<PathBuf> {
         self.0.iter().map(|writer| writer.path().to_owned()).collect()
     }
 
     /// Makes the kernel report it now. Hangs as long as a disk does; `progress` has the path.
-    pub(crate) fn hear(self, progress: &Progress) {
+    pub(crate) fn run(self, progress: &Progress) {
         for writer in self.0 {
             progress.set(writer.path());
             writer.hear_of_loss();
@@ -36,7 +36,7 @@ fn source(served: &(Store, Export)) -> Option<Arc<Source>> {
     }
 }
 
-impl Plane {
+impl Server {
     /// Returns why writes and flushes of a volume fail, if a failed sync may have lost writes.
     #[must_use]
     pub(crate) fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
@@ -53,7 +53,7 @@ impl Plane {
     /// Returns all open sources on the files and disks of these volumes, to which the kernel may still report the
     /// loss that is to be accepted. For a loss of a single volume there are none, because each later report is a new
     /// loss.
-    pub(crate) fn to_hear(&self, target: &Target) -> Hearing {
+    pub(crate) fn loss_query(&self, target: &Target) -> LossQuery {
         let lost = self.lost(target).filter_map(|volume| {
             let lost = self.served.get(&(target.vm.clone(), volume.name.clone())).and_then(source)?;
             (lost.loss() == Loss::OfFile).then_some(lost)
@@ -62,17 +62,17 @@ impl Plane {
             let others = self.served.values().filter_map(source);
             others.filter(move |other| other.id() == lost.id() && !other.is_read_only())
         });
-        Hearing(same.collect())
+        LossQuery(same.collect())
     }
 
     /// Resumes writes and flushes of the target's volumes after writes may have been lost, when all sources of
-    /// [`Plane::to_hear`] have been queried. Returns whether there was such a volume.
-    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, PlaneError> {
+    /// [`Server::loss_query`] have been queried. Returns whether there was such a volume.
+    pub(crate) fn accept_loss(&self, target: &Target) -> Result<bool, ServerError> {
         let lost: Vec<_> = self.lost(target).collect();
         for volume in &lost {
             let (vm, name, device) = (target.vm.clone(), volume.name.clone(), volume.device.clone());
             let accepted = self.devices[&device].edit(vec![Edit::AcceptLoss { vm, volume: name }]);
-            accepted.map_err(|source| PlaneError::Edit { device, source })?;
+            accepted.map_err(|source| ServerError::Edit { device, source })?;
         }
         Ok(!lost.is_empty())
     }

@@ -18,7 +18,7 @@ use super::{Code, Reply, Request};
 const REQUEST_MAX: u64 = 1 << 20;
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
 /// request will be carried out, so it must not be told of a failure.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
 
@@ -26,27 +26,27 @@ const WAITING_MAX: usize = 16;
 pub(crate) type Asked = (Request, oneshot::Sender<Reply>);
 
 /// The socket. Dropping it closes it and removes its file.
-pub(crate) struct Server {
+pub(crate) struct ControlSocket {
     task: JoinHandle<()>,
     _file: SocketFile,
 }
 
-impl Server {
+impl ControlSocket {
     /// Makes the socket at `path`, for the daemon's own user only. Hangs as long as its file system does.
     pub(crate) fn bind(path: &Path) -> Result<Bound, ListenError> {
         Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }, None)
     }
 
     /// Starts listening. The channel receives the requests. Must be called within a tokio runtime.
-    pub(crate) fn start(bound: Bound) -> Result<(Server, mpsc::Receiver<Asked>), ListenError> {
+    pub(crate) fn start(bound: Bound) -> Result<(ControlSocket, mpsc::Receiver<Asked>), ListenError> {
         let (listener, file) = bound.into_unix()?;
         let (sender, asked) = mpsc::channel(WAITING_MAX);
         let task = tokio::spawn(accept(listener, sender));
-        Ok((Server { task, _file: file }, asked))
+        Ok((ControlSocket { task, _file: file }, asked))
     }
 }
 
-impl Drop for Server {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -74,7 +74,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
 async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    timeout(PATIENCE, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
+    timeout(CLIENT_TIMEOUT, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
     let reply = match serde_json::from_str(&line) {
         Err(error) => Reply::failed(Code::Invalid, format!("Invalid request: {error}")),
         Ok(request) => {
@@ -86,7 +86,7 @@ async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result
     };
     let mut text = serde_json::to_string(&reply).map_err(io::Error::other)?;
     text.push('\n');
-    timeout(PATIENCE, write.write_all(text.as_bytes())).await?
+    timeout(CLIENT_TIMEOUT, write.write_all(text.as_bytes())).await?
 }
 
 #[cfg(test)]
@@ -103,7 +103,7 @@ mod tests {
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
         let (request, reply) = asked.recv().await.unwrap();
         assert_eq!(request, Request::Detach { target: "a".to_owned() });
-        tokio::time::advance(PATIENCE * 10).await;
+        tokio::time::advance(CLIENT_TIMEOUT * 10).await;
         let done = Reply { ok: true, code: None, error: None, before: Value::Null, after: Value::Null };
         reply.send(done.clone()).unwrap();
         let mut said = String::new();
@@ -117,6 +117,6 @@ mod tests {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let before = tokio::time::Instant::now();
         assert!(converse(theirs, mpsc::channel(1).0).await.is_err());
-        assert!(before.elapsed() >= PATIENCE);
+        assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }
 }

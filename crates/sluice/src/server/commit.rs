@@ -19,7 +19,7 @@ use sluice_io::vhost_user::session;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Changed, Done, Edits, Leaving, Plane, PlaneError, Running, VolumeName, connections, translate};
+use super::{Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, translate};
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -27,53 +27,53 @@ const END_MAX: Duration = Duration::from_secs(1);
 pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
 pub(super) fn commit(
-    plane: &mut Plane,
+    server: &mut Server,
     host: Arc<Host>,
     vms: &Changed,
     staged: &mut Staged,
-) -> Result<Done, PlaneError> {
-    let rotational = |device: &str| plane.devices.get(device).is_some_and(|running| running.rotational);
+) -> Result<Done, ServerError> {
+    let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(&host, &staged.missing);
     let generations: Generations = staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);
-    let runs = |device: &str| plane.devices.contains_key(device) || staged.devices.contains_key(device);
-    let edits = edits((&plane.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
+    let runs = |device: &str| server.devices.contains_key(device) || staged.devices.contains_key(device);
+    let edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
     drop(served);
-    let edits = refuse_down(plane, edits)?;
+    let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Vec::len).sum();
-    let unapplied = apply(plane, &staged.devices, edits)?;
+    let unapplied = apply(server, &staged.devices, edits)?;
     let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
-    plane.devices.extend(devices);
-    let stopped: BTreeSet<&str> = unapplied.iter().filter_map(PlaneError::stopped_device).collect();
+    server.devices.extend(devices);
+    let stopped: BTreeSet<&str> = unapplied.iter().filter_map(ServerError::stopped_device).collect();
     let lost = volumes.extract_if(.., |(vm, name), _| stopped.contains(&*host.vms[vm].volumes[name].device));
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
     missing.extend(lost);
     close(stores, CLOSE_MAX);
-    let ended = plane.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
+    let ended = server.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
     for (name, running) in ended.collect::<Vec<_>>() {
         if !running.device.stop_within(END_MAX) {
             tracing::error!(device = name, "The disk does not respond: exiting before its device thread");
         }
     }
-    let again: Vec<VolumeName> = volumes.keys().filter(|name| plane.missing.contains(*name)).cloned().collect();
-    let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != plane.host.nbd.endpoints;
-    let connections_changed = host.nbd.connections_max != plane.host.nbd.connections_max;
-    let changed = replace_served(plane, &host, vms, volumes.into_iter().chain(resized));
-    plane.generations.extend(generations);
-    plane.missing = missing;
-    plane.host = host;
+    let again: Vec<VolumeName> = volumes.keys().filter(|name| server.missing.contains(*name)).cloned().collect();
+    let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
+    let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
+    let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
+    server.generations.extend(generations);
+    server.missing = missing;
+    server.host = host;
     listeners.values_mut().for_each(Listener::keep);
     guests.values_mut().for_each(VhostListener::keep);
-    plane.listeners.extend(listeners);
-    plane.guests.extend(guests);
+    server.listeners.extend(listeners);
+    server.guests.extend(guests);
     if sockets_changed || !changed.is_empty() {
-        offer(plane, &changed);
-        offer_to_guests(plane, &changed);
+        offer(server, &changed);
+        offer_to_guests(server, &changed);
     }
     if sockets_changed || !changed.is_empty() || connections_changed {
-        connections::limit(plane);
+        connections::limit(server);
     }
     for (vm, volume) in again {
         tracing::info!(vm, volume, "Volume is in service again");
@@ -83,15 +83,16 @@ pub(super) fn commit(
 
 /// Sends devices their edits. If a device fails before any other has changed, the change is rejected. After that it
 /// cannot be undone: devices that have not confirmed their part are returned.
-fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Result<Vec<PlaneError>, PlaneError> {
+fn apply(server: &Server, started: &BTreeMap<String, Running>, edits: Edits) -> Result<Vec<ServerError>, ServerError> {
     let (mut unapplied, mut has_begun) = (Vec::new(), false);
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
-        let running = plane.devices.get(&device).or_else(|| started.get(&device)).expect("edits are for known devices");
+        let running =
+            server.devices.get(&device).or_else(|| started.get(&device)).expect("edits are for known devices");
         match running.edit(edits) {
             Ok(()) => {}
-            Err(EditError::Silent(_)) => unapplied.push(PlaneError::Silent(device)),
-            Err(EditError::Stopped(_)) if has_begun => unapplied.push(PlaneError::Stopped(device)),
-            Err(source) => return Err(PlaneError::Edit { device, source }),
+            Err(EditError::Silent(_)) => unapplied.push(ServerError::Silent(device)),
+            Err(EditError::Stopped(_)) if has_begun => unapplied.push(ServerError::Stopped(device)),
+            Err(source) => return Err(ServerError::Edit { device, source }),
         }
         has_begun = true;
     }
@@ -102,14 +103,14 @@ fn apply(plane: &Plane, started: &BTreeMap<String, Running>, edits: Edits) -> Re
 }
 
 /// Rejects changes of a device that is down, except the removal of its volumes.
-fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
+fn refuse_down(server: &Server, mut edits: Edits) -> Result<Edits, ServerError> {
     for (device, list) in &mut edits {
         let is_down = |running: &Running| matches!(running.device.health(), Health::Down | Health::Ended);
-        if list.is_empty() || !plane.devices.get(device).is_some_and(is_down) {
+        if list.is_empty() || !server.devices.get(device).is_some_and(is_down) {
             continue;
         }
         if !list.iter().all(|edit| matches!(edit, Edit::RemoveVm { .. } | Edit::RemoveVolume { .. })) {
-            return Err(PlaneError::Down(device.clone()));
+            return Err(ServerError::Down(device.clone()));
         }
         list.clear();
     }
@@ -118,7 +119,7 @@ fn refuse_down(plane: &Plane, mut edits: Edits) -> Result<Edits, PlaneError> {
 
 /// Updates the table of served volumes. Returns the names of all volumes that were added, removed or changed.
 fn replace_served(
-    plane: &mut Plane,
+    server: &mut Server,
     host: &Host,
     vms: &Changed,
     volumes: impl Iterator<Item = (VolumeName, (Store, Export))>,
@@ -126,26 +127,26 @@ fn replace_served(
     let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
     let mut changed = BTreeSet::new();
     let mut closing = Vec::new();
-    plane.leaving.retain(|volume| !volume.is_over());
+    server.removed.retain(|volume| !volume.has_ended());
     let mut left: Vec<VolumeName> = Vec::new();
     for vm in &vms.0 {
-        let from_here = plane.served.range((vm.clone(), String::new())..).map(|(name, _)| name);
+        let from_here = server.served.range((vm.clone(), String::new())..).map(|(name, _)| name);
         left.extend(from_here.take_while(|name| name.0 == *vm).filter(|name| !stays(name)).cloned());
     }
     for name in left {
-        let (store, _) = plane.served.remove(&name).expect("it was there a moment ago");
-        plane.generations.remove(&name);
-        let export = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
+        let (store, _) = server.served.remove(&name).expect("it was there a moment ago");
+        server.generations.remove(&name);
+        let export = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
         if let (Store::File { source, .. }, Some(export)) = (&store, export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
-            plane.leaving.push(Leaving { socket, source: Arc::downgrade(source) });
+            server.removed.push(RemovedVolume { socket, source: Arc::downgrade(source) });
         }
         closing.push(store);
         changed.insert(name);
     }
     for (name, volume) in volumes {
         changed.insert(name.clone());
-        closing.extend(plane.served.insert(name, volume).map(|(store, _)| store));
+        closing.extend(server.served.insert(name, volume).map(|(store, _)| store));
     }
     close(closing, CLOSE_MAX);
     changed
@@ -153,8 +154,8 @@ fn replace_served(
 
 /// Closes files in another thread, and removes the files of sockets. On a hung file system this takes as long as it
 /// hangs.
-pub(super) fn close<T: Send + 'static>(gone: Vec<T>, patience: Duration) {
-    Closing::start(gone).until(Instant::now() + patience);
+pub(super) fn close<T: Send + 'static>(gone: Vec<T>, timeout: Duration) {
+    Closing::start(gone).until(Instant::now() + timeout);
 }
 
 /// Files that a thread closes.
@@ -205,7 +206,7 @@ fn edits(
             continue;
         }
         let mut list = Vec::new();
-        leaving(old, new, vms, device, &mut list);
+        removed(old, new, vms, device, &mut list);
         rescheduling(old, new, device, rotational, &mut list);
         changing(old, new, vms, device, resized, &mut list);
         coming(old, new, vms, device, opened, &mut list);
@@ -219,7 +220,7 @@ fn vm_there<'a>(host: &'a Host, device: &str, vm: &str) -> Option<&'a Vm> {
     host.vms.get(vm).map(|vm| &**vm).filter(|vm| is_on(vm, device))
 }
 
-fn leaving(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
+fn removed(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<Edit>) {
     for (name, vm) in vms.of(old).filter(|(_, vm)| is_on(vm, device)) {
         let Some(after) = vm_there(new, device, name) else {
             list.push(Edit::RemoveVm { vm: name.clone() });
@@ -310,23 +311,23 @@ fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
 }
 
 /// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.
-fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
-    let shared: BTreeSet<String> = plane.host.nbd.endpoints.iter().map(name_of).collect();
+fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+    let shared: BTreeSet<String> = server.host.nbd.endpoints.iter().map(name_of).collect();
     let mut own: BTreeMap<String, Vec<(VolumeName, &Volume)>> = BTreeMap::new();
-    for (name, volume) in volumes(&plane.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
+    for (name, volume) in volumes(&server.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
         own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
     }
-    let gone = plane.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
+    let gone = server.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     let entry = |(name, volume): &(VolumeName, &Volume)| {
-        let export = plane.served.get(name)?.1.clone();
-        let device = plane.devices[&volume.device].device.handle();
-        let generation = plane.generations[name];
+        let export = server.served.get(name)?.1.clone();
+        let device = server.devices[&volume.device].device.handle();
+        let generation = server.generations[name];
         Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), generation, device })
     };
-    for (here, listener) in &plane.listeners {
+    for (here, listener) in &server.listeners {
         if shared.contains(here) {
-            let all: Vec<_> = volumes(&plane.host).collect();
+            let all: Vec<_> = volumes(&server.host).collect();
             listener.catalogue().replace(all.iter().filter_map(entry).collect());
         } else if own[here].iter().any(|(name, _)| changed.contains(name)) {
             listener.catalogue().replace(own[here].iter().filter_map(entry).collect());
@@ -335,28 +336,28 @@ fn offer(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
 }
 
 /// The same for the sockets of guests, which have one volume each.
-fn offer_to_guests(plane: &mut Plane, changed: &BTreeSet<VolumeName>) {
-    let guests = volumes(&plane.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
+fn offer_to_guests(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+    let guests = volumes(&server.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
     let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
-    let gone = plane.guests.extract_if(.., |name, _| !wanted.contains(name));
+    let gone = server.guests.extract_if(.., |name, _| !wanted.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     for name in changed {
-        let Some(spec) = plane.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
+        let Some(spec) = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
         let (vm, volume) = name.clone();
-        let (export, generation) = (plane.served[name].1.clone(), plane.generations[name]);
-        let device = plane.devices[&spec.device].device.handle();
-        let listener = plane.guests.get(&name_of(&spec.export.endpoint));
+        let (export, generation) = (server.served[name].1.clone(), server.generations[name]);
+        let device = server.devices[&spec.device].device.handle();
+        let listener = server.guests.get(&name_of(&spec.export.endpoint));
         let entry = session::Entry { kind: Blk { export, queues }, vm, volume, generation, device };
         listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }
 
 /// Returns the sockets of guests, with VM and volume.
-pub(super) fn guest_sockets(plane: &Plane) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
-    let volumes = plane.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
+pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
+    let volumes = server.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
     volumes.filter(|(_, (_, spec))| spec.export.protocol != Protocol::Nbd).filter_map(|(vm, (volume, spec))| {
-        let listener = plane.guests.get(&name_of(&spec.export.endpoint))?;
+        let listener = server.guests.get(&name_of(&spec.export.endpoint))?;
         Some((vm, volume, listener))
     })
 }
