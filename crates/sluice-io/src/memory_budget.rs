@@ -58,13 +58,17 @@ impl MemoryShare {
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
-        self.used += bytes;
-        self.settle();
+        if bytes > 0 {
+            self.used += bytes;
+            self.settle();
+        }
     }
 
     pub(crate) fn remove(&mut self, bytes: u64) {
-        self.used -= bytes;
-        self.settle();
+        if bytes > 0 {
+            self.used -= bytes;
+            self.settle();
+        }
     }
 
     /// Counts in the common half what the VM has above its part.

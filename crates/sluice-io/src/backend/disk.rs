@@ -116,22 +116,6 @@ impl Backend {
         self.slot_ops[slot.0 as usize].take().expect("a slot that is over was at work")
     }
 
-    /// Refuses a request that cannot be done here: one beyond the volume, which a frontend should have refused, or zeroes that
-    /// were asked for only if they are fast.
-    pub(crate) fn refuse_impossible(&mut self, id: IoId) {
-        let io = &mut self.ios[id];
-        let Some(kind) = io.kind else { return };
-        let volume = &self.volumes[io.volume];
-        let has_range = kind != Kind::Flush;
-        let changes = matches!(kind, Kind::Write | Kind::Discard | Kind::WriteZeroes);
-        let end = io.offset.saturating_add(u64::from(io.length));
-        if has_range && end > volume.export.size_bytes || changes && volume.export.read_only {
-            io.refuse(libc::EIO);
-        } else if io.fast && volume.zeroing(io.no_hole).1 == Kind::Write {
-            io.refuse(libc::EOPNOTSUPP);
-        }
-    }
-
     /// Asks which parts of the range of a request hold data, or answers that. Returns `true` if the helper is asked.
     pub(crate) fn ask_status(&mut self, id: IoId) -> bool {
         let io = &mut self.ios[id];

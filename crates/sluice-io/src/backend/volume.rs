@@ -118,6 +118,20 @@ impl Volume {
         }
     }
 
+    /// Refuses a request that cannot be done here: one beyond the volume, which a frontend should have refused, or zeroes that
+    /// were asked for only if they are fast.
+    pub(crate) fn refuse_impossible(&self, io: &mut IoRequest) {
+        let Some(kind) = io.kind else { return };
+        let has_range = kind != Kind::Flush;
+        let changes = matches!(kind, Kind::Write | Kind::Discard | Kind::WriteZeroes);
+        let end = io.offset.saturating_add(u64::from(io.length));
+        if has_range && end > self.export.size_bytes || changes && self.export.read_only {
+            io.refuse(libc::EIO);
+        } else if io.fast && self.zeroing(io.no_hole).1 == Kind::Write {
+            io.refuse(libc::EOPNOTSUPP);
+        }
+    }
+
     /// Whether it stores nothing.
     pub(crate) fn is_null(&self) -> bool {
         matches!(self.store, VolumeStore::Null)

@@ -45,6 +45,23 @@ impl Volume {
             Support::Yes | Support::Assumed => (Stage::ZeroRange, Kind::WriteZeroes),
         }
     }
+
+    /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`. Returns
+    /// also how many bytes more the request holds of its VM's window from now on.
+    pub(crate) fn next_part(&self, io: &mut IoRequest, settings: &GateSettings) -> (Kind, u64) {
+        let kind = io.gate_kind();
+        io.part = io.gate_length() - io.done;
+        if kind != Kind::WriteZeroes {
+            return (kind, 0);
+        }
+        let (_, kind) = self.zeroing(io.no_hole);
+        io.part = u32::try_from(part_max(settings, kind)).map_or(io.part, |most| io.part.min(most));
+        let holds_more = kind == Kind::Write && io.held == 0;
+        if holds_more {
+            io.held = u64::from(io.part);
+        }
+        (kind, if holds_more { io.held } else { 0 })
+    }
 }
 
 impl IoRequest {
@@ -66,24 +83,6 @@ fn part_max(settings: &GateSettings, kind: Kind) -> u64 {
 }
 
 impl Backend {
-    /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`. Returns
-    /// also how many bytes more the request holds of its VM's window from now on.
-    pub(crate) fn next_part(&mut self, settings: &GateSettings, id: IoId) -> (Kind, u64) {
-        let io = &mut self.ios[id];
-        let kind = io.gate_kind();
-        io.part = io.gate_length() - io.done;
-        if kind != Kind::WriteZeroes {
-            return (kind, 0);
-        }
-        let (_, kind) = self.volumes[io.volume].zeroing(io.no_hole);
-        io.part = u32::try_from(part_max(settings, kind)).map_or(io.part, |most| io.part.min(most));
-        let holds_more = kind == Kind::Write && io.held == 0;
-        if holds_more {
-            io.held = u64::from(io.part);
-        }
-        (kind, if holds_more { io.held } else { 0 })
-    }
-
     /// The helper has read the limits of a block device again.
     pub(crate) fn learn_zeroing(&mut self, volume: VolumeKey, asked: &Arc<Source>, found: Support) {
         let Some(volume) = self.volumes.get_mut(volume) else { return };

@@ -131,12 +131,11 @@ impl Core {
     /// A request is complete: it arrives at the gate, or the next part of it does. So do questions about a volume, and
     /// requests that are refused: they are charged and wait for their turn like others.
     pub(crate) fn arrive(&mut self, now: Instant, id: IoId) {
-        let (settings, backend) = (self.gate.settings(), &mut self.backend);
-        backend.refuse_impossible(id);
-        let (kind, more) = backend.next_part(settings, id);
-        let io = &mut backend.ios[id];
-        let volume = &mut backend.volumes[io.volume];
+        let io = &mut self.backend.ios[id];
+        let volume = &mut self.backend.volumes[io.volume];
         let vm = &mut self.vms[volume.vm];
+        volume.refuse_impossible(io);
+        let (kind, more) = volume.next_part(io, self.gate.settings());
         volume.outstanding.bytes += more;
         vm.outstanding.bytes += more;
         let arrival = Arrival {

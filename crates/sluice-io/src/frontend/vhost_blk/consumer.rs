@@ -53,36 +53,45 @@ impl Consumer for Blk<'_> {
         let memory = Arc::clone(&queue.memory);
         chain.follow(&memory, &queue.table, taken.head)?;
         let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].export)?;
-        let io = IoRequest::of(ClientRef::new(self.number, id), taken.pack(), volume);
-        let mut pieces: &[Piece] = &[];
-        let io = match asked {
-            Ok(Asked::Device { kind, offset, length, no_hole }) => {
-                match kind {
-                    Kind::Read => pieces = &chain.writable,
-                    Kind::Write => pieces = &chain.readable,
-                    Kind::Flush | Kind::Discard | Kind::WriteZeroes => {}
-                }
-                let held = if pieces.is_empty() { 0 } else { u64::from(length) };
-                let forced = kind != Kind::Read && !session.write_back && kind != Kind::Flush;
-                IoRequest { kind: Some(kind), offset, length, no_hole, forced, held, ..io }
-            }
-            Ok(Asked::Id) => {
-                pieces = &chain.writable;
-                IoRequest { length: ID_LEN as u32, ..io }
-            }
-            Err(refusal) => {
-                self.core.count_refused(volume);
-                IoRequest { errno: if refusal == Status::Unsupported { libc::EOPNOTSUPP } else { libc::EIO }, ..io }
-            }
+        let client = ClientRef::new(self.number, id);
+        // What is asked, the guest's memory for it, and the error with which it is refused.
+        let none = Asked::Device { kind: Kind::Flush, offset: 0, length: 0, no_hole: false };
+        let (asked, errno) = match asked {
+            Ok(asked) => (asked, 0),
+            Err(Status::Unsupported) => (none, libc::EOPNOTSUPP),
+            Err(_) => (none, libc::EIO),
+        };
+        let (kind, offset, length, no_hole) = match asked {
+            Asked::Device { kind, offset, length, no_hole } => (Some(kind), offset, length, no_hole),
+            Asked::Id => (None, 0, ID_LEN as u32, false),
+        };
+        let pieces: &[Piece] = match kind {
+            Some(Kind::Read) | None => &chain.writable,
+            Some(Kind::Write) => &chain.readable,
+            Some(Kind::Flush | Kind::Discard | Kind::WriteZeroes) => &[],
         };
         // A request without data keeps the memory table that it came with too, because its status byte lies there.
         let guest = GuestData::new(pieces, status, memory);
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
-        if asked == Ok(Asked::Id) {
+        if asked == Asked::Id {
             guest.fill(&id_of(&self.core.backend.volumes[volume].name));
         }
-        let io = self.core.open(&mut queue.requests, IoRequest { guest: Some(guest), ..io });
+        if errno != 0 {
+            self.core.count_refused(volume);
+        }
+        let io = IoRequest {
+            kind: kind.filter(|_| errno == 0),
+            offset,
+            length,
+            no_hole,
+            forced: !session.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None),
+            held: if matches!(kind, Some(Kind::Read | Kind::Write)) { u64::from(length) } else { 0 },
+            guest: Some(guest),
+            errno,
+            ..IoRequest::of(client, taken.pack(), volume)
+        };
+        let io = self.core.open(&mut queue.requests, io);
         match has_memory {
             true => self.core.arrive(now, io),
             false => self.core.refuse(now, io, libc::ENOMEM),
