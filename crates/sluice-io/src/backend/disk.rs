@@ -119,12 +119,13 @@ impl Backend {
     /// Asks which parts of the range of a request hold data, or answers that. Returns `true` if the helper is asked.
     pub(crate) fn ask_status(&mut self, id: IoId) -> bool {
         let io = &mut self.ios[id];
+        let Some(question) = &mut io.question else { return false };
         let part = ByteRange::new(io.offset, u64::from(io.length));
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else {
-            io.status = Some(vec![Span { length: part.length, kind: Allocation::Hole }]);
+            question.answer = vec![Span { length: part.length, kind: Allocation::Hole }];
             return false;
         };
-        let (source, spans_max) = (Arc::clone(source), io.spans_max);
+        let (source, spans_max) = (Arc::clone(source), question.spans_max);
         let asked = self.blocking.send(BlockingJob::Allocation { io: id, source, part, spans_max });
         if !asked {
             io.errno = libc::EIO;

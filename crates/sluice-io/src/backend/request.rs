@@ -36,10 +36,8 @@ pub(crate) struct IoRequest {
     pub(crate) abandoned: bool,
     /// Its submissions at the device.
     pub(crate) in_flight: u32,
-    /// It asks which parts of its range hold data, and takes so many spans as an answer; 0: it does not ask.
-    pub(crate) spans_max: usize,
-    /// The answer.
-    pub(crate) status: Option<Vec<Span>>,
+    /// It asks which parts of its range hold data.
+    pub(crate) question: Option<Box<Question>>,
     /// Bytes that it holds of its VM's window.
     pub(crate) held: u64,
     /// Bytes that it takes of the daemon's memory for its VM. The copy of a guest's data is not counted: it lasts only while
@@ -73,8 +71,7 @@ impl IoRequest {
             errno: 0,
             abandoned: false,
             in_flight: 0,
-            spans_max: 0,
-            status: None,
+            question: None,
             held: 0,
             buffered: 0,
             done: 0,
@@ -85,7 +82,8 @@ impl IoRequest {
 
     /// Nothing is done of it; it ends with `errno` when the gate lets it through.
     pub(crate) fn refuse(&mut self, errno: i32) {
-        (self.kind, self.errno, self.spans_max, self.done) = (None, errno, 0, 0);
+        (self.kind, self.errno, self.done) = (None, errno, 0);
+        self.question = None;
         // What has no data is charged without any, however long its range is.
         if self.held == 0 {
             self.length = 0;
@@ -122,6 +120,13 @@ impl IoRequest {
             (None, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
         }
     }
+}
+
+/// Which parts of a range hold data.
+pub(crate) struct Question {
+    /// Most spans in the answer.
+    pub(crate) spans_max: usize,
+    pub(crate) answer: Vec<Span>,
 }
 
 /// The memory of an operation.

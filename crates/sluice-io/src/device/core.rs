@@ -268,7 +268,7 @@ impl Core {
         if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
-        if io.spans_max > 0 && io.errno == 0 && wanted && self.backend.ask_status(id) {
+        if io.question.is_some() && io.errno == 0 && wanted && self.backend.ask_status(id) {
             return;
         }
         self.complete(id);
@@ -279,9 +279,9 @@ impl Core {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
                 let io = &mut self.backend.ios[id];
-                match spans.is_empty() {
-                    true => io.errno = libc::ENOMEM,
-                    false => io.status = Some(spans),
+                match &mut io.question {
+                    Some(question) if !spans.is_empty() => question.answer = spans,
+                    _ => io.errno = libc::ENOMEM,
                 }
                 self.complete(id);
             }

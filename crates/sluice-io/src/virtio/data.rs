@@ -1,5 +1,6 @@
 //! The data of a request where they lie: in the memory of a guest.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use libc::iovec;
@@ -15,7 +16,7 @@ pub(crate) struct GuestData {
     pieces: Pieces,
     /// Where its status goes, in the same memory table.
     status: *mut u8,
-    _memory: Arc<Memory>,
+    _memory: Rc<Arc<Memory>>,
 }
 
 /// Most requests have one piece, which needs no list.
@@ -26,7 +27,7 @@ enum Pieces {
 
 impl GuestData {
     /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
-    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Arc<Memory>) -> Result<Self, Self> {
+    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Rc<Arc<Memory>>) -> Result<Self, Self> {
         let mut list = Vec::new();
         let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
         let pieces = match pieces {

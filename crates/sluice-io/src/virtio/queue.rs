@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -141,7 +142,9 @@ pub(crate) struct VirtQueue {
     /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
     /// processor, so it is read once for all that it covers.
     filled: u16,
-    pub(crate) memory: Arc<Memory>,
+    /// Counted without atomic operations, because each request holds it: one would wait until everything that was written
+    /// before has reached the caches, which guests share.
+    pub(crate) memory: Rc<Arc<Memory>>,
     pub(crate) table: DescriptorTable,
     pub(crate) kick: OwnedFd,
     /// Where the count of kicks is read to.
@@ -193,7 +196,7 @@ impl VirtQueue {
             index: spec.index,
             filled: queue.next_avail(),
             queue,
-            memory,
+            memory: Rc::new(memory),
             table,
             kick: spec.kick,
             kicks: Box::new(0),
@@ -229,7 +232,7 @@ impl VirtQueue {
     /// Goes on in another memory table; `false`: its rings do not lie in it.
     pub(crate) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
         let Some(table) = find_rings(&self.queue, &memory) else { return false };
-        (self.table, self.memory) = (table, memory);
+        (self.table, self.memory) = (table, Rc::new(memory));
         true
     }
 
@@ -253,7 +256,7 @@ impl VirtQueue {
         if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
             return Ok(true);
         }
-        let filled = self.queue.avail_idx(&*self.memory, Ordering::Acquire)?.0;
+        let filled = self.queue.avail_idx(&**self.memory, Ordering::Acquire)?.0;
         if filled.wrapping_sub(self.queue.next_avail()) > self.queue.size() {
             return Err(virtio_queue::Error::InvalidAvailRingIndex);
         }
@@ -307,7 +310,7 @@ impl VirtQueue {
         if let Some(log) = &mut self.log {
             log.returning(head);
         }
-        self.queue.add_used(&*self.memory, head, written)?;
+        self.queue.add_used(&**self.memory, head, written)?;
         if let Some(log) = &mut self.log {
             log.returned(head, self.queue.next_used());
         }
@@ -319,18 +322,18 @@ impl VirtQueue {
     pub(crate) fn take_signal(&mut self) -> bool {
         match std::mem::replace(&mut self.signal, Signal::No) {
             Signal::No => false,
-            signal => self.queue.needs_notification(&*self.memory).unwrap_or(true) || signal == Signal::Always,
+            signal => self.queue.needs_notification(&**self.memory).unwrap_or(true) || signal == Signal::Always,
         }
     }
 
     /// The guest need not kick.
     pub(crate) fn disable_notification(&mut self) {
-        let _ = self.queue.disable_notification(&*self.memory);
+        let _ = self.queue.disable_notification(&**self.memory);
     }
 
     /// The guest shall kick; `true`: there is something already.
     pub(crate) fn enable_notification(&mut self) -> bool {
-        self.queue.enable_notification(&*self.memory).unwrap_or(false)
+        self.queue.enable_notification(&**self.memory).unwrap_or(false)
     }
 
     /// The next entry of the available ring to be taken.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::request::IoRequest;
+use crate::backend::request::{IoRequest, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::{Core, DataIn};
@@ -170,7 +170,8 @@ impl Nbd {
             }
             Operation::BlockStatus { offset, len, req_one } => {
                 let spans_max = if req_one { 1 } else { usize::MAX };
-                IoRequest { offset, length: len, spans_max, ..io }
+                let question = Some(Box::new(Question { spans_max, answer: Vec::new() }));
+                IoRequest { offset, length: len, question, ..io }
             }
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         };

@@ -8,7 +8,7 @@ use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
 use crate::backend::disk::ZEROES_LEN;
-use crate::backend::request::IoRequest;
+use crate::backend::request::{IoRequest, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
@@ -163,7 +163,7 @@ fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
         wire::error_reply(out, structured, cookie, errno, "");
         return 0;
     }
-    if let Some(spans) = &io.status {
+    if let Some(Question { answer: spans, .. }) = io.question.as_deref() {
         if !reserve(out, wire::CHUNK_HEADER_LEN + 4 + wire::EXTENT_LEN * spans.len()) {
             wire::error_reply(out, structured, cookie, Errno::Enomem, "");
             return 0;

@@ -1,6 +1,6 @@
 //! From a descriptor chain of a guest to an arrival at the gate.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use sluice_sched::{Instant, Kind};
 
@@ -50,7 +50,7 @@ impl Consumer for Blk<'_> {
     ) -> Result<(), Malformed> {
         let session = &self.sessions[queue.session];
         let volume = session.volume;
-        let memory = Arc::clone(&queue.memory);
+        let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, &queue.table, taken.head)?;
         let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].export)?;
         let client = ClientRef::new(self.number, id);
