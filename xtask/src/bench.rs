@@ -12,6 +12,7 @@ mod contest;
 mod control;
 mod core;
 mod fio;
+mod hostile;
 mod load;
 mod nbd;
 mod report;
@@ -50,6 +51,8 @@ enum What {
     Sim,
     /// Cost of the start and of changes on a host with many VMs.
     Control(control::Options),
+    /// What a VM costs its neighbour by work that never reaches the device.
+    Hostile(hostile::Options),
     /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
     Accuracy(accuracy::Options),
 }
@@ -67,6 +70,7 @@ impl Verb for Bench {
             What::Vhost(options) => vhost::run(options, self.quick)?,
             What::Control(options) => control::run(options, self.quick)?,
             What::Sim => sim::run(self.quick)?,
+            What::Hostile(options) => hostile::run(options, self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
         };
         print(&report, self.output);

@@ -1,5 +1,6 @@
 //! The data of a request where they lie: in the memory of a guest.
 
+use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -10,13 +11,25 @@ use crate::vhost_user::memory::Memory;
 use crate::vhost_user::shared;
 use crate::virtio::chain::Piece;
 
+/// The memory table of a queue on its device thread. Each request holds it and it is counted without atomic operations there:
+/// one would wait until everything that was written before has reached the caches, which guests share.
+pub(crate) struct MemoryTable(pub(crate) Arc<Memory>);
+
+impl Deref for MemoryTable {
+    type Target = Memory;
+
+    fn deref(&self) -> &Memory {
+        &self.0
+    }
+}
+
 /// Pieces of guest memory, in the order of the bytes of a request (none, if it has no data), and its status byte. The memory table that the
 /// request came with stays mapped for as long as this lives.
 pub(crate) struct GuestData {
     pieces: Pieces,
     /// Where its status goes, in the same memory table.
     status: *mut u8,
-    _memory: Rc<Arc<Memory>>,
+    _memory: Rc<MemoryTable>,
 }
 
 /// Most requests have one piece, which needs no list.
@@ -27,7 +40,7 @@ enum Pieces {
 
 impl GuestData {
     /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
-    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Rc<Arc<Memory>>) -> Result<Self, Self> {
+    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Rc<MemoryTable>) -> Result<Self, Self> {
         let mut list = Vec::new();
         let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
         let pieces = match pieces {

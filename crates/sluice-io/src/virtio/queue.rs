@@ -15,6 +15,7 @@ use crate::device::vm::Intake;
 use crate::slab::ids;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::chain::DescriptorTable;
+use crate::virtio::data::MemoryTable;
 use crate::virtio::inflight::QueueLog;
 
 ids! {
@@ -142,9 +143,7 @@ pub(crate) struct VirtQueue {
     /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
     /// processor, so it is read once for all that it covers.
     filled: u16,
-    /// Counted without atomic operations, because each request holds it: one would wait until everything that was written
-    /// before has reached the caches, which guests share.
-    pub(crate) memory: Rc<Arc<Memory>>,
+    pub(crate) memory: Rc<MemoryTable>,
     pub(crate) table: DescriptorTable,
     pub(crate) kick: OwnedFd,
     /// Where the count of kicks is read to.
@@ -196,7 +195,7 @@ impl VirtQueue {
             index: spec.index,
             filled: queue.next_avail(),
             queue,
-            memory: Rc::new(memory),
+            memory: Rc::new(MemoryTable(memory)),
             table,
             kick: spec.kick,
             kicks: Box::new(0),
@@ -232,7 +231,7 @@ impl VirtQueue {
     /// Goes on in another memory table; `false`: its rings do not lie in it.
     pub(crate) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
         let Some(table) = find_rings(&self.queue, &memory) else { return false };
-        (self.table, self.memory) = (table, Rc::new(memory));
+        (self.table, self.memory) = (table, Rc::new(MemoryTable(memory)));
         true
     }
 
