@@ -20,7 +20,7 @@ use sluice_fuzz_export::{device, export};
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::counts::Counts;
-use sluice_io::vhost_user::session::{Entry, serve};
+use sluice_io::vhost_user::session::{Bounds, Entry, serve};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
@@ -136,7 +136,7 @@ fn session(
             entry.clone(),
             Box::new(()),
             Arc::new(Counts::default()),
-            Arc::new(sluice_io::vhost_user::mapping::quota()),
+            Arc::new(Bounds::new()),
         );
         let sent = async {
             sent.await;

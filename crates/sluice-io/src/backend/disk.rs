@@ -252,6 +252,9 @@ impl Backend {
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(now, slot, 0);
         };
+        if io.kind.is_none() {
+            return self.end(now, slot, 0);
+        }
         let is_read = stage == Stage::Transfer && io.kind == Some(Kind::Read);
         if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
             return self.end(now, slot, libc::EIO);
@@ -271,7 +274,9 @@ impl Backend {
         if stage == Stage::Discard && source.is_block_device() {
             // The ring has no operation that discards on every kernel that we serve.
             let part = ByteRange::new(place, u64::from(length));
-            self.blocking.send(BlockingJob::Discard { slot, source: Arc::clone(source), part });
+            if !self.blocking.send(BlockingJob::Discard { slot, source: Arc::clone(source), part }) {
+                self.end(now, slot, libc::EIO);
+            }
             return;
         }
         let left = length - progress;
@@ -365,10 +370,14 @@ impl Backend {
         let io = &mut self.ios[id];
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else { return true };
         let copies = |guest: &GuestData| !source.is_buffered() && !guest.is_aligned(source.alignment().memory as usize);
-        if io.buffer.is_none() && io.guest.as_ref().is_none_or(copies) {
-            io.buffer = self.pool.take(io.length as usize, io.room);
-            if io.buffer.is_none() {
-                return false;
+        // Decided once for all parts: a resize may bring a disk with another alignment.
+        if io.buffer.is_none() && !io.direct {
+            io.direct = !io.guest.as_ref().is_none_or(copies);
+            if !io.direct {
+                io.buffer = self.pool.take(io.length as usize, io.room);
+                if io.buffer.is_none() {
+                    return false;
+                }
             }
         }
         if let (Some(buffer), Some(guest), Some(Kind::Write)) = (&mut io.buffer, &io.guest, io.kind) {

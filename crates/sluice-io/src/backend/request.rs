@@ -28,6 +28,8 @@ pub(crate) struct IoRequest {
     pub(crate) buffer: Option<Buffer>,
     /// The memory that a buffer may be taken from.
     pub(crate) room: Room,
+    /// Its data go between the disk and the guest without a copy.
+    pub(crate) direct: bool,
     /// Its data in the memory of a guest.
     pub(crate) guest: Option<GuestData>,
     /// 0, or a Linux errno.
@@ -67,6 +69,7 @@ impl IoRequest {
             fast: false,
             buffer: None,
             room: Room::Clients,
+            direct: false,
             guest: None,
             errno: 0,
             abandoned: false,
@@ -82,12 +85,12 @@ impl IoRequest {
 
     /// Nothing is done of it; it ends with `errno` when the gate lets it through.
     pub(crate) fn refuse(&mut self, errno: i32) {
-        (self.kind, self.errno, self.done) = (None, errno, 0);
-        self.question = None;
-        // What has no data is charged without any, however long its range is.
-        if self.held == 0 {
+        // What came without data is charged without any, however long its range is.
+        if self.kind != Some(Kind::Write) {
             self.length = 0;
         }
+        (self.kind, self.errno, self.done) = (None, errno, 0);
+        (self.offset, self.forced, self.question) = (0, false, None);
     }
 
     /// Its kind at the gate. A question about the volume is charged as a flush, and so is a request that is refused, or as a

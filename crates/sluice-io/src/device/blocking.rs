@@ -53,6 +53,19 @@ impl Helper {
     /// Ends the helper, whose jobs have been dropped. When this returns no discard is running or will be started. Other
     /// questions change nothing; one that takes longer than 5 s ends later by itself.
     pub(crate) fn end(self, device: &str) {
+        self.forbid_discards(device);
+        let until = Instant::now() + END_MAX;
+        while !self.threads.iter().all(JoinHandle::is_finished) {
+            if Instant::now() >= until {
+                tracing::warn!(device, "A file system does not respond: not waiting for its answer about a volume");
+                return;
+            }
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    /// Waits for the discard that is running. No other one will be started.
+    pub(crate) fn forbid_discards(&self, device: &str) {
         let mut logged = Instant::now();
         loop {
             match self.may_discard.try_lock() {
@@ -64,14 +77,6 @@ impl Helper {
                 tracing::warn!(device, "Waiting for the disk to finish a discard");
                 logged = Instant::now();
             }
-        }
-        let until = Instant::now() + END_MAX;
-        while !self.threads.iter().all(JoinHandle::is_finished) {
-            if Instant::now() >= until {
-                tracing::warn!(device, "A file system does not respond: not waiting for its answer about a volume");
-                return;
-            }
-            thread::sleep(LOOK_EVERY);
         }
     }
 }

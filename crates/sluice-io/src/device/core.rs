@@ -226,7 +226,7 @@ impl Core {
             io.errno = op.errno;
         }
         io.in_flight -= 1;
-        let (key, abandoned) = (io.volume, io.abandoned);
+        let (key, abandoned, is_done) = (io.volume, io.abandoned, io.kind.is_some());
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
@@ -236,7 +236,7 @@ impl Core {
                 self.volumes_to_admit.push_back(key);
             }
         }
-        if op.kind == Kind::Write && self.backend.volumes[key].wrote(now, offset, op.length) {
+        if op.kind == Kind::Write && is_done && self.backend.volumes[key].wrote(now, offset, op.length) {
             self.backend.remap_extents(key);
         }
         let mut finished = std::mem::take(&mut self.finished);

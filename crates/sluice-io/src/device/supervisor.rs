@@ -241,7 +241,7 @@ fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox
         mailbox.wake();
         if let Err(error) = state.core.backend.ring.submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
-            return;
+            return helper.forbid_discards(device);
         }
         events.clear();
         waited += 1;

@@ -15,8 +15,7 @@ use tokio::time::{Instant, timeout};
 use super::blk::Blk;
 use super::counts::{Counts, Totals};
 use super::device_kind::DeviceKind;
-use super::mapping;
-use super::session::{Entry, SessionEnd, serve};
+use super::session::{Bounds, Entry, SessionEnd, serve};
 use super::socket::hung_up;
 use crate::connection_limit::{ConnectionLimit, SocketQuota};
 use crate::limits::{is_for_clients, is_memory_for_clients};
@@ -63,7 +62,7 @@ impl<K: DeviceKind> VhostListener<K> {
             offered,
             connection_limit: connection_limit.quota(),
             counts: Arc::clone(&counts),
-            mappings: Arc::new(mapping::quota()),
+            bounds: Arc::new(Bounds::new()),
         };
         let task = tokio::spawn(device.accept(socket));
         Ok(VhostListener { endpoint, entry, counts, task, file })
@@ -150,7 +149,7 @@ struct Acceptor<K> {
     offered: watch::Receiver<Option<Entry<K>>>,
     connection_limit: SocketQuota,
     counts: Arc<Counts>,
-    mappings: Arc<SocketQuota>,
+    bounds: Arc<Bounds>,
 }
 
 impl<K: DeviceKind> Acceptor<K> {
@@ -216,7 +215,7 @@ impl<K: DeviceKind> Acceptor<K> {
         let stream = Arc::new(stream);
         let weak = Arc::downgrade(&stream);
         let session =
-            serve(stream, self.offered.clone(), Box::new(permit), Arc::clone(&self.counts), Arc::clone(&self.mappings));
+            serve(stream, self.offered.clone(), Box::new(permit), Arc::clone(&self.counts), Arc::clone(&self.bounds));
         let task = tokio::spawn(async move {
             tracing::info!(vm, volume, process, "VMM connected");
             match session.await {

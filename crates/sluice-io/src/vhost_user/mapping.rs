@@ -81,8 +81,8 @@ pub struct MappingOwner {
     pub quota: Option<Arc<SocketQuota>>,
 }
 
-/// The mappings that one more socket may have: of those that can be guarded, [`RESERVED_PER_SOCKET`] are kept for each socket,
-/// but no more than half of them for all.
+/// The mappings that one more socket may have: of those that can be guarded, 64 are kept for each socket, but no more than half
+/// of them for all.
 #[must_use]
 pub fn quota() -> SocketQuota {
     static MAPPINGS: LazyLock<Arc<ConnectionLimit>> =

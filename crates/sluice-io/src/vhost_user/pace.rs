@@ -1,10 +1,10 @@
-//! How often a VMM may start its rings.
+//! How often VMMs may start the rings of one socket.
 
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-/// Starts that a session may make at once: those of all rings of a VM that boots, and some more.
+/// Starts that may be made at once: those of all rings of a VM that boots, and some more.
 const BURST: u32 = 256;
 /// Time per start after that. A start has the device thread look at every request that waits in the ring, so a VMM that does
 /// nothing else must not keep it busy.
@@ -12,7 +12,7 @@ const BURST: u32 = 256;
 /// Example: a ring with 128 requests that wait takes 0.1 ms to start. 32 starts a second are 0.3 % of a processor.
 const INTERVAL: Duration = Duration::from_micros(31_250);
 
-/// The starts of one session.
+/// The starts of one socket: a VMM that connects again goes on where it was.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When the starts so far would have been made at a regular pace; none before the first.

@@ -17,14 +17,14 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{Mutex, oneshot, watch};
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatures as Protocol};
 
 use super::blk::{self, Blk};
 use super::counts::Counts;
 use super::device_kind::{DeviceKind, Driver};
 use super::device_session::{Session as Place, SessionError};
-use super::mapping::MappingOwner;
+use super::mapping::{self, MappingOwner};
 use super::memory::{MemoryError, Table};
 use super::pace::Pace;
 use super::ring::{Ring, RingError};
@@ -57,6 +57,22 @@ pub struct Entry<K = Blk> {
     pub generation: VolumeGeneration,
     /// Where its device is.
     pub device: DeviceHandle,
+}
+
+/// What the VMMs of one socket may take, one after another.
+pub struct Bounds {
+    /// Mappings of guest memory.
+    mappings: Arc<SocketQuota>,
+    pace: Mutex<Pace>,
+}
+
+impl Bounds {
+    /// The bounds of one more socket.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "each one keeps mappings from the others")]
+    pub fn new() -> Self {
+        Bounds { mappings: Arc::new(mapping::quota()), pace: Mutex::default() }
+    }
 }
 
 /// Why a session is over, though nobody did anything wrong.
@@ -165,7 +181,7 @@ pub async fn serve<K: DeviceKind>(
     entry: watch::Receiver<Option<Entry<K>>>,
     permit: Box<dyn Send>,
     counts: Arc<Counts>,
-    mappings: Arc<SocketQuota>,
+    bounds: Arc<Bounds>,
 ) -> Result<SessionEnd, Fault> {
     let mut entry = entry;
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
@@ -174,7 +190,7 @@ pub async fn serve<K: DeviceKind>(
     let Entry { vm, volume, generation, device, .. } = &offered;
     let place = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
     counts.session();
-    let mut session = Session::new(stream, offered, place, (counts, mappings))?;
+    let mut session = Session::new(stream, offered, place, (counts, bounds))?;
     let ended = match session.run(entry, &mut permit_released).await {
         // Killed while an answer was on its way to it, which breaks nothing.
         Err(Fault::Socket(error)) if error.is_departure() => Ok(SessionEnd::Left),
@@ -216,8 +232,7 @@ struct Session<K: DeviceKind> {
     /// Rung when memory is found to be gone.
     bell: Arc<OwnedFd>,
     owner: MappingOwner,
-    /// How often it may start rings.
-    pace: Pace,
+    bounds: Arc<Bounds>,
     refusals: u32,
 }
 
@@ -226,14 +241,14 @@ impl<K: DeviceKind> Session<K> {
         stream: Arc<UnixStream>,
         entry: Entry<K>,
         place: Place,
-        (counts, mappings): (Arc<Counts>, Arc<SocketQuota>),
+        (counts, bounds): (Arc<Counts>, Arc<Bounds>),
     ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         if !is_for_clients(&bell) {
             return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
         }
         let bell = Arc::new(bell);
-        let owner = MappingOwner { bell: Some(Arc::clone(&bell)), quota: Some(mappings) };
+        let owner = MappingOwner { bell: Some(Arc::clone(&bell)), quota: Some(Arc::clone(&bounds.mappings)) };
         let queues = entry.kind.queues();
         Ok(Session {
             socket: Socket::new(stream),
@@ -249,7 +264,7 @@ impl<K: DeviceKind> Session<K> {
             rings: (0..queues).map(|_| Ring::default()).collect(),
             channel: None,
             bell,
-            pace: Pace::default(),
+            bounds,
             refusals: 0,
         })
     }
@@ -420,7 +435,7 @@ impl<K: DeviceKind> Session<K> {
             error: ring.error.clone(),
             log,
         };
-        self.pace.wait().await;
+        self.bounds.pace.lock().await.wait().await;
         let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
         self.counts.queue_started();

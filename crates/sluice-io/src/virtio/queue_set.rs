@@ -175,6 +175,9 @@ impl QueueSet {
 
     /// Asks the guests of all queues to kick; `false`: something has come meanwhile.
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
+        if !consumer.is_open() {
+            return true;
+        }
         let mut polled = std::mem::take(&mut self.polled);
         let mut all_idle = true;
         polled.retain(|&id| {

@@ -65,3 +65,17 @@ fn questions_for_allocated_parts_were_free() {
     let question = Command::BlockStatus { offset: 0, len: 4096 };
     assert_eq!(send(&device, SIZE, &[question; 4], Ok(())), 3);
 }
+
+#[test]
+fn a_volume_that_may_have_lost_data_answered_questions_with_an_error() {
+    const SIZE: u64 = 1 << 20;
+    let (_file, store) = file(SIZE);
+    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    source.set_loss(Loss::OfFile);
+    let device = device(None);
+    add(&device, Policy::default(), store, SIZE);
+    let mut client = connect(&device, SIZE);
+    assert!(ask(&mut client, Command::BlockStatus { offset: 0, len: 4096 }).is_ok());
+    assert_eq!(ask(&mut client, Command::Read { offset: SIZE, len: 4096 }), Err(Errno::Einval));
+    assert_eq!(ask(&mut client, Command::Flush), Err(Errno::Eio));
+}

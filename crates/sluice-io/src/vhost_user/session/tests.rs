@@ -666,13 +666,8 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
     let (_entry, offered) = watch::channel(Some(bench.entry.clone()));
     let turns = runtime.block_on(async {
         let stream = Arc::new(UnixStream::from_std(theirs).unwrap());
-        let session = tokio::spawn(serve(
-            stream,
-            offered,
-            Box::new(()),
-            Arc::new(Counts::default()),
-            Arc::new(crate::vhost_user::mapping::quota()),
-        ));
+        let session =
+            tokio::spawn(serve(stream, offered, Box::new(()), Arc::new(Counts::default()), Arc::new(Bounds::new())));
         // What comes before the first answer is the device thread's time.
         let mut turns = 0;
         for message in 0..messages {
