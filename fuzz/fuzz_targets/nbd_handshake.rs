@@ -4,11 +4,26 @@
 use std::io::{Cursor, Read, Result, Write};
 
 use libfuzzer_sys::fuzz_target;
-use sluice_fuzz_export::{Offer, export};
+use sluice_fuzz_export::export;
+use sluice_io::nbd::export::Export;
+use sluice_io::nbd::handshake::{Exports, Listed};
 use sluice_io::nbd::negotiate::negotiate_blocking;
 
 #[path = "export.rs"]
 mod sluice_fuzz_export;
+
+/// A list of that export.
+struct Offer;
+
+impl Exports for Offer {
+    fn list(&self) -> Vec<Listed> {
+        vec![Listed { name: export().name, description: export().description }]
+    }
+
+    fn find(&self, name: &str) -> Option<Export> {
+        (name == export().name).then(export)
+    }
+}
 
 /// The client's bytes; the server's bytes are dropped.
 struct Stream<'a>(Cursor<&'a [u8]>);

@@ -14,13 +14,14 @@ use sluice_fuzz_export::export;
 use sluice_io::device::{Arrived, Device, VolumeGeneration};
 use sluice_io::nbd::handshake::Negotiated;
 
+#[path = "device.rs"]
+mod sluice_fuzz_device;
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
 fn device() -> &'static Device {
     static DEVICE: OnceLock<Device> = OnceLock::new();
-    DEVICE.get_or_init(sluice_fuzz_export::device)
+    DEVICE.get_or_init(sluice_fuzz_device::device)
 }
 
 fn connect(structured_replies: bool) -> UnixStream {

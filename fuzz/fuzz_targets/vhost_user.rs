@@ -16,7 +16,8 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sluice_fuzz_export::{device, export};
+use sluice_fuzz_device::device;
+use sluice_fuzz_export::export;
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::counts::Counts;
@@ -24,8 +25,9 @@ use sluice_io::vhost_user::session::{Bounds, Entry, serve};
 use tokio::net::UnixStream;
 use tokio::sync::watch;
 
+#[path = "device.rs"]
+mod sluice_fuzz_device;
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
 /// Size of guest memory, in bytes.
@@ -131,13 +133,7 @@ fn session(
     theirs.set_nonblocking(true).expect("it is a socket");
     bench().runtime.block_on(async {
         let stream = Arc::new(UnixStream::from_std(theirs).expect("it does not block"));
-        let served = serve(
-            stream,
-            entry.clone(),
-            Box::new(()),
-            Arc::new(Counts::default()),
-            Arc::new(Bounds::new()),
-        );
+        let served = serve(stream, entry.clone(), Box::new(()), Arc::new(Counts::default()), Arc::new(Bounds::new()));
         let sent = async {
             sent.await;
             // The session may have ended because of a protocol violation.

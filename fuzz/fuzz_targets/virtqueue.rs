@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_fuzz_export::device;
+use sluice_fuzz_device::device;
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::device_kind::Driver;
 use sluice_io::vhost_user::device_session::Session;
@@ -14,8 +14,9 @@ use sluice_io::vhost_user::memory::{self, Memory};
 use sluice_io::virtio::queue::QueueSpec;
 use vm_memory::{Bytes, GuestAddress};
 
+#[path = "device.rs"]
+mod sluice_fuzz_device;
 #[path = "export.rs"]
-#[allow(dead_code, reason = "each target uses only a part of the shared code")]
 mod sluice_fuzz_export;
 
 const ENTRIES: u16 = 16;

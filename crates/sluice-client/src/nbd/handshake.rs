@@ -11,7 +11,7 @@ use sluice_io::nbd::wire::{
 /// Maximum number of replies to one option; a server that sends more is rejected.
 const REPLIES_MAX: usize = 1024;
 
-/// What the handshake negotiated.
+/// Options and export properties that client and server have negotiated.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Session {
     pub(super) size_bytes: u64,

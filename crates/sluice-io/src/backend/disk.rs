@@ -1,4 +1,4 @@
-//! What the gate submits, as operations of the ring.
+//! Submissions of the gate, carried out by operations of the ring.
 //!
 //! A [`SlotOp`] is one submission of the gate in a slot: a whole [`IoRequest`] or a piece of it. It may need several
 //! operations: short transfers continue where they stopped, zeroes are written where they cannot be made otherwise, a forced
@@ -116,7 +116,7 @@ impl Backend {
         self.slot_ops[slot.0 as usize].take().expect("a slot that is over was at work")
     }
 
-    /// Asks which parts of the range of a request hold data, or answers that. Returns `true` if the helper is asked.
+    /// Lets the helper find the parts of a request's range that hold data. Returns `false` if the answer is already known.
     pub(crate) fn ask_status(&mut self, id: IoId) -> bool {
         let io = &mut self.ios[id];
         let Some(question) = &mut io.question else { return false };
@@ -133,7 +133,7 @@ impl Backend {
         asked
     }
 
-    /// Has the blocks of a volume mapped anew.
+    /// Lets the helper map the blocks of a volume again.
     pub(crate) fn remap_extents(&self, volume: VolumeKey) {
         if let VolumeStore::File { source, .. } = &self.volumes[volume].store {
             let source = Arc::clone(source);

@@ -1,4 +1,4 @@
-//! What may block and is no I/O of a VM: jobs for the helper thread of a device, and their results.
+//! Calls that may block and are not I/O of a VM: the jobs of a device's helper threads, and their results.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -10,44 +10,36 @@ use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
 /// A job.
 pub(crate) enum BlockingJob {
-    /// Which parts hold data?
+    /// Finds the parts of a range that hold data.
     Allocation {
-        /// Of this request.
+        /// The request that asks.
         io: IoId,
         source: Arc<Source>,
         part: ByteRange,
         spans_max: usize,
     },
-    /// Where does it lie on the disk?
-    Extents {
-        /// Of this volume.
-        volume: VolumeKey,
-        source: Arc<Source>,
-    },
-    /// Does the block device still make zeroes by itself?
-    Zeroing {
-        /// Of this volume.
-        volume: VolumeKey,
-        source: Arc<Source>,
-    },
-    /// Give up these bytes of the block device.
+    /// Maps the blocks of a volume to positions on the disk.
+    Extents { volume: VolumeKey, source: Arc<Source> },
+    /// Reads again whether a block device makes zeroes by itself.
+    Zeroing { volume: VolumeKey, source: Arc<Source> },
+    /// Discards a range of a block device.
     Discard {
-        /// At work in this slot.
+        /// The slot whose operation this is.
         slot: Slot,
         source: Arc<Source>,
-        /// Of the device, not of the volume.
+        /// In bytes of the device, not of the volume.
         part: ByteRange,
     },
     /// Waits until the sender is dropped.
     #[cfg(test)]
     Hang(std::sync::mpsc::Receiver<()>),
-    /// Nothing: the last one who has it closes it, and a block device is written back then.
+    /// Drops a source. The last reference closes it, and closing a block device writes it back.
     Close(Arc<Source>),
 }
 
 /// The result of a job.
 pub(crate) enum BlockingResult {
-    /// No spans: there is no memory for them.
+    /// The spans are empty if there is no memory for them.
     Allocation {
         io: IoId,
         spans: Vec<Span>,
@@ -62,14 +54,15 @@ pub(crate) enum BlockingResult {
         source: Arc<Source>,
         found: Support,
     },
-    /// 0, or a negated errno.
     Discard {
         slot: Slot,
+        /// 0, or a negated errno.
         result: i32,
     },
 }
 
-/// Where jobs go. Discards have a thread of their own, so that a question of one VM does not wait for the discards of another.
+/// The queues of the helper threads. Discards have a separate thread, so that a job of one VM does not wait for the discards of
+/// another.
 pub(crate) struct Jobs {
     pub(crate) questions: Sender<BlockingJob>,
     pub(crate) discards: Sender<BlockingJob>,

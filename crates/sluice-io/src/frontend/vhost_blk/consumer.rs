@@ -53,35 +53,29 @@ impl Consumer for Blk<'_> {
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, &queue.table, taken.head)?;
         let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].export)?;
-        let client = ClientRef::new(self.number, id);
-        // What is asked, the guest's memory for it, and the error with which it is refused.
-        let none = Asked::Device { kind: Kind::Flush, offset: 0, length: 0, no_hole: false };
-        let (asked, errno) = match asked {
-            Ok(asked) => (asked, 0),
-            Err(Status::Unsupported) => (none, libc::EOPNOTSUPP),
-            Err(_) => (none, libc::EIO),
+        let (kind, offset, length, no_hole, errno) = match asked {
+            Ok(Asked::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
+            Ok(Asked::Id) => (None, 0, ID_LEN as u32, false, 0),
+            Err(Status::Unsupported) => (None, 0, 0, false, libc::EOPNOTSUPP),
+            Err(_) => (None, 0, 0, false, libc::EIO),
         };
-        let (kind, offset, length, no_hole) = match asked {
-            Asked::Device { kind, offset, length, no_hole } => (Some(kind), offset, length, no_hole),
-            Asked::Id => (None, 0, ID_LEN as u32, false),
-        };
-        let pieces: &[Piece] = match kind {
-            Some(Kind::Read) | None => &chain.writable,
-            Some(Kind::Write) => &chain.readable,
-            Some(Kind::Flush | Kind::Discard | Kind::WriteZeroes) => &[],
+        let pieces: &[Piece] = match asked {
+            Ok(Asked::Device { kind: Kind::Read, .. } | Asked::Id) => &chain.writable,
+            Ok(Asked::Device { kind: Kind::Write, .. }) => &chain.readable,
+            Ok(Asked::Device { kind: Kind::Flush | Kind::Discard | Kind::WriteZeroes, .. }) | Err(_) => &[],
         };
         // A request without data keeps the memory table that it came with too, because its status byte lies there.
         let guest = GuestData::new(pieces, status, memory);
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
-        if asked == Asked::Id {
+        if asked == Ok(Asked::Id) {
             guest.fill(&id_of(&self.core.backend.volumes[volume].name));
         }
         if errno != 0 {
             self.core.count_refused(volume);
         }
         let io = IoRequest {
-            kind: kind.filter(|_| errno == 0),
+            kind,
             offset,
             length,
             no_hole,
@@ -89,7 +83,7 @@ impl Consumer for Blk<'_> {
             held: if matches!(kind, Some(Kind::Read | Kind::Write)) { u64::from(length) } else { 0 },
             guest: Some(guest),
             errno,
-            ..IoRequest::of(client, taken.pack(), volume)
+            ..IoRequest::of(ClientRef::new(self.number, id), taken.pack(), volume)
         };
         let io = self.core.open(&mut queue.requests, io);
         match has_memory {
