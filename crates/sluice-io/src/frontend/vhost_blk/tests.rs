@@ -25,7 +25,9 @@ use crate::virtio::inflight::Log;
 use crate::virtio::queue::QueueSpec;
 
 mod budget;
+mod malformed;
 mod stale;
+mod stops;
 
 const ENTRIES: u16 = 16;
 const TABLE: u64 = 0x1000;
@@ -385,57 +387,6 @@ fn what_cannot_be_done_fails_alone() {
 }
 
 #[test]
-fn a_malformed_chain_stops_its_queue_and_is_counted() {
-    let bench = null(64);
-    let session = bench.open();
-    let mut guest = bench.start(&session);
-    type Case = (&'static str, fn(&Guest));
-    let cases: [Case; 8] = [
-        ("a loop", |guest| guest.describe(TABLE, 0, SCRATCH, 16, NEXT, 0)),
-        ("a next beyond the table", |guest| guest.describe(TABLE, 0, SCRATCH, 16, NEXT, ENTRIES)),
-        ("outside of memory", |guest| guest.describe(TABLE, 0, MEMORY as u64 - 8, 16, 0, 0)),
-        ("an address that wraps", |guest| guest.describe(TABLE, 0, u64::MAX - 8, 16, 0, 0)),
-        ("no status", |guest| guest.describe(TABLE, 0, SCRATCH, 16, 0, 0)),
-        ("half a header", |guest| guest.describe(TABLE, 0, SCRATCH, 8, 0, 0)),
-        ("an odd indirect table", |guest| guest.describe(TABLE, 0, SCRATCH, 24, INDIRECT, 0)),
-        ("a nested indirect table", |guest| {
-            guest.describe(SCRATCH, 0, SCRATCH, 16, INDIRECT, 0);
-            guest.describe(TABLE, 0, SCRATCH, 16, INDIRECT, 0);
-        }),
-    ];
-    for (number, (what, write)) in cases.into_iter().enumerate() {
-        write(&guest);
-        guest.offer(0);
-        guest.kick();
-        while bench.faults() == number as u64 {
-            std::thread::yield_now();
-        }
-        let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
-        assert_eq!((next, guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap()), (1, 0), "{what}");
-        guest.publish(0);
-        guest = bench.start(&session);
-    }
-    assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097), "started anew it goes on");
-}
-
-#[test]
-fn a_ring_that_jumps_stops_its_queue_and_no_other() {
-    let bench = null(64);
-    let (first, second) = (bench.open(), bench.open());
-    let guest = bench.start(&first);
-    guest.publish(ENTRIES + 1);
-    guest.kick();
-    while bench.faults() == 0 {
-        std::thread::yield_now();
-    }
-    bench.runtime.block_on(first.close());
-    guest.publish(0);
-    guest.memory.store(0u16, GuestAddress(USED + 2), std::sync::atomic::Ordering::SeqCst).unwrap();
-    let mut other = bench.start(&second);
-    assert_eq!(other.ask(1, 0, 8, 4096), (0, 4097));
-}
-
-#[test]
 fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::per_second(50));
@@ -467,102 +418,6 @@ fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
         guest.next_used();
     });
     assert_eq!(bench.outstanding(), 0);
-}
-
-/// A VM that is held to a request in 100 s is paused at once, and goes on where it stood; beside it another queue of the same
-/// volume loses nothing.
-#[test]
-fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
-    const OTHER: u64 = 0x4000;
-    let mut policy = Policy::default();
-    policy.limit.iops = Some(Iops::from_milli(10));
-    policy.burst = Some(1);
-    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
-    let bench = bench(policy, Store::Null, 1 << 30, 64);
-    let session = bench.open();
-    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
-    let mut beside = bench.start_as(&session, |spec| {
-        spec.index = 1;
-        spec.available = GuestAddress(AVAILABLE + OTHER);
-        spec.used = GuestAddress(USED + OTHER);
-    });
-    for number in 0..4 {
-        let head = guest.request(number, 0, 0, 512);
-        guest.offer(head);
-    }
-    guest.kick();
-    assert_eq!(guest.next_used(), (0, 513));
-    // The fifth request, in the other queue.
-    let head = beside.request(4, 0, 0, 512);
-    let order = std::sync::atomic::Ordering::Release;
-    beside.memory.write_obj(head.to_le(), GuestAddress(AVAILABLE + OTHER + 4)).unwrap();
-    beside.memory.store(1u16.to_le(), GuestAddress(AVAILABLE + OTHER + 2), order).unwrap();
-    beside.kick();
-    while bench.outstanding() < 4 {
-        std::thread::yield_now();
-    }
-    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
-    assert_eq!((next, bench.outstanding()), (1, 1), "three wait in the ring again, one at the gate");
-    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(1), [0u16; 0], "and the log knows of none");
-    assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
-    // The limit is lifted, and the queue starts anew.
-    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
-    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
-    while beside.memory.load::<u16>(GuestAddress(USED + OTHER + 2), std::sync::atomic::Ordering::Acquire).unwrap() == 0
-    {
-        std::thread::yield_now();
-    }
-    assert_eq!((beside.status(4), bench.faults()), (0, 0));
-    let again = bench.start_as(&session, |spec| {
-        (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES));
-    });
-    guest = Guest { available: guest.available, used: guest.used, ..again };
-    let mut returned: Vec<_> = (1..4).map(|_| guest.next_used()).collect();
-    returned.sort_unstable();
-    assert_eq!(returned, [(3, 513), (6, 513), (9, 513)]);
-    assert!((1..4).all(|number| guest.status(number) == 0));
-    assert_eq!(bench.outstanding(), 0);
-    beside.used = 0;
-}
-
-/// A VM that is held to a request in 1000 s zeroes 3 MiB where the zeroes have to be written. It is paused while the first
-/// part is at the device: the rest goes back into the ring when that part has ended, and is not written first.
-#[test]
-fn a_paused_vm_waited_until_its_zeroes_were_written() {
-    let mut policy = Policy::default();
-    policy.limit.iops = Some(Iops::from_milli(1));
-    policy.burst = Some(1);
-    let file = tempfile::NamedTempFile::new().unwrap();
-    file.as_file().set_len(3 << 20).unwrap();
-    let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) }).unwrap());
-    let store = Store::File { source, extents: None };
-    let time = ServiceTime::Fixed(Duration::from_millis(100));
-    let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
-    let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
-    bench.device.mailbox.send(Message::RefuseZeroing(0)).unwrap();
-    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
-    let session = bench.open();
-    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
-    let mut segment = [0; 16];
-    segment[8..12].copy_from_slice(&(6u32 << 10).to_le_bytes());
-    let head = guest.request(0, 13, 0, 16);
-    guest.memory.write_slice(&segment, guest.data(0)).unwrap();
-    guest.offer(head);
-    guest.kick();
-    while bench.outstanding() < 1 {
-        std::thread::yield_now();
-    }
-    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
-    assert_eq!((next, bench.outstanding()), (0, 0));
-    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(0), [0u16; 0], "the log knows of none");
-    // The limit is lifted, and whoever starts the queue again does all of it, once.
-    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
-    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
-    let again = bench.start_as(&session, |spec| (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES)));
-    guest = Guest { available: guest.available, used: guest.used, ..again };
-    let (back, _) = guest.next_used();
-    assert_eq!((back, guest.status(0), bench.outstanding(), bench.faults()), (head, 0, 0, 0));
-    assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
 }
 
 /// The window is the VM's, and what one of its volumes may not have yet does not fill it.

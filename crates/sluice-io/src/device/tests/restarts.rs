@@ -1,0 +1,156 @@
+//! Restarts of a device thread.
+
+use super::*;
+
+#[test]
+fn a_panicking_thread_starts_anew_with_its_volumes() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default().reserving(100), store, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[9; 512], fua: false }), Ok(vec![]));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert!(ends(client), "its connection ends");
+    let mut again = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut again, Command::Read { offset: 0, len: 512 }), Ok(vec![9; 512]));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+}
+
+#[test]
+fn a_restart_keeps_the_depth_in_force() {
+    let never =
+        DelaySpec { time: ServiceTime::Fixed(Duration::from_secs(3600)), parallel: 8, bandwidth: None, seed: 1 };
+    let device = device(Some(never));
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.edit(vec![Edit::SetDepth(1)]).unwrap();
+    device.mailbox.send(Message::Panic).unwrap();
+    let mut client = connect(&device, 1 << 20);
+    for cookie in 0..4 {
+        client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
+    }
+    while !client.flush_output().unwrap() {}
+    let taken = loop {
+        let snapshot = device.snapshot().unwrap();
+        // What has come in a turn is dispatched at its end.
+        if snapshot.vms[0].outstanding == 4 && snapshot.in_flight > 0 {
+            break snapshot;
+        }
+    };
+    assert_eq!((taken.in_flight, taken.queued, taken.restarts), (1, 3, 1));
+}
+
+#[test]
+fn a_restart_reads_what_came_just_before_it() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (reply, answer) = channel();
+    device.mailbox.leave(Message::Panic);
+    device.mailbox.leave(Message::Snapshot(reply));
+    device.mailbox.wake();
+    // The bound is only for a test that fails.
+    assert_eq!(answer.recv_timeout(Duration::from_secs(60)).unwrap().restarts, 1);
+}
+
+#[test]
+fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
+    let (_file, store) = file(1 << 20);
+    let device = device(None);
+    add(&device, Policy::default(), store, 1 << 20);
+    let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
+    // The helper has answered; before the answer is read, the thread panics.
+    let discard = BlockingResult::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
+        device.mailbox.leave(message);
+    }
+    device.mailbox.wake();
+    let mut client = connect(&device, 1 << 20);
+    assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+}
+
+/// A device, and what comes when it goes down.
+fn watched() -> (Device, std::sync::mpsc::Receiver<()>) {
+    let (sender, receiver) = channel();
+    let went_down = Box::new(move || sender.send(()).unwrap());
+    (Device::start_watched(spec(None), went_down).unwrap(), receiver)
+}
+
+/// The bound is only for a test that fails.
+const LONG: Duration = Duration::from_secs(60);
+
+#[test]
+fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    (0..7).for_each(|_| device.mailbox.leave(Message::Panic));
+    device.mailbox.wake();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+    let seen = device.ask().until(Instant::now() + LONG);
+    assert_eq!((seen.health, seen.restarts, seen.device.as_str()), (Health::Down, 6, "d"));
+    assert!(device.snapshot().is_none());
+    assert_eq!(device.edit(vec![]), Err(EditError::Stopped("d".to_owned())));
+    assert!(device.stop().is_none());
+}
+
+#[test]
+fn a_device_whose_restart_failed_once_was_down_at_once() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.mailbox.leave(Message::RefuseRestarts(2));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!((device.health(), device.snapshot().unwrap().restarts), (Health::Serving, 1));
+    device.mailbox.leave(Message::RefuseRestarts(u32::MAX));
+    device.mailbox.send(Message::Panic).unwrap();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+}
+
+#[test]
+fn a_restart_waited_for_ever_for_a_file_system_that_did_not_answer() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (answers, until) = channel();
+    device.mailbox.leave(Message::HangHelper(until));
+    device.mailbox.send(Message::Panic).unwrap();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    assert_eq!(device.snapshot().unwrap().restarts, 1);
+    drop(answers);
+}
+
+#[test]
+fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    // The second failure is followed by a pause.
+    (0..3).for_each(|_| device.mailbox.leave(Message::Panic));
+    device.mailbox.wake();
+    assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
+    let snapshot = device.snapshot().unwrap();
+    assert_eq!((snapshot.restarts, snapshot.vms.len()), (3, 0));
+}
+
+#[test]
+fn a_thread_that_could_not_say_what_it_served_was_gone_without_a_word() {
+    let (device, went_down) = watched();
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    device.mailbox.send(Message::PanicTwice).unwrap();
+    went_down.recv_timeout(LONG).unwrap();
+    assert_eq!(device.health(), Health::Down);
+}
+
+#[test]
+fn a_thread_that_failed_while_it_drained_was_started_anew() {
+    for ending in [Message::Drain, Message::Stop] {
+        let (device, went_down) = watched();
+        device.mailbox.leave(ending);
+        device.mailbox.leave(Message::Panic);
+        device.mailbox.wake();
+        while !device.is_finished() {
+            thread::yield_now();
+        }
+        assert_eq!(device.health(), Health::Ended);
+        assert!(went_down.try_recv().is_err(), "it has ended because it was told to");
+    }
+}

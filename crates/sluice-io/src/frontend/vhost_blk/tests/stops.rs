@@ -1,0 +1,99 @@
+//! Queues that stop while requests wait.
+
+use super::*;
+
+/// A VM that is held to a request in 100 s is paused at once, and goes on where it stood; beside it another queue of the same
+/// volume loses nothing.
+#[test]
+fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
+    const OTHER: u64 = 0x4000;
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(10));
+    policy.burst = Some(1);
+    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
+    let bench = bench(policy, Store::Null, 1 << 30, 64);
+    let session = bench.open();
+    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
+    let mut beside = bench.start_as(&session, |spec| {
+        spec.index = 1;
+        spec.available = GuestAddress(AVAILABLE + OTHER);
+        spec.used = GuestAddress(USED + OTHER);
+    });
+    for number in 0..4 {
+        let head = guest.request(number, 0, 0, 512);
+        guest.offer(head);
+    }
+    guest.kick();
+    assert_eq!(guest.next_used(), (0, 513));
+    // The fifth request, in the other queue.
+    let head = beside.request(4, 0, 0, 512);
+    let order = std::sync::atomic::Ordering::Release;
+    beside.memory.write_obj(head.to_le(), GuestAddress(AVAILABLE + OTHER + 4)).unwrap();
+    beside.memory.store(1u16.to_le(), GuestAddress(AVAILABLE + OTHER + 2), order).unwrap();
+    beside.kick();
+    while bench.outstanding() < 4 {
+        std::thread::yield_now();
+    }
+    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
+    assert_eq!((next, bench.outstanding()), (1, 1), "three wait in the ring again, one at the gate");
+    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(1), [0u16; 0], "and the log knows of none");
+    assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
+    // The limit is lifted, and the queue starts anew.
+    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+    while beside.memory.load::<u16>(GuestAddress(USED + OTHER + 2), std::sync::atomic::Ordering::Acquire).unwrap() == 0
+    {
+        std::thread::yield_now();
+    }
+    assert_eq!((beside.status(4), bench.faults()), (0, 0));
+    let again = bench.start_as(&session, |spec| {
+        (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES));
+    });
+    guest = Guest { available: guest.available, used: guest.used, ..again };
+    let mut returned: Vec<_> = (1..4).map(|_| guest.next_used()).collect();
+    returned.sort_unstable();
+    assert_eq!(returned, [(3, 513), (6, 513), (9, 513)]);
+    assert!((1..4).all(|number| guest.status(number) == 0));
+    assert_eq!(bench.outstanding(), 0);
+    beside.used = 0;
+}
+
+/// A VM that is held to a request in 1000 s zeroes 3 MiB where the zeroes have to be written. It is paused while the first
+/// part is at the device: the rest goes back into the ring when that part has ended, and is not written first.
+#[test]
+fn a_paused_vm_waited_until_its_zeroes_were_written() {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(1));
+    policy.burst = Some(1);
+    let file = tempfile::NamedTempFile::new().unwrap();
+    file.as_file().set_len(3 << 20).unwrap();
+    let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) }).unwrap());
+    let store = Store::File { source, extents: None };
+    let time = ServiceTime::Fixed(Duration::from_millis(100));
+    let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
+    let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
+    bench.device.mailbox.send(Message::RefuseZeroing(0)).unwrap();
+    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
+    let session = bench.open();
+    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
+    let mut segment = [0; 16];
+    segment[8..12].copy_from_slice(&(6u32 << 10).to_le_bytes());
+    let head = guest.request(0, 13, 0, 16);
+    guest.memory.write_slice(&segment, guest.data(0)).unwrap();
+    guest.offer(head);
+    guest.kick();
+    while bench.outstanding() < 1 {
+        std::thread::yield_now();
+    }
+    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
+    assert_eq!((next, bench.outstanding()), (0, 0));
+    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(0), [0u16; 0], "the log knows of none");
+    // The limit is lifted, and whoever starts the queue again does all of it, once.
+    let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+    let again = bench.start_as(&session, |spec| (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES)));
+    guest = Guest { available: guest.available, used: guest.used, ..again };
+    let (back, _) = guest.next_used();
+    assert_eq!((back, guest.status(0), bench.outstanding(), bench.faults()), (head, 0, 0, 0));
+    assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
+}
