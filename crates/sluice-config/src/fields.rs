@@ -184,7 +184,7 @@ pub static DEVICE: Section = Section {
                 "backend",
                 Kind::Word(&["direct", "null"]),
                 "\"direct\"",
-                "direct: the disk; null: completes immediately and stores nothing, for measurements",
+                "direct: the disk; null: completes immediately and stores nothing, for measurements; reads give zeroes over NBD and leave the guest's memory as it is over vhost-user",
             )
             .default("\"direct\""),
         ],
