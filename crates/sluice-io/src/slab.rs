@@ -90,10 +90,20 @@ pub(crate) struct Slab<I, T> {
 
 #[derive(Debug)]
 struct Entry<T> {
-    /// Of its value, or of the last one that it had.
+    /// [`FREE`] if the entry is not in use.
     generation: u64,
+    /// What is left of the last value, if the entry is free and the value was left for reuse.
     value: Option<T>,
 }
+
+impl<T> Entry<T> {
+    fn is_free(&self) -> bool {
+        self.generation == FREE
+    }
+}
+
+/// The generation of free entries, which no id has.
+const FREE: u64 = u64::MAX;
 
 /// Generations that one slab hands out before it would take those of another: 2^40, at 1,000,000 a second 12 days of one
 /// device thread without a pause; a slab that comes to its end takes the next range.
@@ -111,46 +121,54 @@ impl<I, T> Default for Slab<I, T> {
 }
 
 impl<I: Id, T> Slab<I, T> {
-    pub(crate) fn insert(&mut self, value: T) -> I {
+    /// An entry for a new value.
+    fn take_entry(&mut self) -> (I, &mut Entry<T>) {
         let generation = self.next_generation;
         self.next_generation += 1;
         if self.next_generation.is_multiple_of(RANGE) {
             self.next_generation = next_range();
         }
-        let entry = Entry { generation, value: Some(value) };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.entries[index as usize] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                (self.entries.len() - 1) as u32
-            }
-        };
-        I::new(index, generation)
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(Entry { generation: FREE, value: None });
+            (self.entries.len() - 1) as u32
+        });
+        let entry = &mut self.entries[index as usize];
+        entry.generation = generation;
+        (I::new(index, generation), entry)
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> I {
+        let (id, entry) = self.take_entry();
+        entry.value = Some(value);
+        id
+    }
+
+    /// Adds an entry whose value the caller sets where it is: one that [`Slab::release`] left, or a new one. For large values
+    /// this saves two moves.
+    pub(crate) fn reuse(&mut self, new: impl FnOnce() -> T) -> (I, &mut T) {
+        let (id, entry) = self.take_entry();
+        (id, entry.value.get_or_insert_with(new))
     }
 
     /// # Panics
     /// If the id is stale.
     pub(crate) fn remove(&mut self, id: I) -> T {
-        let value = self.entry(id).value.take().expect("the id was checked");
-        self.free.push(id.index());
-        value
+        self.free_entry(id).value.take().expect("an entry in use has a value")
     }
 
-    /// Drops a value in place, which for large values saves a move.
+    /// Removes an entry, but leaves its value for [`Slab::reuse`]. The caller drops what the value owns.
     ///
     /// # Panics
     /// If the id is stale.
-    pub(crate) fn clear(&mut self, id: I) {
-        self.entry(id).value = None;
-        self.free.push(id.index());
+    pub(crate) fn release(&mut self, id: I) -> &mut T {
+        self.free_entry(id).value.as_mut().expect("an entry in use has a value")
     }
 
-    fn entry(&mut self, id: I) -> &mut Entry<T> {
+    fn free_entry(&mut self, id: I) -> &mut Entry<T> {
         let entry = &mut self.entries[id.index() as usize];
-        assert!(entry.generation == id.generation() && entry.value.is_some(), "an id in use has a value");
+        assert!(entry.generation == id.generation(), "an id in use has a value");
+        entry.generation = FREE;
+        self.free.push(id.index());
         entry
     }
 
@@ -171,12 +189,12 @@ impl<I: Id, T> Slab<I, T> {
     /// If there is none.
     pub(crate) fn id_at(&self, index: u32) -> I {
         let entry = &self.entries[index as usize];
-        assert!(entry.value.is_some(), "an index in use has a value");
+        assert!(!entry.is_free(), "an index in use has a value");
         I::new(index, entry.generation)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (I, &T)> {
-        let entries = self.entries.iter().enumerate();
+        let entries = self.entries.iter().enumerate().filter(|(_, entry)| !entry.is_free());
         entries.filter_map(|(index, entry)| Some((I::new(index as u32, entry.generation), entry.value.as_ref()?)))
     }
 
@@ -185,7 +203,7 @@ impl<I: Id, T> Slab<I, T> {
     }
 
     pub(crate) fn values_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().filter_map(|entry| entry.value.as_mut())
+        self.entries.iter_mut().filter(|entry| !entry.is_free()).filter_map(|entry| entry.value.as_mut())
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -235,8 +253,24 @@ mod tests {
     fn a_stale_id_is_not_removed_twice() {
         let mut slab: Slab<VmId, u8> = Slab::default();
         let id = slab.insert(1);
-        slab.clear(id);
+        slab.remove(id);
         slab.insert(2);
         slab.remove(id);
+    }
+
+    #[test]
+    fn a_released_value_is_reached_by_nobody_until_its_entry_is_used_again() {
+        let mut slab: Slab<VmId, u8> = Slab::default();
+        let (first, value) = slab.reuse(|| 0);
+        assert_eq!(std::mem::replace(value, 7), 0);
+        *slab.release(first) += 1;
+        assert_eq!(slab.get(first), None);
+        assert_eq!(slab.get_mut(first), None);
+        assert_eq!((slab.len(), slab.iter().count()), (0, 0));
+        assert_eq!(slab.values_mut().count(), 0);
+        let (second, value) = slab.reuse(|| 0);
+        assert_eq!((*value, second.index()), (8, first.index()));
+        assert_eq!(slab.get(first), None);
+        assert_eq!((slab.remove(second), slab.is_empty()), (8, true));
     }
 }

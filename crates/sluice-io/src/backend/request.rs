@@ -53,14 +53,24 @@ pub(crate) struct IoRequest {
     pub(crate) refused: bool,
 }
 
+/// What is known of a request when it enters the table.
+pub(crate) struct Opening {
+    pub(crate) client: ClientRef,
+    pub(crate) cookie: u64,
+    pub(crate) volume: VolumeKey,
+    /// See [`IoRequest::held`] and [`IoRequest::buffered`].
+    pub(crate) held: u64,
+    pub(crate) buffered: u64,
+}
+
 impl IoRequest {
-    /// A request of which only the sender is known.
-    pub(crate) fn of(client: ClientRef, cookie: u64, volume: VolumeKey) -> Self {
+    /// A request that asks for nothing yet.
+    pub(crate) fn new(opening: &Opening, position: u32, room: Room) -> Self {
         IoRequest {
-            client,
-            cookie,
-            volume,
-            position: 0,
+            client: opening.client,
+            cookie: opening.cookie,
+            volume: opening.volume,
+            position,
             kind: None,
             offset: 0,
             length: 0,
@@ -68,19 +78,26 @@ impl IoRequest {
             no_hole: false,
             fast: false,
             buffer: None,
-            room: Room::Clients,
+            room,
             direct: false,
             guest: None,
             errno: 0,
             abandoned: false,
             in_flight: 0,
             question: None,
-            held: 0,
-            buffered: 0,
+            held: opening.held,
+            buffered: opening.buffered,
             done: 0,
             part: 0,
             refused: false,
         }
+    }
+
+    /// Drops what it owns.
+    pub(crate) fn release(&mut self) -> Option<Buffer> {
+        self.guest = None;
+        self.question = None;
+        self.buffer.take()
     }
 
     /// Nothing is done of it; it ends with `errno` when the gate lets it through.

@@ -19,7 +19,7 @@ use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
 use crate::backend::buffer::Room;
 use crate::backend::disk::Backend;
 use crate::backend::jobs::{BlockingJob, BlockingResult};
-use crate::backend::request::{IoRequest, RequestList};
+use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::device::spec::SchedulerSpec;
@@ -113,19 +113,21 @@ impl Core {
 
     // ---- Requests ----
 
-    /// Enters a request into the table, the list of its client and the accounts of its VM's window.
-    pub(crate) fn open(&mut self, list: &mut RequestList, mut io: IoRequest) -> IoId {
-        io.position = list.next_position();
-        let volume = &mut self.backend.volumes[io.volume];
+    /// Enters a request into the table, the list of its client and the accounts of its VM's window. The frontend sets what
+    /// it asks for where it is, because moving a request costs as much as its way through the gate.
+    pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
+        let volume = &mut self.backend.volumes[opening.volume];
         let vm = &mut self.vms[volume.vm];
-        volume.outstanding.add(io.held);
-        vm.outstanding.add(io.held);
-        vm.memory.add(io.buffered);
+        volume.outstanding.add(opening.held);
+        vm.outstanding.add(opening.held);
+        vm.memory.add(opening.buffered);
         // A VM that holds little finds memory although its neighbours have taken what there was.
-        io.room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
-        let id = self.backend.ios.insert(io);
+        let room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let position = list.next_position();
+        let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
+        *io = IoRequest::new(opening, position, room);
         list.push(id);
-        id
+        (id, io)
     }
 
     /// A request is complete: it arrives at the gate, or the next part of it does. So do questions about a volume, and
@@ -183,18 +185,20 @@ impl Core {
 
     /// A request leaves: its buffer and its place in the window are free again.
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
-        let io = &mut self.backend.ios[id];
+        let io = self.backend.ios.release(id);
         let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
-        if let Some(buffer) = io.buffer.take() {
+        if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
         }
-        self.backend.ios.clear(id);
         let volume = &mut self.backend.volumes[volume];
         volume.outstanding.remove(held);
-        let vm = volume.vm;
-        self.vms[vm].outstanding.remove(held);
-        self.vms[vm].memory.remove(buffered);
-        self.schedule_resume(vm);
+        let id = volume.vm;
+        let vm = &mut self.vms[id];
+        vm.outstanding.remove(held);
+        vm.memory.remove(buffered);
+        if !vm.waiting.is_empty() {
+            self.schedule_resume(id);
+        }
         if let Some(moved) = list.remove(position) {
             self.backend.ios[moved].position = position;
         }
@@ -236,14 +240,17 @@ impl Core {
                 self.volumes_to_admit.push_back(key);
             }
         }
-        if op.kind == Kind::Write && is_done && self.backend.volumes[key].wrote(now, offset, op.length) {
+        let leaving = volume.leaving;
+        if op.kind == Kind::Write && is_done && volume.wrote(now, offset, op.length) {
             self.backend.remap_extents(key);
         }
         let mut finished = std::mem::take(&mut self.finished);
         self.backend.tell(&mut self.gate, now, slot, (op.errno == 0, op.part_of), &mut finished);
         finished.drain(..).for_each(|over| self.on_gate_completion(now, over));
         self.finished = finished;
-        self.remove_left_volume(key);
+        if leaving {
+            self.remove_left_volume(key);
+        }
     }
 
     /// The gate has completed what it had of a request. The rest of a request for zeroes arrives next. A request that was

@@ -5,13 +5,19 @@
 //! volatile loads, each word once, and looked at in our own memory. `cargo xtask tidy` keeps other reads out of the folders
 //! that deal with guests.
 
-/// Reads `N` bytes of shared memory: a descriptor or a header, which lie at a multiple of eight but for odd guests.
+/// Reads `N` bytes of shared memory: a descriptor or a header, which lie at a multiple of eight but for odd guests, or an
+/// index.
 ///
 /// # Safety
 /// As many bytes from `place` on are mapped for reading.
 #[inline(always)]
 pub(crate) unsafe fn read<const N: usize>(place: *const u8) -> [u8; N] {
     let mut bytes = [0; N];
+    if N == 2 && place.addr().is_multiple_of(2) {
+        // SAFETY: the caller's promise, and the address is even.
+        bytes.copy_from_slice(&unsafe { place.cast::<u16>().read_volatile() }.to_ne_bytes());
+        return bytes;
+    }
     if !N.is_multiple_of(8) || !place.addr().is_multiple_of(8) {
         // SAFETY: the caller's promise; the array is our own.
         unsafe { copy_to(place, &mut bytes) };

@@ -7,10 +7,10 @@
 
 use libc::iovec;
 use virtio_queue::desc::split::Descriptor;
-use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend, VolatileSlice};
+use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend};
 
-use crate::vhost_user::memory::Memory;
 use crate::vhost_user::shared;
+use crate::virtio::data::MemoryTable;
 
 /// Pieces that the kernel takes in one operation.
 const PIECES_MAX: usize = 1024;
@@ -70,9 +70,9 @@ pub(crate) struct DescriptorTable {
 
 impl DescriptorTable {
     /// The table of `entries` descriptors at `address`; `None`: it does not lie in one piece of the memory.
-    pub(crate) fn find(memory: &Memory, address: GuestAddress, entries: u16) -> Option<Self> {
-        let bytes = memory.get_slice(address, usize::from(entries) * DESCRIPTOR_LEN).ok()?;
-        Some(DescriptorTable { start: place(&bytes), entries })
+    pub(crate) fn find(memory: &MemoryTable, address: GuestAddress, entries: u16) -> Option<Self> {
+        let start = memory.find(address, usize::from(entries) * DESCRIPTOR_LEN)?;
+        Some(DescriptorTable { start, entries })
     }
 
     fn read(&self, index: u16) -> Result<Descriptor, Malformed> {
@@ -88,10 +88,6 @@ impl DescriptorTable {
     }
 }
 
-fn place(slice: &VolatileSlice<'_>) -> *mut u8 {
-    slice.ptr_guard_mut().as_ptr()
-}
-
 /// What a chain consists of; kept for its memory.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
@@ -102,7 +98,7 @@ pub(crate) struct Chain {
 
 impl Chain {
     /// Follows the chain that begins at `head`.
-    pub(crate) fn follow(&mut self, memory: &Memory, table: &DescriptorTable, head: u16) -> Result<(), Malformed> {
+    pub(crate) fn follow(&mut self, memory: &MemoryTable, table: &DescriptorTable, head: u16) -> Result<(), Malformed> {
         self.readable.clear();
         self.writable.clear();
         self.descriptors = 0;
@@ -120,7 +116,7 @@ impl Chain {
         }
     }
 
-    fn follow_indirect(&mut self, memory: &Memory, outer: &Descriptor) -> Result<(), Malformed> {
+    fn follow_indirect(&mut self, memory: &MemoryTable, outer: &Descriptor) -> Result<(), Malformed> {
         let entries = outer.len() as usize / DESCRIPTOR_LEN;
         let is_sound =
             (outer.len() as usize).is_multiple_of(DESCRIPTOR_LEN) && entries > 0 && entries <= usize::from(u16::MAX);
@@ -142,7 +138,7 @@ impl Chain {
         }
     }
 
-    fn add(&mut self, memory: &Memory, descriptor: &Descriptor, longest: u16) -> Result<(), Malformed> {
+    fn add(&mut self, memory: &MemoryTable, descriptor: &Descriptor, longest: u16) -> Result<(), Malformed> {
         self.descriptors += 1;
         if self.descriptors > longest {
             return Err(Malformed::Length);
@@ -156,13 +152,13 @@ impl Chain {
         if len == 0 {
             return Ok(());
         }
-        if let Ok(slice) = memory.get_slice(descriptor.addr(), len) {
-            pieces.push(Piece::new(place(&slice), len));
+        if let Some(place) = memory.find(descriptor.addr(), len) {
+            pieces.push(Piece::new(place, len));
         } else {
             // Over the border of two regions of the table.
             for slice in memory.get_slices(descriptor.addr(), len) {
                 let slice = slice.map_err(|_| Malformed::Address)?;
-                pieces.push(Piece::new(place(&slice), slice.len()));
+                pieces.push(Piece::new(slice.ptr_guard_mut().as_ptr(), slice.len()));
             }
         }
         if pieces.len() > PIECES_MAX { Err(Malformed::Pieces) } else { Ok(()) }

@@ -5,21 +5,58 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use libc::iovec;
+use vm_memory::{GuestAddress, GuestMemoryBackend as _, GuestMemoryRegion as _, MemoryRegionAddress};
 
 use crate::limits::reserve;
-use crate::vhost_user::memory::Memory;
+use crate::vhost_user::memory::{GuestRegion, Memory};
 use crate::vhost_user::shared;
 use crate::virtio::chain::Piece;
 
-/// The memory table of a queue on its device thread. Each request holds it and it is counted without atomic operations there:
-/// one would wait until everything that was written before has reached the caches, which guests share.
-pub(crate) struct MemoryTable(pub(crate) Arc<Memory>);
+/// The memory table of a queue on its device thread. Each request holds it, and its `Rc` is counted without atomic
+/// operations: one would wait until everything that was written before has reached the caches, which guests share.
+pub(crate) struct MemoryTable {
+    memory: Arc<Memory>,
+    /// The regions in order of their addresses. A request looks up four addresses and more, and through `memory` each would
+    /// load from four places.
+    regions: Vec<HostRegion>,
+}
+
+/// Where a region is.
+struct HostRegion {
+    /// Address in the guest.
+    guest: u64,
+    /// In bytes.
+    len: u64,
+    /// Address here.
+    host: *mut u8,
+}
+
+impl MemoryTable {
+    pub(crate) fn new(memory: Arc<Memory>) -> Self {
+        let region = |region: &GuestRegion| {
+            let all = region.get_slice(MemoryRegionAddress(0), region.len() as usize).expect("a region has its length");
+            HostRegion { guest: region.start_addr().0, len: region.len(), host: all.ptr_guard_mut().as_ptr() }
+        };
+        let regions = memory.iter().map(region).collect();
+        MemoryTable { memory, regions }
+    }
+
+    /// Where `len` bytes at an address of the guest are; `None` if they are not all in one region. The pointer is valid for
+    /// as long as the table is.
+    pub(crate) fn find(&self, address: GuestAddress, len: usize) -> Option<*mut u8> {
+        let behind = self.regions.partition_point(|region| region.guest <= address.0);
+        let region = self.regions.get(behind.checked_sub(1)?)?;
+        let offset = address.0 - region.guest;
+        let left = region.len.checked_sub(offset)?;
+        (len as u64 <= left).then(|| region.host.wrapping_add(offset as usize))
+    }
+}
 
 impl Deref for MemoryTable {
     type Target = Memory;
 
     fn deref(&self) -> &Memory {
-        &self.0
+        &self.memory
     }
 }
 
@@ -109,14 +146,6 @@ impl GuestData {
         }
     }
 
-    /// Zeroes for the guest.
-    pub(crate) fn clear(&self) {
-        for piece in self.pieces() {
-            // SAFETY: the piece lies in guest memory, which is mapped while this lives; as above for what the guest writes.
-            unsafe { piece.place().write_bytes(0, piece.len()) };
-        }
-    }
-
     /// Copies from the guest, behind the first `skip` bytes, as many as there is room for.
     pub(crate) fn copy_to(&self, skip: u32, mut room: &mut [u8]) {
         let mut skip = skip as usize;
@@ -130,5 +159,29 @@ impl GuestData {
             unsafe { shared::copy_to(piece.place(), part) };
             room = rest;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vm_memory::GuestMemoryBackend as _;
+
+    use super::*;
+    use crate::vhost_user::memory::unshared;
+
+    #[test]
+    fn an_address_is_found_in_its_region_and_nowhere_else() {
+        let regions = [(GuestAddress(0x1000), 0x1000), (GuestAddress(0x2000), 0x3000), (GuestAddress(0x9000), 0x1000)];
+        let memory = Arc::new(unshared(&regions).unwrap());
+        let table = MemoryTable::new(Arc::clone(&memory));
+        for (address, len) in [(0x1000, 0x1000), (0x1fff, 1), (0x2000, 1), (0x4ffe, 2), (0x9000, 0x1000), (0x9800, 0)] {
+            let known = memory.get_slice(GuestAddress(address), len).unwrap().ptr_guard_mut().as_ptr();
+            assert_eq!(table.find(GuestAddress(address), len), Some(known), "{len} at {address:#x}");
+        }
+        let outside = [(0, 1), (0xfff, 2), (0x1fff, 2), (0x5000, 1), (0x9fff, 2), (0xa000, 1), (u64::MAX, 1)];
+        for (address, len) in outside {
+            assert_eq!(table.find(GuestAddress(address), len), None, "{len} at {address:#x}");
+        }
+        assert_eq!(table.find(GuestAddress(0x9000), usize::MAX), None);
     }
 }

@@ -8,15 +8,17 @@ use std::sync::atomic::Ordering;
 
 use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
-use vm_memory::{Bytes as _, GuestAddress, GuestMemoryBackend as _};
+use vm_memory::GuestAddress;
 
 use crate::backend::request::RequestList;
 use crate::device::vm::Intake;
 use crate::slab::ids;
 use crate::vhost_user::memory::Memory;
+use crate::vhost_user::shared;
 use crate::virtio::chain::DescriptorTable;
 use crate::virtio::data::MemoryTable;
 use crate::virtio::inflight::QueueLog;
+use crate::virtio::used_ring::{BATCH_MAX, UsedPlace, UsedRing};
 
 ids! {
     /// A session of a VMM.
@@ -144,7 +146,10 @@ pub(crate) struct VirtQueue {
     /// processor, so it is read once for all that it covers.
     filled: u16,
     pub(crate) memory: Rc<MemoryTable>,
-    pub(crate) table: DescriptorTable,
+    rings: Rings,
+    used: UsedRing,
+    /// The heads of chains that were returned and that the guest cannot see yet.
+    returned: Vec<u16>,
     pub(crate) kick: OwnedFd,
     /// Where the count of kicks is read to.
     pub(crate) kicks: Box<u64>,
@@ -181,11 +186,11 @@ impl VirtQueue {
         queue.try_set_used_ring_address(spec.used).ok()?;
         queue.set_event_idx(spec.event_index);
         queue.set_ready(true);
-        let table = find_rings(&queue, &memory)?;
-        let used = queue.used_idx(&*memory, Ordering::Acquire).ok()?.0;
+        let memory = Rc::new(MemoryTable::new(memory));
+        let rings = Rings::find(&queue, &memory)?;
+        let used = queue.used_idx(&**memory, Ordering::Acquire).ok()?.0;
         let mut log = spec.log;
         let recovered: VecDeque<u16> = log.as_mut().map(|log| log.recover(used)).unwrap_or_default().into();
-        queue.set_next_used(used);
         queue.set_next_avail(match log {
             Some(_) => used.wrapping_add(recovered.len() as u16),
             None => spec.next_available,
@@ -195,8 +200,10 @@ impl VirtQueue {
             index: spec.index,
             filled: queue.next_avail(),
             queue,
-            memory: Rc::new(MemoryTable(memory)),
-            table,
+            memory,
+            rings,
+            used: UsedRing::new(spec.size, spec.event_index, used),
+            returned: Vec::with_capacity(BATCH_MAX.into()),
             kick: spec.kick,
             kicks: Box::new(0),
             listening: false,
@@ -230,9 +237,15 @@ impl VirtQueue {
 
     /// Goes on in another memory table; `false`: its rings do not lie in it.
     pub(crate) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
-        let Some(table) = find_rings(&self.queue, &memory) else { return false };
-        (self.table, self.memory) = (table, Rc::new(MemoryTable(memory)));
+        let memory = Rc::new(MemoryTable::new(memory));
+        self.publish();
+        let Some(rings) = Rings::find(&self.queue, &memory) else { return false };
+        (self.rings, self.memory) = (rings, memory);
         true
+    }
+
+    pub(crate) fn descriptors(&self) -> &DescriptorTable {
+        &self.rings.descriptors
     }
 
     /// Whether requests are taken from it.
@@ -273,10 +286,9 @@ impl VirtQueue {
         }
         let next = self.queue.next_avail();
         // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
-        let place = self.queue.avail_ring() + 4 + 2 * u64::from(next % self.queue.size());
-        let head: u16 =
-            self.memory.load(GuestAddress(place), Ordering::Relaxed).map_err(virtio_queue::Error::GuestMemory)?;
-        let head = u16::from_le(head);
+        let place = self.rings.available.wrapping_add(4 + 2 * usize::from(next % self.queue.size()));
+        // SAFETY: the entry lies in the available ring, which lies in the memory table.
+        let head = u16::from_le_bytes(unsafe { shared::read(place) });
         self.queue.set_next_avail(next.wrapping_add(1));
         if head < self.queue.size()
             && let Some(log) = &mut self.log
@@ -304,24 +316,42 @@ impl VirtQueue {
         }
     }
 
-    /// Returns a request to the guest, with how many bytes were written for it.
-    pub(crate) fn give_back(&mut self, head: u16, written: u32) -> Result<(), virtio_queue::Error> {
+    /// Returns a request to the guest, with how many bytes were written for it. The guest can see it after
+    /// [`VirtQueue::publish`] at the latest.
+    pub(crate) fn give_back(&mut self, head: u16, written: u32) {
         if let Some(log) = &mut self.log {
             log.returning(head);
+            self.returned.push(head);
         }
-        self.queue.add_used(&**self.memory, head, written)?;
-        if let Some(log) = &mut self.log {
-            log.returned(head, self.queue.next_used());
-        }
+        // SAFETY: the ring lies in the memory table of the queue.
+        unsafe { self.used.put(self.rings.used, head, written) };
         self.signal = self.signal.max(Signal::IfWanted);
-        Ok(())
+        if self.used.unpublished() >= BATCH_MAX {
+            self.publish();
+        }
+    }
+
+    /// Lets the guest see all requests that were returned.
+    pub(crate) fn publish(&mut self) {
+        if self.used.unpublished() == 0 || self.state.is_closed() {
+            return;
+        }
+        // SAFETY: as in `give_back`.
+        unsafe { self.used.publish(self.rings.used) };
+        if let Some(log) = &mut self.log {
+            self.returned.drain(..).for_each(|head| log.returned(head, self.used.next()));
+        }
     }
 
     /// Whether the guest is to be interrupted for what was returned since this was called last.
     pub(crate) fn take_signal(&mut self) -> bool {
         match std::mem::replace(&mut self.signal, Signal::No) {
             Signal::No => false,
-            signal => self.queue.needs_notification(&**self.memory).unwrap_or(true) || signal == Signal::Always,
+            signal => {
+                // SAFETY: as in `give_back`.
+                let wanted = unsafe { self.used.wants_interrupt(self.rings.used) };
+                wanted || signal == Signal::Always
+            }
         }
     }
 
@@ -345,13 +375,24 @@ impl VirtQueue {
     }
 }
 
-/// The descriptor table, if it and both rings lie in the memory, each in one piece.
-fn find_rings(queue: &Queue, memory: &Memory) -> Option<DescriptorTable> {
-    let entries = usize::from(queue.size());
-    let lies = |address: u64, len: usize| memory.get_slice(GuestAddress(address), len).is_ok();
-    let rings = lies(queue.avail_ring(), 6 + 2 * entries) && lies(queue.used_ring(), 6 + 8 * entries);
-    if !rings || !queue.is_valid(memory) {
-        return None;
+/// Where the parts of a queue that are read for each request are, for as long as its memory table is.
+struct Rings {
+    descriptors: DescriptorTable,
+    available: *const u8,
+    used: UsedPlace,
+}
+
+impl Rings {
+    /// `None`: the descriptor table or a ring does not lie in one region of the memory, or is not aligned there.
+    fn find(queue: &Queue, memory: &MemoryTable) -> Option<Self> {
+        let entries = usize::from(queue.size());
+        let available = memory.find(GuestAddress(queue.avail_ring()), 6 + 2 * entries)?;
+        let used = memory.find(GuestAddress(queue.used_ring()), 6 + 8 * entries)?;
+        let used = UsedPlace::new(used, available.wrapping_add(4 + 2 * entries))?;
+        if !queue.is_valid(&**memory) {
+            return None;
+        }
+        let descriptors = DescriptorTable::find(memory, GuestAddress(queue.desc_table()), queue.size())?;
+        Some(Rings { descriptors, available, used })
     }
-    DescriptorTable::find(memory, GuestAddress(queue.desc_table()), queue.size())
 }

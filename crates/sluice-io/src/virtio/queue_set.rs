@@ -301,19 +301,20 @@ impl QueueSet {
     }
 
     /// Returns a request to the guest, with how many bytes were written for it.
-    pub(crate) fn give_back(&mut self, consumer: &mut impl Consumer, id: QueueId, head: u16, written: u32) {
-        let returned = self.queues[id].give_back(head, written);
-        self.irq_pending.push(id);
-        if returned.is_err() {
-            self.break_queue(consumer, id, "its used ring cannot be written");
+    pub(crate) fn give_back(&mut self, id: QueueId, head: u16, written: u32) {
+        let queue = &mut self.queues[id];
+        if queue.signal == Signal::No {
+            self.irq_pending.push(id);
         }
+        queue.give_back(head, written);
     }
 
-    /// Interrupts the guests to whom something was returned in this iteration, as far as they want it.
+    /// Lets guests see what was returned to them in this iteration, and interrupts them as far as they want it.
     pub(crate) fn signal_guests(&mut self, ring: &mut Ring) {
         let mut irq_pending = std::mem::take(&mut self.irq_pending);
         for id in irq_pending.drain(..) {
             let Some(queue) = self.queues.get_mut(id) else { continue };
+            queue.publish();
             if queue.state.is_closed() || !queue.take_signal() {
                 continue;
             }

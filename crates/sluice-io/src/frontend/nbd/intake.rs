@@ -8,7 +8,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::request::{IoRequest, Question};
+use crate::backend::request::{Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::{Core, DataIn};
@@ -136,10 +136,10 @@ impl Nbd {
         let errno = refusal.errno.to_wire() as i32;
         let client = self.client(id);
         let connection = &mut self.connections[id];
-        let request = IoRequest::of(client, cookie, connection.volume);
         let length = refusal.payload_to_skip;
-        let request = IoRequest { errno, length, held: length.into(), ..request };
-        let io = core.open(&mut connection.requests, request);
+        let opening = Opening { client, cookie, volume: connection.volume, held: length.into(), buffered: 0 };
+        let (io, request) = core.open(&mut connection.requests, &opening);
+        (request.errno, request.length) = (errno, length);
         core.count_refused(connection.volume);
         match length {
             0 => core.arrive(now, io),
@@ -149,38 +149,44 @@ impl Nbd {
     }
 
     fn take_operation(&mut self, core: &mut Core, now: Instant, id: ConnectionId, cookie: u64, operation: Operation) {
-        let io = IoRequest::of(self.client(id), cookie, self.connections[id].volume);
-        let is_null = core.backend.volumes[self.connections[id].volume].is_null();
-        let io = match operation {
+        let client = self.client(id);
+        let connection = &mut self.connections[id];
+        let volume = connection.volume;
+        let (held, buffered) = match operation {
+            Operation::Read { len, .. } if core.backend.volumes[volume].is_null() => (len, 0),
+            Operation::Read { len, .. } | Operation::Write { len, .. } => (len, len),
+            _ => (0, 0),
+        };
+        let opening = Opening { client, cookie, volume, held: held.into(), buffered: buffered.into() };
+        let (io, request) = core.open(&mut connection.requests, &opening);
+        match operation {
             Operation::Read { offset, len } => {
-                let kind = Some(Kind::Read);
-                let buffered = if is_null { 0 } else { len.into() };
-                IoRequest { kind, offset, length: len, held: len.into(), buffered, ..io }
+                (request.kind, request.offset, request.length) = (Some(Kind::Read), offset, len);
             }
             Operation::Write { offset, len, fua } => {
-                let kind = Some(Kind::Write);
-                IoRequest { kind, offset, length: len, forced: fua, held: len.into(), buffered: len.into(), ..io }
+                (request.kind, request.offset, request.length) = (Some(Kind::Write), offset, len);
+                request.forced = fua;
             }
-            Operation::Flush => IoRequest { kind: Some(Kind::Flush), ..io },
+            Operation::Flush => request.kind = Some(Kind::Flush),
             Operation::Trim { offset, len, fua } => {
-                IoRequest { kind: Some(Kind::Discard), offset, length: len, forced: fua, ..io }
+                (request.kind, request.offset, request.length) = (Some(Kind::Discard), offset, len);
+                request.forced = fua;
             }
             Operation::WriteZeroes { offset, len, fua, no_hole, fast } => {
-                IoRequest { kind: Some(Kind::WriteZeroes), offset, length: len, forced: fua, no_hole, fast, ..io }
+                (request.kind, request.offset, request.length) = (Some(Kind::WriteZeroes), offset, len);
+                (request.forced, request.no_hole, request.fast) = (fua, no_hole, fast);
             }
             Operation::BlockStatus { offset, len, req_one } => {
                 let spans_max = if req_one { 1 } else { usize::MAX };
-                let question = Some(Box::new(Question { spans_max, answer: Vec::new() }));
-                IoRequest { offset, length: len, question, ..io }
+                (request.offset, request.length) = (offset, len);
+                request.question = Some(Box::new(Question { spans_max, answer: Vec::new() }));
             }
             Operation::Disconnect => unreachable!("dealt with by the caller"),
-        };
-        let (kind, length) = (io.kind, io.length as usize);
-        let connection = &mut self.connections[id];
-        let io = core.open(&mut connection.requests, io);
-        if kind != Some(Kind::Write) {
+        }
+        if request.kind != Some(Kind::Write) {
             return core.arrive(now, io);
         }
+        let length = request.length as usize;
         let state = &mut core.backend.ios[io];
         state.buffer = core.backend.pool.take(length, state.room);
         connection.expect = match state.buffer {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::request::IoRequest;
+use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
@@ -51,7 +51,7 @@ impl Consumer for Blk<'_> {
         let session = &self.sessions[queue.session];
         let volume = session.volume;
         let memory = Rc::clone(&queue.memory);
-        chain.follow(&memory, &queue.table, taken.head)?;
+        chain.follow(&memory, queue.descriptors(), taken.head)?;
         let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].export)?;
         let (kind, offset, length, no_hole, errno) = match asked {
             Ok(Asked::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
@@ -74,21 +74,21 @@ impl Consumer for Blk<'_> {
         if errno != 0 {
             self.core.count_refused(volume);
         }
-        let io = IoRequest {
-            kind,
-            offset,
-            length,
-            no_hole,
-            forced: !session.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None),
+        let opening = Opening {
+            client: ClientRef::new(self.number, id),
+            cookie: taken.pack(),
+            volume,
             held: if matches!(kind, Some(Kind::Read | Kind::Write)) { u64::from(length) } else { 0 },
-            guest: Some(guest),
-            errno,
-            ..IoRequest::of(ClientRef::new(self.number, id), taken.pack(), volume)
+            buffered: 0,
         };
-        let io = self.core.open(&mut queue.requests, io);
+        let forced = !session.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None);
+        let (id, io) = self.core.open(&mut queue.requests, &opening);
+        (io.kind, io.offset, io.length) = (kind, offset, length);
+        (io.no_hole, io.forced, io.errno) = (no_hole, forced, errno);
+        io.guest = Some(guest);
         match has_memory {
-            true => self.core.arrive(now, io),
-            false => self.core.refuse(now, io, libc::ENOMEM),
+            true => self.core.arrive(now, id),
+            false => self.core.refuse(now, id, libc::ENOMEM),
         }
         Ok(())
     }

@@ -21,10 +21,9 @@ impl VhostBlk {
         let mut written = 1;
         if io.errno == 0 && matches!(io.kind, Some(Kind::Read) | None) {
             written += io.length;
-            match (&mut io.buffer, io.kind) {
-                (Some(buffer), _) => guest.fill(buffer.bytes_mut(io.length as usize)),
-                (None, Some(_)) if core.backend.volumes[io.volume].is_null() => guest.clear(),
-                (None, _) => {}
+            // What went straight to the guest is there. A null volume leaves the guest's memory as it is.
+            if let Some(buffer) = &mut io.buffer {
+                guest.fill(buffer.bytes_mut(io.length as usize));
             }
         }
         guest.set_status(match io.errno {
@@ -33,8 +32,7 @@ impl VhostBlk {
             _ => Status::IoError as u8,
         });
         let Taken { head, .. } = Taken::unpack(io.cookie);
-        let (queues, mut consumer) = self.parts(core);
-        queues.give_back(&mut consumer, queue, head, written);
+        self.queues.give_back(queue, head, written);
         self.free(core, queue, id);
     }
 
