@@ -18,7 +18,7 @@ pub fn device() -> Device {
     let vm = "vm".to_owned();
     let window = Window { requests: 8, bytes: 1 << 20 };
     let (policy, store, generation) = (Policy::default(), Store::Null, VolumeGeneration::default());
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, export: export() });
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, info: export().info });
     let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
     device.edit(edits).expect("the first VM fits");
     device

@@ -147,7 +147,7 @@ fuzz_target!(|data: &[u8]| {
     let device = &bench().device;
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let generation = VolumeGeneration::default();
-    let kind = Blk { export: export(), queues: 2 };
+    let kind = Blk { info: export().info, queues: 2 };
     let entry = Entry { kind, vm, volume, generation, device: device.handle() };
     let (_entry, offered) = watch::channel(Some(entry));
     let descriptors = Descriptors::new(data);

@@ -102,7 +102,7 @@ pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<
     };
     let mut input = Input { buffer: vec![0; INPUT_LEN], start: 0, end: 0, skip: 0 };
     let mut replies = Replies { heads: Vec::new(), reads: Vec::new() };
-    let canned = vec![CANNED_FILL; export.block_maximum as usize];
+    let canned = vec![CANNED_FILL; export.info.block_maximum as usize];
     loop {
         let more = answer(&mut input, &mut replies, export, &negotiated).map_err(CannedError::Wire)?;
         replies.send(&mut stream, &canned).map_err(CannedError::Io)?;
@@ -219,7 +219,7 @@ fn answer(
             return Ok(More::Needed);
         };
         let header = RequestHeader::parse(bytes)?;
-        match check(&header, export, negotiated) {
+        match check(&header, &export.info, negotiated) {
             Ok(Operation::Disconnect) => return Ok(More::Finished),
             Ok(operation) => {
                 if let Operation::Write { len, .. } = operation {

@@ -506,7 +506,7 @@ impl Client {
         };
         let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
         if let Some(Entry { export, vm, volume, generation, device }) = chosen {
-            device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit });
+            device.enter(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, permit });
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::thread::{self, JoinHandle};
 
 use super::*;
 use crate::canned::{self, CANNED_FILL, CannedError, CannedServer};
-use sluice_io::nbd::export::Export;
+use sluice_io::nbd::export::{Export, transmission_flags};
 use sluice_io::nbd::wire::{allocation, simple_reply};
 
 type Served = JoinHandle<Result<(), CannedError>>;
@@ -48,7 +48,7 @@ fn the_handshake_reports_the_properties_of_the_export() {
         let (client, served) = pair(export(), &options);
         assert_eq!(client.size_bytes(), 1 << 20);
         assert_eq!(client.structured_replies(), options.structured_replies);
-        assert_eq!(client.transmission_flags(), export().transmission_flags(options.structured_replies));
+        assert_eq!(client.transmission_flags(), transmission_flags(&export().info, options.structured_replies));
         assert_eq!(client.block_sizes(), Some([512, 4096, 1 << 20]));
         let selected = options.structured_replies && options.base_allocation;
         assert_eq!(client.base_allocation().is_some(), selected);
@@ -259,7 +259,8 @@ fn a_closed_connection_is_reported() {
 
 #[test]
 fn a_request_after_a_refused_write_succeeds() {
-    let export = Export { read_only: true, ..export() };
+    let mut export = export();
+    export.info.read_only = true;
     let (mut client, served) = pair(export, &ClientOptions::default());
     client.submit(1, Command::Write { offset: 0, data: &[0x25; 8192], fua: false }).expect("room");
     client.submit(2, Command::Read { offset: 0, len: 512 }).expect("room");

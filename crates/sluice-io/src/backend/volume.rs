@@ -7,10 +7,9 @@ use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileIndex, Files};
-use crate::nbd::export::Export;
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::{Capabilities, ExtentMap, Loss, Source};
-use crate::volume::{Store, VolumeGeneration, VolumeSpec};
+use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
 
 /// A volume whose blocks moved is mapped anew at most this often.
 const REMAP_EVERY: Duration = Duration::from_secs(5);
@@ -55,7 +54,7 @@ pub(crate) struct Volume {
     pub(crate) vm_name: String,
     pub(crate) id: VolumeId,
     pub(crate) policy: Policy,
-    pub(crate) export: Export,
+    pub(crate) info: VolumeInfo,
     pub(crate) store: VolumeStore,
     /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
     pub(crate) clients: u32,
@@ -104,8 +103,8 @@ impl Volume {
                 Store::File { source: Arc::clone(source), extents: extents.clone() }
             }
         };
-        let (name, export) = (self.name.clone(), self.export.clone());
-        VolumeSpec { name, generation: self.generation, policy: self.policy, store, export }
+        let (name, info) = (self.name.clone(), self.info.clone());
+        VolumeSpec { name, generation: self.generation, policy: self.policy, store, info }
     }
 
     /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
@@ -125,7 +124,7 @@ impl Volume {
         let has_range = kind != Kind::Flush;
         let changes = matches!(kind, Kind::Write | Kind::Discard | Kind::WriteZeroes);
         let end = io.offset.saturating_add(u64::from(io.length));
-        if has_range && end > self.export.size_bytes || changes && self.export.read_only {
+        if has_range && end > self.info.size_bytes || changes && self.info.read_only {
             io.refuse(libc::EIO);
         } else if io.fast && self.zeroing(io.no_hole).1 == Kind::Write {
             io.refuse(libc::EOPNOTSUPP);

@@ -7,9 +7,8 @@ use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, Window};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
-use crate::nbd::export::Export;
 use crate::slab::{VmId, VolumeKey};
-use crate::volume::{Store, VolumeSpec};
+use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
 /// Applies changes in order; stops at the first that cannot be made.
 pub(crate) fn apply(
@@ -75,9 +74,9 @@ impl Editor<'_> {
             Edit::SetPolicies { vm, policy, window, volumes } => self.set_policies(&vm, (policy, window), volumes),
             Edit::RemoveVm { vm } => self.remove_vm(&vm),
             Edit::AddVolume { vm, volume } => self.add_volume(&vm, *volume),
-            Edit::ResizeVolume { vm, volume, store, export } => {
+            Edit::ResizeVolume { vm, volume, store, info } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
-                self.resize(volume, store, export);
+                self.resize(volume, store, info);
                 Ok(())
             }
             Edit::RemoveVolume { vm, volume } => {
@@ -150,7 +149,7 @@ impl Editor<'_> {
             vm_name: vm.to_owned(),
             id: number,
             policy: spec.policy,
-            export: spec.export,
+            info: spec.info,
             store,
             clients: 0,
             open_clients: 0,
@@ -164,11 +163,11 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn resize(&mut self, key: VolumeKey, store: Store, export: Export) {
+    fn resize(&mut self, key: VolumeKey, store: Store, info: VolumeInfo) {
         let backend = &mut self.core.backend;
         let new = VolumeStore::open(store, &mut backend.files);
         let volume = &mut backend.volumes[key];
-        volume.export = export;
+        volume.info = info;
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
             backend.files.close(file);
             backend.outlive(key, source);

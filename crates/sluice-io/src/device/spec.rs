@@ -9,8 +9,7 @@ use sluice_sched::scheduler::Facts;
 use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
-use crate::nbd::export::Export;
-use crate::volume::{Store, VolumeSpec};
+use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
 /// A shared device: one thread, one ring, one gate.
 #[derive(Debug, Clone)]
@@ -98,7 +97,7 @@ pub enum Edit {
         /// As before, with the new range.
         store: Store,
         /// As before, with the new size.
-        export: Export,
+        info: VolumeInfo,
     },
     /// A volume goes: its connections close, what waits is not served, what is in flight ends at the device.
     RemoveVolume {

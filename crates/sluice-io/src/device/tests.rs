@@ -16,6 +16,7 @@ use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
 use crate::slab::{Id as _, IoId};
 use crate::source::{Loss, Source, SourceSpec};
+use crate::volume::VolumeInfo;
 use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
 
@@ -37,8 +38,8 @@ fn device(delay: Option<DelaySpec>) -> Device {
     Device::start(spec(delay)).unwrap()
 }
 
-fn export(size_bytes: u64) -> Export {
-    Export { block_maximum: 32 << 20, ..Export::with_all_features("vm/disk", size_bytes) }
+fn info(size_bytes: u64) -> VolumeInfo {
+    VolumeInfo { block_maximum: 32 << 20, ..VolumeInfo::with_all_features(size_bytes) }
 }
 
 fn add(device: &Device, policy: Policy, store: Store, size: u64) {
@@ -48,8 +49,8 @@ fn add(device: &Device, policy: Policy, store: Store, size: u64) {
 }
 
 fn add_volume(name: &str, generation: VolumeGeneration, store: Store, size: u64) -> Edit {
-    let (name, policy, export) = (name.to_owned(), Policy::default(), export(size));
-    let volume = Box::new(VolumeSpec { name, generation, policy, store, export });
+    let (name, policy, info) = (name.to_owned(), Policy::default(), info(size));
+    let volume = Box::new(VolumeSpec { name, generation, policy, store, info });
     Edit::AddVolume { vm: "vm".to_owned(), volume }
 }
 
@@ -73,11 +74,15 @@ fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Clien
     let (ours, mut theirs) = UnixStream::pair().unwrap();
     let device = device.handle();
     let server = thread::spawn(move || {
-        let negotiated = negotiate_blocking(&mut theirs, &One(export(size))).unwrap();
+        let negotiated = negotiate_blocking(
+            &mut theirs,
+            &One(Export { info: info(size), ..Export::with_all_features("vm/disk", size) }),
+        )
+        .unwrap();
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-        let export = export(size);
-        device.enter(Arrived { vm, volume, generation, socket, negotiated, export, permit: Box::new(()) });
+        let offered = info(size);
+        device.enter(Arrived { vm, volume, generation, socket, negotiated, offered, permit: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
@@ -141,7 +146,7 @@ fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
         let mut edits = vec![Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window }];
         edits.extend((0..volumes).map(|number| {
             let (name, policy, generation) = (format!("disk{number}"), Policy::default(), VolumeGeneration::default());
-            let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, export: export(1 << 20) });
+            let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, info: info(1 << 20) });
             Edit::AddVolume { vm: vm.clone(), volume }
         }));
         device.edit(edits).unwrap();
@@ -458,7 +463,7 @@ fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_r
     while device.snapshot().unwrap().in_flight == 0 {}
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let store = Store::File { source: resized, extents: None };
-    device.edit(vec![Edit::ResizeVolume { vm, volume, store, export: export(2 << 20) }]).unwrap();
+    device.edit(vec![Edit::ResizeVolume { vm, volume, store, info: info(2 << 20) }]).unwrap();
     device.snapshot().unwrap();
     // Were its number free, one of these would have it now.
     let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();

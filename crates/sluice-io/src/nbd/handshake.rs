@@ -20,12 +20,13 @@
 
 use std::io;
 
-use super::export::Export;
+use super::export::{Export, transmission_flags};
 use super::options::{InfoRequest, MetaRequest, OptionError, export_name};
 use super::wire::{
     BASE_ALLOCATION, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, handshake_flag, info, option, option_reply, u16_at,
     u32_at, u64_at,
 };
+use crate::volume::VolumeInfo;
 
 /// Longest payload of an option, in bytes.
 pub const OPTION_LEN_MAX: u32 = 64 << 10;
@@ -45,7 +46,7 @@ pub trait Exports {
     /// All exports, for a client that wants to choose.
     fn list(&self) -> Vec<Listed>;
 
-    /// The export of that name, which is never empty. It must pass [`Export::validate`].
+    /// Returns the export of that name, which is never empty. Its volume must pass [`VolumeInfo::validate`].
     fn find(&self, name: &str) -> Option<Export>;
 }
 
@@ -230,8 +231,8 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
     fn export_name(&self, payload: &[u8], out: &mut Vec<u8>) -> Result<Negotiated, NegotiateError> {
         let name = export_name(payload).map_err(NegotiateError::BadExportName)?;
         let export = self.resolve(name).ok_or_else(|| NegotiateError::UnknownExport { name: name.to_owned() })?;
-        out.extend_from_slice(&export.size_bytes.to_be_bytes());
-        out.extend_from_slice(&export.transmission_flags(self.structured_replies).to_be_bytes());
+        out.extend_from_slice(&export.info.size_bytes.to_be_bytes());
+        out.extend_from_slice(&transmission_flags(&export.info, self.structured_replies).to_be_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
@@ -281,15 +282,16 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
             let [first, second, third] = parts;
             reply(out, code, option_reply::INFO, &[&kind.to_be_bytes(), first, second, third]);
         };
-        let flags = export.transmission_flags(self.structured_replies).to_be_bytes();
-        send(info::EXPORT, [&export.size_bytes.to_be_bytes(), &flags, &[]]);
+        let flags = transmission_flags(&export.info, self.structured_replies).to_be_bytes();
+        send(info::EXPORT, [&export.info.size_bytes.to_be_bytes(), &flags, &[]]);
         if request.name {
             send(info::NAME, [export.name.as_bytes(), &[], &[]]);
         }
         if request.description && !export.description.is_empty() {
             send(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
         }
-        let sizes = [export.block_minimum, export.block_preferred, export.block_maximum].map(u32::to_be_bytes);
+        let VolumeInfo { block_minimum, block_preferred, block_maximum, .. } = export.info;
+        let sizes = [block_minimum, block_preferred, block_maximum].map(u32::to_be_bytes);
         send(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
     }
 

@@ -6,7 +6,7 @@
 //! | file | what it holds | I/O |
 //! |---|---|---|
 //! | [`wire`] | numbers of the protocol, headers, reply encoders | none |
-//! | [`export`] | what one export offers: size, flags, block sizes | none |
+//! | [`export`] | a volume under its name; transmission flags | none |
 //! | [`options`] | parsing of option payloads during the handshake | none |
 //! | [`handshake`] | the server's half of the handshake as a state machine | none |
 //! | [`negotiate`] | the same, driven over an async or a blocking stream | yes |

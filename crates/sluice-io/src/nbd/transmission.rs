@@ -1,6 +1,6 @@
 //! Is this request allowed, and what is it: the checks between a header and the scheduler.
 //!
-//! [`check`] is a pure function of the header, the export and what was negotiated. It either names an
+//! [`check`] is a pure function of the header, the volume and what was negotiated. It either names an
 //! [`Operation`] whose range lies inside the export, is aligned and needs no further checks, or a
 //! [`Refusal`] that says what to answer and how many bytes of payload to throw away first.
 //!
@@ -25,9 +25,9 @@
 //! recommends; whoever carries it out splits it. The flag `FUA` is taken on every command once it is offered,
 //! as the protocol wants, and means something only on those that have a field for it.
 
-use super::export::Export;
 use super::handshake::Negotiated;
 use super::wire::{Command, Errno, PAYLOAD_LEN_ASSUMED, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
+use crate::volume::VolumeInfo;
 
 /// A request that may go to the scheduler. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub struct Refusal {
 /// # Errors
 /// [`Refusal`]: answer with it, or close the connection if it is fatal.
 #[inline]
-pub fn check(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -> Result<Operation, Refusal> {
+pub fn check(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated) -> Result<Operation, Refusal> {
     let command = header.kind();
     let refusal = |(errno, message)| Refusal {
         errno,
@@ -115,13 +115,13 @@ pub fn check(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -
     if command == Command::Disconnect {
         return Ok(Operation::Disconnect);
     }
-    if command == Command::Write && header.length > skippable_len_max(export, negotiated) {
+    if command == Command::Write && header.length > skippable_len_max(info, negotiated) {
         let (errno, message) = (Errno::Einval, "The write is far longer than the maximum block size");
         return Err(Refusal { errno, message, payload_to_skip: 0, fatal: true });
     }
-    check_offered(command, export, negotiated).map_err(refusal)?;
-    check_flags(header, export, negotiated).map_err(refusal)?;
-    check_range(header, export).map_err(refusal)?;
+    check_offered(command, info, negotiated).map_err(refusal)?;
+    check_flags(header, info, negotiated).map_err(refusal)?;
+    check_range(header, info).map_err(refusal)?;
     Ok(operation(header))
 }
 
@@ -130,23 +130,23 @@ type Reason = (Errno, &'static str);
 /// Longest payload of a refused write that is worth reading to keep the connection, in bytes.
 ///
 /// A client that does not know the block sizes may rightly send what the protocol lets it assume.
-fn skippable_len_max(export: &Export, negotiated: &Negotiated) -> u32 {
-    let twice = export.block_maximum.saturating_mul(2);
+fn skippable_len_max(info: &VolumeInfo, negotiated: &Negotiated) -> u32 {
+    let twice = info.block_maximum.saturating_mul(2);
     let known = if negotiated.block_size_requested { twice } else { twice.max(PAYLOAD_LEN_ASSUMED) };
     known.min(PAYLOAD_LEN_MAX)
 }
 
-fn check_offered(command: Command, export: &Export, negotiated: &Negotiated) -> Result<(), Reason> {
+fn check_offered(command: Command, info: &VolumeInfo, negotiated: &Negotiated) -> Result<(), Reason> {
     let (offered, changes) = match command {
         Command::Read | Command::Disconnect => (true, false),
         Command::Write => (true, true),
-        Command::Flush => (export.flush, false),
-        Command::Trim => (export.trim, true),
-        Command::WriteZeroes => (export.write_zeroes, true),
+        Command::Flush => (info.flush, false),
+        Command::Trim => (info.trim, true),
+        Command::WriteZeroes => (info.write_zeroes, true),
         Command::BlockStatus => (negotiated.base_allocation.is_some(), false),
         Command::Cache | Command::Other(_) => (false, false),
     };
-    if changes && export.read_only {
+    if changes && info.read_only {
         return Err((Errno::Eperm, "The export is read-only"));
     }
     if !offered {
@@ -155,21 +155,21 @@ fn check_offered(command: Command, export: &Export, negotiated: &Negotiated) -> 
     Ok(())
 }
 
-fn check_flags(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -> Result<(), Reason> {
+fn check_flags(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated) -> Result<(), Reason> {
     let flag = |offered: bool, bit: u16| if offered { bit } else { 0 };
     let own = match header.kind() {
         Command::Read => flag(negotiated.structured_replies, command_flag::DF),
-        Command::WriteZeroes => command_flag::NO_HOLE | flag(export.fast_zero, command_flag::FAST_ZERO),
+        Command::WriteZeroes => command_flag::NO_HOLE | flag(info.fast_zero, command_flag::FAST_ZERO),
         Command::BlockStatus => command_flag::REQ_ONE,
         _ => 0,
     };
-    if header.flags & !(own | flag(export.fua, command_flag::FUA)) != 0 {
+    if header.flags & !(own | flag(info.fua, command_flag::FUA)) != 0 {
         return Err((Errno::Einval, "A flag of the request is not offered for its command"));
     }
     Ok(())
 }
 
-fn check_range(header: &RequestHeader, export: &Export) -> Result<(), Reason> {
+fn check_range(header: &RequestHeader, info: &VolumeInfo) -> Result<(), Reason> {
     let (command, offset, len) = (header.kind(), header.offset, header.length);
     if command == Command::Flush {
         let whole = offset == 0 && len == 0;
@@ -179,20 +179,20 @@ fn check_range(header: &RequestHeader, export: &Export) -> Result<(), Reason> {
         return Err((Errno::Einval, "The length is 0"));
     }
     // The minimum is a power of two, so a bit mask finds what is no multiple of it.
-    let misaligned = (offset | u64::from(len)) & u64::from(export.block_minimum.wrapping_sub(1));
+    let misaligned = (offset | u64::from(len)) & u64::from(info.block_minimum.wrapping_sub(1));
     if misaligned != 0 {
         return Err((Errno::Einval, "The offset or the length is no multiple of the minimum block size"));
     }
-    if offset.checked_add(u64::from(len)).is_none_or(|end| end > export.size_bytes) {
+    if offset.checked_add(u64::from(len)).is_none_or(|end| end > info.size_bytes) {
         let grows = matches!(command, Command::Write | Command::WriteZeroes);
         let errno = if grows { Errno::Enospc } else { Errno::Einval };
         return Err((errno, "The range lies beyond the end of the export"));
     }
     match command {
-        Command::Read if len > export.block_maximum => {
+        Command::Read if len > info.block_maximum => {
             Err((Errno::Eoverflow, "The read is longer than the maximum block size"))
         }
-        Command::Write if len > export.block_maximum => {
+        Command::Write if len > info.block_maximum => {
             Err((Errno::Einval, "The write is longer than the maximum block size"))
         }
         _ => Ok(()),

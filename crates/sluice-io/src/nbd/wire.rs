@@ -28,7 +28,7 @@ pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 /// Longest string (export name, description, message, context name) that the protocol allows, in bytes.
 pub const STRING_LEN_MAX: usize = 4096;
 /// Longest payload of a read or write that this implementation takes, in bytes.
-pub const PAYLOAD_LEN_MAX: u32 = 64 << 20;
+pub const PAYLOAD_LEN_MAX: u32 = crate::volume::BLOCK_MAXIMUM_MAX;
 /// Payload, in bytes, that a client may assume to be allowed when no block sizes were negotiated.
 pub const PAYLOAD_LEN_ASSUMED: u32 = 32 << 20;
 /// Name of the one metadata context that we offer.

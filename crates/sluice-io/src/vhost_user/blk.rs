@@ -1,6 +1,6 @@
 //! What a block device says of itself: features and configuration space (VIRTIO 1.3, 5.2.3 and 5.2.4).
 //!
-//! All of it follows from the export of the volume. A file that wants 4096-byte alignment for direct I/O has blocks of that
+//! All of it follows from the [`VolumeInfo`]. A file that wants 4096-byte alignment for direct I/O has blocks of that
 //! size; smaller requests do not come then. Segments are as many as QEMU's devices have, so that a request fits into rings of
 //! 128 entries, and so long that a request of so many is no longer than the export takes.
 
@@ -19,7 +19,7 @@ use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRE
 
 use super::device_kind::DeviceKind;
 use super::device_kind::Driver;
-use crate::nbd::export::Export;
+use crate::volume::VolumeInfo;
 
 /// The bit by which a driver asks for event indices.
 pub const EVENT_INDEX: u32 = VIRTIO_RING_F_EVENT_IDX;
@@ -49,7 +49,7 @@ const PROTOCOL: Protocol = Protocol::MQ
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blk {
     /// What the device is like.
-    pub export: Export,
+    pub info: VolumeInfo,
     /// Queues that are offered, 1 to 256.
     pub queues: u16,
 }
@@ -59,7 +59,7 @@ impl DeviceKind for Blk {
     type Written = Option<bool>;
 
     fn features(&self) -> u64 {
-        features(&self.export)
+        features(&self.info)
     }
 
     fn protocol_features(&self) -> Protocol {
@@ -75,7 +75,7 @@ impl DeviceKind for Blk {
     }
 
     fn read_config(&self, features: u64, written: Option<bool>, offset: u32, len: u32) -> Option<Vec<u8>> {
-        read_config(&self.export, self.queues, write_back(features, written), offset, len)
+        read_config(&self.info, self.queues, write_back(features, written), offset, len)
     }
 
     fn write_config(&self, features: u64, offset: u32, bytes: &[u8]) -> Option<Option<bool>> {
@@ -90,7 +90,7 @@ pub fn has(features: u64, bit: u32) -> bool {
 }
 
 /// What is offered for an export.
-fn features(export: &Export) -> u64 {
+fn features(info: &VolumeInfo) -> u64 {
     let offered = [
         (true, VIRTIO_F_VERSION_1),
         (true, VIRTIO_RING_F_EVENT_IDX),
@@ -100,11 +100,11 @@ fn features(export: &Export) -> u64 {
         (true, VIRTIO_BLK_F_BLK_SIZE),
         (true, VIRTIO_BLK_F_TOPOLOGY),
         (true, VIRTIO_BLK_F_MQ),
-        (export.flush, VIRTIO_BLK_F_FLUSH),
-        (export.flush, VIRTIO_BLK_F_CONFIG_WCE),
-        (export.trim && !export.read_only, VIRTIO_BLK_F_DISCARD),
-        (export.write_zeroes && !export.read_only, VIRTIO_BLK_F_WRITE_ZEROES),
-        (export.read_only, VIRTIO_BLK_F_RO),
+        (info.flush, VIRTIO_BLK_F_FLUSH),
+        (info.flush, VIRTIO_BLK_F_CONFIG_WCE),
+        (info.trim && !info.read_only, VIRTIO_BLK_F_DISCARD),
+        (info.write_zeroes && !info.read_only, VIRTIO_BLK_F_WRITE_ZEROES),
+        (info.read_only, VIRTIO_BLK_F_RO),
     ];
     let bits = offered.iter().filter(|(is, _)| *is).fold(0, |bits, (_, bit)| bits | 1 << bit);
     bits | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
@@ -122,9 +122,9 @@ fn write_back(features: u64, set: Option<bool>) -> bool {
 
 /// A part of the configuration space; nothing if it ends beyond what can be asked for. Some front ends count from where the
 /// space lies among the registers of virtio-mmio, 0x100.
-fn read_config(export: &Export, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
+fn read_config(info: &VolumeInfo, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
     let mut space = [0; SPACE_LEN];
-    space[..size_of::<Layout>()].copy_from_slice(&config(export, queues, write_back));
+    space[..size_of::<Layout>()].copy_from_slice(&config(info, queues, write_back));
     let start = in_space(offset) as usize;
     let end = start.checked_add(len as usize)?;
     space.get(start..end).filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
@@ -142,13 +142,13 @@ fn in_space(offset: u32) -> u32 {
     if offset >= VHOST_USER_CONFIG_OFFSET { offset - VHOST_USER_CONFIG_OFFSET } else { offset }
 }
 
-fn config(export: &Export, queues: u16, write_back: bool) -> [u8; size_of::<Layout>()] {
+fn config(info: &VolumeInfo, queues: u16, write_back: bool) -> [u8; size_of::<Layout>()] {
     let mut space = [0; size_of::<Layout>()];
     let mut put = |at: usize, bytes: &[u8]| space[at..at + bytes.len()].copy_from_slice(bytes);
-    let block = block_len(export);
-    let physical = export.block_preferred.max(block);
-    let (segments, segment_len) = segments(export);
-    put(offset_of!(Layout, capacity), &(export.size_bytes / SECTOR).to_le_bytes());
+    let block = block_len(info);
+    let physical = info.block_preferred.max(block);
+    let (segments, segment_len) = segments(info);
+    put(offset_of!(Layout, capacity), &(info.size_bytes / SECTOR).to_le_bytes());
     put(offset_of!(Layout, size_max), &segment_len.to_le_bytes());
     put(offset_of!(Layout, seg_max), &segments.to_le_bytes());
     put(offset_of!(Layout, blk_size), &block.to_le_bytes());
@@ -157,48 +157,48 @@ fn config(export: &Export, queues: u16, write_back: bool) -> [u8; size_of::<Layo
     put(offset_of!(Layout, wce), &[u8::from(write_back)]);
     put(offset_of!(Layout, num_queues), &queues.to_le_bytes());
     let sectors = (RANGE_MAX / SECTOR) as u32;
-    if export.trim && !export.read_only {
+    if info.trim && !info.read_only {
         put(offset_of!(Layout, max_discard_sectors), &sectors.to_le_bytes());
         put(offset_of!(Layout, max_discard_seg), &1u32.to_le_bytes());
         let aligned = physical / SECTOR as u32;
         put(offset_of!(Layout, discard_sector_alignment), &aligned.to_le_bytes());
     }
-    if export.write_zeroes && !export.read_only {
+    if info.write_zeroes && !info.read_only {
         // As long as a write: on a volume that cannot make zeroes they are written, at the rate of the VM's limit, and a
         // guest has to wait for the answer.
-        put(offset_of!(Layout, max_write_zeroes_sectors), &(export.block_maximum / SECTOR as u32).to_le_bytes());
+        put(offset_of!(Layout, max_write_zeroes_sectors), &(info.block_maximum / SECTOR as u32).to_le_bytes());
         put(offset_of!(Layout, max_write_zeroes_seg), &1u32.to_le_bytes());
-        put(offset_of!(Layout, write_zeroes_may_unmap), &[u8::from(export.trim)]);
+        put(offset_of!(Layout, write_zeroes_may_unmap), &[u8::from(info.trim)]);
     }
     space
 }
 
 /// The logical block: no smaller than a sector.
-fn block_len(export: &Export) -> u32 {
-    export.block_minimum.max(SECTOR as u32)
+fn block_len(info: &VolumeInfo) -> u32 {
+    info.block_minimum.max(SECTOR as u32)
 }
 
 /// Most segments of a request, and the longest of them; both together are no more than the export takes.
-fn segments(export: &Export) -> (u32, u32) {
-    let longest = export.block_maximum / SEGMENTS_MAX;
+fn segments(info: &VolumeInfo) -> (u32, u32) {
+    let longest = info.block_maximum / SEGMENTS_MAX;
     let longest = (longest + 1).next_power_of_two() / 2;
-    let longest = longest.max(SEGMENT_LEN_MIN).max(block_len(export));
-    ((export.block_maximum / longest).clamp(1, SEGMENTS_MAX), longest)
+    let longest = longest.max(SEGMENT_LEN_MIN).max(block_len(info));
+    ((info.block_maximum / longest).clamp(1, SEGMENTS_MAX), longest)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nbd::export::sample;
+    use crate::volume::sample;
     use sluice_client::vhost::config::BlockConfig;
 
-    fn told(export: &Export) -> BlockConfig {
-        BlockConfig::parse(&read_config(export, 4, true, 0, 60).unwrap())
+    fn told(info: &VolumeInfo) -> BlockConfig {
+        BlockConfig::parse(&read_config(info, 4, true, 0, 60).unwrap())
     }
 
     #[test]
     fn a_volume_with_everything() {
-        let export = Export { block_maximum: 64 << 20, ..sample("a") };
+        let info = VolumeInfo { block_maximum: 64 << 20, ..sample() };
         let expected = BlockConfig {
             capacity: 2048,
             size_max: 512 << 10,
@@ -217,25 +217,25 @@ mod tests {
             zeroes_segments_max: 1,
             zeroes_may_unmap: true,
         };
-        assert_eq!(told(&export), expected);
+        assert_eq!(told(&info), expected);
         let bits = [1, 2, 6, 9, 10, 11, 12, 13, 14, 28, 29, 30, 32];
-        assert_eq!(features(&export), bits.iter().fold(0, |all, bit| all | 1u64 << bit));
+        assert_eq!(features(&info), bits.iter().fold(0, |all, bit| all | 1u64 << bit));
     }
 
     #[test]
     fn a_volume_that_is_only_read_offers_nothing_that_changes_it() {
-        let export = Export { read_only: true, ..sample("a") };
-        let bits = features(&export);
+        let info = VolumeInfo { read_only: true, ..sample() };
+        let bits = features(&info);
         assert!(
             has(bits, VIRTIO_BLK_F_RO) && !has(bits, VIRTIO_BLK_F_DISCARD) && !has(bits, VIRTIO_BLK_F_WRITE_ZEROES)
         );
-        assert_eq!((told(&export).discard_sectors_max, told(&export).zeroes_segments_max), (0, 0));
+        assert_eq!((told(&info).discard_sectors_max, told(&info).zeroes_segments_max), (0, 0));
     }
 
     #[test]
     fn a_disk_of_4096_byte_blocks() {
-        let export = Export { block_minimum: 4096, ..sample("a") };
-        let told = told(&export);
+        let info = VolumeInfo { block_minimum: 4096, ..sample() };
+        let told = told(&info);
         assert_eq!((told.block_size, told.physical_block_exponent, told.io_min), (4096, 0, 1));
         assert_eq!(told.capacity, 2048, "in sectors of 512 bytes all the same");
     }
@@ -244,8 +244,8 @@ mod tests {
     fn no_request_that_is_offered_is_longer_than_the_export_takes() {
         for shift in 12..27 {
             for block_minimum in [1, 512, 4096, 65536] {
-                let export = Export { block_maximum: 1 << shift, block_minimum, ..sample("a") };
-                let (count, longest) = segments(&export);
+                let info = VolumeInfo { block_maximum: 1 << shift, block_minimum, ..sample() };
+                let (count, longest) = segments(&info);
                 let fits = u64::from(count) * u64::from(longest) <= 1 << shift;
                 assert!(fits || count == 1, "{count} segments of {longest} bytes in {}", 1u64 << shift);
                 assert!(longest.is_power_of_two() && longest >= 4096);
@@ -255,20 +255,20 @@ mod tests {
 
     #[test]
     fn parts_of_the_space_from_either_origin() {
-        let export = sample("a");
-        let whole = read_config(&export, 1, true, 0, 256).unwrap();
-        assert_eq!(read_config(&export, 1, true, 20, 4).unwrap(), whole[20..24]);
-        assert_eq!(read_config(&export, 1, true, 0x100, 256).unwrap(), whole);
-        assert_eq!(read_config(&export, 1, true, 0x114, 4).unwrap(), whole[20..24]);
+        let info = sample();
+        let whole = read_config(&info, 1, true, 0, 256).unwrap();
+        assert_eq!(read_config(&info, 1, true, 20, 4).unwrap(), whole[20..24]);
+        assert_eq!(read_config(&info, 1, true, 0x100, 256).unwrap(), whole);
+        assert_eq!(read_config(&info, 1, true, 0x114, 4).unwrap(), whole[20..24]);
         assert!(whole[size_of::<Layout>()..].iter().all(|&byte| byte == 0));
         for (offset, len) in [(0, 0), (0, 257), (255, 2), (0x1ff, 2), (u32::MAX, 1), (1, u32::MAX), (0x1000, 1)] {
-            assert_eq!(read_config(&export, 1, true, offset, len), None, "{offset}, {len}");
+            assert_eq!(read_config(&info, 1, true, offset, len), None, "{offset}, {len}");
         }
     }
 
     #[test]
     fn only_the_write_cache_can_be_written() {
-        let all = features(&sample("a"));
+        let all = features(&sample());
         assert_eq!(write_config(all, 32, &[0]), Some(false));
         assert_eq!(write_config(all, 0x120, &[1]), Some(true));
         for (offset, bytes) in [(32, &[2][..]), (32, &[]), (32, &[0, 0]), (0, &[0; 8]), (31, &[0]), (33, &[0])] {

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant};
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
 use sluice_io::listener::{Entry, Listener};
-use sluice_io::nbd::export::Export;
 use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
+use sluice_io::volume::VolumeInfo;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
@@ -122,7 +122,7 @@ fn replace_served(
     server: &mut Server,
     host: &Host,
     vms: &Changed,
-    volumes: impl Iterator<Item = (VolumeName, (Store, Export))>,
+    volumes: impl Iterator<Item = (VolumeName, (Store, VolumeInfo))>,
 ) -> BTreeSet<VolumeName> {
     let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
     let mut changed = BTreeSet::new();
@@ -189,7 +189,7 @@ fn is_on(vm: &Vm, device: &str) -> bool {
     vm.volumes.values().any(|volume| volume.device == device)
 }
 
-type Volumes = BTreeMap<VolumeName, (Store, Export)>;
+type Volumes = BTreeMap<VolumeName, (Store, VolumeInfo)>;
 type Generations = BTreeMap<VolumeName, VolumeGeneration>;
 
 fn edits(
@@ -269,8 +269,8 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
             list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
         }
         for volume in vm.volumes.values().filter(|volume| volume.device == device) {
-            if let Some((store, export)) = resized.get(&(name.clone(), volume.name.clone())).cloned() {
-                list.push(Edit::ResizeVolume { vm: name.clone(), volume: volume.name.clone(), store, export });
+            if let Some((store, info)) = resized.get(&(name.clone(), volume.name.clone())).cloned() {
+                list.push(Edit::ResizeVolume { vm: name.clone(), volume: volume.name.clone(), store, info });
             }
         }
     }
@@ -291,9 +291,9 @@ fn coming(
         }
         for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
             let place = (name.clone(), volume.clone());
-            if let Some((store, export)) = opened.get(&place).cloned() {
+            if let Some((store, info)) = opened.get(&place).cloned() {
                 let (generation, policy) = (generations[&place], spec.policy);
-                let volume = VolumeSpec { name: volume.clone(), generation, policy, store, export };
+                let volume = VolumeSpec { name: volume.clone(), generation, policy, store, info };
                 list.push(Edit::AddVolume { vm: name.clone(), volume: Box::new(volume) });
             }
         }
@@ -320,7 +320,7 @@ fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
     let gone = server.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     let entry = |(name, volume): &(VolumeName, &Volume)| {
-        let export = server.served.get(name)?.1.clone();
+        let export = translate::export(&name.0, volume, server.served.get(name)?.1.clone());
         let device = server.devices[&volume.device].device.handle();
         let generation = server.generations[name];
         Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), generation, device })
@@ -345,10 +345,10 @@ fn offer_to_guests(server: &mut Server, changed: &BTreeSet<VolumeName>) {
         let Some(spec) = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
         let (vm, volume) = name.clone();
-        let (export, generation) = (server.served[name].1.clone(), server.generations[name]);
+        let (info, generation) = (server.served[name].1.clone(), server.generations[name]);
         let device = server.devices[&spec.device].device.handle();
         let listener = server.guests.get(&name_of(&spec.export.endpoint));
-        let entry = session::Entry { kind: Blk { export, queues }, vm, volume, generation, device };
+        let entry = session::Entry { kind: Blk { info, queues }, vm, volume, generation, device };
         listener.expect("every endpoint of the file has a socket").replace(Some(entry));
     }
 }

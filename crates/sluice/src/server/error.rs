@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use sluice_io::device::EditError;
 use sluice_io::listener::ListenError;
-use sluice_io::nbd::export::ExportError;
 use sluice_io::source::SourceError;
+use sluice_io::volume::VolumeInfoError;
 
 /// A path of the file is missing or in use, or a setting cannot change at run time.
 #[derive(Debug, thiserror::Error)]
@@ -105,13 +105,13 @@ pub(crate) enum ServerError {
         /// The disk of its device.
         expected: String,
     },
-    /// The export of a volume is not valid.
+    /// The size or the block sizes of a volume are not valid.
     #[error("VM {vm}, volume {volume}")]
-    Export {
+    VolumeInfo {
         vm: String,
         volume: String,
         #[source]
-        source: ExportError,
+        source: VolumeInfoError,
     },
     /// A socket cannot be made.
     #[error(transparent)]

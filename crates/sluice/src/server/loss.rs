@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sluice_config::Volume;
 use sluice_config::changes::Target;
 use sluice_io::device::{Edit, Store};
-use sluice_io::nbd::export::Export;
 use sluice_io::source::{Loss, Source};
+use sluice_io::volume::VolumeInfo;
 
 use super::{Progress, Server, ServerError};
 
@@ -29,7 +29,7 @@ impl LossQuery {
     }
 }
 
-fn source(served: &(Store, Export)) -> Option<Arc<Source>> {
+fn source(served: &(Store, VolumeInfo)) -> Option<Arc<Source>> {
     match &served.0 {
         Store::Null => None,
         Store::File { source, .. } => Some(Arc::clone(source)),

@@ -16,10 +16,10 @@ use sluice_config::{Host, Vm, Volume};
 use sluice_io::connection_limit::ConnectionLimit;
 use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::listener::Listener;
-use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, Source};
 use sluice_io::vhost_user::counts::Totals;
 use sluice_io::vhost_user::listener::VhostListener;
+use sluice_io::volume::VolumeInfo;
 use tokio::sync::Notify;
 
 mod commit;
@@ -111,8 +111,8 @@ pub(crate) struct Server {
     host: Arc<Host>,
     /// Those of the file that run. A device whose path hung at the start does not, and all its volumes are out of service.
     devices: BTreeMap<String, Running>,
-    /// Store and export of every served volume.
-    served: BTreeMap<VolumeName, (Store, Export)>,
+    /// Store and properties of every served volume.
+    served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
     /// Generation of every served volume.
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, Store};
 use sluice_io::listener::Listener;
-use sluice_io::nbd::export::Export;
 use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
+use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
@@ -22,11 +22,11 @@ pub(super) struct Staged {
     /// Devices whose paths hang, and their errors.
     hung_devices: BTreeMap<String, String>,
     /// Volumes that are new, or lie somewhere else now.
-    pub(super) volumes: BTreeMap<VolumeName, (Store, Export)>,
+    pub(super) volumes: BTreeMap<VolumeName, (Store, VolumeInfo)>,
     /// Volumes that are out of service.
     pub(super) missing: BTreeSet<VolumeName>,
     /// Volumes that stay, with another size.
-    pub(super) resized: BTreeMap<VolumeName, (Store, Export)>,
+    pub(super) resized: BTreeMap<VolumeName, (Store, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
@@ -137,26 +137,26 @@ fn resize_volumes(
 
 fn resize(
     name: &VolumeName,
-    export: &Export,
+    info: &VolumeInfo,
     new: &Volume,
     was_made: Option<&Resized>,
-) -> Result<(Store, Export), ServerError> {
+) -> Result<(Store, VolumeInfo), ServerError> {
     let (vm, volume) = name.clone();
     let (store, size_bytes) = match was_made {
-        None => (Store::Null, new.size.unwrap_or(export.size_bytes)),
+        None => (Store::Null, new.size.unwrap_or(info.size_bytes)),
         Some(resized) => {
             let source = resized.source();
             let size_bytes = source.size_bytes();
             (Store::File { source, extents: resized.extents.clone() }, size_bytes)
         }
     };
-    if size_bytes < export.size_bytes {
-        let (from, to) = (export.size_bytes, size_bytes);
+    if size_bytes < info.size_bytes {
+        let (from, to) = (info.size_bytes, size_bytes);
         return Err(ServerError::Shrunk { vm, volume, from, to });
     }
-    let export = Export { size_bytes, ..export.clone() };
-    export.validate().map_err(|source| ServerError::Export { vm, volume, source })?;
-    Ok((store, export))
+    let info = VolumeInfo { size_bytes, ..info.clone() };
+    info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
+    Ok((store, info))
 }
 
 /// Opens volumes that are new, or have another source. Those whose tolerance covers the error are put out of service.
@@ -206,10 +206,10 @@ fn open_volumes(
                 }
                 Some(Err(source)) => return Err(ServerError::Volume { vm: key.0, volume: key.1, source }),
             };
-            let export = translate::export(vm, volume, &store, rotational);
-            let is_valid = export.validate();
-            staged.volumes.insert(key, (store, export));
-            is_valid.map_err(|source| ServerError::Export { vm: vm.clone(), volume: name.clone(), source })?;
+            let info = translate::volume_info(volume, &store, rotational);
+            let is_valid = info.validate();
+            staged.volumes.insert(key, (store, info));
+            is_valid.map_err(|source| ServerError::VolumeInfo { vm: vm.clone(), volume: name.clone(), source })?;
         }
     }
     Ok(())

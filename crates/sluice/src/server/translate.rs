@@ -8,6 +8,7 @@ use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
 use sluice_io::listener::Endpoint;
 use sluice_io::nbd::export::Export;
+use sluice_io::volume::VolumeInfo;
 use sluice_sched::GateSettings;
 
 /// Maximum length of a read or write, in bytes; the gate splits it.
@@ -52,15 +53,13 @@ pub(super) fn endpoint(endpoint: &sluice_config::Endpoint) -> Endpoint {
     }
 }
 
-/// Returns the export of a volume.
-pub(super) fn export(vm: &str, volume: &sluice_config::Volume, store: &Store, rotational: bool) -> Export {
+/// Returns the size and the properties of a volume.
+pub(super) fn volume_info(volume: &sluice_config::Volume, store: &Store, rotational: bool) -> VolumeInfo {
     let (size_bytes, block_minimum, read_only) = match store {
         Store::Null => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
         Store::File { source, .. } => (source.size_bytes(), source.alignment().offset, source.is_read_only()),
     };
-    Export {
-        name: volume.export.name.clone(),
-        description: format!("volume {} of VM {vm}", volume.name),
+    VolumeInfo {
         size_bytes,
         read_only,
         flush: true,
@@ -68,12 +67,17 @@ pub(super) fn export(vm: &str, volume: &sluice_config::Volume, store: &Store, ro
         trim: !read_only,
         write_zeroes: !read_only,
         fast_zero: !read_only,
-        multi_conn: true,
         rotational,
         block_minimum,
         block_preferred: block_minimum.max(4096),
         block_maximum: PAYLOAD_MAX,
     }
+}
+
+/// Returns the NBD export of a volume. Names in a host file are short enough for the protocol.
+pub(super) fn export(vm: &str, volume: &sluice_config::Volume, info: VolumeInfo) -> Export {
+    let description = format!("volume {} of VM {vm}", volume.name);
+    Export { name: volume.export.name.clone(), description, info }
 }
 
 /// Returns the changed setting of a device that cannot change at run time, if there is one.

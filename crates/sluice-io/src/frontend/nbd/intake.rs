@@ -110,8 +110,8 @@ impl Nbd {
             Ok(header) => header,
             Err(error) => return self.broken(core, id, &error.to_string()),
         };
-        let export = &core.backend.volumes[connection.volume].export;
-        match check(&header, export, &connection.negotiated) {
+        let info = &core.backend.volumes[connection.volume].info;
+        match check(&header, info, &connection.negotiated) {
             Ok(Operation::Disconnect) => connection.finish(),
             Ok(operation) => self.take_operation(core, now, id, header.cookie, operation),
             Err(refusal) if refusal.fatal => self.broken(core, id, refusal.message),

@@ -11,10 +11,9 @@ use sluice_sched::Instant;
 use crate::device::core::{Core, Ending};
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
-use crate::nbd::export::Export;
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
-use crate::volume::VolumeGeneration;
+use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
 use replies::Piece;
 
@@ -39,8 +38,8 @@ pub struct Arrived {
     pub socket: OwnedFd,
     /// What the handshake settled.
     pub negotiated: Negotiated,
-    /// As it was told.
-    pub export: Export,
+    /// Properties that the volume had when the client was offered it.
+    pub offered: VolumeInfo,
     /// Its permit of the host's connection limit; dropped when it has gone.
     pub permit: Box<dyn Send>,
 }
@@ -161,7 +160,7 @@ impl Nbd {
             return;
         }
         let found = core.find_generation(&arrived.vm, &arrived.volume, arrived.generation);
-        let found = found.filter(|volume| core.backend.volumes[*volume].export.keeps(&arrived.export));
+        let found = found.filter(|volume| core.backend.volumes[*volume].info.extends(&arrived.offered));
         let Some(volume) = found else {
             let Arrived { vm, volume, .. } = arrived;
             tracing::info!(vm, volume, "Client disconnected: its volume was removed or replaced during the handshake");

@@ -52,7 +52,7 @@ impl Consumer for Blk<'_> {
         let volume = session.volume;
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
-        let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].export)?;
+        let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
         let (kind, offset, length, no_hole, errno) = match asked {
             Ok(Asked::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
             Ok(Asked::Id) => (None, 0, ID_LEN as u32, false, 0),

@@ -3,8 +3,8 @@
 
 use sluice_sched::Kind;
 
-use crate::nbd::export::Export;
 use crate::virtio::chain::{Chain, Malformed, Piece, total};
+use crate::volume::VolumeInfo;
 
 /// Bytes of a sector, whatever the block size.
 const SECTOR: u64 = 512;
@@ -51,35 +51,35 @@ pub(crate) struct Parsed {
 }
 
 /// Reads the header of a chain and takes header and status out of it; what is left is data.
-pub(crate) fn parse(chain: &mut Chain, export: &Export) -> Result<Parsed, Malformed> {
+pub(crate) fn parse(chain: &mut Chain, info: &VolumeInfo) -> Result<Parsed, Malformed> {
     let header: [u8; 16] = chain.take_front().ok_or(Malformed::Frame)?;
     let status = chain.take_last_byte().ok_or(Malformed::Frame)?;
     let kind = u32::from_le_bytes(header[..4].try_into().expect("four bytes"));
     let sector = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
     let asked = match kind {
-        IN => transfer(Kind::Read, sector, &chain.writable, export),
-        OUT if export.read_only => Err(Status::IoError),
-        OUT => transfer(Kind::Write, sector, &chain.readable, export),
+        IN => transfer(Kind::Read, sector, &chain.writable, info),
+        OUT if info.read_only => Err(Status::IoError),
+        OUT => transfer(Kind::Write, sector, &chain.readable, info),
         FLUSH => Ok(Asked::Device { kind: Kind::Flush, offset: 0, length: 0, no_hole: false }),
         GET_ID if total(&chain.writable) < ID_LEN as u64 => Err(Status::IoError),
         GET_ID => Ok(Asked::Id),
-        DISCARD if export.trim => range(Kind::Discard, chain, export),
-        WRITE_ZEROES if export.write_zeroes => range(Kind::WriteZeroes, chain, export),
+        DISCARD if info.trim => range(Kind::Discard, chain, info),
+        WRITE_ZEROES if info.write_zeroes => range(Kind::WriteZeroes, chain, info),
         _ => Err(Status::Unsupported),
     };
     Ok(Parsed { status, asked })
 }
 
-fn transfer(kind: Kind, sector: u64, data: &[Piece], export: &Export) -> Result<Asked, Status> {
+fn transfer(kind: Kind, sector: u64, data: &[Piece], info: &VolumeInfo) -> Result<Asked, Status> {
     let length = total(data);
-    if length == 0 || length > u64::from(export.block_maximum) {
+    if length == 0 || length > u64::from(info.block_maximum) {
         return Err(Status::IoError);
     }
-    within(kind, sector, length, false, export)
+    within(kind, sector, length, false, info)
 }
 
 /// The one segment of a discard or of zeroes: 5.2.6.2, struct virtio_blk_discard_write_zeroes.
-fn range(kind: Kind, chain: &mut Chain, export: &Export) -> Result<Asked, Status> {
+fn range(kind: Kind, chain: &mut Chain, info: &VolumeInfo) -> Result<Asked, Status> {
     if total(&chain.readable) != 16 {
         return Err(Status::Unsupported);
     }
@@ -91,14 +91,14 @@ fn range(kind: Kind, chain: &mut Chain, export: &Export) -> Result<Asked, Status
     if flags & !1 != 0 || kind == Kind::Discard && may_unmap {
         return Err(Status::Unsupported);
     }
-    within(kind, sector, u64::from(sectors) * SECTOR, kind == Kind::WriteZeroes && !may_unmap, export)
+    within(kind, sector, u64::from(sectors) * SECTOR, kind == Kind::WriteZeroes && !may_unmap, info)
 }
 
-fn within(kind: Kind, sector: u64, length: u64, no_hole: bool, export: &Export) -> Result<Asked, Status> {
-    let block = u64::from(export.block_minimum);
+fn within(kind: Kind, sector: u64, length: u64, no_hole: bool, info: &VolumeInfo) -> Result<Asked, Status> {
+    let block = u64::from(info.block_minimum);
     let offset = sector.checked_mul(SECTOR).ok_or(Status::IoError)?;
     let end = offset.checked_add(length).ok_or(Status::IoError)?;
-    let fits = end <= export.size_bytes && offset.is_multiple_of(block) && length.is_multiple_of(block);
+    let fits = end <= info.size_bytes && offset.is_multiple_of(block) && length.is_multiple_of(block);
     match u32::try_from(length) {
         Ok(length) if fits && length > 0 => Ok(Asked::Device { kind, offset, length, no_hole }),
         _ => Err(Status::IoError),

@@ -15,7 +15,6 @@ use vm_memory::{Bytes as _, GuestAddress};
 use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::device::message::Message;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
-use crate::nbd::export::Export;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::device_session::{Session, SessionError};
@@ -23,6 +22,7 @@ use crate::vhost_user::mapping::MappingOwner;
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::virtio::inflight::Log;
 use crate::virtio::queue::QueueSpec;
+use crate::volume::{VolumeInfo, sample};
 
 mod budget;
 mod malformed;
@@ -95,9 +95,9 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
     let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None };
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
-    let export = Export { size_bytes, ..crate::nbd::export::sample("vm/disk") };
+    let info = VolumeInfo { size_bytes, ..sample() };
     let generation = VolumeGeneration::default();
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy: Policy::default(), store, export });
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy: Policy::default(), store, info });
     let vm = "vm".to_owned();
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -135,9 +135,9 @@ impl Bench {
     }
 
     fn add_volume(&self, name: &str) {
-        let export = Export { size_bytes: 1 << 30, ..crate::nbd::export::sample(name) };
+        let info = VolumeInfo { size_bytes: 1 << 30, ..sample() };
         let (store, policy, generation) = (Store::Null, Policy::default(), VolumeGeneration::default());
-        let volume = Box::new(VolumeSpec { name: name.to_owned(), generation, policy, store, export });
+        let volume = Box::new(VolumeSpec { name: name.to_owned(), generation, policy, store, info });
         self.device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
     }
 

@@ -194,7 +194,7 @@ fn info_and_go_describe_the_export() {
     let kinds: Vec<(u32, u16)> = answers[..4].iter().map(|(kind, payload)| (*kind, u16_at(payload, 0))).collect();
     let info = |kind| (option_reply::INFO, kind);
     assert_eq!(kinds, [info(info::EXPORT), info(info::NAME), info(info::DESCRIPTION), info(info::BLOCK_SIZE)]);
-    let flags = sample("a").transmission_flags(false);
+    let flags = transmission_flags(&sample("a").info, false);
     assert_eq!((u64_at(&answers[0].1, 2), u16_at(&answers[0].1, 10), answers[0].1.len()), (1 << 20, flags, 12));
     assert_eq!((&answers[1].1[2..], &answers[2].1[2..]), (&b"a"[..], &b"about a"[..]));
     assert_eq!([2, 6, 10].map(|at| u32_at(&answers[3].1, at)), [512, 4096, 1 << 20]);

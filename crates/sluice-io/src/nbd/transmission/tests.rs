@@ -1,5 +1,5 @@
-use super::super::export::sample;
 use super::*;
+use crate::volume::sample;
 
 const KIB: u32 = 1 << 10;
 const MIB: u32 = 1 << 20;
@@ -17,8 +17,8 @@ fn header(command: Command, flags: u16, offset: u64, length: u32) -> RequestHead
     RequestHeader { flags, command: command.into(), cookie: 1, offset, length }
 }
 
-fn errno_of(header: &RequestHeader, export: &Export, negotiated: &Negotiated) -> Option<Errno> {
-    check(header, export, negotiated).err().map(|refusal| refusal.errno)
+fn errno_of(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated) -> Option<Errno> {
+    check(header, info, negotiated).err().map(|refusal| refusal.errno)
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn what_passes_is_named() {
         (header(Command::Read, 0, u64::from(MIB) - 512, 512), Operation::Read { offset: 1_048_064, len: 512 }),
     ];
     for (header, operation) in cases {
-        assert_eq!(check(&header, &sample("a"), &negotiated()), Ok(operation));
+        assert_eq!(check(&header, &sample(), &negotiated()), Ok(operation));
     }
 }
 
@@ -74,7 +74,7 @@ fn what_is_refused_and_how() {
         ("unknown flag on flush", header(Command::Flush, 1 << 15, 0, 0), Errno::Einval),
     ];
     for (what, header, errno) in cases {
-        let refusal = check(&header, &sample("a"), &negotiated()).expect_err(what);
+        let refusal = check(&header, &sample(), &negotiated()).expect_err(what);
         let payload_to_skip = if header.kind() == Command::Write { header.length } else { 0 };
         let wanted = (errno, payload_to_skip, false);
         assert_eq!((refusal.errno, refusal.payload_to_skip, refusal.fatal), wanted, "{what}");
@@ -84,7 +84,7 @@ fn what_is_refused_and_how() {
 
 #[test]
 fn what_is_not_offered_is_refused() {
-    let export = Export { flush: false, fua: false, trim: false, write_zeroes: false, fast_zero: false, ..sample("a") };
+    let info = VolumeInfo { flush: false, fua: false, trim: false, write_zeroes: false, fast_zero: false, ..sample() };
     let none = Negotiated { structured_replies: false, base_allocation: None, ..negotiated() };
     let cases = [
         header(Command::Flush, 0, 0, 0),
@@ -96,36 +96,36 @@ fn what_is_not_offered_is_refused() {
         header(Command::Read, command_flag::DF, 0, 512),
     ];
     for header in cases {
-        assert_eq!(errno_of(&header, &export, &none), Some(Errno::Einval), "{header:?}");
+        assert_eq!(errno_of(&header, &info, &none), Some(Errno::Einval), "{header:?}");
     }
-    let slow = Export { fast_zero: false, ..sample("a") };
+    let slow = VolumeInfo { fast_zero: false, ..sample() };
     let fast = header(Command::WriteZeroes, command_flag::FAST_ZERO, 0, 512);
     assert_eq!(errno_of(&fast, &slow, &negotiated()), Some(Errno::Einval));
 }
 
 #[test]
 fn a_read_only_export_refuses_all_changes() {
-    let export = Export { read_only: true, trim: false, ..sample("a") };
+    let info = VolumeInfo { read_only: true, trim: false, ..sample() };
     for command in [Command::Write, Command::Trim, Command::WriteZeroes] {
-        assert_eq!(errno_of(&header(command, 0, 0, 512), &export, &negotiated()), Some(Errno::Eperm));
+        assert_eq!(errno_of(&header(command, 0, 0, 512), &info, &negotiated()), Some(Errno::Eperm));
     }
-    let refusal = check(&header(Command::Write, 0, 0, 512), &export, &negotiated());
+    let refusal = check(&header(Command::Write, 0, 0, 512), &info, &negotiated());
     assert_eq!(refusal.map_err(|refusal| refusal.payload_to_skip), Err(512));
-    assert!(check(&header(Command::Read, 0, 0, 512), &export, &negotiated()).is_ok());
-    assert!(check(&header(Command::Flush, 0, 0, 0), &export, &negotiated()).is_ok());
+    assert!(check(&header(Command::Read, 0, 0, 512), &info, &negotiated()).is_ok());
+    assert!(check(&header(Command::Flush, 0, 0, 0), &info, &negotiated()).is_ok());
 }
 
 #[test]
 fn the_maximum_block_size_bounds_payloads_only() {
-    let export = Export { size_bytes: 8 << 30, block_maximum: 64 * KIB, ..sample("a") };
-    let check = |command| check(&header(command, 0, 0, 64 * KIB + 512), &export, &negotiated());
+    let info = VolumeInfo { size_bytes: 8 << 30, block_maximum: 64 * KIB, ..sample() };
+    let check = |command| check(&header(command, 0, 0, 64 * KIB + 512), &info, &negotiated());
     assert_eq!(check(Command::Read).map_err(|refusal| refusal.errno), Err(Errno::Eoverflow));
     assert_eq!(check(Command::Write).map_err(|refusal| refusal.errno), Err(Errno::Einval));
     assert!(check(Command::Trim).is_ok());
     assert!(check(Command::WriteZeroes).is_ok());
     assert!(check(Command::BlockStatus).is_ok());
     let whole = header(Command::Trim, 0, 0, u32::MAX - 511);
-    assert!(super::check(&whole, &export, &negotiated()).is_ok(), "almost 4 GiB");
+    assert!(super::check(&whole, &info, &negotiated()).is_ok(), "almost 4 GiB");
 }
 
 #[test]
@@ -141,9 +141,9 @@ fn a_write_that_is_far_too_long_is_fatal() {
         (64 * MIB, false, u32::MAX, true),
     ];
     for (block_maximum, block_size_requested, length, fatal) in cases {
-        let export = Export { block_maximum, ..sample("a") };
+        let info = VolumeInfo { block_maximum, ..sample() };
         let negotiated = Negotiated { block_size_requested, ..negotiated() };
-        let refusal = check(&header(Command::Write, 0, 0, length), &export, &negotiated);
+        let refusal = check(&header(Command::Write, 0, 0, length), &info, &negotiated);
         let refusal = refusal.expect_err("beyond the end at least");
         assert_eq!(refusal.fatal, fatal, "{length} bytes with maximum {block_maximum}");
         assert_eq!(refusal.payload_to_skip, if fatal { 0 } else { length });
@@ -165,7 +165,7 @@ impl Random {
 #[test]
 fn random_headers_never_panic_and_what_passes_is_inside() {
     let mut random = Random(1);
-    let export = sample("a");
+    let info = sample();
     for _ in 0..200_000 {
         let header = RequestHeader {
             flags: random.next() as u16 >> (random.next() % 17).min(15),
@@ -174,12 +174,12 @@ fn random_headers_never_panic_and_what_passes_is_inside() {
             offset: random.next() >> (random.next() % 64) & !511,
             length: random.next() as u32 >> (random.next() % 32) & !511,
         };
-        let (offset, len) = match check(&header, &export, &negotiated()) {
+        let (offset, len) = match check(&header, &info, &negotiated()) {
             Ok(Operation::Read { offset, len } | Operation::Write { offset, len, .. }) => (offset, len),
             Ok(Operation::Trim { offset, len, .. } | Operation::WriteZeroes { offset, len, .. }) => (offset, len),
             Ok(Operation::BlockStatus { offset, len, .. }) => (offset, len),
             Ok(Operation::Flush | Operation::Disconnect) | Err(_) => continue,
         };
-        assert!(len > 0 && offset + u64::from(len) <= export.size_bytes);
+        assert!(len > 0 && offset + u64::from(len) <= info.size_bytes);
     }
 }

@@ -26,11 +26,10 @@ use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::connection_limit::ConnectionLimit;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::listener::{Bound, Endpoint};
-use crate::nbd::export::Export;
-use crate::nbd::export::sample;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::counts::Totals;
 use crate::vhost_user::listener::{START_MAX, VhostListener};
+use crate::volume::{VolumeInfo, sample};
 use sluice_client::vhost::config::WRITE_CACHE;
 use sluice_client::vhost::memory::{PAGE, Region};
 use sluice_client::vhost::session::Session as Vmm;
@@ -114,14 +113,14 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let path = folder.path().join("disk");
     File::create(&path).unwrap().set_len(SIZE).unwrap();
     let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
-    let export = Export { size_bytes: SIZE, ..sample("vm/disk") };
+    let info = VolumeInfo { size_bytes: SIZE, ..sample() };
     let store = Store::File { source, extents: None };
     let (policy, generation) = (Policy::default(), VolumeGeneration::default());
-    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, export: export.clone() });
+    let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, info: info.clone() });
     let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-    let kind = Blk { export, queues: 4 };
+    let kind = Blk { info, queues: 4 };
     let entry = Entry { kind, vm, volume, generation, device: device.handle() };
     (device, entry, folder)
 }
@@ -455,8 +454,8 @@ fn a_volume_that_grows_is_told_of() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert!(!client.session().unwrap().config_changed(Duration::ZERO).unwrap());
-    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.kind.export.clone() };
-    bench.listener.replace(Some(Entry { kind: Blk { export, queues: 4 }, ..bench.entry.clone() }));
+    let info = VolumeInfo { size_bytes: 2 * SIZE, ..bench.entry.kind.info.clone() };
+    bench.listener.replace(Some(Entry { kind: Blk { info, queues: 4 }, ..bench.entry.clone() }));
     assert!(client.session().unwrap().config_changed(PATIENCE).unwrap());
     assert_eq!(client.read_config().unwrap().size_bytes(), 2 * SIZE);
     bench.listener.replace(Some(Entry { ..bench.entry.clone() }));
@@ -470,8 +469,8 @@ fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
     let bench = Bench::new();
     let protocol_features = ALL_PROTOCOL_FEATURES.difference(VhostFeature::BACKEND_REQ);
     let mut client = bench.connect(&ClientOptions { protocol_features, ..options() });
-    let export = Export { size_bytes: 2 * SIZE, ..bench.entry.kind.export.clone() };
-    bench.listener.replace(Some(Entry { kind: Blk { export, queues: 4 }, ..bench.entry.clone() }));
+    let info = VolumeInfo { size_bytes: 2 * SIZE, ..bench.entry.kind.info.clone() };
+    bench.listener.replace(Some(Entry { kind: Blk { info, queues: 4 }, ..bench.entry.clone() }));
     assert!((0..100_000).any(|_| client.read_config().unwrap().size_bytes() == 2 * SIZE), "each is answered in turn");
     assert_eq!(bench.totals().config_changes, 0);
 }
@@ -479,10 +478,10 @@ fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
 #[test]
 fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
     let bench = Bench::new();
-    let other_features = Export { read_only: true, ..bench.entry.kind.export.clone() };
+    let other_features = VolumeInfo { read_only: true, ..bench.entry.kind.info.clone() };
     let others = [
         None,
-        Some(Entry { kind: Blk { export: other_features, queues: 4 }, ..bench.entry.clone() }),
+        Some(Entry { kind: Blk { info: other_features, queues: 4 }, ..bench.entry.clone() }),
         Some(Entry { kind: Blk { queues: 2, ..bench.entry.kind.clone() }, ..bench.entry.clone() }),
         Some(Entry { volume: "other".to_owned(), ..bench.entry.clone() }),
         Some(Entry { generation: VolumeGeneration::next(), ..bench.entry.clone() }),
