@@ -37,6 +37,7 @@ pub mod holder;
 pub mod lock;
 pub(crate) mod loss;
 pub mod open;
+pub mod opened;
 pub mod range;
 mod sysfs;
 
@@ -48,5 +49,6 @@ pub use error::SourceError;
 pub use extents::ExtentMap;
 pub use holder::Holder;
 pub use loss::Loss;
-pub use open::{FileId, Source, SourceSpec};
+pub use open::SourceSpec;
+pub use opened::{FileId, Source};
 pub use range::ByteRange;

@@ -1,0 +1,260 @@
+//! An open volume: what is known of it, changes of its length, and its lock.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::alignment::Alignment;
+use super::allocation::{self, Span};
+use super::capabilities::{Capabilities, Support};
+use super::disk::DiskSet;
+use super::error::SourceError;
+use super::extents::ExtentMap;
+use super::lock;
+use super::loss::{Loss, Mark};
+use super::open::{check_alignment, check_extent, inspect, size_of};
+use super::range::ByteRange;
+use super::sysfs::Sysfs;
+
+/// Which file or device a description belongs to, whatever path led there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// The filesystem's device number; for a block device its own.
+    pub dev: u64,
+    /// The inode number; 0 for a block device.
+    pub ino: u64,
+}
+
+/// An open, checked and locked volume. The lock ends with the last reference to its descriptor.
+#[derive(Debug)]
+pub struct Source {
+    pub(super) fd: OwnedFd,
+    pub(super) path: PathBuf,
+    pub(super) range: ByteRange,
+    pub(super) id: FileId,
+    pub(super) alignment: Alignment,
+    pub(super) capabilities: Capabilities,
+    pub(super) block_device: bool,
+    pub(super) read_only: bool,
+    pub(super) buffered: bool,
+    pub(super) forces: bool,
+    pub(super) submission_may_block: bool,
+    pub(super) waited: Duration,
+    pub(super) lost: Mark,
+}
+
+impl Source {
+    /// The same volume with another length, on the same description and so under the same lock, which covers what is
+    /// added. `None`: up to the end of the file or device as it is now.
+    ///
+    /// # Errors
+    /// As [`Source::open`]; nothing has changed then.
+    pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
+        let path = &self.path;
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspect(path, "type", errno.into()))?;
+        let size_bytes =
+            size_of(self.fd.as_fd(), &stat, self.block_device).map_err(|error| inspect(path, "size", error))?;
+        let length = length.unwrap_or_else(|| size_bytes.saturating_sub(self.range.offset));
+        let range = ByteRange::new(self.range.offset, length);
+        check_extent(path, range, size_bytes)?;
+        check_alignment(path, range, self.alignment)?;
+        lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
+        let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
+        let waited = Duration::ZERO;
+        Ok(Self { path: path.clone(), range, waited, fd, lost: self.lost.clone(), ..*self })
+    }
+
+    /// Gives back the lock of what `longer` has beyond this: it came out of [`Source::resized`] and is not put into force.
+    ///
+    /// # Errors
+    /// [`SourceError::Lock`].
+    pub fn give_back(&self, longer: &Source) -> Result<(), SourceError> {
+        let (end, length) = (self.range.end(), longer.range.end().saturating_sub(self.range.end()));
+        if length == 0 {
+            return Ok(());
+        }
+        lock::unlock(self.fd.as_fd(), &self.path, ByteRange::new(end, length))
+    }
+
+    /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is, and so does a
+    /// block device, which must be long enough. Returns the size that it had.
+    ///
+    /// # Errors
+    /// [`SourceError::Length`]: too short and not a regular file that may be written, or the file system refuses.
+    /// [`SourceError::Inspect`].
+    pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
+        let inspected = |error: io::Error| inspect(&self.path, "size", error);
+        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspected(errno.into()))?;
+        let before = size_of(self.fd.as_fd(), &stat, self.block_device).map_err(inspected)?;
+        let end = self.range.offset.saturating_add(length);
+        if end > before {
+            if self.block_device || self.read_only {
+                return Err(self.cannot_be_long(end, Errno::INVAL));
+            }
+            rustix::fs::ftruncate(&self.fd, end).map_err(|errno| self.cannot_be_long(end, errno))?;
+        }
+        Ok(before)
+    }
+
+    /// Gives a regular file the size that it had before [`Source::extend`].
+    ///
+    /// # Errors
+    /// [`SourceError::Length`]: the file system refuses.
+    pub fn cut(&self, size_bytes: u64) -> Result<(), SourceError> {
+        rustix::fs::ftruncate(&self.fd, size_bytes).map_err(|errno| self.cannot_be_long(size_bytes, errno))
+    }
+
+    fn cannot_be_long(&self, length_bytes: u64, errno: Errno) -> SourceError {
+        SourceError::Length { path: self.path.clone(), length_bytes, source: errno.into() }
+    }
+
+    /// Says that `reader` reads here, on a volume that is opened for reading only. Waits at most `wait` for the last requests
+    /// of who did so under that name before, with whom the lock of a reader may be shared; `None` does not wait. Returns how
+    /// long it waited.
+    ///
+    /// # Errors
+    /// [`SourceError::Busy`], [`SourceError::Lock`].
+    pub fn read_as(&self, reader: &str, wait: Option<Duration>) -> Result<Duration, SourceError> {
+        lock::read_as(self.fd.as_fd(), &self.path, self.range, reader, wait)
+    }
+
+    /// The path it was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Where the volume lies in its file: a request at byte `n` of the volume is I/O at `range().offset + n`.
+    #[must_use]
+    pub fn range(&self) -> ByteRange {
+        self.range
+    }
+
+    /// The volume's size in bytes, a multiple of `alignment().offset`.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.range.length
+    }
+
+    /// Which file or device it is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// What I/O on it wants.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// What it can do besides reading and writing.
+    #[must_use]
+    pub fn capabilities(&self) -> Capabilities {
+        self.capabilities
+    }
+
+    /// Whether the disk has a command that makes zeroes, as far as the kernel knows now; for a block device. Reads sysfs.
+    #[must_use]
+    pub fn zeroing_now(&self) -> Support {
+        Capabilities::zeroing_now(&Sysfs::host(), self.id.dev)
+    }
+
+    /// Whether it is (a range of) a block device.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.block_device
+    }
+
+    /// Whether it is opened and locked for reading only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether it goes through the page cache, so that its promises are not given.
+    #[must_use]
+    pub fn is_buffered(&self) -> bool {
+        self.buffered
+    }
+
+    /// Whether a write that is asked to make itself durable (`RWF_DSYNC`) does; else a sync must follow it. Never through the
+    /// page cache, where it is often others' writes that the sync fails for.
+    #[must_use]
+    pub fn forces_writes(&self) -> bool {
+        self.forces
+    }
+
+    /// Whether even the submission of an operation may wait, for a server of the file system.
+    #[must_use]
+    pub fn submission_may_block(&self) -> bool {
+        self.submission_may_block
+    }
+
+    /// How long opening waited for the lock.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// What may have been lost of it, so that its writes and flushes fail.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        self.lost.get()
+    }
+
+    /// Notes a loss, or that it has been accepted.
+    pub fn set_loss(&self, loss: Loss) {
+        self.lost.set(loss);
+    }
+
+    /// Takes from the kernel what it would still say of writes that were lost before: it says so once to each description,
+    /// and to none that has heard of it already. Blocks as long as a sync takes.
+    pub fn hear_of_loss(&self) {
+        let _ = rustix::fs::fdatasync(&self.fd);
+    }
+
+    /// Whether both have a byte of the same file or device: also through two nodes of one block device,
+    /// which locks do not see.
+    #[must_use]
+    pub fn shares_bytes_with(&self, other: &Self) -> bool {
+        self.id == other.id && self.range.overlaps(other.range)
+    }
+
+    /// The disks that serve it.
+    ///
+    /// # Errors
+    /// [`SourceError::Disk`].
+    pub fn disks(&self) -> Result<DiskSet, SourceError> {
+        DiskSet::of_fd(&self.fd, &self.path)
+    }
+
+    /// Where its bytes lie on the disk, as of now.
+    ///
+    /// # Errors
+    /// [`SourceError::Inspect`].
+    pub fn extents(&self) -> Result<ExtentMap, SourceError> {
+        ExtentMap::load(self.fd.as_fd(), self.range).map_err(|error| inspect(&self.path, "extents", error))
+    }
+
+    /// Which parts of `part` (bytes of the volume) hold data: at most `spans_max` spans from its start on.
+    #[must_use]
+    pub fn allocation(&self, part: ByteRange, spans_max: usize) -> Vec<Span> {
+        allocation::allocation(self.fd.as_fd(), self.range, part, spans_max)
+    }
+
+    /// The description, for I/O. Every duplicate of it keeps the lock.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
