@@ -1,13 +1,14 @@
-//! A device of known capacity, made of any other: every request takes a stated time, so many at once.
+//! A wrapper that makes a queue a device of known capacity: each request takes a stated time, and at most `parallel` run
+//! concurrently. For tests and demonstrations.
 //!
-//! Idea: k servers in parallel, one queue. A request starts when the first server is free and occupies it for its
-//! service time, which follows from a distribution and, if a bandwidth is stated, from its size. The real operation runs
-//! meanwhile; the request is over when both are. The servers work back to back in their own time: a late wake-up
-//! delays a completion, but takes no capacity while requests wait here.
+//! Model: `parallel` servers and one queue. A request starts when the first server is free and occupies it for its service
+//! time, which comes from a distribution and, if a bandwidth is stated, from the request's size. The real operation runs at
+//! the same time, and the request completes when both have ended. The servers run back to back in modelled time: a late
+//! wake-up delays a completion, but costs no capacity while requests are queued.
 //!
-//! Example: 4 ms, 8 at once: 2,000 requests per second, whatever the machine does.
+//! Example: 4 ms and 8 servers serve 2,000 requests per second, whatever the speed of the machine.
 //!
-//! The log of its slots (who, when, how long) proves afterwards what capacity was there.
+//! The log of its slots (request, start, duration) shows afterwards which capacity there was.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,51 +18,59 @@ use std::time::Duration;
 use rand_distr::{Distribution, Exp1, Uniform};
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
-use sluice_sched::gate::Slot;
-use sluice_sched::{ByteRate, Instant, Request};
+use sluice_sched::gate::{Part, Slot, Submission};
+use sluice_sched::{ByteRate, Device, Instant, Request};
 
-/// How long a request takes, before the part that depends on its size.
+use crate::backend::device_queue::{DeviceQueue, OpIndex};
+
+/// Service time of a request, without the part that depends on its size.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ServiceTime {
-    /// Always the same.
+    /// Constant.
     Fixed(Duration),
     /// Exponentially distributed with this mean.
     Exponential(Duration),
-    /// Evenly between the two.
+    /// Uniformly distributed between the two.
     Uniform(Duration, Duration),
 }
 
-/// A delay device.
+/// Parameters of a delay.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DelaySpec {
-    /// Per request.
+    /// Service time of each request.
     pub time: ServiceTime,
-    /// How many at once.
+    /// Number of servers.
     pub parallel: u32,
-    /// Adds size / bandwidth to each read and write.
+    /// If stated, size / bandwidth is added to each read and write.
     pub bandwidth: Option<ByteRate>,
-    /// Of the random times.
+    /// Seed of the random service times.
     pub seed: u64,
 }
 
-/// The servers, and what they have promised.
+/// The modelled servers, and operations that completed at the disk before they do in the model.
 pub struct Delay {
     spec: DelaySpec,
     random: Pcg64Mcg,
     /// When each server is free, the first on top; ties by its number.
     servers: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Requests that their server still holds, by when they are over.
+    /// When the modelled service of each slot of the gate ends.
+    ends: Vec<Instant>,
+    /// Completed operations, by the end of their modelled service.
     held: BinaryHeap<Reverse<(u64, u32)>>,
     log: Option<Box<dyn Write + Send>>,
 }
 
 impl Delay {
-    /// A device as stated. The log, if there is one, gets a line for each request.
+    /// Creates a delay without requests. The log, if there is one, gets a line for each request.
+    ///
+    /// # Errors
+    /// The error of writing the log's first line.
     pub fn new(spec: DelaySpec, log: Option<Box<dyn Write + Send>>) -> io::Result<Self> {
         let mut delay = Delay {
             spec,
             random: Pcg64Mcg::seed_from_u64(spec.seed),
             servers: (0..spec.parallel.max(1)).map(|server| Reverse((0, server))).collect(),
+            ends: Vec::new(),
             held: BinaryHeap::new(),
             log,
         };
@@ -69,6 +78,16 @@ impl Delay {
             writeln!(log, "dispatch_ns,start_ns,end_ns,server,id,owner,volume,kind,length_bytes,cost,phase")?;
         }
         Ok(delay)
+    }
+
+    /// Returns `queue` with this delay.
+    pub(crate) fn wrap<'a, Q: DeviceQueue>(&'a mut self, queue: &'a mut Q) -> Delayed<'a, Q> {
+        Delayed { delay: self, queue }
+    }
+
+    /// Returns when the next held operation completes.
+    fn next_wakeup(&self) -> Option<Instant> {
+        self.held.peek().map(|Reverse((end, _))| Instant::from_nanos(*end))
     }
 
     fn service(&mut self, request: &Request) -> u64 {
@@ -92,8 +111,8 @@ impl Delay {
         time.saturating_add(u64::try_from(transfer).unwrap_or(u64::MAX))
     }
 
-    /// A request comes to the device; when its server lets it go.
-    pub fn start(&mut self, now: Instant, request: &Request) -> Instant {
+    /// Starts the modelled service of a request, and returns its end.
+    fn start(&mut self, now: Instant, request: &Request) -> Instant {
         let service = self.service(request);
         let Reverse((free, server)) = self.servers.pop().expect("there is at least one server");
         let start = free.max(now.as_nanos());
@@ -112,7 +131,7 @@ impl Delay {
                 cost.as_f64(),
             );
             if let Err(error) = line {
-                // names nothing: it is said once, and the log is closed.
+                // names nothing: it is logged once, and the slot log is closed.
                 tracing::error!(%error, "Cannot write the slot log; free disk space and restart the daemon");
                 self.log = None;
             }
@@ -120,25 +139,78 @@ impl Delay {
         Instant::from_nanos(end)
     }
 
-    /// The real operation of `slot` is over, but its server holds it until `end`.
-    pub fn hold(&mut self, slot: Slot, end: Instant) {
-        self.held.push(Reverse((end.as_nanos(), slot.0)));
+    /// Holds an operation that has completed at the disk until `end`.
+    fn hold(&mut self, index: OpIndex, end: Instant) {
+        self.held.push(Reverse((end.as_nanos(), index.0)));
     }
 
-    /// The next that a server lets go by `now`.
-    pub fn pop(&mut self, now: Instant) -> Option<Slot> {
-        let Reverse((end, slot)) = *self.held.peek()?;
+    /// Returns the next held operation whose modelled service has ended.
+    fn pop(&mut self, now: Instant) -> Option<OpIndex> {
+        let Reverse((end, index)) = *self.held.peek()?;
         if end > now.as_nanos() {
             return None;
         }
         self.held.pop();
-        Some(Slot(slot))
+        Some(OpIndex(index))
     }
 
-    /// When to come back.
-    #[must_use]
-    pub fn next(&self) -> Option<Instant> {
-        self.held.peek().map(|Reverse((end, _))| Instant::from_nanos(*end))
+    fn set_end(&mut self, slot: Slot, end: Instant) {
+        let index = slot.0 as usize;
+        if self.ends.len() <= index {
+            self.ends.resize(index + 1, Instant::ZERO);
+        }
+        self.ends[index] = end;
+    }
+}
+
+/// A queue with a delay.
+pub(crate) struct Delayed<'a, Q> {
+    delay: &'a mut Delay,
+    queue: &'a mut Q,
+}
+
+impl<Q: DeviceQueue> Delayed<'_, Q> {
+    fn start(&mut self, now: Instant, submission: &Submission, occupies_device: bool) {
+        let end = if occupies_device { self.delay.start(now, &submission.request) } else { now };
+        self.delay.set_end(submission.slot, end);
+    }
+}
+
+impl<Q: DeviceQueue> Device for Delayed<'_, Q> {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
+        self.start(now, submission, self.queue.occupies_device(submission.token));
+        self.queue.submit(now, submission);
+    }
+
+    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
+        let occupies_device = parts.iter().any(|part| self.queue.occupies_device(part.token));
+        self.start(now, submission, occupies_device);
+        self.queue.submit_merged(now, submission, parts);
+    }
+}
+
+impl<Q: DeviceQueue> DeviceQueue for Delayed<'_, Q> {
+    fn next_completed(&mut self, now: Instant) -> Option<OpIndex> {
+        while let Some(index) = self.queue.next_completed(now) {
+            let end = self.delay.ends[self.queue.slot_of(index).0 as usize];
+            if end <= now {
+                return Some(index);
+            }
+            self.delay.hold(index, end);
+        }
+        self.delay.pop(now)
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        [self.delay.next_wakeup(), self.queue.next_wakeup()].into_iter().flatten().min()
+    }
+
+    fn slot_of(&self, index: OpIndex) -> Slot {
+        self.queue.slot_of(index)
+    }
+
+    fn occupies_device(&self, token: u32) -> bool {
+        self.queue.occupies_device(token)
     }
 }
 
@@ -171,20 +243,20 @@ mod tests {
     }
 
     #[test]
-    fn servers_work_back_to_back() {
+    fn servers_run_back_to_back() {
         let mut delay = delay(ServiceTime::Fixed(Duration::from_millis(4)), 2);
         let ends: Vec<_> = (0..5).map(|_| delay.start(Instant::from_millis(10), &request(4096))).collect();
         assert_eq!(ends, [14, 14, 18, 18, 22].map(Instant::from_millis));
-        delay.hold(Slot(3), ends[1]);
-        delay.hold(Slot(2), ends[0]);
-        assert_eq!(delay.next(), Some(Instant::from_millis(14)));
+        delay.hold(OpIndex(3), ends[1]);
+        delay.hold(OpIndex(2), ends[0]);
+        assert_eq!(delay.next_wakeup(), Some(Instant::from_millis(14)));
         assert_eq!(delay.pop(Instant::from_millis(13)), None);
         let late = Instant::from_millis(15);
-        assert_eq!([delay.pop(late), delay.pop(late), delay.pop(late)], [Some(Slot(2)), Some(Slot(3)), None]);
+        assert_eq!([delay.pop(late), delay.pop(late), delay.pop(late)], [Some(OpIndex(2)), Some(OpIndex(3)), None]);
     }
 
     #[test]
-    fn size_and_distribution_count() {
+    fn service_time_follows_size_and_distribution() {
         let spec = DelaySpec {
             time: ServiceTime::Fixed(Duration::from_millis(5)),
             parallel: 1,

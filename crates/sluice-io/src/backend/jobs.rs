@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use sluice_sched::gate::Slot;
-
+use crate::backend::device_queue::OpIndex;
 use crate::slab::{IoId, VolumeKey};
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
@@ -24,8 +23,7 @@ pub(crate) enum BlockingJob {
     Zeroing { volume: VolumeKey, source: Arc<Source> },
     /// Discards a range of a block device.
     Discard {
-        /// The slot whose operation this is.
-        slot: Slot,
+        op: OpIndex,
         source: Arc<Source>,
         /// In bytes of the device, not of the volume.
         part: ByteRange,
@@ -55,7 +53,7 @@ pub(crate) enum BlockingResult {
         found: Support,
     },
     Discard {
-        slot: Slot,
+        op: OpIndex,
         /// 0, or a negated errno.
         result: i32,
     },

@@ -1,91 +1,91 @@
-//! Submissions that carry several requests.
+//! Progress of merged submissions.
 //!
 //! The gate merges requests that are adjacent on the device. They need not be adjacent in the file, and each has its own
 //! buffer, so each part becomes a separate operation. The parts are submitted to the kernel in one batch, which may merge
 //! them again, and together use one slot of the gate. Each part completes by itself. Frontends do not notice merging: each
 //! [`IoRequest`](super::request::IoRequest) gets its own errno.
-//!
-//! Parts share the numbering of slots: the operation of the gate's slot `n` has index `2n`, and parts have odd indices.
 
-use sluice_sched::gate::{Finished, Part, Slot, Submission};
-use sluice_sched::{Gate, Instant};
+use sluice_sched::gate::Slot;
 
-use crate::backend::disk::Backend;
+use crate::backend::device_queue::OpIndex;
+use crate::slab::{Id as _, Slab, ids};
 
-/// The part of a merged submission that an operation belongs to.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct PartOf {
-    slot: Slot,
-    part: u32,
+ids! {
+    /// A part of a merged submission.
+    PartId;
 }
 
-/// The progress of a merged submission.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    slot: Slot,
+    number: u32,
+}
+
+/// Results of the parts of a merged submission.
 #[derive(Debug, Clone, Default)]
 struct Progress {
     left: u32,
     ok: Vec<bool>,
 }
 
-/// The merged submissions at the device.
-#[derive(Debug, Default)]
-pub(crate) struct Merged {
-    /// By slot of the gate.
-    progress: Vec<Progress>,
-    free: Vec<u32>,
-    parts: u32,
+/// What the end of an operation means for the gate.
+pub(crate) enum SlotResult<'a> {
+    /// The slot's only operation has completed.
+    Completed(Slot),
+    /// All parts of the slot have completed; whether each succeeded.
+    AllParts(Slot, &'a [bool]),
+    /// Other parts of the slot are still in flight.
+    Pending,
 }
 
-/// Where the work of a slot of the gate is.
-pub(crate) fn place_of(slot: Slot) -> Slot {
-    Slot(slot.0 * 2)
+/// The merged submissions in flight.
+#[derive(Debug, Default)]
+pub(crate) struct Merged {
+    parts: Slab<PartId, Part>,
+    /// By slot of the gate.
+    progress: Vec<Progress>,
 }
 
 impl Merged {
-    fn place(&mut self) -> Slot {
-        Slot(self.free.pop().unwrap_or_else(|| {
-            self.parts += 1;
-            self.parts * 2 - 1
-        }))
-    }
-}
-
-impl Backend {
-    pub(crate) fn begin_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
-        let wanted = parts.iter().any(|part| self.is_wanted(part.token));
-        let ends = self.delayed_until(now, wanted, &submission.request);
-        let slot = submission.slot;
-        if self.merged.progress.len() <= slot.0 as usize {
-            self.merged.progress.resize(slot.0 as usize + 1, Progress::default());
+    /// Starts a merged submission of `parts` parts.
+    pub(crate) fn start(&mut self, slot: Slot, parts: usize) {
+        let index = slot.0 as usize;
+        if self.progress.len() <= index {
+            self.progress.resize(index + 1, Progress::default());
         }
-        let progress = &mut self.merged.progress[slot.0 as usize];
-        progress.left = parts.len() as u32;
+        let progress = &mut self.progress[index];
+        progress.left = parts as u32;
         progress.ok.clear();
-        progress.ok.resize(parts.len(), false);
-        for (index, part) in parts.iter().enumerate() {
-            let place = self.merged.place();
-            let part_of = Some(PartOf { slot, part: index as u32 });
-            self.begin(now, place, (submission.request.kind, *part), ends, part_of);
+        progress.ok.resize(parts, false);
+    }
+
+    /// Adds part `number` of a submission, and returns the index of its operation.
+    pub(crate) fn add_part(&mut self, slot: Slot, number: u32) -> OpIndex {
+        OpIndex(self.parts.insert(Part { slot, number }).index() * 2 + 1)
+    }
+
+    /// Returns the slot to which an operation belongs.
+    pub(crate) fn slot_of(&self, index: OpIndex) -> Slot {
+        match self.part(index) {
+            Some(id) => self.parts[id].slot,
+            None => Slot(index.0 / 2),
         }
     }
 
-    /// The work at `place` is over. With the last part of a submission the gate is told.
-    pub(crate) fn tell(
-        &mut self,
-        gate: &mut Gate,
-        now: Instant,
-        place: Slot,
-        (ok, part_of): (bool, Option<PartOf>),
-        finished: &mut Vec<Finished>,
-    ) {
-        let Some(PartOf { slot, part }) = part_of else {
-            return gate.complete_all(now, Slot(place.0 / 2), ok, finished);
-        };
-        self.merged.free.push(place.0);
-        let progress = &mut self.merged.progress[slot.0 as usize];
+    /// Records the end of an operation.
+    pub(crate) fn complete(&mut self, index: OpIndex, ok: bool) -> SlotResult<'_> {
+        let Some(id) = self.part(index) else { return SlotResult::Completed(Slot(index.0 / 2)) };
+        let Part { slot, number } = self.parts.remove(id);
+        let progress = &mut self.progress[slot.0 as usize];
         progress.left -= 1;
-        progress.ok[part as usize] = ok;
-        if progress.left == 0 {
-            gate.complete_parts(now, slot, &progress.ok, finished);
+        progress.ok[number as usize] = ok;
+        match progress.left {
+            0 => SlotResult::AllParts(slot, &progress.ok),
+            _ => SlotResult::Pending,
         }
+    }
+
+    fn part(&self, index: OpIndex) -> Option<PartId> {
+        (!index.0.is_multiple_of(2)).then(|| self.parts.id_at(index.0 / 2))
     }
 }

@@ -1,90 +1,88 @@
-//! Flushes of one file share a sync that has not started yet.
+//! Flushes of one file share the next sync.
 //!
-//! A flush covers the writes that completed before it arrived. A sync that runs already may have looked at the file
-//! before those writes, so a flush that comes meanwhile waits for the next one, together with all others that do: many
-//! VMs on one file cost one sync at a time. A failed sync may have thrown data away, and the kernel reports it once: it
-//! concerns every volume on the file, also those that are opened later, until the loss is accepted or all have been closed.
+//! A flush covers the writes that completed before it arrived. A sync that is already running may have looked at the file
+//! before those writes. So a flush that arrives during a sync waits for the next one, which all waiting flushes share: many
+//! VMs on one file cost one sync at a time. After a failed sync data may be lost, and the kernel reports this once. The
+//! failure affects every volume on the file, including those that are opened later, until the loss is accepted or all
+//! volumes are closed.
 
 use std::collections::HashMap;
 
-use sluice_sched::gate::Slot;
-
+use crate::backend::device_queue::OpIndex;
+use crate::slab::{Slab, ids};
 use crate::source::FileId;
 
-/// The file of a volume, as the device loop numbers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FileIndex(u32);
+ids! {
+    /// A file or block device with open volumes.
+    FileKey;
+}
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct File {
+    id: FileId,
     volumes: u32,
     failed: bool,
-    running: Vec<Slot>,
-    waiting: Vec<Slot>,
+    /// Flushes that the running sync covers.
+    running: Vec<OpIndex>,
+    /// Flushes that the next sync will cover.
+    waiting: Vec<OpIndex>,
 }
 
 /// The files of a device.
 #[derive(Debug, Default)]
-pub struct Files {
-    by_id: HashMap<FileId, u32>,
-    files: Vec<File>,
-    free: Vec<u32>,
+pub(crate) struct Files {
+    by_id: HashMap<FileId, FileKey>,
+    files: Slab<FileKey, File>,
 }
 
 impl Files {
-    /// A volume on the file `id` has been opened.
-    pub fn open(&mut self, id: FileId) -> FileIndex {
-        let index = *self.by_id.entry(id).or_insert_with(|| {
-            self.free.pop().unwrap_or_else(|| {
-                self.files.push(File::default());
-                (self.files.len() - 1) as u32
-            })
-        });
-        self.files[index as usize].volumes += 1;
-        FileIndex(index)
+    /// Adds a volume to a file.
+    pub(crate) fn open(&mut self, id: FileId) -> FileKey {
+        let new = || File { id, volumes: 0, failed: false, running: Vec::new(), waiting: Vec::new() };
+        let key = *self.by_id.entry(id).or_insert_with(|| self.files.insert(new()));
+        self.files[key].volumes += 1;
+        key
     }
 
-    /// A volume on it has been closed. With the last one the file is forgotten, and its failure.
-    pub fn close(&mut self, file: FileIndex) {
-        let known = &mut self.files[file.0 as usize];
-        known.volumes -= 1;
-        if known.volumes == 0 {
-            *known = File::default();
-            self.by_id.retain(|_, index| *index != file.0);
-            self.free.push(file.0);
+    /// Removes a volume from a file. With the last one the file and its failure are forgotten.
+    pub(crate) fn close(&mut self, key: FileKey) {
+        let file = &mut self.files[key];
+        file.volumes -= 1;
+        if file.volumes == 0 {
+            self.by_id.remove(&file.id);
+            self.files.clear(key);
         }
     }
 
-    /// Whether what was written to it may be lost.
-    #[must_use]
-    pub fn is_failed(&self, file: FileIndex) -> bool {
-        self.files[file.0 as usize].failed
+    /// Whether writes to the file may be lost.
+    pub(crate) fn is_failed(&self, key: FileKey) -> bool {
+        self.files[key].failed
     }
 
-    /// Says whether what was written to it may be lost.
-    pub fn set_failed(&mut self, file: FileIndex, failed: bool) {
-        self.files[file.0 as usize].failed = failed;
+    /// Sets whether writes to the file may be lost.
+    pub(crate) fn set_failed(&mut self, key: FileKey, failed: bool) {
+        self.files[key].failed = failed;
     }
 
-    /// A flush of `slot` arrives. `true`: start a sync now, it covers this flush.
-    pub fn flush(&mut self, file: FileIndex, slot: Slot) -> bool {
-        let file = &mut self.files[file.0 as usize];
+    /// Adds a flush. Returns whether the caller has to start a sync, which covers this flush.
+    pub(crate) fn flush(&mut self, key: FileKey, op: OpIndex) -> bool {
+        let file = &mut self.files[key];
         if file.running.is_empty() {
-            file.running.push(slot);
+            file.running.push(op);
             return true;
         }
-        file.waiting.push(slot);
+        file.waiting.push(op);
         false
     }
 
-    /// The sync that runs is over. Appends the flushes that it covers to `over`; returns one of those that wait if a
-    /// new sync must start for them.
-    pub fn synced(&mut self, file: FileIndex, ok: bool, over: &mut Vec<Slot>) -> Option<Slot> {
-        let file = &mut self.files[file.0 as usize];
-        over.append(&mut file.running);
+    /// Records the end of the running sync, and appends the flushes that have completed to `completed`. Returns one of
+    /// the waiting flushes if a new sync must start for them.
+    pub(crate) fn synced(&mut self, key: FileKey, ok: bool, completed: &mut Vec<OpIndex>) -> Option<OpIndex> {
+        let file = &mut self.files[key];
+        completed.append(&mut file.running);
         if !ok {
             file.failed = true;
-            over.append(&mut file.waiting);
+            completed.append(&mut file.waiting);
             return None;
         }
         std::mem::swap(&mut file.running, &mut file.waiting);
@@ -101,27 +99,27 @@ mod tests {
         let mut files = Files::default();
         let file = files.open(FileId { dev: 1, ino: 2 });
         assert_eq!(files.open(FileId { dev: 1, ino: 2 }), file);
-        assert!(files.flush(file, Slot(0)));
-        assert!(!files.flush(file, Slot(1)));
-        assert!(!files.flush(file, Slot(2)));
-        let mut over = Vec::new();
-        assert_eq!(files.synced(file, true, &mut over), Some(Slot(1)));
-        assert_eq!(over, [Slot(0)]);
-        over.clear();
-        assert_eq!(files.synced(file, true, &mut over), None);
-        assert_eq!(over, [Slot(1), Slot(2)]);
+        assert!(files.flush(file, OpIndex(0)));
+        assert!(!files.flush(file, OpIndex(1)));
+        assert!(!files.flush(file, OpIndex(2)));
+        let mut completed = Vec::new();
+        assert_eq!(files.synced(file, true, &mut completed), Some(OpIndex(1)));
+        assert_eq!(completed, [OpIndex(0)]);
+        completed.clear();
+        assert_eq!(files.synced(file, true, &mut completed), None);
+        assert_eq!(completed, [OpIndex(1), OpIndex(2)]);
     }
 
     #[test]
-    fn a_failed_sync_fails_the_file_until_it_is_accepted_or_all_have_left() {
+    fn a_file_with_a_failed_sync_fails_until_the_loss_is_accepted_or_all_volumes_are_closed() {
         let mut files = Files::default();
         let id = FileId { dev: 1, ino: 2 };
         let (file, _second) = (files.open(id), files.open(id));
-        assert!(files.flush(file, Slot(0)));
-        assert!(!files.flush(file, Slot(1)));
-        let mut over = Vec::new();
-        assert_eq!(files.synced(file, false, &mut over), None);
-        assert_eq!(over, [Slot(0), Slot(1)]);
+        assert!(files.flush(file, OpIndex(0)));
+        assert!(!files.flush(file, OpIndex(1)));
+        let mut completed = Vec::new();
+        assert_eq!(files.synced(file, false, &mut completed), None);
+        assert_eq!(completed, [OpIndex(0), OpIndex(1)]);
         assert!(files.is_failed(file));
         files.close(file);
         let again = files.open(id);
@@ -131,20 +129,20 @@ mod tests {
         files.set_failed(again, true);
         files.close(file);
         files.close(file);
-        let anew = files.open(id);
-        assert!(!files.is_failed(anew));
+        let reopened = files.open(id);
+        assert!(!files.is_failed(reopened));
     }
 
     #[test]
-    fn files_that_come_and_go_leave_nothing_behind() {
+    fn closed_files_leave_no_entries() {
         let mut files = Files::default();
         let stays = files.open(FileId { dev: 1, ino: 1 });
         for ino in 2..1000 {
             let file = files.open(FileId { dev: 1, ino });
-            assert!(file != stays && files.flush(file, Slot(0)));
+            assert!(file != stays && files.flush(file, OpIndex(0)));
             files.synced(file, true, &mut Vec::new());
             files.close(file);
         }
-        assert_eq!((files.by_id.len(), files.files.len()), (1, 2));
+        assert_eq!((files.by_id.len(), files.files.len()), (1, 1));
     }
 }

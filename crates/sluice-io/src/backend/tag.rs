@@ -7,6 +7,7 @@
 //!
 //! The owner is the loop (its wake-up and its timer), the disk (a slot's operation) or a frontend, which defines its operations itself.
 
+use crate::backend::device_queue::OpIndex;
 use crate::slab::FrontendNumber;
 
 const WAKEUP: u8 = 1;
@@ -18,15 +19,15 @@ const FRONTENDS: u8 = 16;
 /// The object of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tag {
-    /// A message has arrived in the mailbox.
+    /// The mailbox has a message.
     Wakeup,
-    /// The timer for deadlines has fired.
+    /// The deadline timer has fired.
     Timer,
-    /// An operation whose end nobody waits for.
+    /// An operation whose result is ignored.
     Ignored,
-    /// An operation of the disk, for the slot of this number.
-    Disk(u32),
-    /// An operation of a frontend: of which kind, and the index in the frontend's table.
+    /// An operation of the disk.
+    Disk(OpIndex),
+    /// An operation of a frontend: its kind, and the index of its object in the frontend's table.
     Frontend(FrontendNumber, u8, u32),
 }
 
@@ -36,7 +37,7 @@ impl Tag {
             Tag::Wakeup => (WAKEUP, 0, 0),
             Tag::Timer => (TIMER, 0, 0),
             Tag::Ignored => (IGNORED, 0, 0),
-            Tag::Disk(slot) => (DISK, 0, slot),
+            Tag::Disk(index) => (DISK, 0, index.0),
             Tag::Frontend(FrontendNumber(number), operation, index) => (FRONTENDS + number, operation, index),
         };
         u64::from(owner) << 56 | u64::from(operation) << 48 | u64::from(index)
@@ -48,7 +49,7 @@ impl Tag {
             WAKEUP => Tag::Wakeup,
             TIMER => Tag::Timer,
             IGNORED => Tag::Ignored,
-            DISK => Tag::Disk(index),
+            DISK => Tag::Disk(OpIndex(index)),
             FRONTENDS.. => Tag::Frontend(FrontendNumber(owner - FRONTENDS), operation, index),
             other => unreachable!("no operation has the owner {other}"),
         }
@@ -61,9 +62,13 @@ mod tests {
 
     #[test]
     fn a_tag_survives_packing() {
-        for tag in
-            [Tag::Wakeup, Tag::Timer, Tag::Ignored, Tag::Disk(u32::MAX), Tag::Frontend(FrontendNumber(3), 7, 1 << 31)]
-        {
+        for tag in [
+            Tag::Wakeup,
+            Tag::Timer,
+            Tag::Ignored,
+            Tag::Disk(OpIndex(u32::MAX)),
+            Tag::Frontend(FrontendNumber(3), 7, 1 << 31),
+        ] {
             assert_eq!(Tag::unpack(tag.pack()), tag);
         }
     }

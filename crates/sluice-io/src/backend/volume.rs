@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
 use crate::backend::request::IoRequest;
-use crate::backend::sync::{FileIndex, Files};
+use crate::backend::sync::{FileKey, Files};
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::{Capabilities, ExtentMap, Loss, Source};
 use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
@@ -35,7 +35,7 @@ impl Outstanding {
 
 /// The operation that a slot does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Stage {
+pub(crate) enum Step {
     Transfer,
     PunchHole,
     ZeroRange,
@@ -73,7 +73,7 @@ pub(crate) struct Volume {
 /// Where its bytes are, opened.
 pub(crate) enum VolumeStore {
     Null,
-    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileIndex, can: Capabilities },
+    File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileKey, can: Capabilities },
 }
 
 impl VolumeStore {
@@ -137,9 +137,9 @@ impl Volume {
     }
 
     /// Whether an operation makes itself durable; else a sync follows it.
-    pub(crate) fn carries_sync(&self, stage: Stage, io: &IoRequest) -> bool {
+    pub(crate) fn carries_sync(&self, step: Step, io: &IoRequest) -> bool {
         let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
-        let writes = stage == Stage::WriteZeroes || stage == Stage::Transfer && io.kind == Some(Kind::Write);
+        let writes = step == Step::WriteZeroes || step == Step::Transfer && io.kind == Some(Kind::Write);
         forces && writes && io.forced
     }
 

@@ -1,16 +1,16 @@
-//! Requests for zeroes: what they are at the gate, and how much of one is there at a time.
+//! Requests for zeroes: their kind at the gate, and the length of the part that is there at a time.
 //!
-//! Most volumes make zeroes by themselves: the file system punches a hole, the disk has a command. This costs the device
-//! little, and the gate charges it per MiB. On a volume that cannot, zeroes are written. Such a request is a write at the
-//! gate: charged by its length, counted against limits of bytes, and split as writes are. This is known when the request
-//! arrives, except on files, where only an attempt shows it. After a refused attempt the slot ends without effect and the
-//! request arrives again, as a write of what is not zero yet.
+//! Most volumes zero by themselves: the file system punches a hole, or the disk has a command. This costs the device
+//! little, and the gate charges it per MiB. On other volumes zeroes are written. Such a request is a write at the gate:
+//! charged by its length, counted against limits in bytes, and split as writes are. Which of both it is, is known when the
+//! request arrives, except on files, where only an attempt shows it. After a refused attempt the slot ends without effect,
+//! and the request arrives again, as a write of the range that is not zeroed yet.
 //!
-//! A request can be 4 GiB long, and it carries no data that would bound it. So the gate gets it part by part, each part
-//! when the one before it has ended: 64 MiB that the device makes by itself, or 4 pieces of a write. Other requests of the
-//! VM pass between the parts. Example: a VM is limited to 1 MiB/s and zeroes 4 GiB on a volume that cannot make zeroes. Its
-//! next read waits for the 1 MiB that is at the gate, which is a second, not for 4 GiB, which are 68 minutes. In the VM's
-//! window the request holds the bytes of one part.
+//! A request can be 4 GiB long, and it carries no data that would bound it. So it arrives at the gate part by part, each
+//! part when the previous one has completed: 64 MiB that the device zeroes by itself, or 4 pieces of a write. Other
+//! requests of the VM pass between the parts. Example: a VM is limited to 1 MiB/s and zeroes 4 GiB on a volume that cannot
+//! zero by itself. Its next read waits for the 1 MiB that is at the gate, which takes a second, and not for 4 GiB, which take
+//! 68 minutes. In the VM's window the request holds the bytes of one part.
 //!
 //! Block devices: with `FALLOC_FL_ZERO_RANGE` the kernel itself writes the zeroes if the disk refuses the command, reports
 //! success, and only then sets `write_zeroes_max_bytes` to 0. So the first requests are charged as writes, until the helper
@@ -18,36 +18,32 @@
 
 use std::sync::Arc;
 
-use sluice_sched::gate::Slot;
-use sluice_sched::{GateSettings, Instant, Kind};
+use sluice_sched::{GateSettings, Kind};
 
-use crate::backend::disk::Backend;
-use crate::backend::jobs::BlockingJob;
 use crate::backend::request::IoRequest;
-use crate::backend::volume::{Stage, Volume, VolumeStore};
-use crate::slab::{IoId, VolumeKey};
+use crate::backend::volume::{Step, Volume, VolumeStore};
 use crate::source::{Source, Support};
 
-/// Pieces of a write that one request for zeroes has at the gate at once. Few, because what its VM asks for later waits
-/// behind them; several, so that the device has the next piece while it writes one.
+/// Pieces of a write that one request for zeroes has at the gate concurrently. Few, because later requests of its VM wait
+/// until they complete; several, so that the device has the next piece while it writes one.
 const PIECES: u64 = 4;
 
 impl Volume {
-    /// The operation that makes zeroes, and its kind at the gate.
-    pub(crate) fn zeroing(&self, no_hole: bool) -> (Stage, Kind) {
-        let VolumeStore::File { source, can, .. } = &self.store else { return (Stage::Nothing, Kind::WriteZeroes) };
+    /// Returns the step that zeroes a range, and its kind at the gate.
+    pub(crate) fn zeroing(&self, no_hole: bool) -> (Step, Kind) {
+        let VolumeStore::File { source, can, .. } = &self.store else { return (Step::Nothing, Kind::WriteZeroes) };
         if !no_hole && can.punch_hole.is_worth_trying() {
-            return (Stage::PunchHole, Kind::WriteZeroes);
+            return (Step::PunchHole, Kind::WriteZeroes);
         }
         match can.zero_range {
-            Support::No => (Stage::WriteZeroes, Kind::Write),
-            Support::Assumed if source.is_block_device() => (Stage::ZeroRange, Kind::Write),
-            Support::Yes | Support::Assumed => (Stage::ZeroRange, Kind::WriteZeroes),
+            Support::No => (Step::WriteZeroes, Kind::Write),
+            Support::Assumed if source.is_block_device() => (Step::ZeroRange, Kind::Write),
+            Support::Yes | Support::Assumed => (Step::ZeroRange, Kind::WriteZeroes),
         }
     }
 
-    /// Determines what the gate is asked for next: the kind, and in `part` of the request how many bytes after `done`. Returns
-    /// also how many bytes more the request holds of its VM's window from now on.
+    /// Determines the next arrival at the gate: sets `part` of the request to the number of bytes after `done`, and returns
+    /// the kind and the number of bytes by which the request's share of its VM's window grows.
     pub(crate) fn next_part(&self, io: &mut IoRequest, settings: &GateSettings) -> (Kind, u64) {
         let kind = io.gate_kind();
         io.part = io.gate_length() - io.done;
@@ -64,29 +60,11 @@ impl Volume {
     }
 }
 
-impl IoRequest {
-    /// The gate has completed what it had of the request. Returns whether something is left to do.
-    pub(crate) fn part_done(&mut self) -> bool {
-        if !std::mem::take(&mut self.refused) {
-            self.done += self.part;
-        }
-        self.done < self.gate_length()
-    }
-}
-
-/// Bytes of zeroes that one request has at the gate at once.
-fn part_max(settings: &GateSettings, kind: Kind) -> u64 {
-    match kind {
-        Kind::Write => settings.transfer_max.0.max(512).saturating_mul(PIECES),
-        _ => settings.discard_max.0.max(512),
-    }
-}
-
-impl Backend {
-    /// The helper has read the limits of a block device again.
-    pub(crate) fn learn_zeroing(&mut self, volume: VolumeKey, asked: &Arc<Source>, found: Support) {
-        let Some(volume) = self.volumes.get_mut(volume) else { return };
-        if let VolumeStore::File { source, can, .. } = &mut volume.store
+impl Volume {
+    /// Takes over whether a block device zeroes by itself, as its current limits state. `asked` is the source for which they were
+    /// read; the volume may have another one by now.
+    pub(crate) fn learn_zeroing(&mut self, asked: &Arc<Source>, found: Support) {
+        if let VolumeStore::File { source, can, .. } = &mut self.store
             && Arc::ptr_eq(source, asked)
         {
             can.zero_range = found;
@@ -96,58 +74,32 @@ impl Backend {
         }
     }
 
-    /// A file or disk cannot do what was tried. Zeroes go back to the gate; a discard is advice and may do nothing.
-    pub(crate) fn fall_back(&mut self, now: Instant, slot: Slot, id: IoId, stage: Stage) {
-        let volume = self.ios[id].volume;
-        if let VolumeStore::File { can, source, .. } = &mut self.volumes[volume].store {
-            match stage {
-                Stage::Discard => can.discard = Support::No,
-                Stage::PunchHole if !source.is_block_device() => can.punch_hole = Support::No,
-                Stage::PunchHole => (can.punch_hole, can.zero_range) = (Support::No, Support::No),
-                _ => can.zero_range = Support::No,
-            }
-        }
-        match stage {
-            Stage::Discard => self.stage_done(now, slot),
-            _ => self.refuse(now, slot, id),
-        }
-    }
-
-    /// Zeroes were to be made by the device, which cannot. The slot ends without effect.
-    pub(crate) fn refuse(&mut self, now: Instant, slot: Slot, id: IoId) {
-        let io = &mut self.ios[id];
-        if io.fast {
-            return self.end(now, slot, libc::EOPNOTSUPP);
-        }
-        io.refused = true;
-        self.end(now, slot, 0);
-    }
-
-    /// Zeroes were made on a block device. Asks whether it was the device that made them, if this is not known.
-    pub(crate) fn ask_who_zeroed(&self, id: IoId) {
-        let volume = self.ios[id].volume;
-        if let VolumeStore::File { source, can, .. } = &self.volumes[volume].store
-            && source.is_block_device()
-            && can.zero_range == Support::Assumed
-        {
-            self.blocking.send(BlockingJob::Zeroing { volume, source: Arc::clone(source) });
+    /// Records that the file system or the disk has refused a step as not supported.
+    pub(crate) fn set_unsupported(&mut self, step: Step) {
+        let VolumeStore::File { can, source, .. } = &mut self.store else { return };
+        match step {
+            Step::Discard => can.discard = Support::No,
+            Step::PunchHole if !source.is_block_device() => can.punch_hole = Support::No,
+            Step::PunchHole => (can.punch_hole, can.zero_range) = (Support::No, Support::No),
+            _ => can.zero_range = Support::No,
         }
     }
 }
 
-#[cfg(test)]
-impl Backend {
-    /// The mode of an attempt: one that every file system refuses, where a test wants that.
-    pub(crate) fn zeroing_mode(&self, keep: i32) -> i32 {
-        /// FALLOC_FL_NO_HIDE_STALE, which is reserved and never done.
-        const REFUSED: i32 = 0x04;
-        match self.zeroing_left.get() {
-            None => keep,
-            Some(0) => keep | REFUSED,
-            Some(left) => {
-                self.zeroing_left.set(Some(left - 1));
-                keep
-            }
+impl IoRequest {
+    /// Records that the gate has completed the part. Returns whether another part follows.
+    pub(crate) fn part_done(&mut self) -> bool {
+        if !std::mem::take(&mut self.refused) {
+            self.done += self.part;
         }
+        self.done < self.gate_length()
+    }
+}
+
+/// Returns the maximum length of the part that one request for zeroes has at the gate, in bytes.
+fn part_max(settings: &GateSettings, kind: Kind) -> u64 {
+    match kind {
+        Kind::Write => settings.transfer_max.0.max(512).saturating_mul(PIECES),
+        _ => settings.discard_max.0.max(512),
     }
 }

@@ -112,13 +112,13 @@ fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_
                 let found = source.zeroing_now();
                 BlockingResult::Zeroing { volume, source, found }
             }
-            BlockingJob::Discard { slot, source, part } => {
+            BlockingJob::Discard { op, source, part } => {
                 let may = may_discard.lock().unwrap_or_else(PoisonError::into_inner);
                 if !*may {
                     return;
                 }
                 let result = discard(&source, part);
-                BlockingResult::Discard { slot, result }
+                BlockingResult::Discard { op, result }
             }
             #[cfg(test)]
             BlockingJob::Hang(until) => {

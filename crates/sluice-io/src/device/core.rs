@@ -4,7 +4,7 @@
 //!              open, arrive              pump                operations
 //! [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
 //!      ^                        | ^                            |
-//!      '--- complete ---- completed '------- slot_completed ---'
+//!      '--- complete ---- completed '--------- op_completed ---'
 //! ```
 //!
 //! A frontend calls the core; the core never calls a frontend. What a frontend has to hear of is kept until the event loop
@@ -13,10 +13,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use sluice_sched::gate::{Finished, Outcome, Slot};
+use sluice_sched::gate::{Finished, Outcome};
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
 
 use crate::backend::buffer::Room;
+use crate::backend::delay::Delay;
+use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
 use crate::backend::disk::Backend;
 use crate::backend::jobs::{BlockingJob, BlockingResult};
 use crate::backend::request::{IoRequest, Opening, RequestList};
@@ -59,6 +61,8 @@ pub(crate) struct Core {
     /// The one that has taken over since the start, and whether its gate merges.
     pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
+    /// Wraps the backend, if the device is to be slower than it is.
+    delay: Option<Delay>,
     pub(crate) vms: Slab<VmId, Vm>,
     /// Those that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
@@ -66,7 +70,7 @@ pub(crate) struct Core {
     /// Messages for clients that had gone, which were refused.
     pub(crate) stale_messages: u64,
     /// When the gate wants to be asked again.
-    pub(crate) wake: Option<Instant>,
+    wake: Option<Instant>,
     /// Requests to which their frontends have to reply.
     completed: VecDeque<IoId>,
     /// Requests of which the next part has arrived at the gate.
@@ -90,13 +94,14 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Core {
-    pub(crate) fn new(device: String, gate: Gate, backend: Backend) -> Self {
+    pub(crate) fn new(device: String, gate: Gate, backend: Backend, delay: Option<Delay>) -> Self {
         Core {
             device,
             clock: Clock::start(),
             gate,
             scheduler: None,
             backend,
+            delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
             ending: Ending::No,
@@ -218,13 +223,20 @@ impl Core {
 
     /// Tells the gate what the device has completed.
     pub(crate) fn take_completions(&mut self, now: Instant) {
-        while let Some(slot) = self.backend.completed.pop() {
-            self.slot_completed(now, slot);
+        while let Some(index) = self.next_completed_op(now) {
+            self.op_completed(now, index);
         }
     }
 
-    fn slot_completed(&mut self, now: Instant, slot: Slot) {
-        let op = self.backend.take_op(slot);
+    fn next_completed_op(&mut self, now: Instant) -> Option<OpIndex> {
+        match &mut self.delay {
+            None => self.backend.next_completed(now),
+            Some(delay) => delay.wrap(&mut self.backend).next_completed(now),
+        }
+    }
+
+    fn op_completed(&mut self, now: Instant, index: OpIndex) {
+        let op = self.backend.take_op(index);
         let io = &mut self.backend.ios[op.io];
         if op.errno != 0 {
             io.errno = op.errno;
@@ -245,7 +257,7 @@ impl Core {
             self.backend.remap_extents(key);
         }
         let mut finished = std::mem::take(&mut self.finished);
-        self.backend.tell(&mut self.gate, now, slot, (op.errno == 0, op.part_of), &mut finished);
+        self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
         finished.drain(..).for_each(|over| self.on_gate_completion(now, over));
         self.finished = finished;
         if leaving {
@@ -282,7 +294,7 @@ impl Core {
     }
 
     /// The helper thread has done a job.
-    pub(crate) fn blocking_done(&mut self, now: Instant, result: BlockingResult) {
+    pub(crate) fn blocking_done(&mut self, result: BlockingResult) {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
                 let io = &mut self.backend.ios[id];
@@ -301,14 +313,30 @@ impl Core {
                     *known = extents;
                 }
             }
-            BlockingResult::Zeroing { volume, source, found } => self.backend.learn_zeroing(volume, &source, found),
-            BlockingResult::Discard { slot, result } => self.backend.operation_completed(now, slot, result),
+            BlockingResult::Zeroing { volume, source, found } => {
+                if let Some(volume) = self.backend.volumes.get_mut(volume) {
+                    volume.learn_zeroing(&source, found);
+                }
+            }
+            BlockingResult::Discard { op, result } => self.backend.operation_completed(op, result),
         }
     }
 
     /// Asks the gate for what goes to the device now.
     pub(crate) fn pump(&mut self, now: Instant) {
-        self.wake = self.gate.pump(now, &mut self.backend);
+        self.wake = match &mut self.delay {
+            None => self.gate.pump(now, &mut self.backend),
+            Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
+        };
+    }
+
+    /// When the gate or the device has something to do next, even if no event comes.
+    pub(crate) fn next_wakeup(&mut self) -> Option<Instant> {
+        let device = match &mut self.delay {
+            None => self.backend.next_wakeup(),
+            Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
+        };
+        [self.wake, device].into_iter().flatten().min()
     }
 
     /// Whether nothing is left to be delivered or to be told to the gate.

@@ -2,6 +2,7 @@
 
 use sluice_sched::{ChangeError, Instant, OwnerId, Policy};
 
+use crate::backend::lost::{accept_loss, lost_volumes};
 use crate::backend::volume::{Outstanding, Volume, VolumeStore};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, Window};
@@ -49,7 +50,7 @@ pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
             protocol_errors: vm.protocol_errors,
             refused: vm.refused,
             outstanding: vm.outstanding.requests,
-            lost: core.backend.lost_volumes(id),
+            lost: lost_volumes(&core.backend.volumes, id),
         })
     };
     vms.filter_map(snapshot).collect()
@@ -86,7 +87,8 @@ impl Editor<'_> {
             }
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
-                self.core.backend.accept_loss(volume);
+                let backend = &mut self.core.backend;
+                accept_loss(&mut backend.volumes, &mut backend.files, volume);
                 Ok(())
             }
             Edit::SetDepth(depth) => {
@@ -170,7 +172,7 @@ impl Editor<'_> {
         volume.info = info;
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
             backend.files.close(file);
-            backend.outlive(key, source);
+            backend.retire_source(key, source);
         }
     }
 

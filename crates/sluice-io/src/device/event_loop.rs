@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use io_uring::{opcode, types};
 use sluice_sched::Instant;
-use sluice_sched::gate::Slot;
 
 use crate::backend::retry::Later;
 use crate::backend::ring::Event;
@@ -83,7 +82,6 @@ impl Loop {
             while let Some(event) = self.later.pop(now) {
                 self.event(now, event, inbox);
             }
-            self.core.backend.release_delayed(now);
             moved |= self.frontends.poll(&mut self.core, now);
             self.settle(now);
             self.frontends.end_of_iteration(&mut self.core, now);
@@ -111,8 +109,7 @@ impl Loop {
         if let Some(deadline) = self.frontends.next_deadline() {
             self.deadline_timer.start(&mut core.backend.ring, deadline.since(now));
         }
-        let delayed = core.backend.delay.as_ref().and_then(crate::backend::delay::Delay::next);
-        let wake = [core.wake, delayed, self.later.next()].into_iter().flatten().min()?;
+        let wake = [core.next_wakeup(), self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
     }
 
@@ -134,7 +131,7 @@ impl Loop {
             }
             Tag::Timer => self.deadline_timer.fired(),
             Tag::Ignored => {}
-            Tag::Disk(slot) => self.core.backend.operation_completed(now, Slot(slot), event.result),
+            Tag::Disk(index) => self.core.backend.operation_completed(index, event.result),
             Tag::Frontend(number, operation, index) => {
                 self.frontends.event(&mut self.core, now, (number, operation, index), event.result);
             }
@@ -208,7 +205,7 @@ impl Loop {
             Message::Stop => self.core.ending = Ending::Now,
             // What was asked before a restart names requests that are no more.
             Message::BlockingDone(restarts, _) if restarts != self.restarts => {}
-            Message::BlockingDone(_, result) => self.core.blocking_done(now, result),
+            Message::BlockingDone(_, result) => self.core.blocking_done(result),
             #[cfg(test)]
             message => self.test_message(message),
         }

@@ -216,9 +216,9 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
         }
     };
     let (questions, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-    let backend = Backend::new(Ring::new()?, delay, spec.gate.depth, questions);
+    let backend = Backend::new(Ring::new()?, spec.gate.depth, questions);
     let gate = Gate::new(scheduler, spec.gate);
-    Ok((Loop::new(Core::new(spec.name.clone(), gate, backend), restarts), helper))
+    Ok((Loop::new(Core::new(spec.name.clone(), gate, backend, delay), restarts), helper))
 }
 
 /// Nothing has been submitted to the new ring when this fails, so it may be dropped.

@@ -58,7 +58,7 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     add(&device, Policy::default(), store, 1 << 20);
     let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
     // The helper has answered; before the answer is read, the thread panics.
-    let discard = BlockingResult::Discard { slot: sluice_sched::gate::Slot(0), result: 0 };
+    let discard = BlockingResult::Discard { op: crate::backend::device_queue::OpIndex(0), result: 0 };
     for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
         device.mailbox.leave(message);
     }
