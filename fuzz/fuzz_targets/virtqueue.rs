@@ -9,8 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_device::device;
 use sluice_io::device::{Device, VolumeGeneration};
 use sluice_io::vhost_user::device_kind::Driver;
-use sluice_io::vhost_user::device_session::Session;
 use sluice_io::vhost_user::memory::{self, Memory};
+use sluice_io::vhost_user::session_handle::SessionHandle;
 use sluice_io::virtio::queue::QueueSpec;
 use vm_memory::{Bytes, GuestAddress};
 
@@ -40,7 +40,7 @@ fn bench() -> &'static Bench {
     })
 }
 
-fn start(session: &Session, memory: &Arc<Memory>, event_index: bool) -> std::os::fd::OwnedFd {
+fn start(session: &SessionHandle, memory: &Arc<Memory>, event_index: bool) -> std::os::fd::OwnedFd {
     let event = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).expect("descriptors are left");
     let kick = event();
     let queue = QueueSpec {

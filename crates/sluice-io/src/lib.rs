@@ -1,7 +1,7 @@
-//! The data plane: what serves VMs their disks, with one gate in front of each shared device.
+//! The data plane: serves disks to VMs, with one gate in front of each shared device.
 //!
-//! It has unsafe code, since it speaks to io_uring, whose operations hold memory and descriptors for as long as they
-//! last. Each unsafe block says why it is sound.
+//! It has unsafe code, because operations of io_uring refer to memory and descriptors until they complete. Each unsafe block
+//! states why it is sound.
 //!
 //! | part | where |
 //! |---|---|
@@ -9,28 +9,29 @@
 //! | the frontends of a device thread | `frontend` |
 //! | virtqueues | [`virtio`] |
 //! | operations at the disk, flushes, a device of known capacity | [`backend`] |
-//! | the NBD protocol, and its listeners | [`nbd`], [`listener`] |
+//! | endpoints, and the accept loop | [`endpoint`], `accept` |
+//! | the NBD protocol, and its listeners | [`nbd`] |
 //! | the vhost-user protocol, and its listeners | [`vhost_user`] |
 //! | opening volumes | [`source`] |
 //! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
-//! | the number of connections | [`connection_limit`] |
-//! | signals that come before their handlers | [`signals`] |
+//! | limits that sockets share | [`shared_limit`] |
+//! | signals that arrive before their handlers are installed | [`signals`] |
 
+mod accept;
 pub mod backend;
 pub mod clock;
-pub mod connection_limit;
 pub mod device;
+pub mod endpoint;
 pub(crate) mod frontend;
 pub mod limits;
-pub mod listener;
 mod memory_budget;
 pub mod nbd;
 pub mod path_walk;
+pub mod shared_limit;
 pub mod signals;
 pub(crate) mod slab;
 pub mod socket_file;
 pub mod source;
-mod unfinished;
 pub mod users;
 pub mod vhost_user;
 pub mod virtio;

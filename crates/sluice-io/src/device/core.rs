@@ -409,9 +409,7 @@ impl Core {
     }
 
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
-        let mut volumes = self.backend.volumes.iter();
-        let found = volumes.find(|(_, volume)| volume.vm == vm && volume.name == name && !volume.leaving);
-        found.map(|(key, _)| key)
+        self.vms[vm].volumes_by_name.get(name).copied()
     }
 
     /// A client has connected to a volume. Returns whether it may be read already: not before what a dead client of this

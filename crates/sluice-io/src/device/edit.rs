@@ -144,8 +144,8 @@ impl Editor<'_> {
         let (id, owner) = self.find_vm(vm)?;
         let number = self.core.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let store = VolumeStore::open(spec.store, &mut self.core.backend.files);
-        self.core.backend.volumes.insert(Volume {
-            name: spec.name,
+        let key = self.core.backend.volumes.insert(Volume {
+            name: spec.name.clone(),
             generation: spec.generation,
             vm: id,
             vm_name: vm.to_owned(),
@@ -161,7 +161,9 @@ impl Editor<'_> {
             leaving: false,
             mapped: self.now,
         });
-        self.core.vms[id].volumes += 1;
+        let vm = &mut self.core.vms[id];
+        vm.volumes += 1;
+        vm.volumes_by_name.insert(spec.name, key);
         Ok(())
     }
 
@@ -180,8 +182,8 @@ impl Editor<'_> {
         let (id, owner) = self.find_vm(name)?;
         self.core.vms[id].removed = true;
         self.core.vms_by_name.remove(name);
-        let volumes = self.core.backend.volumes.iter().filter(|(_, volume)| volume.vm == id && !volume.leaving);
-        let volumes: Vec<VolumeKey> = volumes.map(|(key, _)| key).collect();
+        let mut volumes: Vec<VolumeKey> = self.core.vms[id].volumes_by_name.values().copied().collect();
+        volumes.sort_unstable();
         volumes.into_iter().for_each(|key| self.remove_volume(key));
         let mut finished = Vec::new();
         let removed = self.core.gate.remove_owner(self.now, owner, &mut finished);
@@ -195,7 +197,9 @@ impl Editor<'_> {
     fn remove_volume(&mut self, key: VolumeKey) {
         let volume = &mut self.core.backend.volumes[key];
         volume.leaving = true;
-        let (id, owner) = (volume.id, self.core.vms[volume.vm].owner);
+        let vm = &mut self.core.vms[volume.vm];
+        vm.volumes_by_name.remove(&volume.name);
+        let (id, owner) = (volume.id, vm.owner);
         self.frontends.close(self.core, key);
         let mut finished = Vec::new();
         if let Err(error) = self.core.gate.remove_volume(self.now, owner, id, &mut finished) {

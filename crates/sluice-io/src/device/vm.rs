@@ -1,13 +1,13 @@
 //! A VM on a device thread, and its window: how much it may have outstanding.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::volume::Outstanding;
 use crate::device::spec::Window;
 use crate::memory_budget::{self, MemoryShare};
-use crate::slab::ClientRef;
+use crate::slab::{ClientRef, VolumeKey};
 
 /// Whether requests are taken from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,10 @@ pub(crate) struct Vm {
     pub(crate) window: Window,
     /// It has been removed; its last requests are still at the device.
     pub(crate) removed: bool,
+    /// Number of its volumes, including removed ones with requests in flight.
     pub(crate) volumes: u32,
+    /// Its volumes that have not been removed.
+    pub(crate) volumes_by_name: HashMap<String, VolumeKey>,
     pub(crate) outstanding: Outstanding,
     /// Memory of the daemon for data of its requests.
     pub(crate) memory: MemoryShare,
@@ -53,6 +56,7 @@ impl Vm {
             window,
             removed: false,
             volumes: 0,
+            volumes_by_name: HashMap::new(),
             outstanding: Outstanding::default(),
             memory: memory_budget::DAEMON.share(),
             waiting: VecDeque::new(),

@@ -24,7 +24,9 @@
 
 pub mod export;
 pub mod handshake;
+pub mod listener;
 pub mod negotiate;
 pub mod options;
 pub mod transmission;
+mod unfinished;
 pub mod wire;

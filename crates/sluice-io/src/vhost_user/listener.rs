@@ -1,9 +1,10 @@
-//! The socket of a volume: one VMM at a time.
+//! The vhost-user socket of a volume. It serves one VMM at a time.
 //!
-//! A VMM that comes while another is served is turned away. One that comes back after its connection broke, or after it was
-//! killed and started again, waits until what its predecessor had at the device is over, for at most [`DRAIN_MAX`]: until
-//! then an old write could land on top of a new one.
+//! A VMM that connects while another one is served is rejected. A VMM that reconnects, or was killed and started again, waits
+//! until the requests of the previous session have completed, for at most [`DRAIN_MAX`]. Otherwise an old write could
+//! overwrite a newer one.
 
+use std::fmt::Display;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,15 +18,15 @@ use super::counts::{Counts, Totals};
 use super::device_kind::DeviceKind;
 use super::session::{Bounds, Entry, SessionEnd, serve};
 use super::socket::hung_up;
-use crate::connection_limit::{ConnectionLimit, SocketQuota};
-use crate::limits::{is_for_clients, is_memory_for_clients};
-use crate::listener::{Bound, Endpoint, ListenError};
+use crate::accept::{Peer, Service, accept};
+use crate::endpoint::{Bound, Endpoint, ListenError};
+use crate::shared_limit::{Permit, SharedLimit};
 use crate::socket_file::{FileId, SocketFile};
 
-/// How long a VMM waits for the end of what was before it; then it is turned away and may try again.
+/// How long a VMM waits for the in-flight requests of the previous one. Then it is rejected, and may connect again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long a VMM may say nothing at all before it is disconnected for another one.
+/// How long a VMM may send no message at all before it is disconnected for another one.
 pub const SILENT_MAX: Duration = Duration::from_secs(10);
 
 /// How long a VMM may take to start its first queue before it is disconnected for another one.
@@ -41,57 +42,53 @@ pub struct VhostListener<K = Blk> {
 }
 
 impl<K: DeviceKind> VhostListener<K> {
-    /// Accepts VMMs; must be called within a tokio runtime. `connection_limit` bounds the connections of the host.
+    /// Accepts VMMs; must be called within a tokio runtime. `connections` limits the connections of the host.
     ///
     /// # Errors
     /// [`ListenError::Io`].
     ///
     /// # Panics
-    /// If the endpoint is no Unix socket.
-    pub fn start(
-        bound: Bound,
-        entry: Option<Entry<K>>,
-        connection_limit: &Arc<ConnectionLimit>,
-    ) -> Result<Self, ListenError> {
+    /// If the endpoint is not a Unix socket.
+    pub fn start(bound: Bound, entry: Option<Entry<K>>, connections: &Arc<SharedLimit>) -> Result<Self, ListenError> {
         let endpoint = bound.endpoint().clone();
         let (socket, file) = bound.into_unix()?;
         let (entry, offered) = watch::channel(entry);
         let counts = Arc::new(Counts::default());
-        let device = Acceptor {
-            endpoint: endpoint.to_string(),
+        let (name, quota) = (endpoint.to_string(), connections.quota());
+        let sessions = Sessions {
+            endpoint: name.clone(),
             offered,
-            connection_limit: connection_limit.quota(),
+            serving: None,
             counts: Arc::clone(&counts),
             bounds: Arc::new(Bounds::new()),
         };
-        let task = tokio::spawn(device.accept(socket));
+        let task = tokio::spawn(async move { accept(&name, &socket, &quota, sessions).await });
         Ok(VhostListener { endpoint, entry, counts, task, file })
     }
 
-    /// Where it listens.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// The file of its socket.
+    /// Returns the identity of its socket file.
     #[must_use]
     pub fn file(&self) -> FileId {
         self.file.id()
     }
 
-    /// Removes the file in whose place its own is.
+    /// Removes the file that its own has replaced.
     pub fn keep(&mut self) {
         self.file.keep();
     }
 
-    /// Offers this from now on. A VMM that is served goes on if it is the same volume, as a device of the same features; it
-    /// is told if its configuration is another. Else, and with `None`, its session ends.
+    /// Replaces what is offered. A session continues if the new entry is the same volume, as a device of the same features; its
+    /// VMM is notified if the configuration has changed. Otherwise, and with `None`, the session ends.
     pub fn replace(&self, entry: Option<Entry<K>>) {
         self.entry.send_replace(entry);
     }
 
-    /// What has happened so far.
+    /// Returns the counts since the start.
     #[must_use]
     pub fn totals(&self) -> Totals {
         self.counts.totals()
@@ -104,28 +101,28 @@ impl<K> Drop for VhostListener<K> {
     }
 }
 
-/// A session that has begun.
+/// A session that has started.
 struct Serving {
-    /// Absent when it reads no more.
+    /// Gone when the session reads no more.
     stream: Weak<UnixStream>,
     task: JoinHandle<()>,
     since: Instant,
-    /// Messages in all sessions before it.
+    /// Number of messages of all previous sessions.
     messages_before: u64,
-    /// Queues that were started in them.
+    /// Number of queues that they started.
     queues_before: u64,
 }
 
 impl Serving {
-    /// Whether the VMM is there, and not only what it left.
+    /// Whether the VMM is connected. Without it, the session only waits for in-flight requests.
     fn is_alive(&self) -> bool {
         use std::os::fd::AsFd;
         let alive = self.stream.upgrade().is_some_and(|stream| !hung_up(stream.as_fd()));
         alive && !self.task.is_finished()
     }
 
-    /// Ends it if it has started no queue in time: it would hold the volume for ever. A VMM that has started one keeps its
-    /// place, also while its queues are stopped. The session then finds the end of its connection.
+    /// Disconnects a VMM that has not started a queue in time, because it would block the volume forever. A VMM that has
+    /// started one stays connected even while its queues are stopped.
     fn end_if_late(&self, now: Instant, counts: &Counts, endpoint: &str) {
         if counts.queues_started() != self.queues_before {
             return;
@@ -143,71 +140,42 @@ impl Serving {
     }
 }
 
-/// Who lets VMMs in.
-struct Acceptor<K> {
+/// The sessions of one socket.
+struct Sessions<K> {
     endpoint: String,
     offered: watch::Receiver<Option<Entry<K>>>,
-    connection_limit: SocketQuota,
+    serving: Option<Serving>,
     counts: Arc<Counts>,
     bounds: Arc<Bounds>,
 }
 
-impl<K: DeviceKind> Acceptor<K> {
-    async fn accept(self, socket: UnixListener) {
-        let mut serving: Option<Serving> = None;
-        loop {
-            match socket.accept().await {
-                Ok((stream, _)) => {
-                    if self.is_free(&mut serving).await {
-                        serving = self.welcome(stream);
-                    }
-                }
-                Err(error) => {
-                    // Out of descriptors, most likely: others must leave first.
-                    tracing::warn!(endpoint = self.endpoint, %error, "Cannot accept a VMM");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
-    }
+impl<K: DeviceKind> Service for Sessions<K> {
+    type Socket = UnixListener;
 
-    /// Whether the volume can be served to another VMM; waits for the end of one that has gone.
-    async fn is_free(&self, serving: &mut Option<Serving>) -> bool {
-        let Some(before) = serving else { return true };
-        before.end_if_late(Instant::now(), &self.counts, &self.endpoint);
-        if before.is_alive() {
-            self.reject("another VMM is served");
+    const CLIENT: &str = "VMM";
+    const CLIENT_LEN: usize = 0;
+
+    /// Whether the volume can be served to another VMM; waits for the end of one that has disconnected.
+    async fn is_ready(&mut self) -> bool {
+        self.end_previous().await;
+        if self.serving.is_none() && self.offered.borrow().is_none() {
+            self.reject(&"the volume is not offered");
             return false;
         }
-        if !before.task.is_finished() {
-            tracing::info!(endpoint = self.endpoint, "Waiting for the previous VMM's in-flight requests");
-        }
-        match timeout(DRAIN_MAX, &mut before.task).await {
-            Ok(_) => *serving = None,
-            Err(_) => self.reject("what the one before it left at the device is not over"),
-        }
-        serving.is_none()
+        self.serving.is_none()
     }
 
-    fn welcome(&self, stream: UnixStream) -> Option<Serving> {
+    /// Some VMMs connect again each second, which must not fill the log.
+    fn reject(&self, reason: &dyn Display) {
+        if self.counts.turned_away() {
+            let times = self.counts.totals().turned_away;
+            tracing::warn!(endpoint = self.endpoint, times, "VMM rejected: {reason}");
+        }
+    }
+
+    fn serve(&mut self, stream: UnixStream, _peer: Peer, permit: Permit) {
         let Some(Entry { vm, volume, .. }) = self.offered.borrow().clone() else {
-            self.reject("the volume is not offered");
-            return None;
-        };
-        if !is_for_clients(&stream) {
-            self.reject("too few descriptors are left; raise LimitNOFILE");
-            return None;
-        }
-        if !is_memory_for_clients(0) {
-            self.reject("too little memory is left");
-            return None;
-        }
-        let permit = match self.connection_limit.take() {
-            Ok(permit) => permit,
-            Err(reason) => {
-                self.reject(&reason.to_string());
-                return None;
-            }
+            return self.reject(&"the volume is not offered");
         };
         let process = stream.peer_cred().ok().and_then(|of| of.pid());
         let since = Instant::now();
@@ -229,14 +197,24 @@ impl<K: DeviceKind> Acceptor<K> {
                 Err(fault) => tracing::debug!(vm, volume, %fault, "VMM disconnected: protocol violation"),
             }
         });
-        Some(Serving { stream: weak, task, since, messages_before, queues_before })
+        self.serving = Some(Serving { stream: weak, task, since, messages_before, queues_before });
     }
+}
 
-    /// Some try again each second, which must not fill the log.
-    fn reject(&self, reason: &str) {
-        if self.counts.turned_away() {
-            let times = self.counts.totals().turned_away;
-            tracing::warn!(endpoint = self.endpoint, times, "VMM rejected: {reason}");
+impl<K: DeviceKind> Sessions<K> {
+    /// Waits for the end of the previous session if its VMM has disconnected, and rejects the new VMM if it has not ended.
+    async fn end_previous(&mut self) {
+        let Some(previous) = &mut self.serving else { return };
+        previous.end_if_late(Instant::now(), &self.counts, &self.endpoint);
+        if previous.is_alive() {
+            return self.reject(&"another VMM is served");
+        }
+        if !previous.task.is_finished() {
+            tracing::info!(endpoint = self.endpoint, "Waiting for the previous VMM's in-flight requests");
+        }
+        match timeout(DRAIN_MAX, &mut previous.task).await {
+            Ok(_) => self.serving = None,
+            Err(_) => self.reject(&"requests of the previous VMM are still in flight"),
         }
     }
 }

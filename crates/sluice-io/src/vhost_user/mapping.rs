@@ -10,8 +10,8 @@ use rustix::fs::{fcntl_get_seals, fstat, fstatfs};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::guard::{self, Watch};
-use crate::connection_limit::{ConnectionLimit, ConnectionPermit, SocketQuota};
 use crate::limits::is_memory_for_clients;
+use crate::shared_limit::{Permit, Quota, SharedLimit};
 
 /// As `statfs` knows it.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
@@ -20,7 +20,7 @@ const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 pub const ALIGNMENT: u64 = 16;
 
 /// Mappings that are kept for each socket: a VMM of QEMU with 20 memory slots needs less than that, also while it changes them.
-const RESERVED_PER_SOCKET: u32 = 64;
+const MAPPINGS_PER_SOCKET: u32 = 64;
 
 /// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
 const AREAS_MAX: usize = 1024;
@@ -69,7 +69,7 @@ pub struct Mapping {
     part: *mut u8,
     part_len: usize,
     watch: Option<Watch>,
-    _permit: Option<ConnectionPermit>,
+    _permit: Option<Permit>,
 }
 
 /// The session that a mapping is made for.
@@ -78,15 +78,15 @@ pub struct MappingOwner {
     /// An eventfd that does not block, rung when a page is found to be gone.
     pub bell: Option<Arc<OwnedFd>>,
     /// The mappings that the VMMs of its socket may have.
-    pub quota: Option<Arc<SocketQuota>>,
+    pub quota: Option<Arc<Quota>>,
 }
 
-/// The mappings that one more socket may have: of those that can be guarded, 64 are kept for each socket, but no more than half
-/// of them for all.
+/// Creates the quota of mappings for one more socket. Of all mappings that can be guarded, 64 are reserved for each socket, but
+/// at most half of them in total.
 #[must_use]
-pub fn quota() -> SocketQuota {
-    static MAPPINGS: LazyLock<Arc<ConnectionLimit>> =
-        LazyLock::new(|| Arc::new(ConnectionLimit::new(guard::MAPPINGS_MAX as u32, RESERVED_PER_SOCKET)));
+pub fn quota() -> Quota {
+    static MAPPINGS: LazyLock<Arc<SharedLimit>> =
+        LazyLock::new(|| Arc::new(SharedLimit::new(guard::MAPPINGS_MAX as u32, MAPPINGS_PER_SOCKET)));
     MAPPINGS.quota()
 }
 
@@ -340,16 +340,16 @@ mod tests {
 
     #[test]
     fn vmms_with_many_memory_regions_left_no_mapping_for_others() {
-        let limit = Arc::new(ConnectionLimit::new(1000, RESERVED_PER_SOCKET));
+        let limit = Arc::new(SharedLimit::new(1000, MAPPINGS_PER_SOCKET));
         let [greedy, modest] = [(); 2].map(|()| Some(Arc::new(limit.quota())));
-        let map = |quota: &Option<Arc<SocketQuota>>| {
+        let map = |quota: &Option<Arc<Quota>>| {
             let file = memfd(4096);
             Mapping::new(&file, 0, 4096, &MappingOwner { bell: None, quota: quota.clone() })
         };
         let all: Vec<_> = std::iter::from_fn(|| map(&greedy).ok()).collect();
-        assert_eq!(all.len(), 1000 - RESERVED_PER_SOCKET as usize);
+        assert_eq!(all.len(), 1000 - MAPPINGS_PER_SOCKET as usize);
         assert!(matches!(map(&greedy), Err(MappingError::Quota)));
-        let modest: Vec<_> = (0..RESERVED_PER_SOCKET).map(|_| map(&modest).unwrap()).collect();
+        let modest: Vec<_> = (0..MAPPINGS_PER_SOCKET).map(|_| map(&modest).unwrap()).collect();
         drop((all, modest));
         assert!(map(&greedy).is_ok());
     }

@@ -23,16 +23,16 @@ use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatu
 use super::blk::{self, Blk};
 use super::counts::Counts;
 use super::device_kind::{DeviceKind, Driver};
-use super::device_session::{Session as Place, SessionError};
 use super::mapping::{self, MappingOwner};
 use super::memory::{MemoryError, Table};
 use super::pace::Pace;
 use super::ring::{Ring, RingError};
+use super::session_handle::{SessionError, SessionHandle};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
-use crate::connection_limit::SocketQuota;
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
+use crate::shared_limit::Quota;
 use crate::virtio::inflight::{Log, LogError};
 use crate::virtio::queue::QueueSpec;
 
@@ -62,7 +62,7 @@ pub struct Entry<K = Blk> {
 /// What the VMMs of one socket may take, one after another.
 pub struct Bounds {
     /// Mappings of guest memory.
-    mappings: Arc<SocketQuota>,
+    mappings: Arc<Quota>,
     pace: Mutex<Pace>,
 }
 
@@ -147,7 +147,7 @@ pub enum Refusal {
     /// The log has no part for a ring.
     #[error("The in-flight log has no region for ring {0} with its size")]
     NotInLog(u16),
-    /// A running ring would lose its place.
+    /// A running ring would lose its handle.
     #[error("Ring {0} is running, and the new memory table does not contain it at the same address")]
     Moved(usize),
     /// For the back end's own messages.
@@ -188,9 +188,9 @@ pub async fn serve<K: DeviceKind>(
     // The device thread drops the permit when the session ends there, for whatever reason.
     let (permit_held, mut permit_released) = oneshot::channel::<()>();
     let Entry { vm, volume, generation, device, .. } = &offered;
-    let place = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
+    let handle = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
     counts.session();
-    let mut session = Session::new(stream, offered, place, (counts, bounds))?;
+    let mut session = Session::new(stream, offered, handle, (counts, bounds))?;
     let ended = match session.run(entry, &mut permit_released).await {
         // Killed while an answer was on its way to it, which breaks nothing.
         Err(Fault::Socket(error)) if error.is_departure() => Ok(SessionEnd::Left),
@@ -203,12 +203,12 @@ pub async fn serve<K: DeviceKind>(
         tracing::warn!(vm, volume, %fault, "VMM disconnected: protocol violation");
     }
     // The VMM learns it before the drain, which may take long.
-    let Session { socket, place, .. } = session;
+    let Session { socket, handle, .. } = session;
     drop(socket);
     if permit_released.is_terminated() {
-        place.forget();
+        handle.forget();
     } else {
-        place.close().await;
+        handle.close().await;
         let _ = permit_released.await;
     }
     ended
@@ -217,7 +217,7 @@ pub async fn serve<K: DeviceKind>(
 struct Session<K: DeviceKind> {
     socket: Socket,
     entry: Entry<K>,
-    place: Place,
+    handle: SessionHandle,
     counts: Arc<Counts>,
     /// As the driver has settled for them.
     features: Option<u64>,
@@ -240,7 +240,7 @@ impl<K: DeviceKind> Session<K> {
     fn new(
         stream: Arc<UnixStream>,
         entry: Entry<K>,
-        place: Place,
+        handle: SessionHandle,
         (counts, bounds): (Arc<Counts>, Arc<Bounds>),
     ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -253,7 +253,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(Session {
             socket: Socket::new(stream),
             entry,
-            place,
+            handle,
             counts,
             features: None,
             protocol: Protocol::empty(),
@@ -436,7 +436,7 @@ impl<K: DeviceKind> Session<K> {
             log,
         };
         self.bounds.pace.lock().await.wait().await;
-        let started = self.place.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
+        let started = self.handle.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
         self.counts.queue_started();
         self.rings[index].running = Some(places);
@@ -458,7 +458,7 @@ impl<K: DeviceKind> Session<K> {
     async fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
         self.rings[index].kick = None;
         if self.rings[index].running.is_some() {
-            let base = self.place.stop_queue(index as u16).await.map_err(Refusal::Device)?;
+            let base = self.handle.stop_queue(index as u16).await.map_err(Refusal::Device)?;
             let ring = &mut self.rings[index];
             (ring.base, ring.running) = (base, None);
         }
@@ -472,7 +472,7 @@ impl<K: DeviceKind> Session<K> {
             return Err(Refusal::Moved(index));
         }
         if self.is_running() {
-            self.place.set_memory(Arc::clone(table.memory())).await.map_err(Refusal::Device)?;
+            self.handle.set_memory(Arc::clone(table.memory())).await.map_err(Refusal::Device)?;
         }
         self.memory = table;
         self.settle().await
@@ -499,7 +499,7 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// Whether a message has an answer of its own, which is not the place for an acknowledgement.
+/// Whether a message has an answer of its own, which is not the handle for an acknowledgement.
 fn has_an_answer(request: FrontendReq) -> bool {
     matches!(
         request,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_io::listener::{Bound, Endpoint, ListenError};
+use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::SocketFile;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};

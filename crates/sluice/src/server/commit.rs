@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
-use sluice_io::listener::{Entry, Listener};
+use sluice_io::nbd::listener::{Entry, NbdListener};
 use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
@@ -64,7 +64,7 @@ pub(super) fn commit(
     server.generations.extend(generations);
     server.missing = missing;
     server.host = host;
-    listeners.values_mut().for_each(Listener::keep);
+    listeners.values_mut().for_each(NbdListener::keep);
     guests.values_mut().for_each(VhostListener::keep);
     server.listeners.extend(listeners);
     server.guests.extend(guests);

@@ -1,6 +1,6 @@
 //! The maximum number of connections: that of the host file, if the process has enough file descriptors.
 //!
-//! The quotas of sockets ([`sluice_io::connection_limit`]) divide this number. If it were larger than the number of
+//! The quotas of sockets ([`sluice_io::shared_limit`]) divide this number. If it were larger than the number of
 //! available descriptors, clients of one socket could use up the descriptors without reaching the number, and so
 //! block the other sockets.
 //!
@@ -8,8 +8,8 @@
 //! NBD socket each need 32 + 3 + 100 x (2 + 2) = 435. So 1,024 - 256 - 435 = 333 connections are allowed.
 
 use sluice_config::{Host, Protocol};
-use sluice_io::connection_limit::RESERVED_PER_SOCKET;
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
+use sluice_io::shared_limit::CONNECTIONS_PER_SOCKET;
 
 use super::Server;
 
@@ -49,7 +49,7 @@ pub(super) fn limit(server: &Server) {
 /// few descriptors.
 fn allowed(wanted: u32, descriptors: Option<u64>, own: u64, sockets: u64) -> u32 {
     let Some(descriptors) = descriptors else { return wanted };
-    let kept = sockets.saturating_mul(u64::from(RESERVED_PER_SOCKET));
+    let kept = sockets.saturating_mul(u64::from(CONNECTIONS_PER_SOCKET));
     let left = descriptors.saturating_sub(own).max(kept).max(1);
     wanted.min(u32::try_from(left).unwrap_or(u32::MAX))
 }

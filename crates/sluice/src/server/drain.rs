@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use sluice_io::device::{Asked, Device, Health, Snapshot};
-use sluice_io::listener::Listener;
+use sluice_io::nbd::listener::NbdListener;
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::Closing;
@@ -39,7 +39,7 @@ impl Draining {
     /// Begins to drain. It waits for nothing before, because the folder of a socket may hang.
     pub(super) fn begin(
         devices: Vec<Device>,
-        listeners: Vec<Listener>,
+        listeners: Vec<NbdListener>,
         guests: Vec<VhostListener>,
         deadline: Instant,
     ) -> Self {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use sluice_io::device::EditError;
-use sluice_io::listener::ListenError;
+use sluice_io::endpoint::ListenError;
 use sluice_io::source::SourceError;
 use sluice_io::volume::VolumeInfoError;
 

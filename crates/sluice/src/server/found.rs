@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sluice_config::Volume;
-use sluice_io::listener::{Bound, Endpoint, ListenError};
+use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::source::{DiskSet, SourceError};
 
 use super::VolumeName;

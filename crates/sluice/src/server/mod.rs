@@ -13,9 +13,9 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Vm, Volume};
-use sluice_io::connection_limit::ConnectionLimit;
 use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
-use sluice_io::listener::Listener;
+use sluice_io::nbd::listener::NbdListener;
+use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{DiskSet, Source};
 use sluice_io::vhost_user::counts::Totals;
 use sluice_io::vhost_user::listener::VhostListener;
@@ -121,10 +121,10 @@ pub(crate) struct Server {
     /// process hold their bytes.
     missing: BTreeSet<VolumeName>,
     /// By name.
-    listeners: BTreeMap<String, Listener>,
+    listeners: BTreeMap<String, NbdListener>,
     /// Sockets of guests, by name.
     guests: BTreeMap<String, VhostListener>,
-    connection_limit: Arc<ConnectionLimit>,
+    connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
 }

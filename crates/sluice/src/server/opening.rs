@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use sluice_config::{Host, Volume};
 use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
-use sluice_io::listener::{Bound, Endpoint, ListenError, Prepared};
+use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
 

@@ -6,7 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::{Host, Protocol, Volume};
-use sluice_io::listener::{Catalogue, Endpoint, ListenError, Listener};
+use sluice_io::endpoint::{Endpoint, ListenError};
+use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
@@ -23,7 +24,7 @@ pub(super) fn needed(
     let is_start = server.is_start();
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
     let of_volumes = |of_guests| new_endpoints(server, host, changed, extra, of_guests);
-    let known = |name: &str| server.listeners.get(name).map(Listener::endpoint);
+    let known = |name: &str| server.listeners.get(name).map(NbdListener::endpoint);
     let nbd = beside(known, of_volumes(false).chain(&host.nbd.endpoints))?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
         let ours = server.guests.get(&name).map(VhostListener::file);
@@ -31,7 +32,7 @@ pub(super) fn needed(
     });
     let known = |name: &str| server.guests.get(name).map(VhostListener::endpoint);
     let guests = beside(known, of_volumes(true))?.into_iter().map(|endpoint| {
-        let ours = server.listeners.get(&endpoint.to_string()).and_then(Listener::file);
+        let ours = server.listeners.get(&endpoint.to_string()).and_then(NbdListener::file);
         Socket { endpoint, ours, is_guests: true, may_hang: is_start }
     });
     Ok(nbd.chain(guests).collect())
@@ -42,7 +43,7 @@ pub(super) fn listen(
     server: &Server,
     needs: &Needs,
     found: &mut Found,
-    listeners: &mut BTreeMap<String, Listener>,
+    listeners: &mut BTreeMap<String, NbdListener>,
     guests: &mut BTreeMap<String, VhostListener>,
 ) -> Result<(), ServerError> {
     for Socket { endpoint, is_guests, .. } in &needs.sockets {
@@ -54,7 +55,7 @@ pub(super) fn listen(
         if *is_guests {
             guests.insert(name, VhostListener::start(bound, None, &server.connection_limit)?);
         } else {
-            listeners.insert(name, Listener::start(bound, Catalogue::default(), &server.connection_limit)?);
+            listeners.insert(name, NbdListener::start(bound, Catalogue::default(), &server.connection_limit)?);
         }
     }
     Ok(())

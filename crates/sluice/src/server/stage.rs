@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, Store};
-use sluice_io::listener::Listener;
+use sluice_io::nbd::listener::NbdListener;
 use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -30,7 +30,7 @@ pub(super) struct Staged {
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
-    pub(super) listeners: BTreeMap<String, Listener>,
+    pub(super) listeners: BTreeMap<String, NbdListener>,
     pub(super) guests: BTreeMap<String, VhostListener>,
 }
 

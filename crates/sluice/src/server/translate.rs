@@ -6,7 +6,7 @@ use std::sync::Arc;
 use sluice_config::{Backend, Delay, DelayTime};
 use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
-use sluice_io::listener::Endpoint;
+use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::GateSettings;

@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::json;
 use sluice_config::changes::Changes;
 use sluice_config::{Files, Host};
-use sluice_io::listener::Bound;
+use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 

@@ -7,8 +7,8 @@ use sluice_sched::{Instant, Kind};
 use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::device::core::{Core, DataIn, Ending};
+use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
-use crate::frontend::vhost_blk::session::SessionState;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed, Piece};
@@ -20,7 +20,7 @@ use crate::virtio::queue_set::{Consumer, QueueId};
 pub(crate) struct Blk<'a> {
     pub(crate) number: FrontendNumber,
     pub(crate) core: &'a mut Core,
-    pub(crate) sessions: &'a Slab<SessionId, SessionState>,
+    pub(crate) sessions: &'a Slab<SessionId, DeviceSession>,
 }
 
 impl Consumer for Blk<'_> {

@@ -25,7 +25,7 @@ pub(crate) enum SessionMessage {
     Change(SessionId, SessionChange),
 }
 
-/// What becomes of an open session. See [`crate::vhost_user::device_session::Session`] for what each means.
+/// What becomes of an open session. See [`crate::vhost_user::session_handle::SessionHandle`] for what each means.
 pub(crate) enum SessionChange {
     Start { queue: Box<QueueSpec>, memory: Arc<Memory>, driver: Driver, reply: Sender<Option<u16>> },
     StopQueue { index: u16, reply: Sender<u16> },

@@ -12,11 +12,11 @@
 //! is counted with the VM's name.
 
 mod consumer;
+mod device_session;
 mod message;
 mod replies;
 mod request;
 mod rewind;
-mod session;
 
 use sluice_sched::Instant;
 
@@ -27,14 +27,14 @@ use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
 use crate::virtio::queue::SessionId;
 use crate::virtio::queue_set::{QueueId, QueueSet};
 use consumer::Blk;
-use session::SessionState;
+use device_session::DeviceSession;
 
 pub(crate) use message::{SessionChange, SessionMessage};
 
 /// The VMMs of a device thread.
 pub(crate) struct VhostBlk {
     number: FrontendNumber,
-    sessions: Slab<SessionId, SessionState>,
+    sessions: Slab<SessionId, DeviceSession>,
     queues: QueueSet,
 }
 

@@ -17,9 +17,9 @@ use crate::device::message::Message;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::device_kind::Driver;
-use crate::vhost_user::device_session::{Session, SessionError};
 use crate::vhost_user::mapping::MappingOwner;
 use crate::vhost_user::memory::{Memory, unshared};
+use crate::vhost_user::session_handle::{SessionError, SessionHandle};
 use crate::virtio::inflight::Log;
 use crate::virtio::queue::QueueSpec;
 use crate::volume::{VolumeInfo, sample};
@@ -121,15 +121,15 @@ fn on_file() -> (tempfile::NamedTempFile, Bench) {
 }
 
 impl Bench {
-    fn open(&self) -> Session {
+    fn open(&self) -> SessionHandle {
         self.session_of("disk")
     }
 
-    fn session_of(&self, volume: &str) -> Session {
+    fn session_of(&self, volume: &str) -> SessionHandle {
         self.open_generation(volume, VolumeGeneration::default()).unwrap()
     }
 
-    fn open_generation(&self, volume: &str, generation: VolumeGeneration) -> Result<Session, SessionError> {
+    fn open_generation(&self, volume: &str, generation: VolumeGeneration) -> Result<SessionHandle, SessionError> {
         let device = self.device.handle();
         self.runtime.block_on(device.open("vm", volume, generation, Box::new(())))
     }
@@ -141,15 +141,15 @@ impl Bench {
         self.device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
     }
 
-    fn start(&self, session: &Session) -> Guest {
+    fn start(&self, session: &SessionHandle) -> Guest {
         self.start_at(session, 0)
     }
 
-    fn start_at(&self, session: &Session, next_available: u16) -> Guest {
+    fn start_at(&self, session: &SessionHandle, next_available: u16) -> Guest {
         self.start_as(session, |spec| spec.next_available = next_available)
     }
 
-    fn start_as(&self, session: &Session, change: impl FnOnce(&mut QueueSpec)) -> Guest {
+    fn start_as(&self, session: &SessionHandle, change: impl FnOnce(&mut QueueSpec)) -> Guest {
         let [kick, call] = [(); 2].map(|()| doorbell());
         let mut queue = queue_spec(kick.try_clone().unwrap());
         queue.call = Some(Arc::new(call.try_clone().unwrap()));

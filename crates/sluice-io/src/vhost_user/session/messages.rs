@@ -203,7 +203,7 @@ impl<K: DeviceKind> Session<K> {
         let (index, call) = self.ring_eventfd(message)?;
         let call = call.map(Arc::new);
         if self.rings[index].running.is_some() {
-            self.place.set_call(index as u16, call.clone()).await.map_err(Refusal::Device)?;
+            self.handle.set_call(index as u16, call.clone()).await.map_err(Refusal::Device)?;
         }
         self.rings[index].call = call;
         Ok(Answer::Done)
@@ -227,7 +227,7 @@ impl<K: DeviceKind> Session<K> {
 
     async fn enable(&mut self, index: usize, enabled: bool) -> Result<(), Refusal> {
         if self.rings[index].running.is_some() {
-            self.place.enable_queue(index as u16, enabled).await.map_err(Refusal::Device)?;
+            self.handle.enable_queue(index as u16, enabled).await.map_err(Refusal::Device)?;
         }
         self.rings[index].enabled = enabled;
         self.settle_ring(index).await
@@ -255,7 +255,7 @@ impl<K: DeviceKind> Session<K> {
         let written = self.entry.kind.write_config(features, wanted.offset, rest).ok_or(Refusal::Config)?;
         let before = std::mem::replace(&mut self.written, written);
         if before != written {
-            self.place.set_driver(self.driver()).await.map_err(Refusal::Device)?;
+            self.handle.set_driver(self.driver()).await.map_err(Refusal::Device)?;
         }
         Ok(Answer::Done)
     }

@@ -23,9 +23,9 @@ use vm_memory::ByteValued;
 
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::connection_limit::ConnectionLimit;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
-use crate::listener::{Bound, Endpoint};
+use crate::endpoint::{Bound, Endpoint};
+use crate::shared_limit::SharedLimit;
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::counts::Totals;
 use crate::vhost_user::listener::{START_MAX, VhostListener};
@@ -44,7 +44,7 @@ const SIZE: u64 = 8 << 20;
 struct Bench {
     listener: Arc<VhostListener>,
     device: Device,
-    connection_limit: Arc<ConnectionLimit>,
+    connections: Arc<SharedLimit>,
     entry: Entry,
     folder: TempDir,
     stop: Option<oneshot::Sender<()>>,
@@ -58,10 +58,10 @@ impl Bench {
 
     fn on(delay: Option<DelaySpec>) -> Bench {
         let (device, entry, folder) = device(delay);
-        let connection_limit = Arc::new(ConnectionLimit::default());
-        connection_limit.set_max(8);
-        let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &connection_limit);
-        Bench { listener, device, connection_limit, entry, folder, stop: Some(stop), control: Some(control) }
+        let connections = Arc::new(SharedLimit::default());
+        connections.set_max(8);
+        let (listener, stop, control) = listen(folder.path().join("vm.sock"), &entry, &connections);
+        Bench { listener, device, connections, entry, folder, stop: Some(stop), control: Some(control) }
     }
 
     fn path(&self) -> PathBuf {
@@ -129,17 +129,17 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
 fn listen(
     path: PathBuf,
     entry: &Entry,
-    connection_limit: &Arc<ConnectionLimit>,
+    connections: &Arc<SharedLimit>,
 ) -> (Arc<VhostListener>, oneshot::Sender<()>, JoinHandle<()>) {
     let endpoint = Endpoint::Unix { path, owner: None, group: None, mode: 0o600 };
-    let (entry, connection_limit) = (entry.clone(), Arc::clone(connection_limit));
+    let (entry, connections) = (entry.clone(), Arc::clone(connections));
     let (stop, stopped) = oneshot::channel();
     let (started, starting) = mpsc::channel();
     let control = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
             let listener = Arc::new(
-                VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connection_limit).unwrap(),
+                VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap(),
             );
             started.send(Arc::clone(&listener)).unwrap();
             let _ = stopped.await;
@@ -513,7 +513,7 @@ fn a_volume_that_its_device_lets_go_ends_the_session() {
 #[test]
 fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     let bench = Bench::new();
-    bench.connection_limit.set_max(1);
+    bench.connections.set_max(1);
     let first = bench.vmm();
     let second = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&second));
@@ -523,7 +523,7 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     write_and_read(&mut third);
     third.disconnect();
     bench.still_serves();
-    bench.connection_limit.set_max(0);
+    bench.connections.set_max(0);
     let nowhere = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&nowhere));
     assert_eq!(bench.totals().turned_away, 2);

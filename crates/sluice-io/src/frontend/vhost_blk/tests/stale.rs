@@ -16,7 +16,7 @@ impl Bench {
     }
 
     /// Everything that a session can ask for is refused; so many messages that was.
-    fn is_refused_everything(&self, session: &Session) -> u64 {
+    fn is_refused_everything(&self, session: &SessionHandle) -> u64 {
         let driver = Driver { features: 0, write_back: false };
         self.runtime.block_on(async {
             let answers = [
@@ -75,10 +75,10 @@ fn a_restart_gave_the_numbers_of_all_sessions_to_others() {
     let bench = null(64);
     let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
     names.iter().for_each(|name| bench.add_volume(name));
-    let dead: Vec<Session> = names.iter().map(|name| bench.session_of(name)).collect();
+    let dead: Vec<SessionHandle> = names.iter().map(|name| bench.session_of(name)).collect();
     bench.device.mailbox.send(Message::Panic).unwrap();
     let session = bench.open();
-    let _others: Vec<Session> = names.iter().map(|name| bench.session_of(name)).collect();
+    let _others: Vec<SessionHandle> = names.iter().map(|name| bench.session_of(name)).collect();
     let mut guest = bench.start(&session);
     let refused: u64 = dead.iter().map(|dead| bench.is_refused_everything(dead)).sum();
     assert_eq!(guest.ask(1, 0, 8, 4096).0, 0);

@@ -74,7 +74,7 @@ fn an_in_flight_log_outlives_its_daemon() {
     part.taken(head);
     drop(part);
     let second = bench.folder.path().join("second.sock");
-    let (_listener, stop, control) = listen(second.clone(), &bench.entry, &bench.connection_limit);
+    let (_listener, stop, control) = listen(second.clone(), &bench.entry, &bench.connections);
     client.reconnect(&second).unwrap();
     let answers = client.wait(0, 1).unwrap();
     assert_eq!((answers.len(), answers[0].slot, answers[0].status), (1, 5, 0), "done again, and answered once");
@@ -157,10 +157,10 @@ fn say_what_it_can(path: PathBuf) -> Vmm {
 async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     let (_device, entry, folder) = device(None);
     let path = folder.path().join("vm.sock");
-    let connection_limit = Arc::new(ConnectionLimit::default());
-    connection_limit.set_max(8);
+    let connections = Arc::new(SharedLimit::default());
+    connections.set_max(8);
     let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
-    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connection_limit).unwrap();
+    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap();
     let knock = |path: &PathBuf| {
         let path = path.clone();
         beside(move || Client::connect(&path, &options()))

@@ -23,8 +23,9 @@ pub enum SessionError {
     Rings(u16),
 }
 
-/// A VMM's place at a device thread. Dropped without [`Session::close`], it is closed all the same.
-pub struct Session {
+/// The control thread's handle of a VMM's session on a device thread. Dropping it closes the session, as
+/// [`SessionHandle::close`] does, but does not wait.
+pub struct SessionHandle {
     device: DeviceHandle,
     session: SessionId,
     of: (String, String),
@@ -39,19 +40,19 @@ impl DeviceHandle {
         volume: &str,
         generation: VolumeGeneration,
         permit: Box<dyn Send>,
-    ) -> Result<Session, SessionError> {
+    ) -> Result<SessionHandle, SessionError> {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
         let (vm, volume) = of.clone();
         self.tell(SessionMessage::Open { vm, volume, generation, permit, reply });
         match answer.await {
-            Ok(Some(session)) => Ok(Session { device: self.clone(), session, of, closed: false }),
+            Ok(Some(session)) => Ok(SessionHandle { device: self.clone(), session, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
         }
     }
 }
 
-impl Session {
+impl SessionHandle {
     /// The rings of a queue are set and the guest may ring: requests are taken from it from now on. How many the in-flight log
     /// says were taken before and not returned: they come first.
     pub async fn start_queue(
@@ -134,7 +135,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for SessionHandle {
     fn drop(&mut self) {
         if !self.closed {
             self.change(SessionChange::Close { reply: None });

@@ -17,7 +17,7 @@ use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::virtio::queue_set::QueueId;
 
 /// A VMM that is connected for a volume.
-pub(crate) struct SessionState {
+pub(crate) struct DeviceSession {
     pub(crate) volume: VolumeKey,
     /// Its permit of the host's connection limit; its end tells the control plane.
     _permit: Box<dyn Send>,
@@ -84,7 +84,7 @@ impl VhostBlk {
         if core.ending != Ending::No {
             return None;
         }
-        let state = SessionState {
+        let state = DeviceSession {
             volume,
             _permit: permit,
             queues: Vec::new(),

@@ -1,0 +1,166 @@
+//! The accept loop of all sockets that clients connect to.
+//!
+//! Common to NBD clients and VMMs: a client is accepted while there are file descriptors, memory and connection permits for
+//! it. A [`Service`] is what differs: when it can take a client, and what it does with it.
+
+use std::fmt::Display;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use tokio::net::{TcpStream, UnixListener, UnixStream};
+
+use crate::endpoint::TokioSocket;
+use crate::limits::{is_for_clients, is_memory_for_clients};
+use crate::shared_limit::{LimitReached, Permit, Quota};
+
+/// Pause after a failed accept. Most likely there are no descriptors, and others must disconnect first.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// The origin of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// A TCP address.
+    Address(IpAddr),
+    /// A user of this host; `None` if the kernel does not report it.
+    User(Option<u32>),
+}
+
+/// A listening socket.
+pub(crate) trait Incoming {
+    type Stream: AsFd;
+
+    async fn accept(&self) -> io::Result<(Self::Stream, Peer)>;
+}
+
+/// What a kind of socket does with its clients.
+pub(crate) trait Service {
+    type Socket: Incoming;
+
+    /// A client in log messages.
+    const CLIENT: &str;
+    /// Memory of a client before its first request, in bytes.
+    const CLIENT_LEN: usize;
+
+    /// Whether a client can be taken now; rejects it otherwise.
+    async fn is_ready(&mut self) -> bool;
+
+    /// Limits what one peer has before another client of it is taken.
+    fn limit_peer(&mut self, _peer: Peer) {}
+
+    /// Ends a client that has not finished its handshake, so that its descriptor and permit are free. Returns whether there
+    /// was one.
+    async fn end_unfinished(&mut self) -> bool {
+        false
+    }
+
+    /// Logs why a client is rejected.
+    fn reject(&self, reason: &dyn Display);
+
+    /// Takes a client. Returns immediately.
+    fn serve(&mut self, stream: <Self::Socket as Incoming>::Stream, peer: Peer, permit: Permit);
+}
+
+/// Accepts clients until it is dropped.
+pub(crate) async fn accept<S: Service>(endpoint: &str, socket: &S::Socket, quota: &Quota, mut service: S) {
+    loop {
+        let (stream, peer) = match socket.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(endpoint, %error, "Cannot accept a {}", S::CLIENT);
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        if !service.is_ready().await {
+            continue;
+        }
+        match admit(&mut service, &stream, peer, quota).await {
+            Ok(permit) => service.serve(stream, peer, permit),
+            Err(reason) => service.reject(&reason),
+        }
+    }
+}
+
+/// Why a client is rejected.
+#[derive(Debug, thiserror::Error)]
+enum Rejection {
+    #[error("too few file descriptors are left; raise LimitNOFILE")]
+    Descriptors,
+    #[error("too little memory is left")]
+    Memory,
+    #[error("nbd.connections_max is reached, or as many connections as there are file descriptors for")]
+    LimitReached,
+    #[error(
+        "remaining connections are reserved for other sockets; raise nbd.connections_max, or LimitNOFILE if that bounds them"
+    )]
+    Reserved,
+}
+
+/// Takes the resources for a client. If descriptors or permits are exhausted, each is obtained by ending at most one
+/// unfinished client, even if more than one is missing: one new client must not end many.
+async fn admit<S: Service>(
+    service: &mut S,
+    stream: &impl AsFd,
+    peer: Peer,
+    quota: &Quota,
+) -> Result<Permit, Rejection> {
+    if !is_for_clients(stream) && !service.end_unfinished().await {
+        return Err(Rejection::Descriptors);
+    }
+    if !is_memory_for_clients(S::CLIENT_LEN) {
+        return Err(Rejection::Memory);
+    }
+    service.limit_peer(peer);
+    let mut taken = quota.take();
+    if taken.is_err() && service.end_unfinished().await {
+        taken = quota.take();
+    }
+    taken.map_err(|reason| match reason {
+        LimitReached::Full => Rejection::LimitReached,
+        LimitReached::Reserved => Rejection::Reserved,
+    })
+}
+
+/// A connection to a socket of either kind.
+pub(crate) enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        match self {
+            Stream::Unix(stream) => stream.as_fd(),
+            Stream::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl Incoming for UnixListener {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
+        let (stream, _) = UnixListener::accept(self).await?;
+        let peer = Peer::User(stream.peer_cred().ok().map(|of| of.uid()));
+        Ok((stream, peer))
+    }
+}
+
+impl Incoming for TokioSocket {
+    type Stream = Stream;
+
+    async fn accept(&self) -> io::Result<(Stream, Peer)> {
+        match self {
+            TokioSocket::Unix(listener) => {
+                let (stream, peer) = Incoming::accept(listener).await?;
+                Ok((Stream::Unix(stream), peer))
+            }
+            TokioSocket::Tcp(listener) => {
+                let (stream, from) = listener.accept().await?;
+                Ok((Stream::Tcp(stream), Peer::Address(from.ip())))
+            }
+        }
+    }
+}
