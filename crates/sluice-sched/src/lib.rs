@@ -10,7 +10,7 @@
 //! |---|---|
 //! | time and units | [`time`], [`units`] |
 //! | requests and promises | [`request`], [`cost`], [`policy`] |
-//! | decisions | [`scheduler`], [`schedulers`] |
+//! | decisions | [`scheduler`], [`schedulers`], [`guarantees`] |
 //! | the device's queue | [`gate`] |
 //! | guest schedulers above a host scheduler | [`stack`] |
 //! | checks before a promise is accepted | [`admission`] |
@@ -21,6 +21,7 @@ pub mod admission;
 pub mod cost;
 mod elevator;
 pub mod gate;
+pub mod guarantees;
 mod inline_vec;
 pub mod params;
 pub mod policy;

@@ -7,10 +7,12 @@ use serde::Serialize;
 use crate::admission::Capacity;
 use crate::cost::{Cost, CostModel};
 use crate::gate::{GateSettings, RemoteService};
+use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
 use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::time::Instant;
+use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
 
 /// Result of [`Scheduler::dispatch`].
@@ -315,12 +317,68 @@ pub struct Descriptor {
     /// Minimum part of the device that is divided by weight while a VM without a reservation has requests queued, with
     /// these parameters. Admission control leaves it free. Zero for schedulers without such a minimum.
     pub weight_floor: fn(&ParamTable) -> Percent,
+    /// Form in which it uses service at other servers, with these parameters; `None` if it does not.
+    pub remote: fn(&ParamTable) -> Option<Form>,
+    /// What tests check, on this device with these parameters.
+    pub guarantees: fn(&Facts, &ParamTable) -> Guarantees,
+    pub advice: Advice,
     pub parameters: &'static [Parameter],
     /// Makes a scheduler. [`Descriptor::build`] checks the ranges of the parameters first.
     pub build: Build,
 }
 
+/// What `sluice advise` uses in addition to measurements.
+#[derive(Debug, Clone, Copy)]
+pub struct Advice {
+    /// Ranks among schedulers that measurements cannot distinguish; the smallest is preferred.
+    pub rank_in_guest: u8,
+    /// On the host of one VM.
+    pub rank_for_one: u8,
+    /// On the host of several VMs.
+    pub rank_for_several: u8,
+    /// Why it is never advised in a guest.
+    pub never_in_guest: Option<&'static str>,
+    /// Parameters in a guest, where each process is an owner: name and value.
+    pub guest_params: &'static [(&'static str, &'static str)],
+}
+
+impl Advice {
+    /// Rank of a scheduler without a preference.
+    pub const LAST: u8 = u8::MAX;
+
+    /// No preference.
+    pub const BASE: Advice = Advice {
+        rank_in_guest: Advice::LAST,
+        rank_for_one: Advice::LAST,
+        rank_for_several: Advice::LAST,
+        never_in_guest: None,
+        guest_params: &[],
+    };
+}
+
 impl Descriptor {
+    /// A disk scheduler without name that enforces nothing, guarantees only the contract and has no parameters: what a
+    /// scheduler need not state. It does not build.
+    pub const BASE: Descriptor = Descriptor {
+        name: "",
+        summary: "",
+        idea: "",
+        when: "",
+        source: "",
+        enforces: &[],
+        volumes: false,
+        volumes_depend: None,
+        depends: &[],
+        medium: Medium::Disk,
+        merging: false,
+        weight_floor: |_| Percent::ZERO,
+        remote: |_| None,
+        guarantees: |_, _| Guarantees::BASE,
+        advice: Advice::BASE,
+        parameters: &[],
+        build: |_, _| Err(ParamError(String::new())),
+    };
+
     /// Makes a scheduler for a device.
     ///
     /// # Errors

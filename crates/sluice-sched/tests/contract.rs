@@ -9,6 +9,7 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::analysis::assert_close;
 use common::plan::{for_plans, for_plans_as_found, plan};
@@ -190,18 +191,21 @@ fn verdict(flaw: Flaw, waits: Waits) -> Option<String> {
 #[test]
 fn a_broken_scheduler_is_noticed() {
     assert_eq!(verdict(Flaw::None, Waits::Never), None);
+    let millis = Duration::from_millis;
+    let paper = Waits::Tags { inside: false };
+    let until_due = Waits::Deadlines { target: millis(80), seek: millis(9), idle: None };
     let table = [
         (Flaw::LosesTheTenth, Waits::Never, "S3: a volume is served in order"),
         (Flaw::ServesTwice, Waits::Never, "S1"),
         (Flaw::LastFirst, Waits::Never, "S3"),
         (Flaw::ChangesTheRequest, Waits::Never, "S1: a request is dispatched unchanged"),
         (Flaw::IdleWithRequests, Waits::Never, "S5: idle with requests"),
-        (Flaw::WaitsInThePast, Waits::Paper, "S5: a wait lies in the future"),
+        (Flaw::WaitsInThePast, paper, "S5: a wait lies in the future"),
         (Flaw::WaitsForNoReason, Waits::Never, "enforces no limit"),
-        (Flaw::WaitsForNoReason, Waits::Paper, "S5: "),
-        (Flaw::WaitsForNoReason, Waits::UntilDue(71 * MILLI), "S5: waits 1s"),
-        (Flaw::WaitsForNoReason, Waits::Idling(8 * MILLI), "S5: idles 1s"),
-        (Flaw::WakesForNothing, Waits::Somehow, "S6: woken"),
+        (Flaw::WaitsForNoReason, paper, "S5: "),
+        (Flaw::WaitsForNoReason, until_due, "S5: waits 1s"),
+        (Flaw::WaitsForNoReason, Waits::idling(millis(8)), "S5: idles 1s"),
+        (Flaw::WakesForNothing, Waits::Other, "S6: woken"),
         (Flaw::WaitsForACompletion, Waits::Never, "S6: waits for a completion that cannot come"),
         (Flaw::CancelsTooLittle, Waits::Never, "S1: exactly the queued requests"),
         (Flaw::DiffersByInstance, Waits::Never, "S4: the run repeats"),

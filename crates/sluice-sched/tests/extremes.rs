@@ -7,11 +7,6 @@ use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::*;
 
-/// Whether the scheduler learns think times and seeks, so that no pause restores its initial state.
-fn learns(subject: &Subject) -> bool {
-    matches!(subject.descriptor.name, "anticipatory" | "cfq" | "mcfq")
-}
-
 /// Two VMs of extreme weights and rates next to an ordinary one, with requests of extreme costs.
 fn extremes(subject: &Subject, start: Instant) -> World {
     let cost = CostModel {
@@ -95,7 +90,8 @@ fn a_million_idle_seconds_change_nothing() {
             rounds.push(world.log.drain(..).map(|r| record(&r)).collect::<Vec<_>>());
         }
         assert!(rounds.iter().all(|round| round.len() == 900), "{}", subject.label());
-        if learns(&subject) {
+        // No pause restores the initial state of a scheduler that learns think times and seeks.
+        if subject.guarantees(&Facts::default()).learns {
             continue;
         }
         // In paper mode, Flubber idles at the last address after any pause; in the first round there is none.

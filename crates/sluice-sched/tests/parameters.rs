@@ -91,7 +91,7 @@ fn keeps_contract(descriptor: &'static Descriptor, corner: &ParamTable, plan: &P
     if builds(descriptor, corner).is_err_and(|error| error.contains("is a parameter of mode")) {
         return;
     }
-    keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Somehow, plan));
+    keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Other, plan));
 }
 
 /// Each pair of parameters at all of their ends.

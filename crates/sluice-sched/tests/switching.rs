@@ -9,10 +9,6 @@ use sluice_sched::gate::{GateSettings, Outcome};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
 use sluice_sched::*;
 
-fn keeps_order(subject: &Subject) -> bool {
-    matches!(subject.descriptor.name, "noop" | "mclock" | "sfqd" | "netback" | "wrr")
-}
-
 /// A plan in which the scheduler changes between the two several times, with and without merging.
 fn run(plan: &Plan, pair: [&Subject; 2]) -> World {
     let facts = plan.facts();
@@ -47,7 +43,7 @@ fn check(plan: &Plan, pair: [&Subject; 2]) {
     assert!(world.finished.iter().all(|finished| finished.outcome == Outcome::Done), "{label}");
     let accounts = world.sources.iter().filter_map(|source| world.gate.account(source.owner));
     accounts.for_each(|account| assert_eq!((account.waiting, account.in_flight), (0, 0), "{label}"));
-    if pair.iter().all(|subject| keeps_order(subject)) {
+    if pair.iter().all(|subject| subject.guarantees(&plan.facts()).order.keeps_volumes()) {
         for source in &world.sources {
             let of = |r: &&Record| r.request.owner == source.owner && r.request.volume == source.volume;
             let ids: Vec<RequestId> = world.log.iter().filter(of).map(|r| r.request.id).collect();

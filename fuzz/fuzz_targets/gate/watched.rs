@@ -11,14 +11,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use sluice_sched::gate::{GateSettings, RemoteService};
+use sluice_sched::guarantees::{Guarantees, Limits, Order, Waits};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
 use sluice_sched::*;
 
 use super::fairness::Fairness;
 use super::meters::Meters;
-use super::subject::{Limits, Order, Promise, Subject, Waits};
+use super::subject::Subject;
 
 /// Maximum number of consecutive wake-ups without a dispatch.
 const REPEATS_MAX: u32 = 3;
@@ -51,12 +53,10 @@ pub struct Watched {
     name: String,
     /// The policies that the gate has reported.
     known: Arc<Mutex<Policies>>,
-    promise: Promise,
+    guarantees: Guarantees,
     fairness: Option<Fairness>,
-    /// Length of a window of rate credits including a tick, in nanoseconds.
-    window: u64,
-    /// The longest latency target of any VM so far, in nanoseconds.
-    latency_max: u64,
+    /// The longest latency target of any VM so far.
+    latency_max: Duration,
     facts: Facts,
     members: Vec<Member>,
     queued: BTreeMap<RequestId, Request>,
@@ -80,10 +80,10 @@ impl Member {
 /// piece.
 fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
     match (limits, policy.burst) {
-        (Limits::Windows { nanos, windows }, _) => {
-            let rate = policy.limit.bytes.map_or(0, |rate| rate.bytes_per_second());
-            let credit = u128::from(rate) * u128::from(nanos) / 1_000_000_000;
-            (0, u64::try_from(windows * credit.max(1)).unwrap_or(u64::MAX))
+        (Limits::Windows { interval, tick }, _) => {
+            let windows = if tick.is_zero() { 2 } else { 3 };
+            let credit = policy.limit.bytes.map_or(1, |rate| credit_of_window(rate, interval));
+            (0, u64::try_from(windows * credit).unwrap_or(u64::MAX))
         }
         (_, Some(burst)) => {
             let each = facts.cost.reference_size().0;
@@ -96,19 +96,23 @@ fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
     }
 }
 
+/// Returns the bytes that a limit lets through in a window.
+fn credit_of_window(rate: ByteRate, interval: Duration) -> u128 {
+    (u128::from(rate.bytes_per_second()) * interval.as_nanos() / 1_000_000_000).max(1)
+}
+
 impl Watched {
     pub fn new(subject: &Subject, facts: &Facts, settings: &GateSettings, known: Arc<Mutex<Policies>>) -> Self {
         let facts = Facts { depth: settings.depth, ..*facts };
-        let promise = subject.promise(facts.rotational);
-        let fairness = promise.shares.map(|shares| Fairness::new(shares.batch, shares.by_request));
+        let guarantees = subject.guarantees(&facts);
+        let fairness = guarantees.shares.map(|shares| Fairness::new(shares.batch.into(), shares.by_request));
         Watched {
             inner: subject.build(&facts),
             name: subject.to_string(),
             known,
-            promise,
+            guarantees,
             fairness,
-            window: subject.nanos("interval").saturating_add(subject.nanos("tick")),
-            latency_max: 0,
+            latency_max: Duration::ZERO,
             facts,
             members: Vec::new(),
             queued: BTreeMap::new(),
@@ -136,7 +140,7 @@ impl Watched {
 
     /// Sets the limits of all policies. The default burst depends on the depth.
     fn set_meters(&mut self) {
-        let Watched { members, promise: Promise { limits, .. }, facts, now, .. } = self;
+        let Watched { members, guarantees: Guarantees { limits, .. }, facts, now, .. } = self;
         let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
             let limit = match limits {
                 Limits::Buckets => policy.limit,
@@ -153,13 +157,13 @@ impl Watched {
 
     /// Checks S1, S3 and limits.
     fn check_dispatch(&mut self, request: Request) {
-        let Watched { name, promise, .. } = self;
-        let (name, promise) = (name.clone(), *promise);
+        let Watched { name, guarantees, .. } = self;
+        let (name, guarantees) = (name.clone(), *guarantees);
         let queued = self.queued.remove(&request.id);
         let queued = queued.unwrap_or_else(|| panic!("S1: {name}: {request:?} was not queued, or leaves twice"));
         let as_it_came = Request { phase: queued.phase, wait: queued.wait, ..request };
         assert_eq!(as_it_came, queued, "S1: {name}: a request is dispatched as it came");
-        let bytes = match promise.limits {
+        let bytes = match guarantees.limits {
             Limits::Windows { .. } => u64::from(request.length),
             _ => self.facts.cost.bytes(request.kind, request.length, request.cost),
         };
@@ -167,7 +171,7 @@ impl Watched {
         let member = self.member(request.owner);
         let volume = member.volume(request.volume);
         let place = volume.queue.iter().position(|id| *id == request.id).expect("a queued request is in a queue");
-        let in_turn = place == 0 || promise.order == Order::Any;
+        let in_turn = place == 0 || !guarantees.order.keeps_volumes();
         assert!(in_turn, "S3: {name}: {request:?} overtakes {:?}", volume.queue[0]);
         volume.queue.remove(place);
         let inside = member.volume(request.volume).meters.charge(now, request.cost, bytes);
@@ -175,7 +179,7 @@ impl Watched {
         if let Err(over) = charged {
             panic!("limits: {name}: {} are dispatched with {request:?} at {now}: {:?}", over, member.policy);
         }
-        if promise.order == Order::All {
+        if guarantees.order == Order::All {
             let first = self.queued.first_key_value().filter(|(id, _)| **id < request.id);
             assert!(first.is_none(), "S3: {name}: {request:?} overtakes {first:?}");
         }
@@ -196,9 +200,9 @@ impl Watched {
 
     /// Starts counting the shares of a VM, if it is served only by its weight.
     fn restart_shares(&mut self, owner: OwnerId) {
-        let Some(shares) = self.promise.shares else { return };
+        let Some(shares) = self.guarantees.shares else { return };
         // SFQ(D) supports only weights.
-        let has_limits = self.promise.limits != Limits::None;
+        let has_limits = self.guarantees.limits != Limits::None;
         let member = self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner");
         let unclamped = |policy: &Policy| policy.limit == Limit::default() && policy.weight.is_some();
         let by_weight = !member.is_remote
@@ -223,36 +227,39 @@ impl Watched {
         self.repeats = if self.waiting_for == Some(now) { self.repeats + 1 } else { 0 };
         assert!(self.repeats <= REPEATS_MAX, "S6: {}: woken {} times for nothing", self.name, self.repeats);
         self.waiting_for = Some(until);
-        match self.promise.waits {
-            Waits::Depth(_) => panic!("S5: {} waits until {until:?} at {now:?}", self.name),
+        match self.guarantees.waits {
+            Waits::Never | Waits::InFlight(_) => panic!("S5: {} waits until {until:?} at {now:?}", self.name),
             Waits::Tags { .. } => self.check_tags(now, Some(until)),
             Waits::Windows { .. } => self.check_windows(now, until),
-            Waits::AtMost(nanos_max) => self.check_length(now, until, nanos_max),
-            Waits::Deadlines(nanos_max) => self.check_length(now, until, nanos_max.max(self.latency_max)),
-            Waits::Somehow => {}
+            Waits::Idling { most_with_background, .. } => self.check_length(now, until, most_with_background),
+            Waits::Deadlines { target, idle, .. } => {
+                let longest = self.latency_max.max(target).max(idle.unwrap_or_default());
+                self.check_length(now, until, longest);
+            }
+            Waits::Other => {}
         }
     }
 
-    fn check_length(&self, now: Instant, until: Instant, nanos_max: u64) {
-        let nanos = until.nanos_since(now);
-        assert!(nanos <= nanos_max, "S5: {} waits for {nanos} ns at {now:?}, at most {nanos_max}", self.name);
+    fn check_length(&self, now: Instant, until: Instant, longest: Duration) {
+        let wait = until.since(now);
+        assert!(wait <= longest, "S5: {} waits for {wait:?} at {now:?}, at most {longest:?}", self.name);
     }
 
     /// Checks that each VM with requests waits for its byte limit, at most for the windows that pay for one request.
     fn check_windows(&self, now: Instant, until: Instant) {
-        let Limits::Windows { nanos, .. } = self.promise.limits else { return };
+        let Limits::Windows { interval, tick } = self.guarantees.limits else { return };
         let mut windows = 1;
         for Member { owner, policy, volumes, .. } in self.members.iter().filter(|member| member.is_queued()) {
             let Some(rate) = policy.limit.bytes else {
                 panic!("S5: {} waits at {now:?} although {owner:?} has no limit", self.name)
             };
-            let credit = (u128::from(rate.bytes_per_second()) * u128::from(nanos) / 1_000_000_000).max(1);
+            let credit = credit_of_window(rate, interval);
             let ids = volumes.iter().flat_map(|volume| &volume.queue);
             let longest = ids.map(|id| u128::from(self.queued[id].length)).max().unwrap_or(0);
             windows = windows.max(longest / credit + 2);
         }
-        let nanos_max = u64::try_from(windows * u128::from(self.window)).unwrap_or(u64::MAX);
-        self.check_length(now, until, nanos_max);
+        let nanos = u64::try_from(windows * (interval + tick).as_nanos()).unwrap_or(u64::MAX);
+        self.check_length(now, until, Duration::from_nanos(nanos));
     }
 
     fn check_completion_wait(&self, now: Instant) {
@@ -260,11 +267,12 @@ impl Watched {
         let name = &self.name;
         assert!(flying > 0, "S6: {name} waits for a completion that cannot come");
         let enough = |depth: u64| assert!(flying >= depth, "S5: {name} waits with {flying} of {depth} in flight");
-        match self.promise.waits {
-            Waits::Depth(depth) => enough(if depth == 0 { u64::from(self.facts.depth) } else { depth }),
-            Waits::Windows { or_depth } => enough(or_depth),
+        match self.guarantees.waits {
+            Waits::Never | Waits::Windows { in_flight: None } => panic!("S5: {name} waits with {flying} in flight"),
+            Waits::InFlight(0) => enough(self.facts.depth.into()),
+            Waits::InFlight(least) | Waits::Windows { in_flight: Some(least) } => enough(least.into()),
             Waits::Tags { .. } => self.check_tags(now, None),
-            Waits::Somehow | Waits::AtMost(_) | Waits::Deadlines(_) => {}
+            Waits::Other | Waits::Idling { .. } | Waits::Deadlines { .. } => {}
         }
     }
 
@@ -285,7 +293,7 @@ impl Watched {
 
     /// Returns the instant by which a VM with requests must be served, in nanoseconds, if it is known.
     fn may_go(&self, member: &Member, shown: &OwnerState) -> u64 {
-        let Waits::Tags { inside } = self.promise.waits else { return u64::MAX };
+        let Waits::Tags { inside } = self.guarantees.waits else { return u64::MAX };
         let shown_passes = shown.limit_passes_ns.unwrap_or(0);
         let due = shown.reservation_due_ns.unwrap_or(u64::MAX);
         if !inside {
@@ -344,8 +352,8 @@ impl Watched {
                 None
             }
         };
-        let p99 = change.policy().and_then(|policy| policy.latency).map_or(0, |latency| latency.p99.as_nanos());
-        self.latency_max = self.latency_max.max(u64::try_from(p99).unwrap_or(u64::MAX));
+        let latency = change.policy().and_then(|policy| policy.latency);
+        self.latency_max = self.latency_max.max(latency.map_or(Duration::ZERO, |latency| latency.p99));
         let policies = self.members.iter().flat_map(|member| {
             let volumes = member.volumes.iter().map(|volume| ((member.owner, Some(volume.id)), volume.policy));
             volumes.chain([((member.owner, None), member.policy)])
@@ -362,7 +370,7 @@ impl Scheduler for Watched {
         let last = self.queued.last_key_value().map(|(id, _)| *id);
         assert!(last < Some(request.id), "the gate numbers what arrives");
         self.queued.insert(request.id, request);
-        let has_windows = matches!(self.promise.limits, Limits::Windows { .. });
+        let has_windows = matches!(self.guarantees.limits, Limits::Windows { .. });
         let member = self.member(request.owner);
         let wakes = !member.is_queued();
         // Requests of a replaced scheduler were counted there.
@@ -393,7 +401,7 @@ impl Scheduler for Watched {
             let known = known.unwrap_or_else(|| panic!("S1: {}: {grown:?} grows, but is not queued", self.name));
             assert!(grown.length >= known.length && grown.offset <= known.offset, "a request grows: {grown:?}");
             self.queued.insert(grown.id, grown);
-            if matches!(self.promise.limits, Limits::Windows { .. }) {
+            if matches!(self.guarantees.limits, Limits::Windows { .. }) {
                 self.member(grown.owner).meters.save(u64::from(grown.length));
             }
             self.fairness.iter_mut().for_each(|fairness| fairness.note(grown.owner, grown.cost));
@@ -446,7 +454,7 @@ impl Scheduler for Watched {
             let queue = &mut self.member(request.owner).volume(request.volume).queue;
             let place = queue.iter().position(|id| *id == request.id).expect("a queued request is in a queue");
             queue.remove(place);
-            let in_turn = place == 0 || self.promise.order == Order::Any;
+            let in_turn = place == 0 || !self.guarantees.order.keeps_volumes();
             assert!(in_turn, "S1: {}: cancels in the order of arrival", self.name);
         }
         if self.members.iter().any(|member| member.owner == owner && !member.is_queued()) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::params::Value;
+use sluice_sched::policy::Field;
 use sluice_sched::scheduler::Facts;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
@@ -102,7 +103,7 @@ fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let (device, size) = (case.device)();
     let mut simulation = Simulation::new(gate, device, Duration::ZERO, Duration::from_secs(3600));
-    let enforced = descriptor.name == "mclock";
+    let enforced = descriptor.enforces(Field::Reservation);
     let outstanding = (4 * DEPTH / case.vms).max(2);
     for vm in 0..case.vms {
         let mut policy = Policy::default();

@@ -13,12 +13,6 @@ use super::{Got, Pair};
 const MATTERS: f64 = 0.01;
 /// Factor by which another pair must be better in the other measure to be mentioned.
 const MUCH: f64 = 1.2;
-/// Preference in a guest, among pairs that cannot be distinguished.
-const IN_GUEST: [&str; 2] = ["noop", "deadline"];
-/// Preference on the host of one VM.
-const FOR_ONE: [&str; 2] = ["deadline", "noop"];
-/// Preference on the host of several VMs: schedulers that isolate them.
-const FOR_SEVERAL: [&str; 3] = ["mclock", "sfqd", "cfq"];
 
 /// The measure that counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -174,8 +168,9 @@ impl Answer {
     }
 }
 
-/// Ranks the pairs, and chooses among those that are not worse by the rule of thumb: in the guest noop or deadline; on
-/// the host deadline for one VM, an isolating scheduler for several; anticipatory never in a guest.
+/// Ranks the pairs, and chooses among those that are not worse by the rule of thumb that the schedulers' descriptors
+/// state: in the guest noop or deadline; on the host deadline for one VM, an isolating scheduler for several;
+/// anticipatory never in a guest.
 // rule: two-tier.advice
 ///
 /// # Panics
@@ -198,7 +193,7 @@ pub fn choose(mut pairs: Vec<Pair>, vms: u32, by: By) -> Answer {
     }
     let chosen = (first..pairs.len())
         .filter(|number| verdicts[*number].candidate)
-        .min_by_key(|number| preference(&verdicts[*number], vms))
+        .min_by_key(|number| preference(&pairs[*number], vms))
         .unwrap_or(first);
     Answer { pairs: verdicts, chosen, by }
 }
@@ -263,20 +258,14 @@ fn verdict(pair: &Pair, best: &[Got], compared: usize, vms: u32, by: By) -> Verd
 /// Why a pair is never advised.
 fn never(guest: &Descriptor, host: &Descriptor, vms: u32) -> Option<&'static str> {
     let keeps_apart = host.enforces(Field::Weight);
-    match () {
-        () if guest.name == "anticipatory" => Some(
-            "anticipatory takes the host's delays for its threads' pauses, and keeps the disk idle for one of them",
-        ),
-        () if vms > 1 && !keeps_apart => Some("that host keeps no VM from taking what is another's"),
-        () => None,
-    }
+    let shared = (vms > 1 && !keeps_apart).then_some("that host keeps no VM from taking what is another's");
+    guest.advice.never_in_guest.or(shared)
 }
 
 /// Rank in the rule of thumb.
-fn preference(pair: &Verdict, vms: u32) -> (usize, usize) {
-    let place = |names: &[&str], name: &str| names.iter().position(|known| *known == name).unwrap_or(names.len());
-    let hosts: &[&str] = if vms == 1 { &FOR_ONE } else { &FOR_SEVERAL };
-    (place(&IN_GUEST, pair.guest), place(hosts, pair.host))
+fn preference(pair: &Pair, vms: u32) -> (u8, u8) {
+    let host = &pair.host.advice;
+    (pair.guest.advice.rank_in_guest, if vms == 1 { host.rank_for_one } else { host.rank_for_several })
 }
 
 #[cfg(test)]

@@ -157,8 +157,8 @@ fn named(
 
 /// Linux elevators in a guest: each of its threads is one process.
 fn in_guest(descriptor: &'static Descriptor, question: &Question) -> Host {
-    let host = on_host(descriptor, question);
-    if descriptor.name == "cfq" { host.text("mode", "2.6.32") } else { host }
+    let params = descriptor.advice.guest_params;
+    params.iter().fold(on_host(descriptor, question), |host, (name, value)| host.text(name, value))
 }
 
 fn on_host(descriptor: &'static Descriptor, question: &Question) -> Host {

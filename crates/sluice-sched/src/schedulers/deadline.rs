@@ -25,11 +25,11 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
+use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
+use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
 use crate::time::Instant;
-use crate::units::Percent;
 
 /// Kernel whose behaviour is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -89,15 +89,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
            pass waiting writes. VMs are not distinguished.",
     when: "For a device that serves only one VM, or where no VM has guarantees and seeks are the main cost.",
     source: "deadline elevator of Linux 2.6.18 and 2.6.32, from its documentation and measured behaviour",
-    enforces: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
-    depends: &[],
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees: |_, _| Guarantees { waits: Waits::Never, ..Guarantees::BASE },
+    advice: Advice { rank_in_guest: 2, rank_for_one: 1, ..Advice::BASE },
     parameters: PARAMETERS,
     build,
+    ..Descriptor::BASE
 };
 
 const PARAMETERS: &[Parameter] = &[

@@ -21,10 +21,10 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::Percent;
+use crate::scheduler::{Descriptor, Facts, Scheduler};
 
 use super::flubber;
 use super::flubber::credits::Credits;
@@ -91,11 +91,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         ),
     ],
     depends: &[(Field::Class, "background", &["idle"])],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
     parameters: &[
         flubber::BETA,
         flubber::LATENCY,
@@ -113,7 +110,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(Params { grace, .. }) = params::parse(table) else { return Guarantees::BASE };
+    Guarantees { order: Order::VolumeByClass, waits: Waits::idling(grace), ..Guarantees::BASE }
+}
 
 // rule: edf-credit.credits
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {

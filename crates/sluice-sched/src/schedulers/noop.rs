@@ -20,11 +20,11 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable};
 use crate::request::{Completion, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
+use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
 use crate::time::Instant;
-use crate::units::Percent;
 
 /// No parameters.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -38,15 +38,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
            keeps outstanding, so a VM with a deep queue gets most of the device.",
     when: "As the baseline that shows what a scheduler gains, and for a device that serves only one VM.",
     source: "noop elevator of Linux, from its documented behaviour",
-    enforces: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
-    depends: &[],
     merging: true,
-    weight_floor: |_| Percent::ZERO,
-    parameters: &[],
+    guarantees: |_, _| Guarantees { order: Order::All, waits: Waits::Never, ..Guarantees::BASE },
+    advice: Advice { rank_in_guest: 1, rank_for_one: 2, ..Advice::BASE },
     build,
+    ..Descriptor::BASE
 };
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {

@@ -28,15 +28,15 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
+use crate::guarantees::{Guarantees, Order, Shares, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, OwnerState, Scheduler, Scope, State};
 use crate::tag::{ShareTag, Spacing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
-use crate::units::Percent;
 
 /// Virtual time at which it is rebased: far above one request of the largest cost at the smallest weight, 1.7 * 10^16.
 const VIRTUAL_MAX: ShareTag = 1 << 62;
@@ -83,12 +83,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         ),
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
-    depends: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
-    merging: false,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
+    advice: Advice { rank_for_several: 2, ..Advice::BASE },
     parameters: &[
         Parameter {
             name: "depth",
@@ -106,7 +102,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(Params { depth, charge }) = params::parse(table) else { return Guarantees::BASE };
+    let shares = Shares { batch: 1, by_request: charge == Charge::Request, with_credit: false };
+    Guarantees { order: Order::Volume, waits: Waits::InFlight(depth), shares: Some(shares), ..Guarantees::BASE }
+}
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

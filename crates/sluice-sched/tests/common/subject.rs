@@ -1,6 +1,7 @@
 //! Test subjects: every scheduler of the list, in each of its modes.
 
 use sluice_sched::gate::RemoteService;
+use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, State};
 use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
@@ -30,6 +31,10 @@ impl Subject {
     pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
         let scheduler = self.descriptor.build(facts, &self.params).expect("the test's parameters are valid");
         if self.descriptor.medium.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
+    }
+
+    pub fn guarantees(&self, facts: &Facts) -> Guarantees {
+        (self.descriptor.guarantees)(facts, &self.params)
     }
 
     pub fn mode(&self) -> Option<&str> {

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use sluice_sched::gate::{Outcome, RemoteService};
+use sluice_sched::guarantees::Guarantees;
+pub use sluice_sched::guarantees::{Order, Waits};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, State};
 use sluice_sched::*;
 
 use super::plan::Plan;
-use super::{MILLI, SECOND, Subject, World};
+use super::{SECOND, Subject, World};
 
 #[derive(Debug, Clone)]
 struct Member {
@@ -16,69 +18,15 @@ struct Member {
     volumes: Vec<(VolumeId, Policy)>,
 }
 
-/// S5: when a scheduler may let requests wait for an instant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Waits {
-    Never,
-    /// By its limits and reservations, including those of volumes; as long as these need for the requests dispatched in
-    /// a row.
-    Product,
-    /// By its limit and reservation tags.
-    Paper,
-    /// For a contiguous request, until the head is due: at most this many nanoseconds after it passed.
-    UntilDue(u64),
-    /// The same, and at most 6 ms while the device is idle.
-    UntilDueOrTired(u64),
-    /// For an owner's next request, at most this many nanoseconds.
-    Idling(u64),
-    /// For the end of a window, or of the last of several windows that pay for one request, if any VM has a byte limit.
-    Windows,
-    /// By its own rules, which have separate tests.
-    Somehow,
-}
-
-pub fn waits(subject: &Subject, plan: &Plan) -> Waits {
-    match (subject.descriptor.name, subject.mode()) {
-        ("noop" | "sfqd" | "deadline" | "edf-credit", _) => Waits::Never,
-        ("flubber", Some("product")) if !plan.rotational => Waits::Never,
-        // The longest target of a plan, or the default, less a seek of 9 ms.
-        ("flubber", Some("product")) => Waits::UntilDueOrTired((plan.latency_max().max(80) - 9) * MILLI),
-        ("flubber", Some("paper")) => Waits::UntilDue((plan.latency_max().max(80) - 9) * MILLI),
-        ("mclock", Some("product")) => Waits::Product,
-        ("mclock", Some("paper")) => Waits::Paper,
-        ("anticipatory", _) => Waits::Idling(6 * MILLI),
-        // Class idle waits for its grace time.
-        ("cfq", Some("2.6.18")) if plan.has_idle() => Waits::Idling(100 * MILLI),
-        ("cfq" | "mcfq", _) => Waits::Idling(8 * MILLI),
-        ("netback" | "wrr", _) => Waits::Windows,
-        _ => Waits::Somehow,
-    }
-}
-
-/// S3: which requests are dispatched in arrival order. A scheduler that uses addresses guarantees none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
-    Any,
-    /// Those of a volume.
-    Volume,
-    /// Those of a volume, background work and the rest separately.
-    Part,
-}
-
-fn order(subject: &Subject, plan: &Plan) -> Order {
-    match subject.descriptor.name {
-        "noop" | "mclock" | "sfqd" | "netback" | "wrr" => Order::Volume,
-        // A VM that becomes background work, or ceases to be, has requests in two queues.
-        "edf-credit" if !plan.has_idle() => Order::Part,
-        _ => Order::Any,
-    }
-}
-
 /// The wrapper.
 struct Watched {
     inner: Box<dyn Scheduler>,
     waits: Waits,
     order: Order,
+    /// Whether a VM of the plan has background work or class idle.
+    has_idle: bool,
+    /// The longest latency target of the plan.
+    latency_max: Duration,
     depth: u32,
     /// Maximum length of a locality batch.
     batch: f64,
@@ -101,7 +49,10 @@ impl Watched {
         Watched {
             inner,
             waits,
-            order,
+            // A VM that becomes background work, or ceases to be, has requests in two queues.
+            order: if order == Order::VolumeByClass && plan.has_idle() { Order::Any } else { order },
+            has_idle: plan.has_idle(),
+            latency_max: Duration::from_millis(plan.latency_max()),
             depth: plan.depth,
             batch: if plan.rotational { 8.0 } else { 1.0 },
             members: Vec::new(),
@@ -132,10 +83,12 @@ impl Watched {
         let queued = self.queued[place.expect("S1: dispatched a request that was not queued")];
         let as_it_came = Request { phase: queued.phase, wait: queued.wait, ..request };
         assert_eq!(as_it_came, queued, "S1: a request is dispatched unchanged");
-        let part = |r: &Request| self.order == Order::Part && r.flags.contains(Flags::BACKGROUND);
-        let of = |r: &&Request| r.owner == request.owner && r.volume == request.volume && part(r) == part(&request);
+        let class = |r: &Request| self.order == Order::VolumeByClass && r.flags.contains(Flags::BACKGROUND);
+        let of = |r: &&Request| r.owner == request.owner && r.volume == request.volume && class(r) == class(&request);
         let in_turn = self.queued.iter().find(of).is_some_and(|oldest| oldest.id == request.id);
         assert!(in_turn || self.order == Order::Any, "S3: a volume is served in order");
+        let oldest = self.queued.first().is_some_and(|oldest| oldest.id == request.id);
+        assert!(oldest || self.order != Order::All, "S3: requests are served in order");
         self.queued.remove(place.expect("found"));
         self.flying.push(request);
         assert!(self.flying.len() <= self.depth as usize, "S2: more in flight than slots");
@@ -145,61 +98,72 @@ impl Watched {
     fn check_wait(&mut self, now: Instant, until: Instant) {
         assert!(until > now, "S5: a wait lies in the future");
         assert!(!self.queued.is_empty(), "S5: waits with nothing queued");
-        assert!(self.waits != Waits::Never, "S5: waits although it enforces no limit");
         self.repeats = if self.waiting_for == Some(now) { self.repeats + 1 } else { 0 };
         assert!(self.repeats <= 3, "S6: woken {} times for nothing", self.repeats);
         self.waiting_for = Some(until);
+        let wait = until.since(now);
+        match self.waits {
+            Waits::Never | Waits::InFlight(_) => panic!("S5: waits although it enforces no limit"),
+            Waits::Tags { inside } => self.check_tags(now, until, inside),
+            Waits::Windows { .. } => self.check_windows(wait),
+            Waits::Idling { most, most_with_background } => {
+                let most = if self.has_idle { most_with_background } else { most };
+                assert!(wait <= most, "S5: idles {wait:?}");
+            }
+            Waits::Deadlines { target, seek, idle } => {
+                let due = self.latency_max.max(target) - seek;
+                let most = idle.filter(|_| self.flying.is_empty()).map_or(due, |idle| due.min(idle));
+                assert!(wait <= most, "S5: waits {wait:?}");
+            }
+            Waits::Other => {}
+        }
+    }
+
+    fn check_tags(&self, now: Instant, until: Instant, inside: bool) {
         let state = self.inner.inspect(now);
         for member in &self.members {
-            let by_tags = matches!(self.waits, Waits::Product | Waits::Paper);
-            if self.queued.iter().any(|request| request.owner == member.owner) && by_tags {
-                let eligible_at = self.explain(member, &state.owners[&member.owner.0], now);
+            if self.queued.iter().any(|request| request.owner == member.owner) {
+                let eligible_at = self.explain(member, &state.owners[&member.owner.0], now, inside);
                 assert!(
                     until <= eligible_at,
                     "S6: {member:?} is eligible at {eligible_at:?}, but the wake-up is at {until:?}"
                 );
             }
         }
-        if let Waits::UntilDue(most) | Waits::UntilDueOrTired(most) = self.waits {
-            let tired = matches!(self.waits, Waits::UntilDueOrTired(_)) && self.flying.is_empty();
-            let most = if tired { most.min(6 * MILLI) } else { most };
-            assert!(until.nanos_since(now) <= most, "S5: waits {:?}", until.since(now));
-        }
-        if self.waits == Waits::Windows {
-            let limited = self.members.iter().filter(|member| member.policy.limit.bytes.is_some());
-            let waiting = |member: &&Member| self.queued.iter().any(|request| request.owner == member.owner);
-            assert!(limited.filter(waiting).count() > 0, "S5: waits although no VM with requests has a limit");
-            // The largest request at the lowest rate.
-            let windows = 520_192_u64.div_ceil((1 << 19) / 20);
-            assert!(until.nanos_since(now) <= windows * 50 * MILLI, "S5: waits {:?}", until.since(now));
-        }
-        if let Waits::Idling(most) = self.waits {
-            assert!(until.nanos_since(now) <= most, "S5: idles {:?}", until.since(now));
-        }
-        if self.waits == Waits::Product {
-            let bound = self.wait_max() * SECOND as f64 + 1000.0;
-            assert!((until.nanos_since(now) as f64) <= bound, "S5: waits {:?} of at most {bound} ns", until.since(now));
-        }
+        let bound = self.wait_max() * SECOND as f64 + 1000.0;
+        let wait = until.nanos_since(now);
+        assert!(!inside || (wait as f64) <= bound, "S5: waits {wait} of at most {bound} ns");
+    }
+
+    fn check_windows(&self, wait: Duration) {
+        let limited = self.members.iter().filter(|member| member.policy.limit.bytes.is_some());
+        let waiting = |member: &&Member| self.queued.iter().any(|request| request.owner == member.owner);
+        assert!(limited.filter(waiting).count() > 0, "S5: waits although no VM with requests has a limit");
+        // The largest request at the lowest rate.
+        let windows = 520_192_u64.div_ceil((1 << 19) / 20);
+        assert!(wait <= Duration::from_millis(windows * 50), "S5: waits {wait:?}");
     }
 
     /// When a VM with requests may be dispatched, which a limit or a reservation without weight must explain.
-    fn explain(&self, member: &Member, shown: &OwnerState, now: Instant) -> Instant {
+    ///
+    /// `volumes_count`: limits and reservations of volumes count too.
+    fn explain(&self, member: &Member, shown: &OwnerState, now: Instant, volumes_count: bool) -> Instant {
         let waiting = |id: VolumeId| self.queued.iter().any(|r| r.owner == member.owner && r.volume == id);
         let mut volumes = member.volumes.iter().filter(|(id, _)| waiting(*id)).map(|(_, policy)| policy);
         let holds = |policy: &Policy| policy.limit != Limit::default() || policy.weight.is_none();
-        let inside = self.waits == Waits::Product && volumes.all(holds);
+        let inside = volumes_count && volumes.all(holds);
         assert!(holds(&member.policy) || inside, "S5: no rule explains why {member:?} waits");
         if inside {
             return Instant::MAX;
         }
         let limit_eligible_at = shown.limit_passes_ns.unwrap_or(0);
         let due = shown.reservation_due_ns.unwrap_or(u64::MAX);
-        let eligible_at = match (member.policy.weight, self.waits) {
-            (Some(_), Waits::Product) => limit_eligible_at,
-            (Some(_), _) => limit_eligible_at.min(due),
+        let eligible_at = match (member.policy.weight, volumes_count) {
+            (Some(_), true) => limit_eligible_at,
+            (Some(_), false) => limit_eligible_at.min(due),
             // The published constraint phase ignores limits.
-            (None, Waits::Product) => due.max(limit_eligible_at),
-            (None, _) => due,
+            (None, true) => due.max(limit_eligible_at),
+            (None, false) => due,
         };
         assert!(eligible_at > now.as_nanos(), "S5: {member:?} is eligible and waits: {shown:?} at {now:?}");
         Instant::from_nanos(eligible_at)
@@ -324,8 +288,8 @@ impl Scheduler for Watched {
 }
 
 pub fn watched(subject: &Subject, plan: &Plan) -> Box<dyn Scheduler> {
-    let scheduler = subject.build(&plan.facts());
-    Box::new(Watched::new(scheduler, waits(subject, plan), order(subject, plan), plan))
+    let Guarantees { waits, order, .. } = subject.guarantees(&plan.facts());
+    Box::new(Watched::new(subject.build(&plan.facts()), waits, order, plan))
 }
 
 /// Checks a scheduler that must serve every volume in order.

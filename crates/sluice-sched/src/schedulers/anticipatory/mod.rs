@@ -25,9 +25,10 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::{Bytes, Percent};
+use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::units::Bytes;
 
 mod batches;
 mod elevator;
@@ -92,15 +93,17 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     when: "For few VMs that read sequentially from one spinning disk. Never in a guest, and not for random reads or \
            SSDs, where it is the slowest of all.",
     source: "anticipatory elevator of Linux up to 2.6.32, from its documentation and measured behaviour",
-    enforces: &[],
-    depends: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
+    advice: Advice {
+        never_in_guest: Some(
+            "anticipatory takes the host's delays for its threads' pauses, and keeps the disk idle for one of them",
+        ),
+        ..Advice::BASE
+    },
     parameters: PARAMETERS,
     build,
+    ..Descriptor::BASE
 };
 
 const PARAMETERS: &[Parameter] = &[
@@ -168,6 +171,11 @@ const PARAMETERS: &[Parameter] = &[
         help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
     },
 ];
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(Params { antic_expire, tick, .. }) = params::parse(table) else { return Guarantees::BASE };
+    Guarantees { waits: Waits::idling(antic_expire + tick), learns: true, ..Guarantees::BASE }
+}
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

@@ -24,10 +24,11 @@ use ::core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::{Bytes, Percent};
+use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::units::Bytes;
 
 mod cooperators;
 mod core;
@@ -137,6 +138,13 @@ impl Params {
             (stated, _) => stated,
         }
     }
+
+    pub(crate) fn guarantees(&self) -> Guarantees {
+        let idle = self.slice_idle.max(self.slice_idle_seeky).max(self.group_idle);
+        let idle_class = if self.mode == Mode::V2618 { self.idle_class_delay / 2 } else { Duration::ZERO };
+        let waits = Waits::Idling { most: idle + self.tick, most_with_background: idle.max(idle_class) + self.tick };
+        Guarantees { waits, learns: true, ..Guarantees::BASE }
+    }
 }
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -161,13 +169,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::PriorityLevel, "longer slices: 180 ms at level 0, 100 ms at 4, 40 ms at 7"),
     ],
     depends: &[(Field::Weight, "mode", &["group"])],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
+    advice: Advice { rank_for_several: 3, guest_params: &[("mode", "2.6.32")], ..Advice::BASE },
     parameters: PARAMETERS,
     build,
+    ..Descriptor::BASE
 };
 
 pub(crate) const PARAMETERS: &[Parameter] = &[
@@ -288,6 +295,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
     },
 ];
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    params::parse(table).map_or(Guarantees::BASE, |params: Params| params.guarantees())
+}
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

@@ -28,10 +28,11 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::{ByteRate, Bytes, Percent};
+use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::units::{ByteRate, Bytes};
 
 mod addresses;
 pub(crate) mod credits;
@@ -127,13 +128,27 @@ impl Params {
         Ok(())
     }
 
+    /// Maximum idling on this device; `None`: as long as the deadline allows.
+    fn wait_max(&self, facts: &Facts) -> Option<Duration> {
+        let default = if facts.rotational { Duration::from_millis(6) } else { Duration::ZERO };
+        (self.mode == Mode::Product).then(|| self.max_wait.unwrap_or(default))
+    }
+
     fn rule(&self, facts: &Facts) -> Rule {
         // rule: flubber.f2
         let nanos = u128::from(self.transfer_max.0) * 1_000_000_000 / u128::from(self.transfer_rate.bytes_per_second());
         let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        let default = if facts.rotational { Duration::from_millis(6) } else { Duration::ZERO };
-        let wait_max = (self.mode == Mode::Product).then(|| self.max_wait.unwrap_or(default));
-        Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max })
+        Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max: self.wait_max(facts) })
+    }
+
+    fn guarantees(&self, facts: &Facts) -> Guarantees {
+        let idle = self.wait_max(facts);
+        let target = self.background_latency.unwrap_or_default().max(self.latency).max(self.grace);
+        let waits = match idle {
+            Some(Duration::ZERO) => Waits::idling(self.grace),
+            _ => Waits::Deadlines { target, seek: self.seek_max, idle },
+        };
+        Guarantees { waits, ..Guarantees::BASE }
     }
 }
 
@@ -167,13 +182,9 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             "background: its requests take no credits and are dispatched when no request of another VM is queued",
         ),
     ],
-    depends: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
     // rule: flubber.f13
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
     parameters: &[
         Parameter {
             name: "mode",
@@ -228,6 +239,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
 
 pub(crate) const BETA: Parameter = Parameter {
@@ -275,6 +287,10 @@ pub(crate) const GRACE: Parameter = Parameter {
     default: "\"0s\"",
     help: "Time for which no VM's request must have been queued before all credits are replenished",
 };
+
+fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
+    params::parse(table).map_or(Guarantees::BASE, |params: Params| params.guarantees(facts))
+}
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

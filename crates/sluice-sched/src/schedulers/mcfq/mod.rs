@@ -23,14 +23,15 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 use crate::policy::Field;
 use crate::request::{Completion, Kind, OwnerId, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
 use crate::schedulers::cfq::{self, V2632};
 use crate::schedulers::mcfq::manager::Manager;
 use crate::time::Instant;
-use crate::units::{Percent, Weight};
+use crate::units::Weight;
 
 mod manager;
 
@@ -83,14 +84,11 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::PriorityClass, "real-time before best-effort before idle, only among the requests of one VM"),
         (Field::PriorityLevel, "longer slices: 180 ms at level 0, 100 ms at 4, 40 ms at 7"),
     ],
-    depends: &[],
-    volumes: false,
-    medium: Medium::Disk,
-    volumes_depend: None,
     merging: true,
-    weight_floor: |_| Percent::ZERO,
+    guarantees: |_, table| cfq_params(table).map_or(Guarantees::BASE, |params| params.guarantees()),
     parameters: &PARAMETERS,
     build,
+    ..Descriptor::BASE
 };
 
 const OWN: [Parameter; 3] = [
@@ -129,12 +127,21 @@ const PARAMETERS: [Parameter; OWN.len() + cfq::PARAMETERS.len() - 1] = {
     all
 };
 
+fn is_own(name: &str) -> bool {
+    OWN.iter().any(|own| own.name == name)
+}
+
+/// The parameters of its CFQ.
+fn cfq_params(table: &ParamTable) -> Result<cfq::Params, ParamError> {
+    let mut params: ParamTable = table.clone().into_iter().filter(|(name, _)| !is_own(name)).collect();
+    params.insert("mode".to_owned(), Value::Text("group".to_owned()));
+    params::parse(&params)
+}
+
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let is_own = |name: &str| OWN.iter().any(|own| own.name == name);
-    let (own, mut rest): (ParamTable, ParamTable) = table.clone().into_iter().partition(|(name, _)| is_own(name));
+    let own: ParamTable = table.clone().into_iter().filter(|(name, _)| is_own(name)).collect();
     let params: Params = params::parse(&own)?;
-    rest.insert("mode".to_owned(), Value::Text("group".to_owned()));
-    let groups = V2632::new(params::parse(&rest)?, facts);
+    let groups = V2632::new(cfq_params(table)?, facts);
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }
 

@@ -30,9 +30,11 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Limits, Order, Shares, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
+use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
 
 mod bucket;
@@ -126,12 +128,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01, in addition to its reservation"),
     ],
     volumes: true,
-    medium: Medium::Disk,
     volumes_depend: Some(("mode", &["product"])),
     depends: &[(Field::Burst, "mode", &["product"])],
-    // The cost is counted per request.
-    merging: false,
+    // Requests are not merged, since the cost is counted per request.
     weight_floor,
+    remote,
+    guarantees,
+    advice: Advice { rank_for_several: 1, ..Advice::BASE },
     parameters: &[
         Parameter {
             name: "mode",
@@ -185,6 +188,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
 
 /// The floor that admission control leaves free.
@@ -192,6 +196,29 @@ fn weight_floor(table: &ParamTable) -> Percent {
     match params::parse::<Params>(table) {
         Ok(Params { mode: Mode::Product, weight_floor, .. }) => weight_floor,
         _ => Percent::ZERO,
+    }
+}
+
+fn remote(table: &ParamTable) -> Option<Form> {
+    let Params { mode, .. } = params::parse(table).unwrap_or_default();
+    Some(match mode {
+        Mode::Product => Form::Product,
+        Mode::Paper => Form::Paper,
+    })
+}
+
+fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(params) = params::parse::<Params>(table) else { return Guarantees::BASE };
+    let in_order = Guarantees { order: Order::Volume, ..Guarantees::BASE };
+    match params.mode {
+        // The published form exceeds its limit after a stall.
+        Mode::Paper => Guarantees { waits: Waits::Tags { inside: false }, ..in_order },
+        Mode::Product => Guarantees {
+            waits: Waits::Tags { inside: true },
+            limits: Limits::Buckets,
+            shares: Some(Shares { batch: params.batch_on(facts), by_request: false, with_credit: true }),
+            ..in_order
+        },
     }
 }
 

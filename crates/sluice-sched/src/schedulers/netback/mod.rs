@@ -26,6 +26,7 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Limits, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request, Wait};
@@ -33,7 +34,6 @@ use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
 use crate::time::Instant;
 use crate::tournament::Tournament;
-use crate::units::Percent;
 
 pub(crate) mod credits;
 
@@ -76,12 +76,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Field::Limit,
         "bytes per second that the VM sends, as credits per window; a limit in requests is rejected",
     )],
-    depends: &[],
-    volumes: false,
-    volumes_depend: None,
     medium: Medium::Network,
-    merging: false,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
     parameters: &[
         Parameter {
             name: "interval",
@@ -115,7 +111,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(Params { interval, tick, pending, .. }) = params::parse(table) else { return Guarantees::BASE };
+    let waits = Waits::Windows { in_flight: Some(pending) };
+    Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
+}
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

@@ -34,10 +34,10 @@ use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::guarantees::{Guarantees, Limits, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
 use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
-use crate::units::Percent;
 
 mod members;
 mod minimum;
@@ -152,11 +152,8 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
     depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
-    volumes: false,
-    volumes_depend: None,
     medium: Medium::Network,
-    merging: false,
-    weight_floor: |_| Percent::ZERO,
+    guarantees,
     parameters: &[
         Parameter {
             name: "rounds",
@@ -220,7 +217,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         },
     ],
     build,
+    ..Descriptor::BASE
 };
+
+fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+    let Ok(Params { interval, tick, hold, .. }) = params::parse(table) else { return Guarantees::BASE };
+    // With `hold` the turn of a NIC is kept for it.
+    let waits = if hold { Waits::Other } else { Waits::Windows { in_flight: None } };
+    Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
+}
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::parse(table)?;

@@ -5,9 +5,7 @@ use std::path::Path;
 use crate::scenario::models::{self, Derived};
 use crate::scenario::{self as sim};
 use sluice_sched::admission::{Capacity, Supply};
-use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Facts, Medium};
-use sluice_sched::schedulers::mclock;
 use sluice_sched::tracker::Form;
 use sluice_sched::{ByteRate, GateSettings, Iops};
 
@@ -100,15 +98,13 @@ fn check_capacity(reader: &Reader<'_>, belief: &sluice_config::model::Device, de
 // rule: mclock.client-counts
 fn read_reporting(reader: &Reader<'_>, belief: &sluice_config::model::Device, nodes: u32) -> Option<Form> {
     let stated = reader.word("policies_hold");
-    let listens = belief.scheduler.name == mclock::DESCRIPTOR.name;
-    if stated == Some(ACROSS_NODES) && !listens {
+    let form = (belief.scheduler.remote)(&belief.params);
+    if stated == Some(ACROSS_NODES) && form.is_none() {
         let name = belief.scheduler.name;
         let what = format!("its scheduler {name} does not use the service that VMs got at other nodes");
         reader.refuse("policies_hold", what, "write policies_hold = \"at-each-node\", or scheduler = \"mclock\"");
     }
-    let across = nodes > 1 && listens && stated.is_none_or(|word| word == ACROSS_NODES);
-    let paper = belief.params.get("mode") == Some(&Value::Text("paper".to_owned()));
-    across.then_some(if paper { Form::Paper } else { Form::Product })
+    form.filter(|_| nodes > 1 && stated.is_none_or(|word| word == ACROSS_NODES))
 }
 
 type Model = (models::Known, sluice_sched::params::ParamTable, Derived);
