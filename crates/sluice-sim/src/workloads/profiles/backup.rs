@@ -29,6 +29,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
         ),
     ],
     build,
+    ..WorkloadProfile::BASE
 }];
 
 #[derive(Deserialize, PartialEq, Eq)]

@@ -39,6 +39,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
         parameter("orders", "orders; 0: no end", "0", "Number of orders after which the workload ends"),
     ],
     build,
+    ..WorkloadProfile::BASE
 }];
 
 #[derive(Deserialize)]

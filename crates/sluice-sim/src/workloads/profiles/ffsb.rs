@@ -18,7 +18,7 @@ use crate::workloads::{Program, Step, Threads};
 const SOURCE: &str = "FFSB, examples/profile_everything; [two-tier] 3";
 
 const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 8]) -> WorkloadProfile {
-    WorkloadProfile { name, summary, source: SOURCE, parameters, build }
+    WorkloadProfile { name, summary, source: SOURCE, parameters, build, ..WorkloadProfile::BASE }
 }
 
 pub(super) const PROFILES: &[WorkloadProfile] = &[

@@ -32,6 +32,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: "Filebench, workloads/fileserver.f",
         parameters: &parameters("50", "10000", "\"128KiB\""),
         build: |context, table| build(false, context, table),
+        ..WorkloadProfile::BASE
     },
     WorkloadProfile {
         name: "filebench-varmail",
@@ -39,6 +40,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: "Filebench, workloads/varmail.f",
         parameters: &parameters("16", "1000", "\"16KiB\""),
         build: |context, table| build(true, context, table),
+        ..WorkloadProfile::BASE
     },
 ];
 

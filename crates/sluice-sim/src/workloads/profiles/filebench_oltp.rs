@@ -59,6 +59,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
         ),
     ],
     build,
+    ..WorkloadProfile::BASE
 }];
 
 #[derive(Deserialize)]

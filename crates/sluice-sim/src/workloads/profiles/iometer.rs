@@ -16,7 +16,7 @@ const fn closed(
     source: &'static str,
     parameters: &'static [Parameter; 6],
 ) -> WorkloadProfile {
-    WorkloadProfile { name, summary, source, parameters, build: outstanding }
+    WorkloadProfile { name, summary, source, parameters, build: outstanding, ..WorkloadProfile::BASE }
 }
 
 pub(super) const PROFILES: &[WorkloadProfile] = &[
@@ -26,6 +26,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: "[mclock] 5.1.1",
         parameters: &bursts("\"4KiB\"", "0.75", "1", "32", "\"250ms\""),
         build: burst,
+        ..WorkloadProfile::BASE
     },
     closed(
         "iometer-oltp",
@@ -51,6 +52,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: "[mclock] 5.1.4",
         parameters: &bursts("\"4KiB\"", "1", "0.8", "128", "\"400ms\""),
         build: burst,
+        ..WorkloadProfile::BASE
     },
     closed(
         "iometer-steady",

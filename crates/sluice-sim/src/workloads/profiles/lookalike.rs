@@ -17,7 +17,7 @@ const SECTOR: f64 = 512.0;
 const SECTORS_MAX: u64 = 2048;
 
 const fn profile(name: &'static str, summary: &'static str, parameters: &'static [Parameter; 5]) -> WorkloadProfile {
-    WorkloadProfile { name, summary, source: "[mcfq] Table 3", parameters, build }
+    WorkloadProfile { name, summary, source: "[mcfq] Table 3", parameters, build, ..WorkloadProfile::BASE }
 }
 
 pub(super) const PROFILES: &[WorkloadProfile] = &[

@@ -49,6 +49,7 @@ pub struct WorkloadProfile {
     pub summary: &'static str,
     /// Origin of its values.
     pub source: &'static str,
+    medium: Medium,
     /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [Parameter],
     build: fn(BuildContext, &ParamTable) -> Built,
@@ -64,11 +65,20 @@ impl core::fmt::Debug for WorkloadProfile {
 }
 
 impl WorkloadProfile {
+    /// A profile for disks without a name: what a profile need not state. It does not build.
+    const BASE: WorkloadProfile = WorkloadProfile {
+        name: "",
+        summary: "",
+        source: "",
+        medium: Medium::Disk,
+        parameters: &[],
+        build: |_, _| Err(ParamError(String::new())),
+    };
+
     /// Kind of device that it is for.
     #[must_use]
-    pub fn medium(&self) -> Medium {
-        let of_network = network::PROFILES.iter().any(|known| known.name == self.name);
-        if of_network { Medium::Network } else { Medium::Disk }
+    pub const fn medium(&self) -> Medium {
+        self.medium
     }
 
     /// Builds the workload; `overrides` replaces defaults.

@@ -26,6 +26,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
             RANDOM,
         ],
         build: outstanding,
+        ..WorkloadProfile::BASE
     },
     rated("poisson", "Independent requests at a mean rate, whether previous ones have completed or not", poisson),
     rated("periodic", "Requests at a fixed rate, whether previous ones have completed or not", periodic),
@@ -41,6 +42,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
             RANDOM,
         ],
         build: bursts,
+        ..WorkloadProfile::BASE
     },
 ];
 
@@ -62,7 +64,7 @@ const fn rated(
     summary: &'static str,
     build: fn(BuildContext, &ParamTable) -> Built,
 ) -> WorkloadProfile {
-    WorkloadProfile { name, summary, source: SOURCE, parameters: &RATED, build }
+    WorkloadProfile { name, summary, source: SOURCE, parameters: &RATED, build, ..WorkloadProfile::BASE }
 }
 
 #[derive(Deserialize)]

@@ -29,6 +29,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
         build: |context, table| build(Mode::SequentialRead, context, table),
+        ..WorkloadProfile::BASE
     },
     WorkloadProfile {
         name: "sysbench-rndrd",
@@ -36,6 +37,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: SOURCE,
         parameters: &parameters("8", "\"1GiB\"", "0.36"),
         build: |context, table| build(Mode::RandomRead, context, table),
+        ..WorkloadProfile::BASE
     },
     WorkloadProfile {
         name: "sysbench-rndrw",
@@ -43,6 +45,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: SOURCE,
         parameters: &parameters("8", "\"2GiB\"", "0"),
         build: |context, table| build(Mode::RandomMixed, context, table),
+        ..WorkloadProfile::BASE
     },
     WorkloadProfile {
         name: "sysbench-seqwr",
@@ -50,6 +53,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         source: SOURCE,
         parameters: &parameters("16", "\"2GiB\"", "0"),
         build: |context, table| build(Mode::SequentialWrite, context, table),
+        ..WorkloadProfile::BASE
     },
 ];
 
