@@ -29,6 +29,7 @@ pub mod request;
 pub mod request_arena;
 pub mod scheduler;
 pub mod schedulers;
+pub mod slab;
 pub mod stack;
 mod steps;
 pub mod tag;

@@ -49,7 +49,8 @@ struct Block {
 
 const _: () = assert!(size_of::<Block>() <= 58 * BLOCK, "a waiting request costs at most 58 bytes");
 
-/// Storage of the requests of all lists.
+/// Storage of the requests of all lists. Not a `Slab`: free blocks are chained through `next`, since blocks in chunks
+/// never move.
 #[derive(Debug)]
 pub struct Arena {
     chunks: Vec<Vec<Block>>,

@@ -28,6 +28,7 @@ use crate::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refuse
 use crate::policy::Policy;
 use crate::request::{Flags, OwnerId, RequestId, VolumeId};
 use crate::scheduler::{ChangeError, Scheduler, Scope};
+use crate::slab::Slab;
 use crate::time::Instant;
 use crate::units::Bytes;
 
@@ -106,37 +107,10 @@ struct RingSlot {
     slot: Slot,
 }
 
-/// Ring slots in use. The number of a slot is the token of its request at the host.
-#[derive(Debug, Default)]
-struct SlotTable {
-    ring_slots: Vec<RingSlot>,
-    free: Vec<u32>,
-}
-
-impl SlotTable {
-    fn take(&mut self, ring_slot: RingSlot) -> u32 {
-        match self.free.pop() {
-            Some(number) => {
-                self.ring_slots[number as usize] = ring_slot;
-                number
-            }
-            None => {
-                self.ring_slots.push(ring_slot);
-                (self.ring_slots.len() - 1) as u32
-            }
-        }
-    }
-
-    fn release(&mut self, number: u32) -> RingSlot {
-        self.free.push(number);
-        self.ring_slots[number as usize]
-    }
-}
-
 /// The host's end of a ring, which is the device of a guest.
 struct HostEnd<'a> {
     host: &'a mut Gate,
-    ring_slots: &'a mut SlotTable,
+    ring_slots: &'a mut Slab<RingSlot>,
     vm: OwnerId,
     volume: VolumeId,
 }
@@ -152,7 +126,7 @@ impl Device for HostEnd<'_> {
             flags: request.flags.without(of_guest),
             offset: request.offset,
             length: request.length,
-            token: self.ring_slots.take(RingSlot { vm: self.vm, slot: submission.slot }),
+            token: self.ring_slots.insert(RingSlot { vm: self.vm, slot: submission.slot }),
             remote: None,
         };
         self.host.insert(now, &arrival).expect("the host's queue has room for a whole ring of each VM that it knows");
@@ -163,7 +137,8 @@ impl Device for HostEnd<'_> {
 pub struct Stack {
     host: Gate,
     guests: Vec<Option<Member>>,
-    ring_slots: SlotTable,
+    /// Ring slots in use; the index is the token of the request at the host.
+    ring_slots: Slab<RingSlot>,
     /// Buffers, reused at each completion.
     completed: (Vec<Finished>, Vec<Finished>),
 }
@@ -172,7 +147,7 @@ impl Stack {
     /// A host without guests.
     #[must_use]
     pub fn new(host: Gate) -> Self {
-        Stack { host, guests: Vec::new(), ring_slots: SlotTable::default(), completed: (Vec::new(), Vec::new()) }
+        Stack { host, guests: Vec::new(), ring_slots: Slab::default(), completed: (Vec::new(), Vec::new()) }
     }
 
     /// Gate of the host. Its owners are the VMs.
@@ -271,7 +246,7 @@ impl Stack {
     /// Releases the ring slots of requests that completed at the host, and completes them in their guests.
     fn leave_rings(&mut self, now: Instant, at_host: &mut Vec<Finished>, ended: &mut Vec<Ended>) {
         for completed in at_host.drain(..) {
-            let RingSlot { vm, slot } = self.ring_slots.release(completed.token);
+            let RingSlot { vm, slot } = *self.ring_slots.remove(completed.token);
             let guest = self.guests[vm.index()].as_mut().expect("a guest is kept while it has requests in its ring");
             let in_guest = &mut self.completed.1;
             guest.gate.complete_all(now, slot, completed.outcome == Outcome::Done, in_guest);

@@ -8,6 +8,7 @@ use crate::elevator::choice::SortKey;
 use crate::elevator::tree::{Forest, Tree};
 use crate::request::{Flags, Request};
 use crate::scheduler::Scope;
+use crate::slab::Slab;
 use crate::time::Instant;
 
 const NIL: u32 = u32::MAX;
@@ -59,9 +60,9 @@ struct Ages {
 /// Requests of all queues of a scheduler.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
-    entries: Vec<Entry>,
+    entries: Slab<Entry>,
+    /// By index of the entry.
     ages: Vec<Ages>,
-    free: Vec<u32>,
     /// Sorted by offset; at the same offset the older request comes first.
     sorted: Forest<u128>,
     /// Number of requests by owner.
@@ -102,17 +103,11 @@ impl Pool {
     /// Inserts a request into a queue, as the youngest. Also returns the request before it in order of offsets.
     pub(crate) fn insert(&mut self, queue: &mut Queue, request: Request, expiry: Instant) -> (Node, Option<Node>) {
         let (entry, ages) = (Entry { request, expiry }, Ages { elder: queue.youngest, younger: NIL });
-        let index = match self.free.pop() {
-            Some(index) => {
-                (self.entries[index as usize], self.ages[index as usize]) = (entry, ages);
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                self.ages.push(ages);
-                self.entries.len() as u32 - 1
-            }
-        };
+        let index = self.entries.insert(entry);
+        match self.ages.get_mut(index as usize) {
+            Some(known) => *known = ages,
+            None => self.ages.push(ages),
+        }
         match queue.youngest {
             NIL => queue.oldest = index,
             elder => self.ages[elder as usize].younger = index,
@@ -136,7 +131,7 @@ impl Pool {
 
     /// Removes a request from its queue.
     pub(crate) fn remove(&mut self, queue: &mut Queue, Node { key, index }: Node) -> Taken {
-        let request = self.entries[index as usize].request;
+        let request = self.entries.remove(index).request;
         let Ages { elder, younger } = self.ages[index as usize];
         match elder {
             NIL => queue.oldest = younger,
@@ -149,17 +144,16 @@ impl Pool {
         queue.len -= 1;
         *self.owned(&request) -= 1;
         self.note(&request, NIL);
-        self.free.push(index);
         let [before, after] = self.sorted.remove(&mut queue.tree, &key.0).map(|found| found.map(node));
         Taken { request, before, after }
     }
 
     pub(crate) fn request(&self, Node { index, .. }: Node) -> &Request {
-        &self.entries[index as usize].request
+        &self.entries[index].request
     }
 
     pub(crate) fn expiry(&self, Node { index, .. }: Node) -> Instant {
-        self.entries[index as usize].expiry
+        self.entries[index].expiry
     }
 
     /// The oldest request of a queue.
@@ -168,7 +162,7 @@ impl Pool {
     }
 
     fn numbered(&self, index: u32) -> Node {
-        Node { key: SortKey::of(&self.entries[index as usize].request), index }
+        Node { key: SortKey::of(&self.entries[index].request), index }
     }
 
     /// The request at the lowest offset.
@@ -206,7 +200,7 @@ impl Pool {
     /// The request of this queue that would become `grown` by a merge. Changes nothing.
     pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
         let index = *self.merged.get(grown.token as usize)?;
-        let known = &self.entries.get(index as usize)?.request;
+        let known = &self.entries.get(index)?.request;
         let same = grown.flags.contains(Flags::MERGED) && known.id == grown.id;
         let key = SortKey::of(known);
         // It may be in another queue, from a time when its owner had another priority.
@@ -217,7 +211,7 @@ impl Pool {
     /// Replaces a request by the result of a merge. It keeps its age and its expiry; its offset may change.
     // rule: gate.merge-expiry
     pub(crate) fn grow(&mut self, queue: &mut Queue, Node { key, index }: Node, grown: Request) -> Node {
-        self.entries[index as usize].request = grown;
+        self.entries[index].request = grown;
         let new = SortKey::of(&grown);
         if new != key {
             self.sorted.remove(&mut queue.tree, &key.0);
@@ -233,7 +227,7 @@ impl Pool {
         let mut left = self.owned.get(scope.owner().index()).copied().unwrap_or(0);
         let mut at = queue.youngest;
         while left > 0 && at != NIL {
-            let (index, request) = (at, self.entries[at as usize].request);
+            let (index, request) = (at, self.entries[at].request);
             at = self.ages[at as usize].elder;
             left -= u32::from(request.owner == scope.owner());
             if scope.contains(&request) {
@@ -247,7 +241,7 @@ impl Pool {
     pub(crate) fn iter(&self, queue: &Queue) -> impl Iterator<Item = &Request> {
         let mut at = queue.oldest;
         core::iter::from_fn(move || {
-            let entry = self.entries.get(at as usize)?;
+            let entry = self.entries.get(at)?;
             at = self.ages[at as usize].younger;
             Some(&entry.request)
         })

@@ -8,6 +8,7 @@ use crate::gate::accounting::OwnerAccount;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, VolumeId};
 use crate::scheduler::ChangeError;
+use crate::slab::Slab;
 use crate::time::Instant;
 
 /// Maximum number of volumes of one owner on one device.
@@ -38,25 +39,23 @@ impl Member {
 /// Table of owners.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    members: Vec<Option<Box<Member>>>,
-    free: Vec<u32>,
+    members: Slab<Option<Box<Member>>>,
 }
 
 impl Members {
     fn member(&self, owner: OwnerId) -> Option<&Member> {
-        self.members.get(owner.index())?.as_deref().filter(|member| member.present)
+        self.members.get(owner.0)?.as_deref().filter(|member| member.present)
     }
 
     fn member_mut(&mut self, owner: OwnerId) -> Option<&mut Member> {
-        self.members.get_mut(owner.index())?.as_deref_mut().filter(|member| member.present)
+        self.members.get_mut(owner.0)?.as_deref_mut().filter(|member| member.present)
     }
 
     /// An unused number.
     pub(super) fn next_owner(&self) -> Result<OwnerId, ChangeError> {
-        match self.free.last() {
-            Some(&index) => Ok(OwnerId(index)),
-            None if self.members.len() < OWNERS_MAX => Ok(OwnerId(self.members.len() as u32)),
-            None => Err(ChangeError::Full("at most 1,048,576 VMs on one device")),
+        match self.members.next_index() {
+            index if (index as usize) < OWNERS_MAX => Ok(OwnerId(index)),
+            _ => Err(ChangeError::Full("at most 1,048,576 VMs on one device")),
         }
     }
 
@@ -64,12 +63,8 @@ impl Members {
         let volumes = Vec::with_capacity(1);
         let account = OwnerAccount::default();
         let member = Box::new(Member { present: true, first: None, account, policy, volumes });
-        if self.free.last() == Some(&owner.0) {
-            self.free.pop();
-            self.members[owner.index()] = Some(member);
-        } else {
-            self.members.push(Some(member));
-        }
+        let index = self.members.insert(Some(member));
+        assert!(index == owner.0, "the number is that of `next_owner`");
     }
 
     /// Checks that these policies contradict neither themselves nor each other.
@@ -140,10 +135,9 @@ impl Members {
     /// Frees the number of an owner that was removed and has no request in flight.
     #[cold]
     fn retire(&mut self, owner: OwnerId) {
-        let entry = &mut self.members[owner.index()];
+        let entry = &mut self.members[owner.0];
         if entry.as_ref().is_some_and(|member| !member.present && member.account.in_flight == 0) {
-            *entry = None;
-            self.free.push(owner.0);
+            *self.members.remove(owner.0) = None;
         }
     }
 
@@ -151,7 +145,7 @@ impl Members {
     #[inline]
     pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
         let owner = completion.request.owner;
-        let member = self.members[owner.index()].as_mut();
+        let member = self.members[owner.0].as_mut();
         let member = member.expect("an owner keeps its number while it has requests");
         member.account.complete(now, completion);
         if !member.present {
@@ -173,7 +167,7 @@ impl Members {
 
     /// All owners that are present, with policies.
     pub(super) fn present(&self) -> impl Iterator<Item = (OwnerId, Policy, &[(VolumeId, Policy)])> {
-        let known = (0u32..).zip(&self.members);
+        let known = (0u32..).zip(self.members.entries());
         known.filter_map(|(index, member)| {
             let member = member.as_deref().filter(|member| member.present)?;
             Some((OwnerId(index), member.policy, member.volumes.as_slice()))
@@ -195,7 +189,7 @@ impl Members {
     /// Statistics of an owner with requests at this gate, even if it was removed.
     #[inline]
     pub(super) fn account_mut(&mut self, owner: OwnerId) -> &mut OwnerAccount {
-        let member = self.members[owner.index()].as_mut();
+        let member = self.members[owner.0].as_mut();
         &mut member.expect("an owner keeps its number while it has requests").account
     }
 }

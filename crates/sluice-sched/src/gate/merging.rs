@@ -21,6 +21,7 @@
 
 use crate::cost::CostModel;
 use crate::request::{Flags, Kind, OwnerId, Request};
+use crate::slab::Slab;
 use crate::steps::step;
 
 /// Maximum number of requests in one submission.
@@ -70,10 +71,8 @@ struct MergedPart {
 /// The queued requests of a gate that merges, and the merged submissions in flight.
 #[derive(Debug, Default)]
 pub(super) struct Merging {
-    merged: Vec<MergedRequest>,
-    free: Vec<u32>,
-    parts: Vec<MergedPart>,
-    free_parts: Vec<u32>,
+    merged: Slab<MergedRequest>,
+    parts: Slab<MergedPart>,
     /// By owner.
     chains: Vec<Chains>,
 }
@@ -135,18 +134,18 @@ impl Merging {
                 break;
             }
             step();
-            let merged = &self.merged[at as usize];
+            let merged = &self.merged[at];
             let known = &merged.request;
             let length = known.length.checked_add(request.length);
             let fits = merged.count < PARTS_MAX && length.is_some_and(|length| length <= length_max);
             if fits && edge_offset(known, edge) == touched && alike(known, request) {
-                let elder = found.is_none_or(|found| known.id < self.merged[found as usize].request.id);
+                let elder = found.is_none_or(|found| known.id < self.merged[found].request.id);
                 found = if elder { Some(at) } else { found };
             }
             at = merged.links[edge as usize].after;
         }
         let index = found?;
-        let known = &self.merged[index as usize].request;
+        let known = &self.merged[index].request;
         let length = known.length + request.length;
         let offset = known.offset.min(request.offset);
         Some((index, Request { offset, length, cost: cost.cost(known.kind, length), ..*known }))
@@ -155,23 +154,23 @@ impl Merging {
     /// Merges `request` into a queued one, after the scheduler accepted it.
     pub(super) fn merge(&mut self, index: u32, grown: Request, request: Request, edge: Edge) {
         self.unlink(index);
-        if self.merged[index as usize].count == 1 {
+        if self.merged[index].count == 1 {
             let opened = self.opened(index);
             let part = self.part(opened);
-            let merged = &mut self.merged[index as usize];
+            let merged = &mut self.merged[index];
             (merged.first, merged.last) = (part, part);
         }
         let part = self.part(request);
-        let merged = &mut self.merged[index as usize];
+        let merged = &mut self.merged[index];
         merged.request = grown;
         merged.count += 1;
         match edge {
             Edge::End => {
-                self.parts[merged.last as usize].next = part;
+                self.parts[merged.last].next = part;
                 merged.last = part;
             }
             Edge::Start => {
-                self.parts[part as usize].next = merged.first;
+                self.parts[part].next = merged.first;
                 merged.first = part;
             }
         }
@@ -180,15 +179,12 @@ impl Merging {
 
     /// Registers a request for merging and returns it as the scheduler gets it.
     pub(super) fn open(&mut self, request: Request) -> Request {
-        let index = self.free.pop().unwrap_or(self.merged.len() as u32);
+        let index = self.merged.next_index();
         let carried = Request { token: index, flags: request.flags.with(Flags::MERGED), ..request };
         let (first, last) = (NIL, NIL);
         let merged =
             MergedRequest { request: carried, first, last, count: 1, token: request.token, links: [UNLINKED; 2] };
-        match self.merged.get_mut(index as usize) {
-            Some(entry) => *entry = merged,
-            None => self.merged.push(merged),
-        }
+        self.merged.insert(merged);
         self.make_room(request.owner);
         self.link(index);
         carried
@@ -200,87 +196,77 @@ impl Merging {
         let index = request.token;
         self.unlink(index);
         self.chains[request.owner.index()].waiting -= 1;
-        (self.merged[index as usize].count == 1).then(|| {
-            self.free.push(index);
+        (self.merged[index].count == 1).then(|| {
+            self.merged.remove(index);
             self.opened(index)
         })
     }
 
     /// Number of parts.
     pub(super) fn count(&self, request: &Request) -> u32 {
-        self.merged[request.token as usize].count
+        self.merged[request.token].count
     }
 
     /// Index of the first part of a merged request, in order of offsets.
     pub(super) fn first(&self, request: &Request) -> u32 {
-        self.merged[request.token as usize].first
+        self.merged[request.token].first
     }
 
     /// A part, and the index of the next one.
     pub(super) fn part_at(&self, at: u32) -> Option<(Request, u32)> {
-        self.parts.get(at as usize).map(|node| (node.request, node.next))
+        self.parts.get(at).map(|node| (node.request, node.next))
     }
 
     pub(super) fn set_part(&mut self, at: u32, request: Request) {
-        self.parts[at as usize].request = request;
+        self.parts[at].request = request;
     }
 
     /// Removes and returns the first part of a detached request; the last one frees the entry.
     pub(super) fn pop(&mut self, request: &Request) -> Option<Request> {
         let index = request.token;
-        let merged = &mut self.merged[index as usize];
+        let merged = &mut self.merged[index];
         let part = merged.first;
-        let MergedPart { request, next } = *self.parts.get(part as usize)?;
+        let MergedPart { request, next } = *self.parts.get(part)?;
         merged.first = next;
-        self.free_parts.push(part);
+        self.parts.remove(part);
         if next == NIL {
-            self.free.push(index);
+            self.merged.remove(index);
         }
         Some(request)
     }
 
     /// The original of a single request.
     fn opened(&self, index: u32) -> Request {
-        let MergedRequest { request, token, .. } = self.merged[index as usize];
+        let MergedRequest { request, token, .. } = self.merged[index];
         Request { token, flags: request.flags.without(Flags::MERGED), ..request }
     }
 
     fn part(&mut self, request: Request) -> u32 {
-        let node = MergedPart { request, next: NIL };
-        match self.free_parts.pop() {
-            Some(index) => {
-                self.parts[index as usize] = node;
-                index
-            }
-            None => {
-                self.parts.push(node);
-                self.parts.len() as u32 - 1
-            }
-        }
+        self.parts.insert(MergedPart { request, next: NIL })
     }
 
     fn link(&mut self, index: u32) {
         for edge in [Edge::End, Edge::Start] {
-            let request = &self.merged[index as usize].request;
+            let request = &self.merged[index].request;
             let chains = &mut self.chains[request.owner.index()].heads[edge as usize];
             let chain = chain(request, edge_offset(request, edge), chains.len());
             let after = core::mem::replace(&mut chains[chain], index);
-            self.merged[index as usize].links[edge as usize] = Link { before: NIL, after };
+            self.merged[index].links[edge as usize] = Link { before: NIL, after };
             if after != NIL {
-                self.merged[after as usize].links[edge as usize].before = index;
+                self.merged[after].links[edge as usize].before = index;
             }
         }
     }
 
     fn unlink(&mut self, index: u32) {
         for edge in [Edge::End, Edge::Start] {
-            let MergedRequest { request, links, .. } = self.merged[index as usize];
+            let MergedRequest { request, links, .. } = self.merged[index];
             let Link { before, after } = links[edge as usize];
             if after != NIL {
-                self.merged[after as usize].links[edge as usize].before = before;
+                self.merged[after].links[edge as usize].before = before;
             }
             if before != NIL {
-                self.merged[before as usize].links[edge as usize].after = after;
+                self.merged[before].links[edge as usize].after = after;
             } else {
                 let chains = &mut self.chains[request.owner.index()].heads[edge as usize];
                 let chain = chain(&request, edge_offset(&request, edge), chains.len());
@@ -306,11 +292,11 @@ impl Merging {
             let mut at = *head;
             while at != NIL {
                 linked.push(at);
-                at = self.merged[at as usize].links[Edge::End as usize].after;
+                at = self.merged[at].links[Edge::End as usize].after;
             }
         }
         // In arrival order, so that the youngest comes first in each chain again.
-        linked.sort_unstable_by_key(|index| self.merged[*index as usize].request.id);
+        linked.sort_unstable_by_key(|index| self.merged[*index].request.id);
         chains.heads = [Edge::End, Edge::Start].map(|_| vec![NIL; (count * 2).max(CHAINS_MIN)]);
         linked.into_iter().for_each(|index| self.link(index));
     }

@@ -162,6 +162,7 @@ pub struct Gate {
     parts: Vec<Part>,
     /// Requests in flight, by slot; their results are not known yet.
     flight: Vec<Option<Completion>>,
+    /// Free slots. Not a `Slab`: the device's depth fixes their number, and a larger depth adds all of them at once.
     free: Vec<u32>,
     queued: u64,
     next_id: u64,

@@ -3,6 +3,7 @@
 use crate::cost::CostModel;
 use crate::gate::{Finished, Outcome, Service};
 use crate::request::{Flags, Request};
+use crate::slab::Slab;
 use crate::time::Instant;
 use crate::units::Bytes;
 
@@ -22,8 +23,7 @@ struct Parent {
 /// Arrivals that have been split.
 #[derive(Debug, Default)]
 pub(super) struct Splitting {
-    parents: Vec<Parent>,
-    free: Vec<u32>,
+    parents: Slab<Parent>,
 }
 
 /// Piece `index` of `whole`; its token is the index of the parent.
@@ -51,7 +51,7 @@ pub(super) fn at_least_a_sector(max: Bytes) -> u32 {
 impl Splitting {
     /// Registers an arrival that is split into `pieces`.
     pub(super) fn open(&mut self, token: u32, offset: u64, pieces: u32) -> u32 {
-        let parent = Parent {
+        self.parents.insert(Parent {
             token,
             offset,
             left: pieces,
@@ -59,17 +59,7 @@ impl Splitting {
             dispatched: Instant::ZERO,
             service: Service::NONE,
             reserved: Service::NONE,
-        };
-        match self.free.pop() {
-            Some(index) => {
-                self.parents[index as usize] = parent;
-                index
-            }
-            None => {
-                self.parents.push(parent);
-                (self.parents.len() - 1) as u32
-            }
-        }
+        })
     }
 
     /// Token of the arrival, and the bytes of the arrival before this part.
@@ -77,7 +67,7 @@ impl Splitting {
         if !request.flags.contains(Flags::PIECE) {
             return (request.token, 0);
         }
-        let parent = &self.parents[request.token as usize];
+        let parent = &self.parents[request.token];
         (parent.token, (request.offset - parent.offset) as u32)
     }
 
@@ -105,7 +95,7 @@ impl Splitting {
         dispatched: Instant,
         service: Service,
     ) -> Option<Finished> {
-        let parent = &mut self.parents[piece.token as usize];
+        let parent = &mut self.parents[piece.token];
         parent.service.add(service);
         parent.reserved.add(service.if_reserved(piece.phase));
         if outcome != Outcome::Done && parent.outcome != Outcome::Failed {
@@ -116,8 +106,7 @@ impl Splitting {
         if parent.left > 0 {
             return None;
         }
-        let Parent { token, outcome, dispatched, service, reserved, .. } = *parent;
-        self.free.push(piece.token);
+        let Parent { token, outcome, dispatched, service, reserved, .. } = *self.parents.remove(piece.token);
         Some(Finished { token, outcome, phase: piece.phase, dispatched, service, reserved })
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
+use sluice_sched::slab::Slab;
 use sluice_sched::{Instant, Kind};
 
 use super::hdd::{Hdd, HddSpec};
@@ -84,25 +85,10 @@ pub struct Array {
     disks: Vec<Hdd>,
     layout: Layout,
     unit: u64,
-    wholes: Vec<Option<Whole>>,
-    free_wholes: Vec<u32>,
-    parts: Vec<Option<Part>>,
-    free_parts: Vec<u32>,
+    wholes: Slab<Option<Whole>>,
+    parts: Slab<Option<Part>>,
     completed: Vec<Slot>,
     cache: Cache,
-}
-
-fn insert<T>(table: &mut Vec<Option<T>>, free: &mut Vec<u32>, value: T) -> u32 {
-    match free.pop() {
-        Some(index) => {
-            table[index as usize] = Some(value);
-            index
-        }
-        None => {
-            table.push(Some(value));
-            (table.len() - 1) as u32
-        }
-    }
 }
 
 impl Array {
@@ -117,10 +103,8 @@ impl Array {
             disks: (0..count).map(|_| Hdd::new(drive.clone())).collect(),
             layout,
             unit: unit.max(512),
-            wholes: Vec::new(),
-            free_wholes: Vec::new(),
-            parts: Vec::new(),
-            free_parts: Vec::new(),
+            wholes: Slab::default(),
+            parts: Slab::default(),
             completed: Vec::new(),
             cache: Cache::default(),
         }
@@ -149,7 +133,7 @@ impl Array {
     }
 
     fn add(&mut self, now: Instant, part: Part, kind: Kind) -> u32 {
-        let index = insert(&mut self.parts, &mut self.free_parts, part);
+        let index = self.parts.insert(Some(part));
         let job = Job { slot: Slot(index), kind, offset: part.offset, length: part.length };
         self.disks[part.disk].submit(now, job);
         index
@@ -168,45 +152,42 @@ impl Array {
                 let data = self.add(now, Part { step: Step::Old { partner: u32::MAX }, ..part }, Kind::Read);
                 let old = Step::Old { partner: data };
                 let check = self.add(now, Part { disk: parity, step: old, ..part }, Kind::Read);
-                let entry = self.parts[data as usize].as_mut().expect("just added");
+                let entry = self.parts[data].as_mut().expect("just added");
                 entry.step = Step::Old { partner: check };
                 2
             }
         };
-        self.wholes[whole as usize].as_mut().expect("a job stays until its parts complete").left += count;
+        self.wholes[whole].as_mut().expect("a job stays until its parts complete").left += count;
     }
 
     fn part_over(&mut self, now: Instant, index: u32) {
-        let part = self.parts[index as usize].expect("a part at a disk is in the table");
+        let part = self.parts[index].expect("a part at a disk is in the table");
         match part.step {
             Step::Old { partner } => {
-                if !matches!(self.parts[partner as usize], Some(Part { step: Step::OldOver, .. })) {
-                    self.parts[index as usize] = Some(Part { step: Step::OldOver, ..part });
+                if !matches!(self.parts[partner], Some(Part { step: Step::OldOver, .. })) {
+                    self.parts[index] = Some(Part { step: Step::OldOver, ..part });
                     return;
                 }
                 for done in [index, partner] {
-                    let part = self.parts[done as usize].take().expect("both have been read");
-                    self.free_parts.push(done);
+                    let part = self.parts.remove(done).take().expect("both have been read");
                     self.add(now, Part { step: Step::Only(Kind::Write), ..part }, Kind::Write);
                 }
             }
             Step::Only(_) | Step::OldOver => {
-                self.parts[index as usize] = None;
-                self.free_parts.push(index);
+                *self.parts.remove(index) = None;
                 self.count_down(now, part.whole);
             }
         }
     }
 
     fn count_down(&mut self, now: Instant, index: u32) {
-        let whole = self.wholes[index as usize].as_mut().expect("a job stays until its parts complete");
+        let whole = self.wholes[index].as_mut().expect("a job stays until its parts complete");
         whole.left -= 1;
         if whole.left > 0 {
             return;
         }
         let Whole { slot, cached, .. } = *whole;
-        self.wholes[index as usize] = None;
-        self.free_wholes.push(index);
+        *self.wholes.remove(index) = None;
         self.completed.extend(slot);
         self.cache.used -= u64::from(cached);
         while let Some(job) = self.cache.waiting.front().copied()
@@ -226,7 +207,7 @@ impl Array {
 
     /// Submits the parts of a job to their disks.
     fn spread(&mut self, now: Instant, job: Job, slot: Option<Slot>, cached: u32) {
-        let whole = insert(&mut self.wholes, &mut self.free_wholes, Whole { slot, left: 1, cached });
+        let whole = self.wholes.insert(Some(Whole { slot, left: 1, cached }));
         if job.kind == Kind::Flush {
             for disk in 0..self.disks.len() {
                 self.begin(now, whole, (disk, 0, 0), None, Kind::Flush);
@@ -293,7 +274,7 @@ impl Model for Array {
 
     fn jobs_held(&self) -> usize {
         let cache = self.cache.waiting.len() + self.cache.taken.len();
-        let spread = self.wholes.iter().flatten().filter(|whole| whole.slot.is_some()).count();
+        let spread = self.wholes.entries().iter().flatten().filter(|whole| whole.slot.is_some()).count();
         spread + cache + self.completed.len()
     }
 
@@ -340,7 +321,7 @@ mod tests {
             array.settle(now);
         }
         assert_eq!((array.cache.used, array.cache.waiting.len()), (0, 0));
-        assert!(array.wholes.iter().all(Option::is_none) && array.parts.iter().all(Option::is_none));
+        assert!(array.wholes.is_empty() && array.parts.is_empty());
         ends
     }
 

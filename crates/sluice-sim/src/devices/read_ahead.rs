@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
+use sluice_sched::slab::Slab;
 use sluice_sched::{Instant, Kind};
 
 use super::{Job, Model};
@@ -48,9 +49,8 @@ pub struct ReadAhead {
     latency: Duration,
     streams: VecDeque<Stream>,
     cache: BTreeMap<u64, Unit>,
-    /// The unit of each of the controller's own reads, and the free ones.
-    own: Vec<u64>,
-    free: Vec<u32>,
+    /// The unit of each of the controller's own reads.
+    own: Slab<u64>,
     /// Number of units that a read still waits for.
     waiting: BTreeMap<Slot, u32>,
     /// Reads from the cache, by their completion times.
@@ -74,8 +74,7 @@ impl ReadAhead {
             latency,
             streams: VecDeque::new(),
             cache: BTreeMap::new(),
-            own: Vec::new(),
-            free: Vec::new(),
+            own: Slab::default(),
             waiting: BTreeMap::new(),
             completed: BinaryHeap::new(),
             sequence: 0,
@@ -102,11 +101,7 @@ impl ReadAhead {
             return;
         }
         self.cache.insert(unit, Unit::Coming { readers: Vec::new(), keep: true });
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.own.push(0);
-            self.own.len() as u32 - 1
-        });
-        self.own[index as usize] = unit;
+        let index = self.own.insert(unit);
         let (offset, length) = (unit * self.unit, self.unit as u32);
         self.device.submit(now, Job { slot: Slot(OWN + index), kind: Kind::Read, offset, length });
     }
@@ -147,8 +142,7 @@ impl ReadAhead {
 
     /// A unit has been read.
     fn arrived(&mut self, at: Instant, index: u32) {
-        let unit = self.own[index as usize];
-        self.free.push(index);
+        let unit = *self.own.remove(index);
         let Some(Unit::Coming { readers, keep }) = self.cache.remove(&unit) else {
             unreachable!("a unit that is being read is in the cache as coming")
         };
@@ -210,7 +204,7 @@ impl Model for ReadAhead {
     }
 
     fn jobs_held(&self) -> usize {
-        let own = self.own.len() - self.free.len();
+        let own = self.own.len();
         self.waiting.len() + self.completed.len() + self.device.jobs_held() - own
     }
 

@@ -5,6 +5,7 @@
 
 use sluice_sched::Instant;
 use sluice_sched::gate::Slot;
+use sluice_sched::slab::Slab;
 
 use super::{Job, Model};
 
@@ -30,21 +31,14 @@ pub struct VariableSpeed {
     since: (Instant, Instant),
     /// The gate's slots of the jobs, by inner slot. A lost job completes in the model later, when its outer slot may
     /// belong to another job.
-    jobs: Vec<Option<Slot>>,
-    free: Vec<u32>,
+    jobs: Slab<Option<Slot>>,
 }
 
 impl VariableSpeed {
     /// At normal speed.
     #[must_use]
     pub fn new(inner: Box<dyn Model>) -> Self {
-        VariableSpeed {
-            inner,
-            speed: Speed::NORMAL,
-            since: (Instant::ZERO, Instant::ZERO),
-            jobs: Vec::new(),
-            free: Vec::new(),
-        }
+        VariableSpeed { inner, speed: Speed::NORMAL, since: (Instant::ZERO, Instant::ZERO), jobs: Slab::default() }
     }
 
     /// Sets the speed from `now` on. Factors below 1 count as 1: a model is the maximum of the device.
@@ -58,7 +52,7 @@ impl VariableSpeed {
 
     /// Loses all jobs; returns their slots.
     pub fn lose(&mut self) -> Vec<Slot> {
-        self.jobs.iter_mut().filter_map(Option::take).collect()
+        self.jobs.entries_mut().iter_mut().filter_map(Option::take).collect()
     }
 
     fn inside(&self, now: Instant) -> Instant {
@@ -89,11 +83,7 @@ impl VariableSpeed {
 
 impl Model for VariableSpeed {
     fn submit(&mut self, now: Instant, job: Job) {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.jobs.push(None);
-            (self.jobs.len() - 1) as u32
-        });
-        self.jobs[number as usize] = Some(job.slot);
+        let number = self.jobs.insert(Some(job.slot));
         self.inner.submit(self.inside(now), Job { slot: Slot(number), ..job });
     }
 
@@ -108,8 +98,7 @@ impl Model for VariableSpeed {
     fn take(&mut self, now: Instant) -> Option<Slot> {
         loop {
             let Slot(number) = self.inner.take(self.inside(now))?;
-            self.free.push(number);
-            if let Some(slot) = self.jobs[number as usize].take() {
+            if let Some(slot) = self.jobs.remove(number).take() {
                 return Some(slot);
             }
         }
@@ -118,8 +107,7 @@ impl Model for VariableSpeed {
     fn take_dropped(&mut self) -> Option<Slot> {
         loop {
             let Slot(number) = self.inner.take_dropped()?;
-            self.free.push(number);
-            if let Some(slot) = self.jobs[number as usize].take() {
+            if let Some(slot) = self.jobs.remove(number).take() {
                 return Some(slot);
             }
         }
@@ -130,7 +118,7 @@ impl Model for VariableSpeed {
     }
 
     fn jobs_held(&self) -> usize {
-        self.jobs.iter().flatten().count()
+        self.jobs.entries().iter().flatten().count()
     }
 
     fn is_stalled(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use sluice_sched::slab::Slab;
 use sluice_sched::tracker::Tracker;
 use sluice_sched::{Instant, OwnerId, VolumeId};
 
@@ -114,39 +115,26 @@ pub(super) struct Open {
 
 /// Outstanding requests by token.
 #[derive(Debug, Default)]
-pub(super) struct Opens {
-    entries: Vec<Option<Open>>,
-    free: Vec<u32>,
-}
+pub(super) struct Opens(Slab<Option<Open>>);
 
 impl Opens {
     pub(super) fn add(&mut self, open: Open) -> u32 {
-        match self.free.pop() {
-            Some(token) => {
-                self.entries[token as usize] = Some(open);
-                token
-            }
-            None => {
-                self.entries.push(Some(open));
-                (self.entries.len() - 1) as u32
-            }
-        }
+        self.0.insert(Some(open))
     }
 
     pub(super) fn get(&self, token: u32) -> Open {
-        self.entries[token as usize].expect("a request completes once")
+        self.0[token].expect("a request completes once")
     }
 
     pub(super) fn remove(&mut self, token: u32) -> Open {
-        self.free.push(token);
-        self.entries[token as usize].take().expect("a request completes once")
+        self.0.remove(token).take().expect("a request completes once")
     }
 
     pub(super) fn len(&self) -> usize {
-        self.entries.len() - self.free.len()
+        self.0.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Open> {
-        self.entries.iter().flatten()
+        self.0.entries().iter().flatten()
     }
 }

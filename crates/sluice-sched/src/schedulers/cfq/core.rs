@@ -7,6 +7,7 @@ use crate::request::{OwnerId, Request, RequestId, VolumeId};
 use crate::scheduler::{Facts, Scope, State};
 use crate::schedulers::cfq::stream::{Priority, Seeky, Stream, StreamId};
 use crate::schedulers::cfq::{Mode, Params};
+use crate::slab::Slab;
 use crate::time::Instant;
 
 /// Number of requests, in flight or queued, above which the device's behaviour shows whether it queues.
@@ -30,8 +31,7 @@ pub(super) struct Core {
     pub(super) rotational: bool,
     nearness: Nearness,
     pub(super) pool: Pool,
-    pub(super) streams: Vec<Stream>,
-    free: Vec<StreamId>,
+    pub(super) streams: Slab<Stream>,
     pub(super) owners: Vec<Option<Owner>>,
     /// By class and level.
     asyncs: [Option<StreamId>; 24],
@@ -69,8 +69,7 @@ impl Core {
             hw_tag: params.mode != Mode::V2618,
             params,
             pool: Pool::default(),
-            streams: Vec::new(),
-            free: Vec::new(),
+            streams: Slab::default(),
             owners: Vec::new(),
             asyncs: [None; 24],
             head: 0,
@@ -87,11 +86,11 @@ impl Core {
     }
 
     pub(super) fn stream(&self, id: StreamId) -> &Stream {
-        &self.streams[id as usize]
+        &self.streams[id]
     }
 
     pub(super) fn stream_mut(&mut self, id: StreamId) -> &mut Stream {
-        &mut self.streams[id as usize]
+        &mut self.streams[id]
     }
 
     pub(super) fn seeky(&self, id: StreamId) -> bool {
@@ -128,16 +127,7 @@ impl Core {
         let mut stream = Stream::new(owner, priority, group);
         // rule: cfq.idle-window-start
         stream.window = self.mode == Mode::V2618 || owner.is_some() && !stream.is_idle_class();
-        match self.free.pop() {
-            Some(id) => {
-                self.streams[id as usize] = stream;
-                id
-            }
-            None => {
-                self.streams.push(stream);
-                self.streams.len() as u32 - 1
-            }
-        }
+        self.streams.insert(stream)
     }
 
     pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy, group: u32) {
@@ -176,7 +166,7 @@ impl Core {
         let Some(owner) = self.owners[owner.index()].as_mut() else { return };
         owner.policy = policy;
         for (_, id) in &owner.streams {
-            let stream = &mut self.streams[*id as usize];
+            let stream = &mut self.streams[*id];
             stream.priority = Priority::of(&policy);
             stream.window &= !stream.is_idle_class();
         }
@@ -187,7 +177,7 @@ impl Core {
         let id = self.stream_of(&request);
         let most = nanos(self.params.slice_idle).saturating_mul(2);
         let place = (request.offset, request.end());
-        self.streams[id as usize].observe(now, place, most, self.rotational);
+        self.streams[id].observe(now, place, most, self.rotational);
         self.enqueue(id, request);
         id
     }
@@ -195,7 +185,7 @@ impl Core {
     // rule: cfq.fifo-expire, cfq.never-across
     fn enqueue(&mut self, id: StreamId, request: Request) {
         let Core { streams, pool, ticks, params, nearness, head, .. } = self;
-        let stream = &mut streams[id as usize];
+        let stream = &mut streams[id];
         let expire = if stream.is_sync() { params.fifo_expire_sync } else { params.fifo_expire_async };
         let expiry = ticks.shown(request.arrival) + expire;
         let (node, _) = pool.insert(&mut stream.requests, request, expiry);
@@ -207,7 +197,7 @@ impl Core {
     fn choose(&mut self, id: StreamId, now: Instant) -> crate::elevator::Node {
         let shown = self.ticks.shown(now);
         let mode = self.mode;
-        let stream = &mut self.streams[id as usize];
+        let stream = &mut self.streams[id];
         let oldest = self.pool.oldest(&stream.requests).expect("a stream with requests was chosen");
         let next = stream.next.expect("a stream with requests has a candidate");
         // rule: cfq.queue-expiry
@@ -223,7 +213,7 @@ impl Core {
     // rule: cfq.choose
     pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
         let node = self.choose(id, now);
-        let stream = &mut self.streams[id as usize];
+        let stream = &mut self.streams[id];
         let Taken { request, before, after } = self.pool.remove(&mut stream.requests, node);
         self.head = request.end();
         let after = after.or_else(|| self.pool.lowest(&stream.requests));
@@ -241,7 +231,7 @@ impl Core {
         let place = self.flight.iter().position(|(id, _)| *id == request.id)?;
         let (_, id) = self.flight.swap_remove(place);
         self.watch_queueing();
-        let stream = &mut self.streams[id as usize];
+        let stream = &mut self.streams[id];
         stream.in_flight -= 1;
         self.in_driver[usize::from(stream.is_sync())] -= 1;
         if stream.is_sync() {
@@ -255,7 +245,7 @@ impl Core {
     pub(super) fn forget(&mut self, request: &Request) {
         if let Some(place) = self.flight.iter().position(|(id, _)| *id == request.id) {
             let (_, id) = self.flight.swap_remove(place);
-            let stream = &mut self.streams[id as usize];
+            let stream = &mut self.streams[id];
             stream.in_flight -= 1;
             self.in_driver[usize::from(stream.is_sync())] -= 1;
         }
@@ -295,7 +285,7 @@ impl Core {
     /// Removes the requests in `scope` from a stream. Returns whether this emptied it.
     pub(super) fn cancel(&mut self, id: StreamId, scope: Scope, removed: &mut Vec<Request>) -> bool {
         let Core { streams, pool, nearness, head, .. } = self;
-        let stream = &mut streams[id as usize];
+        let stream = &mut streams[id];
         let before = removed.len();
         pool.cancel(&mut stream.requests, scope, removed);
         if removed.len() == before {
@@ -318,7 +308,7 @@ impl Core {
     pub(super) fn grow(&mut self, grown: Request) -> Option<StreamId> {
         let id = self.stream_of(&grown);
         let Core { streams, pool, .. } = self;
-        let stream = &mut streams[id as usize];
+        let stream = &mut streams[id];
         let node = pool.find_part(&stream.requests, &grown)?;
         let moved = pool.grow(&mut stream.requests, node, grown);
         if stream.next == Some(node) {
@@ -331,15 +321,14 @@ impl Core {
     pub(super) fn release_if_unused(&mut self, id: StreamId) {
         let stream = self.stream(id);
         if stream.owner_left && stream.in_flight == 0 && stream.tree.is_none() && self.active != Some(id) {
-            self.streams[id as usize].owner_left = false;
-            self.free.push(id);
+            self.streams.remove(id).owner_left = false;
         }
     }
 
     pub(super) fn inspect(&self) -> State {
         let in_flight = u64::from(self.in_device());
         let mut state = State { queued: u64::from(self.queued), in_flight, ..State::default() };
-        for request in self.streams.iter().flat_map(|stream| self.pool.iter(&stream.requests)) {
+        for request in self.streams.entries().iter().flat_map(|stream| self.pool.iter(&stream.requests)) {
             state.owners.entry(request.owner.0).or_default().queued += 1;
         }
         state

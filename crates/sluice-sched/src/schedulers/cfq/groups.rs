@@ -13,6 +13,7 @@ use crate::schedulers::cfq::Params;
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::service_trees::ServiceTrees;
 use crate::schedulers::cfq::stream::StreamId;
+use crate::slab::Slab;
 use crate::time::Instant;
 use crate::units::Weight;
 
@@ -57,8 +58,7 @@ impl Group {
 // rule: cfq.c-groups
 #[derive(Debug)]
 pub(super) struct Groups {
-    groups: Vec<Group>,
-    free: Vec<u32>,
+    groups: Slab<Group>,
     forest: Forest<(u128, u64)>,
     tree: Tree,
     entered: u64,
@@ -95,9 +95,10 @@ impl Groups {
     pub(super) fn new(params: &Params) -> Groups {
         // The root weighs as much as two groups without a stated weight.
         let root = Group { weight: 2 * Weight::DEFAULT.hundredths(), multiplier: ONE, ..Group::default() };
+        let mut groups = Slab::default();
+        assert_eq!(groups.insert(root), ROOT);
         Groups {
-            groups: vec![root],
-            free: Vec::new(),
+            groups,
             forest: Forest::default(),
             tree: Tree::default(),
             entered: 0,
@@ -114,23 +115,13 @@ impl Groups {
     }
 
     pub(super) fn add(&mut self, policy: &Policy) -> u32 {
-        let group = Group { weight: weight_of(policy), multiplier: ONE, ..Group::default() };
-        match self.free.pop() {
-            Some(index) => {
-                self.groups[index as usize] = group;
-                index
-            }
-            None => {
-                self.groups.push(group);
-                self.groups.len() as u32 - 1
-            }
-        }
+        self.groups.insert(Group { weight: weight_of(policy), multiplier: ONE, ..Group::default() })
     }
 
     /// Sets the weight for charges from now on.
     pub(super) fn set(&mut self, index: u32, policy: &Policy) {
         let weight = weight_of(policy);
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         if group.waiting {
             self.weights = self.weights - group.weight + weight;
         }
@@ -138,16 +129,16 @@ impl Groups {
     }
 
     pub(super) fn set_multiplier(&mut self, index: u32, multiplier: u64) {
-        self.groups[index as usize].multiplier = multiplier;
+        self.groups[index].multiplier = multiplier;
     }
 
     /// Removes a group without streams.
     pub(super) fn remove(&mut self, index: u32) {
-        self.free.push(index);
+        self.groups.remove(index);
     }
 
     pub(super) fn streams(&self, group: u32) -> u32 {
-        self.groups[group as usize].streams
+        self.groups[group].streams
     }
 
     /// Whether a group has only one stream with requests.
@@ -176,7 +167,7 @@ impl Groups {
         let index = stream.group;
         let behind = self.forest.last(&self.tree).map_or(self.least, |(last, _)| last.0);
         self.streams += 1;
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         group.streams += 1;
         group.sync += u32::from(stream.is_sync());
         group.busy[stream.priority.class as usize] += 1;
@@ -190,7 +181,7 @@ impl Groups {
 
     fn enter(&mut self, index: u32) {
         self.entered += 1;
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         group.entered = self.entered;
         self.forest.insert(&mut self.tree, group.place(), index);
     }
@@ -199,7 +190,7 @@ impl Groups {
         let stream = core.stream(id);
         let index = stream.group;
         self.streams -= 1;
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         group.streams -= 1;
         group.sync -= u32::from(stream.is_sync());
         // The class of a stream may change while it is in a tree, so only the sum is reliable.
@@ -226,7 +217,7 @@ impl Groups {
             true => now.nanos_since(slice.start).min(slice.length),
             false => now.nanos_since(slice.turn).max(self.ticks.grain()),
         };
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         let place = group.place();
         let charged = if self.slice_idle == 0 && core.hw_tag {
             u64::from(slice.sent) * self.ticks.unit()
@@ -247,7 +238,7 @@ impl Groups {
 
     /// Makes the next turn choose the workload again.
     pub(super) fn forget_workload(&mut self) {
-        self.groups[self.serving.0 as usize].saved = None;
+        self.groups[self.serving.0].saved = None;
     }
 
     /// The stream to serve next.
@@ -255,7 +246,7 @@ impl Groups {
     pub(super) fn next(&mut self, core: &Core, trees: &ServiceTrees, now: Instant) -> Option<StreamId> {
         let ((virtual_time, _), index) = self.forest.first(&self.tree)?;
         self.least = self.least.max(virtual_time);
-        let saved = self.groups[index as usize].saved.take();
+        let saved = self.groups[index].saved.take();
         let waits = |kind: u32| trees.count(index * TREES + kind) > 0;
         let class = (0..2).find(|class| (0..3).any(|kind| waits(class * 3 + kind)));
         let Some(class) = class else {
@@ -277,21 +268,21 @@ impl Groups {
     /// 300 get 50, 100 and 150 ms.
     // rule: cfq.c-group-slice, cfq.target-latency
     fn group_slice(&self, index: u32) -> u64 {
-        let weight = self.groups[index as usize].weight;
+        let weight = self.groups[index].weight;
         let all = self.weights.max(weight).max(1);
         part(self.target, weight, all)
     }
 
     fn workload_slice(&mut self, core: &Core, trees: &ServiceTrees, index: u32, kind: u32) -> u64 {
         let class = (kind / 3) as usize;
-        let group = &mut self.groups[index as usize];
+        let group = &mut self.groups[index];
         let (low, high) = (group.smoothed[class].min(group.busy[class]), group.smoothed[class].max(group.busy[class]));
         group.smoothed[class] = (3 * high + low + 2) / 4;
         let of_class = u64::from(group.smoothed[class].max(group.busy[class]).max(1));
         let here = u64::from(trees.count(index * TREES + kind));
         let mut slice = part(self.group_slice(index), here, of_class);
         if kind % 3 == ASYNC {
-            let asyncs = u64::from(self.groups[ROOT as usize].streams);
+            let asyncs = u64::from(self.groups[ROOT].streams);
             slice = slice.min(part(self.target, asyncs, self.streams.max(1)));
             slice = part(slice, nanos(core.params.slice_async), nanos(core.params.slice_sync).max(1));
         } else {
@@ -306,7 +297,7 @@ impl Groups {
     pub(super) fn slice(&self, core: &Core, id: StreamId) -> u64 {
         let stream = core.stream(id);
         let slice = core.base_slice(id);
-        let group = &self.groups[stream.group as usize];
+        let group = &self.groups[stream.group];
         let base = nanos(core.params.slice_sync).max(1);
         let expected = base.saturating_mul(u64::from(group.smoothed[stream.priority.class as usize]));
         let share = self.group_slice(stream.group);

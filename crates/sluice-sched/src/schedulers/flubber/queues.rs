@@ -12,6 +12,7 @@ use core::time::Duration;
 
 use crate::request::{Flags, Kind, OwnerId, Request, RequestId};
 use crate::scheduler::Scope;
+use crate::slab::Slab;
 use crate::steps::step;
 use crate::time::Instant;
 use crate::tournament::Tournament;
@@ -79,8 +80,7 @@ struct VmList {
 pub(crate) struct Queues {
     equals: EqualDeadlines,
     by_address: ByAddress,
-    nodes: Vec<Node>,
-    free: Vec<u32>,
+    nodes: Slab<Node>,
     vms: Vec<VmList>,
     earliest: Tournament,
     background: List,
@@ -102,8 +102,7 @@ impl Queues {
         Queues {
             equals,
             by_address,
-            nodes: Vec::new(),
-            free: Vec::new(),
+            nodes: Slab::default(),
             vms: Vec::new(),
             earliest: Tournament::default(),
             background: EMPTY,
@@ -168,16 +167,7 @@ impl Queues {
     fn new_node(&mut self, request: Request, start: Instant, background: bool) -> u32 {
         let node = Node { request, start, order: self.entered, before: NIL, behind: NIL, background };
         self.entered += 1;
-        let slot = match self.free.pop() {
-            Some(slot) => {
-                self.nodes[slot as usize] = node;
-                slot
-            }
-            None => {
-                self.nodes.push(node);
-                (self.nodes.len() - 1) as u32
-            }
-        };
+        let slot = self.nodes.insert(node);
         if self.is_found_by_address(slot) {
             self.addresses.insert(slot, request.offset);
         }
@@ -198,11 +188,11 @@ impl Queues {
 
     fn node(&self, slot: u32) -> &Node {
         step();
-        &self.nodes[slot as usize]
+        &self.nodes[slot]
     }
 
     fn is_found_by_address(&self, slot: u32) -> bool {
-        let node = &self.nodes[slot as usize];
+        let node = &self.nodes[slot];
         let asked = match self.by_address {
             ByAddress::Nothing => false,
             ByAddress::Vms => !node.background,
@@ -213,16 +203,16 @@ impl Queues {
 
     /// Links a node after `before`, or at the front.
     fn link(&mut self, list: &mut List, slot: u32, before: u32) {
-        let behind = if before == NIL { list.first } else { self.nodes[before as usize].behind };
-        (self.nodes[slot as usize].before, self.nodes[slot as usize].behind) = (before, behind);
-        *(if before == NIL { &mut list.first } else { &mut self.nodes[before as usize].behind }) = slot;
-        *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind as usize].before }) = slot;
+        let behind = if before == NIL { list.first } else { self.nodes[before].behind };
+        (self.nodes[slot].before, self.nodes[slot].behind) = (before, behind);
+        *(if before == NIL { &mut list.first } else { &mut self.nodes[before].behind }) = slot;
+        *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind].before }) = slot;
     }
 
     /// Removes a request from any position.
     pub(crate) fn take(&mut self, slot: u32) -> Request {
         if self.is_found_by_address(slot) {
-            self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
+            self.addresses.remove(slot, self.nodes[slot].request.offset);
         }
         let Node { request, before, behind, background, .. } = *self.node(slot);
         if request.flags.contains(Flags::MERGED) {
@@ -230,9 +220,9 @@ impl Queues {
         }
         let owner = request.owner;
         let mut list = if background { self.background } else { self.vms[owner.index()].list };
-        *(if before == NIL { &mut list.first } else { &mut self.nodes[before as usize].behind }) = behind;
-        *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind as usize].before }) = before;
-        self.free.push(slot);
+        *(if before == NIL { &mut list.first } else { &mut self.nodes[before].behind }) = behind;
+        *(if behind == NIL { &mut list.last } else { &mut self.nodes[behind].before }) = before;
+        self.nodes.remove(slot);
         if background {
             self.background = list;
             self.of_background -= 1;
@@ -254,7 +244,7 @@ impl Queues {
         if list.first == NIL {
             return self.earliest.remove(owner.0);
         }
-        let Node { start, order, .. } = self.nodes[list.first as usize];
+        let Node { start, order, .. } = self.nodes[list.first];
         let order = if self.equals == EqualDeadlines::Lifo { !order } else { order };
         self.earliest.set(owner.0, (start + slack).as_nanos(), RequestId(order));
     }
@@ -268,12 +258,12 @@ impl Queues {
     /// The oldest background request: the start of its time to a deadline, and its node.
     pub(crate) fn first_background(&self) -> Option<(Instant, u32)> {
         let slot = self.background.first;
-        (slot != NIL).then(|| (self.nodes[slot as usize].start, slot))
+        (slot != NIL).then(|| (self.nodes[slot].start, slot))
     }
 
     /// Number of requests that entered before that of a node.
     pub(crate) fn order(&self, slot: u32) -> u64 {
-        self.nodes[slot as usize].order
+        self.nodes[slot].order
     }
 
     /// Number of queued requests of a VM. O(requests of the VM and of the background).
@@ -285,13 +275,13 @@ impl Queues {
     }
 
     fn walk(&self, first: u32) -> impl Iterator<Item = &Node> {
-        let node = |slot: u32| self.nodes.get(slot as usize);
+        let node = |slot: u32| self.nodes.get(slot);
         std::iter::successors(node(first), move |last| node(last.behind))
     }
 
     /// Owner of the request of a node.
     pub(crate) fn owner(&self, slot: u32) -> OwnerId {
-        self.nodes[slot as usize].request.owner
+        self.nodes[slot].request.owner
     }
 
     /// The request at `address` that entered first.
@@ -305,7 +295,7 @@ impl Queues {
         for first in [own, self.background.first] {
             let mut slot = first;
             while slot != NIL {
-                let Node { request, behind, .. } = self.nodes[slot as usize];
+                let Node { request, behind, .. } = self.nodes[slot];
                 if scope.contains(&request) {
                     removed.push(self.take(slot));
                 }
@@ -321,10 +311,10 @@ impl Queues {
             return false;
         }
         if self.node(slot).request.offset != grown.offset && self.is_found_by_address(slot) {
-            self.addresses.remove(slot, self.nodes[slot as usize].request.offset);
+            self.addresses.remove(slot, self.nodes[slot].request.offset);
             self.addresses.insert(slot, grown.offset);
         }
-        self.nodes[slot as usize].request = grown;
+        self.nodes[slot].request = grown;
         true
     }
 }
