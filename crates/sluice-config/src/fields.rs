@@ -174,12 +174,7 @@ pub static DEVICE: Section = Section {
     doc: "A disk shared by VMs, with a scheduler in front of it",
     groups: &[
         &[
-            Key::new(
-                "path",
-                Kind::Path,
-                "\"/dev/nvme0n1\"",
-                "The block device, or any file or folder on that disk",
-            ),
+            Key::new("path", Kind::Path, "\"/dev/nvme0n1\"", "The block device, or any file or folder on that disk"),
             Key::new(
                 "backend",
                 Kind::Word(&["direct", "null"]),
@@ -189,18 +184,17 @@ pub static DEVICE: Section = Section {
             .default("\"direct\""),
         ],
         SCHEDULER_KEYS,
-        &[Key::new("rotational", Kind::Bool, "false", "Whether a request near the previous one is much cheaper than a \
-                                                       distant one")
-            .default("as the disk reports")],
+        &[Key::new(
+            "rotational",
+            Kind::Bool,
+            "false",
+            "Whether a request near the previous one is much cheaper than a \
+                                                       distant one",
+        )
+        .default("as the disk reports")],
         MERGING_KEYS,
         &[
-            Key::new(
-                "admission",
-                Kind::Word(&["on", "off"]),
-                "\"on\"",
-                "off: reservations that do not fit the device, and bursts too small for them, are accepted with a warning",
-            )
-            .default("\"on\""),
+            ADMISSION,
             Key::new(
                 "window",
                 Kind::Table(&WINDOW),
@@ -219,6 +213,14 @@ pub static DEVICE: Section = Section {
     scheduler_tables: &[Medium::Disk],
 };
 
+/// Whether reservations must fit the device.
+pub const ADMISSION: Key = Key::new(
+    "admission",
+    Kind::Word(&["on", "off"]),
+    "\"on\"",
+    "off: reservations that do not fit the device, and bursts too small for them, are accepted with a warning",
+)
+.default("\"on\"");
 /// Scheduler of a device, and the properties that it assumes.
 pub const SCHEDULER_KEYS: &[Key] = &[
     Key::new("scheduler", Kind::Scheduler, "\"mclock\"", "The scheduler; its parameters are in a table with its name")

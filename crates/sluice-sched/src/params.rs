@@ -210,7 +210,39 @@ impl<'de> serde::Deserializer<'de> for Value {
     }
 }
 
-/// Parses a table into a `Params` type.
+/// A default as it is written in the table of parameters: quoted text, a number, true or false. `None` if it is stated
+/// in words, because it depends on something else.
+#[must_use]
+pub fn scalar(text: &str) -> Option<Value> {
+    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        return (!text.contains('"')).then(|| Value::Text(text.to_owned()));
+    }
+    let number = || text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float)).ok();
+    text.parse().map(Value::Bool).ok().or_else(number)
+}
+
+/// The defaults that are values, replaced by what `stated` has. Unknown names stay, and the parser rejects them.
+pub fn with_defaults<'a>(parameters: impl IntoIterator<Item = &'a Parameter>, stated: &ParamTable) -> ParamTable {
+    let default = |known: &Parameter| Some((known.name.to_owned(), scalar(known.default)?));
+    let defaults = parameters.into_iter().filter_map(default);
+    defaults.chain(stated.iter().map(|(name, value)| (name.clone(), value.clone()))).collect()
+}
+
+/// Parses a table into a `Params` type; what it does not state has the default of `parameters`.
+pub fn read<T: DeserializeOwned>(parameters: &[Parameter], table: &ParamTable) -> Result<T, ParamError> {
+    parse(&with_defaults(parameters, table))
+}
+
+/// The defaults of `parameters`.
+///
+/// # Panics
+/// If the type does not accept them.
+#[must_use]
+pub fn defaults<T: DeserializeOwned>(parameters: &[Parameter]) -> T {
+    read(parameters, &ParamTable::new()).expect("the defaults are valid")
+}
+
+/// Parses a table with all parameters into a `Params` type.
 pub fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamError> {
     let entries = table.iter().map(|(name, value)| (name.clone(), value.clone()));
     T::deserialize(MapDeserializer::<_, ValueError>::new(entries)).map_err(|error| ParamError(error.to_string()))
@@ -254,19 +286,14 @@ pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<
 pub mod duration {
     use core::time::Duration;
 
-    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use serde::{Deserialize, Deserializer, de::Error};
 
-    use crate::units::{parse_duration, show_duration};
+    use crate::units::parse_duration;
 
     /// Reads `"1s"`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_duration(&text).map_err(D::Error::custom)
-    }
-
-    /// Writes `"1s"`.
-    pub fn serialize<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&show_duration(*duration))
     }
 }
 
@@ -274,18 +301,10 @@ pub mod duration {
 pub mod optional_duration {
     use core::time::Duration;
 
-    use serde::{Deserializer, Serializer};
+    use serde::Deserializer;
 
     /// Reads `"1s"`.
     pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
         super::duration::deserialize(deserializer).map(Some)
-    }
-
-    /// Writes `"1s"`, or nothing.
-    pub fn serialize<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
-        match duration {
-            Some(duration) => super::duration::serialize(duration, serializer),
-            None => serializer.serialize_none(),
-        }
     }
 }

@@ -15,8 +15,7 @@ pub(crate) const fn parameter(
 
 /// The defaults, replaced by `overrides`. Unknown names stay, and [`parse`] rejects them.
 pub(crate) fn with_defaults(parameters: &[Parameter], overrides: &ParamTable) -> ParamTable {
-    let defaults = parameters.iter().map(|parameter| (parameter.name.to_owned(), written(parameter.default)));
-    defaults.chain(overrides.iter().map(|(name, value)| (name.clone(), value.clone()))).collect()
+    params::with_defaults(parameters, overrides)
 }
 
 /// Parses a table with all parameters.
@@ -27,11 +26,7 @@ pub(crate) fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamE
 /// A value as written in a scenario: quoted text, a number, true or false.
 #[must_use]
 pub fn written(text: &str) -> Value {
-    if let Some(text) = text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
-        return Value::Text(text.to_owned());
-    }
-    let number = text.parse().map(Value::Integer).or_else(|_| text.parse().map(Value::Float));
-    number.unwrap_or_else(|_| Value::Bool(text == "true"))
+    params::scalar(text).unwrap_or(Value::Bool(false))
 }
 
 #[cfg(test)]

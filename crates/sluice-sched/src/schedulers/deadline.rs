@@ -22,7 +22,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
 use crate::guarantees::{Guarantees, Waits};
@@ -32,11 +32,10 @@ use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts,
 use crate::time::Instant;
 
 /// Kernel whose behaviour is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Linux 2.6.32: a batch continues over gaps.
-    #[default]
     #[serde(rename = "late")]
     V2632,
     /// Linux 2.6.18: a batch ends at the first gap.
@@ -46,8 +45,8 @@ pub enum Mode {
 
 /// The parameters in `[device.NAME.deadline]`.
 // rule: deadline.read-expire, deadline.write-expire, deadline.writes-starved, deadline.fifo-batch, deadline.front-merges
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     pub mode: Mode,
     /// Age from which a read starts the next batch of reads; not a guarantee.
@@ -65,20 +64,6 @@ pub struct Params {
     /// Resolution of the clock; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Params {
-            mode: Mode::V2632,
-            read_expire: Duration::from_millis(500),
-            write_expire: Duration::from_secs(5),
-            writes_starved: 2,
-            fifo_batch: 16,
-            front_merges: true,
-            tick: Duration::from_millis(1),
-        }
-    }
 }
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -152,7 +137,7 @@ const PARAMETERS: &[Parameter] = &[
 ];
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(PARAMETERS, table)?;
     Ok(Box::new(Deadline::new(&params)))
 }
 

@@ -19,7 +19,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -32,19 +32,18 @@ use super::flubber::queues::{ByAddress, EqualDeadlines, Queues};
 use super::flubber::two_level::{Background, Rule, Start, Targets, TwoLevel};
 
 /// Order of background work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BackgroundOrder {
     /// By deadline, with the largest target of the VMs.
-    #[default]
     Deadline,
     /// When no VM's request is queued.
     Idle,
 }
 
 /// The parameters in `[device.NAME.edf-credit]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     /// The interval factor.
     pub beta: u32,
@@ -63,14 +62,6 @@ pub struct Params {
     pub grace: Duration,
     /// Order of background work.
     pub background: BackgroundOrder,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        let flubber::Params { beta, latency, seek_max, start, equal_deadlines, grace, .. } = flubber::Params::default();
-        let background = BackgroundOrder::Deadline;
-        Params { beta, latency, seek_max, start, equal_deadlines, grace, background }
-    }
 }
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -114,13 +105,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(Params { grace, .. }) = params::parse(table) else { return Guarantees::BASE };
+    let Ok(Params { grace, .. }) = params::read(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     Guarantees { order: Order::VolumeByClass, waits: Waits::idling(grace), ..Guarantees::BASE }
 }
 
 // rule: edf-credit.credits
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
     let background = match params.background {

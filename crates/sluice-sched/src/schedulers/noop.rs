@@ -18,7 +18,7 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable};
@@ -27,7 +27,7 @@ use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts,
 use crate::time::Instant;
 
 /// No parameters.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {}
 

@@ -25,7 +25,7 @@
 // Consequences that tests assert:
 // rule: sfqd.bound-dispatched, sfqd.bound-completed, sfqd.bound-share, sfqd.dilutes, sfqd.queues-behind
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::cost::Cost;
 use crate::guarantees::{Guarantees, Order, Shares, Waits};
@@ -44,19 +44,18 @@ const VIRTUAL_MAX: ShareTag = 1 << 62;
 const AHEAD_MAX: ShareTag = 1 << 54;
 
 /// Cost of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Charge {
     /// Its size, in normalised requests.
-    #[default]
     Size,
     /// 1 per request, as in the comparison of \[mclock\] 5.
     Request,
 }
 
 /// The parameters in `[device.NAME.sfqd]`.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     /// D, in requests; 0 is the device's depth.
     pub depth: u32,
@@ -106,13 +105,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(Params { depth, charge }) = params::parse(table) else { return Guarantees::BASE };
+    let Ok(Params { depth, charge }) = params::read(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     let shares = Shares { batch: 1, by_request: charge == Charge::Request, with_credit: false };
     Guarantees { order: Order::Volume, waits: Waits::InFlight(depth), shares: Some(shares), ..Guarantees::BASE }
 }
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(Box::new(Sfqd::new(facts, &params)))
 }
 

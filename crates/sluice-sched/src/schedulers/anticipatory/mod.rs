@@ -23,7 +23,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -37,8 +37,8 @@ mod owner;
 /// The parameters in `[device.NAME.anticipatory]`.
 // rule: anticipatory.read-expire, anticipatory.write-expire, anticipatory.read-batch-expire,
 // rule: anticipatory.write-batch-expire, anticipatory.antic-expire, anticipatory.think-max, anticipatory.back-max
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     /// Age from which a sync request is promoted, and interval of the checks for it.
     #[serde(with = "params::duration")]
@@ -69,18 +69,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        let millis = Duration::from_millis;
-        Params {
-            read_expire: millis(125),
-            write_expire: millis(250),
-            read_batch_expire: millis(500),
-            write_batch_expire: millis(125),
-            antic_expire: millis(6),
-            think_time_max: millis(20),
-            back_seek_max: Bytes::mib(512),
-            back_seek_penalty: 2,
-            tick: millis(1),
-        }
+        params::defaults(PARAMETERS)
     }
 }
 
@@ -173,12 +162,12 @@ const PARAMETERS: &[Parameter] = &[
 ];
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(Params { antic_expire, tick, .. }) = params::parse(table) else { return Guarantees::BASE };
+    let Ok(Params { antic_expire, tick, .. }) = params::read(PARAMETERS, table) else { return Guarantees::BASE };
     Guarantees { waits: Waits::idling(antic_expire + tick), learns: true, ..Guarantees::BASE }
 }
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(PARAMETERS, table)?;
     Ok(Box::new(elevator::Anticipatory::new(&params)))
 }
 

@@ -22,7 +22,7 @@
 
 use ::core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -41,10 +41,9 @@ mod v2_6_32;
 pub(crate) use v2_6_32::V2632;
 
 /// Kernel whose behaviour is used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 pub enum Mode {
     /// A group for each VM, with weights: Linux 2.6.33 and later.
-    #[default]
     #[serde(rename = "group")]
     Group,
     /// Linux 2.6.32.
@@ -58,8 +57,8 @@ pub enum Mode {
 /// The parameters in `[device.NAME.cfq]`.
 // rule: cfq.quantum, cfq.fifo-expire, cfq.back-seek-max, cfq.back-seek-penalty, cfq.slice-sync, cfq.slice-async,
 // rule: cfq.slice-async-rq, cfq.slice-idle, cfq.group-idle, cfq.low-latency, cfq.target-latency, cfq.idle-grace
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     pub mode: Mode,
     /// Maximum number of requests of one queue in flight; 0 is 8 with groups and 4 without.
@@ -106,25 +105,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        let millis = Duration::from_millis;
-        Params {
-            mode: Mode::Group,
-            quantum: 0,
-            fifo_expire_sync: millis(125),
-            fifo_expire_async: millis(250),
-            back_seek_max: Bytes::mib(16),
-            back_seek_penalty: 2,
-            slice_sync: millis(100),
-            slice_async: millis(40),
-            slice_async_rq: 2,
-            slice_idle: millis(8),
-            slice_idle_seeky: millis(2),
-            group_idle: millis(8),
-            low_latency: true,
-            target_latency: millis(300),
-            idle_class_delay: millis(200),
-            tick: millis(1),
-        }
+        params::defaults(PARAMETERS)
     }
 }
 
@@ -297,11 +278,11 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
 ];
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    params::parse(table).map_or(Guarantees::BASE, |params: Params| params.guarantees())
+    params::read(PARAMETERS, table).map_or(Guarantees::BASE, |params: Params| params.guarantees())
 }
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(PARAMETERS, table)?;
     Ok(match params.mode {
         Mode::V2618 => Box::new(v2_6_18::V2618::new(params, facts)),
         Mode::V2632 | Mode::Group => Box::new(V2632::new(params, facts)),

@@ -26,7 +26,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -44,18 +44,17 @@ use queues::{ByAddress, EqualDeadlines, Queues};
 use two_level::{Background, BatchAndDelay, Rule, Start, Targets, TwoLevel};
 
 /// Interpretation of the paper.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Without long idling, and without background requests before those of VMs.
-    #[default]
     Product,
     /// As published, in an interpretation that cannot stop for good.
     Paper,
 }
 
 /// Requests that may be dispatched because they begin where the last one ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SuccessorScope {
     /// All, background included.
@@ -65,8 +64,8 @@ pub enum SuccessorScope {
 }
 
 /// The parameters in `[device.NAME.flubber]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     pub mode: Mode,
     /// The interval factor: full credits are beta times a VM's proportion. \[flubber\] eq. (2), Table II.
@@ -91,30 +90,11 @@ pub struct Params {
     #[serde(with = "params::duration")]
     pub grace: Duration,
     /// Maximum idling; `None`: 6 ms on a rotational device, otherwise 0. Mode product only.
-    #[serde(with = "params::optional_duration")]
+    #[serde(default, with = "params::optional_duration")]
     pub max_wait: Option<Duration>,
     /// Latency target of background work; `None`: it is served when no VM's request is queued. Mode product only.
-    #[serde(with = "params::optional_duration")]
+    #[serde(default, with = "params::optional_duration")]
     pub background_latency: Option<Duration>,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Params {
-            mode: Mode::Product,
-            beta: 32,
-            latency: Duration::from_millis(80),
-            seek_max: Duration::from_millis(9),
-            transfer_max: Bytes::kib(44),
-            transfer_rate: ByteRate::per_second(100_000_000),
-            start: Start::Entry,
-            equal_deadlines: EqualDeadlines::Fifo,
-            successor_scope: None,
-            grace: Duration::ZERO,
-            max_wait: None,
-            background_latency: None,
-        }
-    }
 }
 
 impl Params {
@@ -289,11 +269,11 @@ pub(crate) const GRACE: Parameter = Parameter {
 };
 
 fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
-    params::parse(table).map_or(Guarantees::BASE, |params: Params| params.guarantees(facts))
+    params::read(DESCRIPTOR.parameters, table).map_or(Guarantees::BASE, |params: Params| params.guarantees(facts))
 }
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     params.check()?;
     // DEVIATION [flubber] III.B, event 1: in product mode credits are not replenished when they are used up, only when
     // the queue of deadlines is empty. Otherwise a VM that is alone with thousands of requests would pass all of them,

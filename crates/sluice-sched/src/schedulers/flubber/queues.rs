@@ -22,11 +22,10 @@ use super::addresses::Addresses;
 pub(crate) const NIL: u32 = u32::MAX;
 
 /// Order of requests with equal deadlines.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EqualDeadlines {
     /// First in, first out.
-    #[default]
     Fifo,
     /// Last in, first out, as in the published listing.
     Lifo,

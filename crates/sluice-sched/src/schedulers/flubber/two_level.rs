@@ -13,11 +13,10 @@ use super::credits::Credits;
 use super::queues::{Queues, has_address};
 
 /// Start of the time to the deadline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
     /// When the credits admit the request.
-    #[default]
     Entry,
     /// Its arrival: a request that has waited for credits is then urgent.
     Arrival,

@@ -21,7 +21,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Range, Value};
@@ -37,11 +37,10 @@ mod manager;
 
 /// How corrections are applied.
 // rule: mcfq.t2
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Once per window, by what that window showed.
-    #[default]
     Window,
     /// Every second, averaged once more: as published.
     Paper,
@@ -51,8 +50,8 @@ pub enum Mode {
 
 /// The parameters in `[device.NAME.mcfq]` in addition to those of CFQ.
 // rule: mcfq.t9, mcfq.window
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     /// How corrections are applied.
     pub mode: Mode,
@@ -65,7 +64,7 @@ pub struct Params {
 
 impl Default for Params {
     fn default() -> Self {
-        Params { mode: Mode::Window, window: 10, interval: Duration::from_secs(1) }
+        params::defaults(&OWN)
     }
 }
 
@@ -135,12 +134,12 @@ fn is_own(name: &str) -> bool {
 fn cfq_params(table: &ParamTable) -> Result<cfq::Params, ParamError> {
     let mut params: ParamTable = table.clone().into_iter().filter(|(name, _)| !is_own(name)).collect();
     params.insert("mode".to_owned(), Value::Text("group".to_owned()));
-    params::parse(&params)
+    params::read(cfq::PARAMETERS, &params)
 }
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let own: ParamTable = table.clone().into_iter().filter(|(name, _)| is_own(name)).collect();
-    let params: Params = params::parse(&own)?;
+    let params: Params = params::read(&OWN, &own)?;
     let groups = V2632::new(cfq_params(table)?, facts);
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }

@@ -28,7 +28,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Limits, Order, Shares, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter};
@@ -48,19 +48,18 @@ mod remote;
 mod tags;
 
 /// Formulas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// Ours: weights hold at every scale, limits in every window.
-    #[default]
     Product,
     /// As published.
     Paper,
 }
 
 /// The parameters in `[device.NAME.mclock]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Params {
     pub mode: Mode,
     /// Maximum number of requests of one VM in a locality batch; 0 is 8 on a rotational device and 1 on others.
@@ -77,19 +76,6 @@ pub struct Params {
     /// Whether a VM that becomes active starts at the others' share tags; paper mode only. \[mclock\] 3, "Tag
     /// Adjustment".
     pub tag_adjustment: bool,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Params {
-            mode: Mode::Product,
-            batch: 0,
-            batch_distance: Bytes::mib(4),
-            reservation_catchup_max: Duration::from_secs(1),
-            weight_floor: Percent::from_hundredths(200),
-            tag_adjustment: true,
-        }
-    }
 }
 
 impl Params {
@@ -193,22 +179,21 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// The floor that admission control leaves free.
 fn weight_floor(table: &ParamTable) -> Percent {
-    match params::parse::<Params>(table) {
+    match params::read::<Params>(DESCRIPTOR.parameters, table) {
         Ok(Params { mode: Mode::Product, weight_floor, .. }) => weight_floor,
         _ => Percent::ZERO,
     }
 }
 
 fn remote(table: &ParamTable) -> Option<Form> {
-    let Params { mode, .. } = params::parse(table).unwrap_or_default();
-    Some(match mode {
-        Mode::Product => Form::Product,
-        Mode::Paper => Form::Paper,
+    Some(match params::read(DESCRIPTOR.parameters, table) {
+        Ok(Params { mode: Mode::Paper, .. }) => Form::Paper,
+        _ => Form::Product,
     })
 }
 
 fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(params) = params::parse::<Params>(table) else { return Guarantees::BASE };
+    let Ok(params) = params::read::<Params>(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     let in_order = Guarantees { order: Order::Volume, ..Guarantees::BASE };
     match params.mode {
         // The published form exceeds its limit after a stall.
@@ -223,13 +208,7 @@ fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
 }
 
 fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
-    if params.batch > 256 {
-        return Err(ParamError(format!("batch is {}; it must be from 0 to 256 requests", params.batch)));
-    }
-    if params.weight_floor > Percent::from_hundredths(5000) {
-        return Err(ParamError(format!("weight_floor is {}; it must be from 0% to 50%", params.weight_floor)));
-    }
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(match params.mode {
         Mode::Product => Box::new(product::Product::new(facts, &params)),
         Mode::Paper => Box::new(paper::Paper::new(facts, &params)),

@@ -24,7 +24,7 @@
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Limits, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -40,8 +40,8 @@ pub(crate) mod credits;
 use credits::{Credits, Window};
 
 /// The parameters in `[device.NAME.netback]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 // rule: netback.credit
 pub struct Params {
     /// Length of a window.
@@ -54,12 +54,6 @@ pub struct Params {
     pub pending: u32,
     /// Number of groups that queues are assigned to.
     pub groups: u32,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Params { interval: Duration::from_millis(50), tick: Duration::from_millis(1), pending: 256, groups: 1 }
-    }
 }
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -115,13 +109,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(Params { interval, tick, pending, .. }) = params::parse(table) else { return Guarantees::BASE };
+    let Ok(Params { interval, tick, pending, .. }) = params::read(DESCRIPTOR.parameters, table) else {
+        return Guarantees::BASE;
+    };
     let waits = Waits::Windows { in_flight: Some(pending) };
     Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
 }
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(Box::new(Netback::new(&params)))
 }
 

@@ -32,7 +32,7 @@
 
 use core::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Limits, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
@@ -52,41 +52,38 @@ pub use queue::Wrr;
 const FRAME_MAX: u32 = 65_550;
 
 /// Length of a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Turn {
     /// One frame, in the order of start-time tags.
-    #[default]
     Tags,
     /// In proportion to the weight, in rounds, as in the paper.
     Published,
 }
 
 /// Whether weights are used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Prioritize {
     /// By weight.
-    #[default]
     On,
     /// All NICs have the same weight.
     Off,
 }
 
 /// Unit in which weights divide the link.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
     /// Bytes: deficit round robin.
-    #[default]
     Bytes,
     /// Packets of any size, as in the paper.
     Packets,
 }
 
 /// The parameters in `[device.NAME.wrr]`.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 // rule: wrr.parameters
 pub struct Params {
     pub rounds: Turn,
@@ -107,21 +104,6 @@ pub struct Params {
     /// Tick of the clock of rate credits; 0 is exact time.
     #[serde(with = "params::duration")]
     pub tick: Duration,
-}
-
-impl Default for Params {
-    fn default() -> Self {
-        Params {
-            rounds: Turn::Tags,
-            prioritize: Prioritize::On,
-            unit: Unit::Bytes,
-            delay: Duration::from_millis(10),
-            hold: false,
-            frame: 1514,
-            interval: Duration::from_millis(50),
-            tick: Duration::ZERO,
-        }
-    }
 }
 
 pub const DESCRIPTOR: Descriptor = Descriptor {
@@ -221,13 +203,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 };
 
 fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
-    let Ok(Params { interval, tick, hold, .. }) = params::parse(table) else { return Guarantees::BASE };
+    let Ok(Params { interval, tick, hold, .. }) = params::read(DESCRIPTOR.parameters, table) else {
+        return Guarantees::BASE;
+    };
     // With `hold` the turn of a NIC is kept for it.
     let waits = if hold { Waits::Other } else { Waits::Windows { in_flight: None } };
     Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
 }
 
 fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::parse(table)?;
+    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(Box::new(Wrr::new(&params)))
 }

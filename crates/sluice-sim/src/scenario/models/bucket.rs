@@ -1,47 +1,45 @@
 //! A token bucket, as a rented cloud disk.
 
 use serde::Deserialize;
-use sluice_sched::params::{ParamError, ParamTable};
+use sluice_sched::params::{ParamError, ParamTable, Parameter, read};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::{Bytes, Iops};
 
-use super::{Derived, ModelKind, parameter, parse, within};
+use super::{Derived, ModelKind, parameter, within};
 use crate::devices::bucket::TokenBucket;
+
+const PARAMETERS: &[Parameter] = &[
+    parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"3000 iops\"", "Tokens per second"),
+    parameter("burst", "1 to 1,000,000,000", "3000", "Maximum number of tokens"),
+    parameter("size", "a size", "\"1TiB\"", "Size of the device, which its VMs share"),
+];
 
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "token-bucket",
     summary: "Requests complete immediately while there are tokens, then at a constant rate: a rented cloud disk",
-    parameters: &[&[
-        parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"3000 iops\"", "Tokens per second"),
-        parameter("burst", "1 to 1,000,000,000", "3000", "Maximum number of tokens"),
-        parameter("size", "a size", "\"1TiB\"", "Size of the device, which its VMs share"),
-    ]],
+    medium: Medium::Disk,
+    parameters: &[PARAMETERS],
     derive,
     build: |table, _, _| {
         derive(table)?;
-        let bucket: Bucket = parse(table)?;
+        let bucket: Bucket = read(PARAMETERS, table)?;
         Ok(Box::new(TokenBucket::new(bucket.rate, bucket.burst)))
     },
 }];
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Bucket {
     rate: Iops,
     burst: u32,
     size: Bytes,
 }
 
-impl Default for Bucket {
-    fn default() -> Self {
-        Bucket { rate: Iops::per_second(3000), burst: 3000, size: Bytes(1 << 40) }
-    }
-}
-
 /// Maximum time to fill a bucket: a longer one exceeds the range of nanoseconds.
 const FILL_SECONDS_MAX: f64 = 1e9;
 
 fn derive(table: &ParamTable) -> Result<Derived, ParamError> {
-    let bucket: Bucket = parse(table)?;
+    let bucket: Bucket = read(PARAMETERS, table)?;
     within("rate", bucket.rate.as_f64(), 0.001, 1e9)?;
     within("burst", bucket.burst, 1, 1_000_000_000)?;
     if f64::from(bucket.burst) / bucket.rate.as_f64() > FILL_SECONDS_MAX {

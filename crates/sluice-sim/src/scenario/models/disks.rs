@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::{ByteRate, Bytes};
 
 use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
@@ -93,6 +94,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "hdd",
         summary: "A hard disk with seeks, rotation, zones, read-ahead and a command queue",
+        medium: Medium::Disk,
         parameters: &[DRIVE],
         derive: |table| Ok(Derived::of_disks(&read(table)?, 1, 0)),
         build: |table, _, _| Ok(Box::new(Hdd::new(read(table)?))),
@@ -100,6 +102,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "raid0",
         summary: "Striped hard disks (RAID-0)",
+        medium: Medium::Disk,
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
         build: |table, context, _| build_array(table, Layout::Raid0, context),
@@ -107,6 +110,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "raid5",
         summary: "Striped hard disks with rotating parity (RAID-5); a small write takes two reads and two writes",
+        medium: Medium::Disk,
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
         build: |table, context, _| build_array(table, Layout::Raid5, context),
@@ -222,7 +226,7 @@ fn seek_table(file: &Path, cylinders: u32) -> Result<SeekCurve, ParamError> {
 }
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Disks {
     disks: u32,
     stripe: Bytes,
@@ -232,22 +236,10 @@ struct Disks {
     read_ahead: Bytes,
 }
 
-impl Default for Disks {
-    fn default() -> Self {
-        Disks {
-            disks: 10,
-            stripe: Bytes::kib(64),
-            cache: Bytes(0),
-            cache_latency: Duration::from_micros(100),
-            read_ahead: Bytes(0),
-        }
-    }
-}
-
 fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), ParamError> {
     let (own, drive): (ParamTable, ParamTable) =
         table.clone().into_iter().partition(|(name, _)| ARRAY.iter().any(|known| known.name == name));
-    let own: Disks = parse(&own)?;
+    let own: Disks = params::read(ARRAY, &own)?;
     within("disks", own.disks, if layout == Layout::Raid5 { 3 } else { 1 }, 256)?;
     if !own.stripe.0.is_multiple_of(512) || !(512..=1 << 30).contains(&own.stripe.0) {
         return Err(ParamError(format!("stripe is {}; it must be a multiple of 512B, up to 1GiB", own.stripe)));

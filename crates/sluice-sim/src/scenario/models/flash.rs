@@ -3,47 +3,51 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::{ByteRate, Bytes};
 
-use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, within};
 use crate::devices::Model;
 use crate::devices::derived::check_geometry;
 use crate::devices::ssd::{Ageing, Geometry, Ssd, SsdSpec, States};
 use crate::random::stream;
 
+const PARAMETERS: &[Parameter] = &[
+    parameter("channels", "1 to 64", "8", "Channels"),
+    parameter("dies", "1 to 64", "1", "Dies per channel"),
+    parameter("planes", "1 to 64", "1", "Planes per die"),
+    parameter("blocks", "4 or more", "1024", "Blocks per plane"),
+    parameter("pages", "1 to 65535", "128", "Pages per block"),
+    parameter("page_size", "a size from 512B to 64KiB", "\"8KiB\"", "Page size"),
+    parameter("spare", "0.01 to 2", "0.07", "Spare area, as a fraction of the size that the host sees"),
+    parameter("reserve", "1 to 1024", "3", "Number of free blocks in a plane below which it collects garbage"),
+    parameter("read", "a time", "\"75us\"", "Time to read a page into the plane's register"),
+    parameter("program", "a time", "\"750us\"", "Time to program a page"),
+    parameter("erase", "a time", "\"3.8ms\"", "Time to erase a block"),
+    parameter("channel_rate", "a rate of bytes", "\"333MB/s\"", "Transfer rate of each channel"),
+    parameter("bus", "a rate of bytes", "\"550MB/s\"", "Transfer rate of the interface"),
+    parameter("overhead", "a time", "\"15us\"", "Additional time of each command"),
+    parameter("buffer", "a size", "\"0B\"", "Size of the buffer that takes writes before the flash does; 0B: none"),
+    parameter(
+        "state",
+        "\"clean\" or \"aged\"",
+        "\"clean\"",
+        "clean: nothing has been written; aged: all pages were written, then overwritten at random",
+    ),
+    parameter(
+        "aged_by",
+        "0 to 100",
+        "2.0",
+        "Amount of random writes that age the drive, as a multiple of its capacity",
+    ),
+];
+
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "ssd",
     summary: "A flash drive with a page-mapped translation layer and garbage collection",
-    parameters: &[&[
-        parameter("channels", "1 to 64", "8", "Channels"),
-        parameter("dies", "1 to 64", "1", "Dies per channel"),
-        parameter("planes", "1 to 64", "1", "Planes per die"),
-        parameter("blocks", "4 or more", "1024", "Blocks per plane"),
-        parameter("pages", "1 to 65535", "128", "Pages per block"),
-        parameter("page_size", "a size from 512B to 64KiB", "\"8KiB\"", "Page size"),
-        parameter("spare", "0.01 to 2", "0.07", "Spare area, as a fraction of the size that the host sees"),
-        parameter("reserve", "1 to 1024", "3", "Number of free blocks in a plane below which it collects garbage"),
-        parameter("read", "a time", "\"75us\"", "Time to read a page into the plane's register"),
-        parameter("program", "a time", "\"750us\"", "Time to program a page"),
-        parameter("erase", "a time", "\"3.8ms\"", "Time to erase a block"),
-        parameter("channel_rate", "a rate of bytes", "\"333MB/s\"", "Transfer rate of each channel"),
-        parameter("bus", "a rate of bytes", "\"550MB/s\"", "Transfer rate of the interface"),
-        parameter("overhead", "a time", "\"15us\"", "Additional time of each command"),
-        parameter("buffer", "a size", "\"0B\"", "Size of the buffer that takes writes before the flash does; 0B: none"),
-        parameter(
-            "state",
-            "\"clean\" or \"aged\"",
-            "\"clean\"",
-            "clean: nothing has been written; aged: all pages were written, then overwritten at random",
-        ),
-        parameter(
-            "aged_by",
-            "0 to 100",
-            "2.0",
-            "Amount of random writes that age the drive, as a multiple of its capacity",
-        ),
-    ]],
+    medium: Medium::Disk,
+    parameters: &[PARAMETERS],
     derive: |table| read(table).map(|drive| Derived::of_flash(&drive.spec(), drive.state == State::Aged)),
     build: |table, context, states| read(table)?.build(context, states),
 }];
@@ -56,7 +60,7 @@ enum State {
 }
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Drive {
     channels: u32,
     dies: u32,
@@ -81,32 +85,8 @@ struct Drive {
     aged_by: f64,
 }
 
-impl Default for Drive {
-    fn default() -> Self {
-        Drive {
-            channels: 8,
-            dies: 1,
-            planes: 1,
-            blocks: 1024,
-            pages: 128,
-            page_size: Bytes::kib(8),
-            spare: 0.07,
-            reserve: 3,
-            read: Duration::from_micros(75),
-            program: Duration::from_micros(750),
-            erase: Duration::from_micros(3800),
-            channel_rate: ByteRate::per_second(333_000_000),
-            bus: ByteRate::per_second(550_000_000),
-            overhead: Duration::from_micros(15),
-            buffer: Bytes(0),
-            state: State::Clean,
-            aged_by: 2.0,
-        }
-    }
-}
-
 fn read(table: &ParamTable) -> Result<Drive, ParamError> {
-    let drive: Drive = parse(table)?;
+    let drive: Drive = params::read(PARAMETERS, table)?;
     for (name, value) in [("channels", drive.channels), ("dies", drive.dies), ("planes", drive.planes)] {
         within(name, value, 1, 64)?;
     }

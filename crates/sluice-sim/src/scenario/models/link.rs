@@ -1,33 +1,37 @@
 //! Network links.
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::scheduler::Medium;
 
-use super::{Derived, ModelKind, parameter, parse};
+use super::{Derived, ModelKind, parameter};
 use crate::devices::link::{CompletesWhen, Link, LinkParams};
 use crate::units::BitRate;
 use crate::workloads::datagrams::frames_of;
 
+const PARAMETERS: &[Parameter] = &[
+    parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Rate of the wire"),
+    parameter("queue", "frames, 1 to 1000000", "1000", "Maximum number of frames that are queued or being sent"),
+    parameter(
+        "overhead",
+        "bytes, 0 to 1000",
+        "24",
+        "Additional bytes on the wire for each frame: preamble, checksum, gap",
+    ),
+    parameter(
+        "over",
+        "\"sent\" or \"queued\"",
+        "\"sent\"",
+        "When the sender learns that a frame has completed. sent: when it is on the wire; queued: as soon as it is \
+             in the queue, as behind a bridge",
+    ),
+];
+
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "link",
     summary: "A network link with a transmit queue; a frame that finds the queue full is dropped",
-    parameters: &[&[
-        parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Rate of the wire"),
-        parameter("queue", "frames, 1 to 1000000", "1000", "Maximum number of frames that are queued or being sent"),
-        parameter(
-            "overhead",
-            "bytes, 0 to 1000",
-            "24",
-            "Additional bytes on the wire for each frame: preamble, checksum, gap",
-        ),
-        parameter(
-            "over",
-            "\"sent\" or \"queued\"",
-            "\"sent\"",
-            "When the sender learns that a frame has completed. sent: when it is on the wire; queued: as soon as it is \
-             in the queue, as behind a bridge",
-        ),
-    ]],
+    medium: Medium::Network,
+    parameters: &[PARAMETERS],
     derive: |table| Ok(derive(&read(table)?)),
     build: |table, _, _| Ok(Box::new(Link::new(read(table)?))),
 }];
@@ -40,7 +44,7 @@ enum Over {
 }
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Wire {
     rate: BitRate,
     queue: u32,
@@ -48,15 +52,8 @@ struct Wire {
     over: Over,
 }
 
-impl Default for Wire {
-    fn default() -> Self {
-        let LinkParams { bits_per_second, overhead, queue, .. } = LinkParams::FAST_ETHERNET;
-        Wire { rate: BitRate(bits_per_second), queue, overhead, over: Over::Sent }
-    }
-}
-
 fn read(table: &ParamTable) -> Result<LinkParams, ParamError> {
-    let Wire { rate, queue, overhead, over } = parse(table)?;
+    let Wire { rate, queue, overhead, over } = params::read(PARAMETERS, table)?;
     params::within("queue", queue, 1, 1_000_000, "frames")?;
     params::within("overhead", overhead, 0, 1000, "bytes")?;
     let completes_when = match over {

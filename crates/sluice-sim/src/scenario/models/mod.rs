@@ -27,6 +27,7 @@ pub struct ModelKind {
     pub name: &'static str,
     /// Summary in one line.
     pub summary: &'static str,
+    pub medium: Medium,
     /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [&'static [Parameter]],
     derive: fn(&ParamTable) -> Result<Derived, ParamError>,
@@ -113,8 +114,8 @@ impl Known {
     #[must_use]
     pub fn medium(&self) -> Medium {
         match self {
-            Known::Model(kind) if link::KINDS.iter().any(|known| known.name == kind.name) => Medium::Network,
-            _ => Medium::Disk,
+            Known::Model(kind) => kind.medium,
+            Known::Preset(preset) => kind_of(preset).medium,
         }
     }
 

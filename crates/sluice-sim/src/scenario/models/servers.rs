@@ -3,64 +3,65 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError};
+use sluice_sched::params::{self, ParamError, Parameter, read};
+use sluice_sched::scheduler::Medium;
 use sluice_sched::{Bytes, Iops};
 
-use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, within};
 use crate::devices::Model;
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::random::stream;
 
 const SIZE: &str = "Size of the device, which its VMs share";
 
+const CONSTANT: &[Parameter] = &[
+    parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"1000 iops\"", "Requests per second"),
+    parameter(
+        "servers",
+        "1 to 65536",
+        "1",
+        "Number of requests served concurrently; each takes servers / rate, for example 4 / 1000 iops = 4 ms",
+    ),
+    parameter("size", "a size", "\"1TiB\"", SIZE),
+];
+
+const SERVERS: &[Parameter] = &[
+    parameter("servers", "1 to 65536", "1", "Number of servers"),
+    parameter("time", "a time", "\"1ms\"", "Mean time of a request"),
+    parameter(
+        "distribution",
+        "\"fixed\", \"exponential\" or \"uniform\"",
+        "\"exponential\"",
+        "Distribution of that time; uniform: from 0 to twice the mean",
+    ),
+    parameter("size", "a size", "\"1TiB\"", SIZE),
+];
+
 pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "constant",
         summary: "A constant rate, whatever the requests are",
-        parameters: &[&[
-            parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"1000 iops\"", "Requests per second"),
-            parameter(
-                "servers",
-                "1 to 65536",
-                "1",
-                "Number of requests served concurrently; each takes servers / rate, for example 4 / 1000 iops = 4 ms",
-            ),
-            parameter("size", "a size", "\"1TiB\"", SIZE),
-        ]],
-        derive: |table| parse::<Constant>(table)?.derive(),
-        build: |table, context, _| parse::<Constant>(table)?.build(context),
+        medium: Medium::Disk,
+        parameters: &[CONSTANT],
+        derive: |table| read::<Constant>(CONSTANT, table)?.derive(),
+        build: |table, context, _| read::<Constant>(CONSTANT, table)?.build(context),
     },
     ModelKind {
         name: "servers",
         summary: "Servers with one common queue, as in queueing theory",
-        parameters: &[&[
-            parameter("servers", "1 to 65536", "1", "Number of servers"),
-            parameter("time", "a time", "\"1ms\"", "Mean time of a request"),
-            parameter(
-                "distribution",
-                "\"fixed\", \"exponential\" or \"uniform\"",
-                "\"exponential\"",
-                "Distribution of that time; uniform: from 0 to twice the mean",
-            ),
-            parameter("size", "a size", "\"1TiB\"", SIZE),
-        ]],
-        derive: |table| parse::<Line>(table)?.derive(),
-        build: |table, context, _| parse::<Line>(table)?.build(context),
+        medium: Medium::Disk,
+        parameters: &[SERVERS],
+        derive: |table| read::<Line>(SERVERS, table)?.derive(),
+        build: |table, context, _| read::<Line>(SERVERS, table)?.build(context),
     },
 ];
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Constant {
     rate: Iops,
     servers: u32,
     size: Bytes,
-}
-
-impl Default for Constant {
-    fn default() -> Self {
-        Constant { rate: Iops::per_second(1000), servers: 1, size: Bytes(1 << 40) }
-    }
 }
 
 impl Constant {
@@ -92,20 +93,13 @@ enum Distribution {
 }
 
 #[derive(Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct Line {
     servers: u32,
     #[serde(with = "params::duration")]
     time: Duration,
     distribution: Distribution,
     size: Bytes,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        let time = Duration::from_millis(1);
-        Line { servers: 1, time, distribution: Distribution::Exponential, size: Bytes(1 << 40) }
-    }
 }
 
 impl Line {
