@@ -16,7 +16,7 @@ pub struct Campaign {
     several: bool,
     length: f64,
     scheduler: &'static str,
-    /// Whether to go on after a failure and print each, for statistics.
+    /// Whether to continue after a failure and print each one, for statistics.
     by_hand: bool,
 }
 
@@ -26,7 +26,7 @@ fn number(name: &str) -> Option<f64> {
 }
 
 impl Campaign {
-    /// So many plans, unless the environment says otherwise.
+    /// A campaign of `plans` plans, unless the environment states another number.
     pub fn from_environment(plans: u64, several: bool) -> Campaign {
         let by_hand = number("SLUICE_FLUID_PLANS");
         Campaign {
@@ -43,12 +43,12 @@ impl Campaign {
         let mut classes: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         let mut bad = 0u64;
         let mut requests = 0.0;
-        let mut held = Held::default();
+        let mut tightness = Tightness::default();
         for done in 0..self.plans {
             let plan = generate::plan(self.first + done, self.several, self.length);
             requests += plan.requests();
             let findings = check(&plan, &run(&plan, self.scheduler));
-            held.count(&findings);
+            tightness.count(&findings);
             let failed: Vec<&Finding> = findings.iter().filter(|finding| finding.is_bad()).collect();
             if !failed.is_empty() {
                 bad += 1;
@@ -75,7 +75,7 @@ impl Campaign {
             }
         }
         if self.by_hand {
-            let _ = writeln!(std::io::stderr(), "{held}");
+            let _ = writeln!(std::io::stderr(), "{tightness}");
         }
         let mut text = String::new();
         for (class, (count, seed)) in &classes {
@@ -85,17 +85,19 @@ impl Campaign {
     }
 }
 
-/// How tightly VMs were held to what they are due.
+/// How narrow the accepted ranges are.
 #[derive(Default)]
-struct Held {
-    /// VMs in phases: all, those that always ask, those of them held within a tenth of what they are due, and within 3 %.
+struct Tightness {
+    /// Pairs of a VM and a phase.
     all: u64,
+    /// Pairs in which the VM is always backlogged.
     always: u64,
+    /// Of these, pairs whose range is at most 10 % to each side, and at most 3 %.
     tenth: u64,
     close: u64,
 }
 
-impl Held {
+impl Tightness {
     fn count(&mut self, findings: &[Finding]) {
         for finding in findings {
             let width = finding.due.1 - finding.due.0 + 2.0 * finding.allowed;
@@ -108,10 +110,13 @@ impl Held {
     }
 }
 
-impl fmt::Display for Held {
+impl fmt::Display for Tightness {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Held { all, always, tenth, close } = self;
-        write!(f, "{all} VMs in phases, {always} always ask, {tenth} of them held within 10 %, {close} within 3 %")
+        let Tightness { all, always, tenth, close } = self;
+        write!(
+            f,
+            "{all} VMs in phases, {always} always backlogged, {tenth} of them checked within 10 %, {close} within 3 %"
+        )
     }
 }
 

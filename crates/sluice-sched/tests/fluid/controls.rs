@@ -1,4 +1,4 @@
-//! Controls: the model by hand, and runs that the check must not accept.
+//! Controls: examples of the model calculated by hand, and runs that the check must reject.
 
 use sluice_sched::policy::Reservation;
 use sluice_sched::{ByteRate, Iops, Policy, Weight};
@@ -13,8 +13,8 @@ fn claim(weight: f64, min: f64, max: f64, reserved: bool) -> Claim {
     Claim { weight, min, max, reserved, debt: 0.0 }
 }
 
-/// A VM without a limit that always asks.
-fn always_asking(weight: f64, min_rate: f64) -> FluidVm {
+/// A VM without a limit that is always backlogged.
+fn always_backlogged(weight: f64, min_rate: f64) -> FluidVm {
     FluidVm {
         weight,
         min_rate,
@@ -42,21 +42,21 @@ fn the_model_fills_by_weight_between_minimum_and_maximum() {
     assert_shares("all three rules", &division.shares, &[400.0, 250.0, 350.0]);
     assert_eq!(division.bounds, [Bound::Minimum, Bound::Share, Bound::Maximum]);
     let idle = fill(1000.0, FLOOR, &[claim(1.0, 0.0, 100.0, false), claim(1.0, 0.0, 200.0, false)]);
-    assert_shares("all have what they ask for", &idle.shares, &[100.0, 200.0]);
+    assert_shares("every VM gets its demand", &idle.shares, &[100.0, 200.0]);
     let last = fill(1000.0, FLOOR, &[claim(0.0, 100.0, all, true), claim(0.01, 0.0, all, false)]);
-    assert_shares("no weight: the reservation alone", &last.shares, &[100.0, 900.0]);
+    assert_shares("no weight: only the reservation", &last.shares, &[100.0, 900.0]);
 }
 
 #[test]
-fn the_model_keeps_the_floor() {
+fn the_model_reserves_the_floor() {
     let all = f64::INFINITY;
     let vms = [claim(1.0, 500.0, all, true), claim(1.0, 600.0, all, true), claim(1.0, 0.0, all, false)];
     let division = fill(1000.0, FLOOR, &vms);
-    assert_shares("minimums that do not fit", &division.shares, &[980.0 * 5.0 / 11.0, 980.0 * 6.0 / 11.0, 20.0]);
+    assert_shares("minimums above the capacity", &division.shares, &[980.0 * 5.0 / 11.0, 980.0 * 6.0 / 11.0, 20.0]);
     assert_eq!(division.bounds, [Bound::Squeezed, Bound::Squeezed, Bound::Floor]);
     let few = [claim(1.0, 1100.0, all, true), claim(1.0, 0.0, 5.0, false)];
-    assert_shares("no more than they ask for", &fill(1000.0, FLOOR, &few).shares, &[995.0, 5.0]);
-    // The reserved VM has most of the weight, and its share of what minimums leave.
+    assert_shares("not more than the demand", &fill(1000.0, FLOOR, &few).shares, &[995.0, 5.0]);
+    // The reserved VM has most of the weight, and gets its share of what the minimums leave.
     let heavy = [claim(99.0, 500.0, all, true), claim(0.0, 600.0, all, true), claim(1.0, 0.0, all, false)];
     let left = 1000.0 - 980.0 * 6.0 / 11.0;
     assert_shares("by weight", &fill(1000.0, FLOOR, &heavy).shares, &[left * 0.99, 1000.0 - left, left * 0.01]);
@@ -65,25 +65,25 @@ fn the_model_keeps_the_floor() {
 }
 
 #[test]
-fn the_model_makes_up_for_what_a_slow_device_kept_from_a_minimum() {
+fn the_model_catches_up_on_minimums_that_a_slow_device_missed() {
     let slots = [0.0, 100.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
     let service = |debt_max| {
         let due = run_fluid(
             &slots,
             0.0,
-            &[always_asking(0.01, 40.0), always_asking(100.0, 0.0)].map(|vm| FluidVm { debt_max, ..vm }),
+            &[always_backlogged(0.01, 40.0), always_backlogged(100.0, 0.0)].map(|vm| FluidVm { debt_max, ..vm }),
         );
         [due[0].service, due[1].service]
     };
-    assert_shares("each slot for itself", &service(None), &[80.0, 120.0]);
+    assert_shares("each slot separately", &service(None), &[80.0, 120.0]);
     assert_shares("with a memory", &service(Some(1.0)), &[120.0, 80.0]);
 }
 
 #[test]
-fn the_model_serves_what_arrives_and_keeps_a_burst() {
-    let vm = |max_rate, demand| FluidVm { max_rate, burst: 10.0, demand, ..always_asking(1.0, 0.0) };
+fn the_model_serves_arrivals_and_accumulates_a_burst() {
+    let vm = |max_rate, demand| FluidVm { max_rate, burst: 10.0, demand, ..always_backlogged(1.0, 0.0) };
     let slots = [Slot { seconds: 1.0, capacity: 100.0 }; 4];
-    // The first one asks nothing for two seconds: of 20 a second it saves up 10.
+    // The first VM is idle for two seconds. Of its 20 requests per second it may accumulate 10.
     let late = vm(20.0, Demand::Arrivals(vec![0.0, 0.0, 100.0, 0.0]));
     let due = run_fluid(&slots, FLOOR, &[late, vm(f64::INFINITY, Demand::Always)]);
     assert_shares("late", &[due[0].service, due[1].service], &[50.0, 350.0]);
@@ -100,11 +100,11 @@ fn plan(nodes: usize, policies: &[Policy]) -> Plan {
     Plan { seed: 1, cloud, vms: vec![vec![kib(8)]; policies.len()], phases: vec![phase] }
 }
 
-/// What the check says if the scheduler is told `told`, and the model `promised`.
-fn judge(nodes: usize, scheduler: &str, told: &[Policy], promised: &[Policy]) -> Vec<Finding> {
-    let mut plan_of = plan(nodes, told);
+/// Result of the check if the scheduler has the policies `actual`, and the model has `stated`.
+fn check_with(nodes: usize, scheduler: &str, actual: &[Policy], stated: &[Policy]) -> Vec<Finding> {
+    let mut plan_of = plan(nodes, actual);
     let runs = run(&plan_of, scheduler);
-    plan_of.phases = plan(nodes, promised).phases;
+    plan_of.phases = plan(nodes, stated).phases;
     check(&plan_of, &runs)
 }
 
@@ -117,33 +117,33 @@ fn verdicts(findings: &[Finding]) -> Vec<Verdict> {
 }
 
 #[test]
-fn the_check_notices_weights_that_are_swapped() {
+fn the_check_detects_swapped_weights() {
     let [light, heavy] = [Policy::weighted(100), Policy::weighted(105)];
     for nodes in [1, 2] {
-        assert_eq!(verdicts(&judge(nodes, "mclock", &[light, heavy], &[light, heavy])), [Verdict::Good; 2]);
-        let swapped = judge(nodes, "mclock", &[light, heavy], &[heavy, light]);
+        assert_eq!(verdicts(&check_with(nodes, "mclock", &[light, heavy], &[light, heavy])), [Verdict::Good; 2]);
+        let swapped = check_with(nodes, "mclock", &[light, heavy], &[heavy, light]);
         assert!(swapped.iter().any(Finding::is_bad), "{nodes} nodes: {swapped:?}");
     }
 }
 
 #[test]
-fn the_check_accepted_twice_its_due_on_several_nodes_as_left_over() {
-    // Nobody else misses more than 2 %, and all always have requests everywhere: nothing is left over.
+fn the_check_accepted_twice_the_due_service_on_several_nodes_as_unused_capacity() {
+    // No other VM misses more than 2 %, and all are always backlogged at both nodes: no capacity is unused.
     let weights = |small: u32, others: u32| [small, others, others, others, others].map(Policy::weighted);
-    let (told, promised) = (weights(110, 975), weights(40, 990));
-    let findings = judge(2, "mclock", &told, &promised);
+    let (actual, stated) = (weights(110, 975), weights(40, 990));
+    let findings = check_with(2, "mclock", &actual, &stated);
     assert_eq!(
         verdicts(&findings),
         [Verdict::High, Verdict::Good, Verdict::Good, Verdict::Good, Verdict::Good],
         "{findings:?}"
     );
-    assert_eq!(verdicts(&judge(2, "mclock", &told, &told)), [Verdict::Good; 5]);
+    assert_eq!(verdicts(&check_with(2, "mclock", &actual, &actual)), [Verdict::Good; 5]);
 }
 
-/// The first of these VMs has all of its requests at one of three nodes from some moment of the second phase on. What it misses
-/// there the one with a reservation gets, which a check knows that accepts nothing else.
+/// During the second phase all requests of the first VM come to be queued at one of three nodes. The VM with a reservation
+/// gets what the first VM misses at the others; the check accepts this and nothing else.
 #[test]
-fn the_check_knew_no_bound_for_requests_that_all_wait_at_one_of_three_nodes() {
+fn the_check_rejected_requests_that_are_all_queued_at_one_of_three_nodes() {
     let reserving =
         |hundredths, iops, bytes| Policy { reservation: Reservation { iops, bytes }, ..weighted(hundredths) };
     let before = reserving(139, None, Some(ByteRate::per_second(49_911_039)));
@@ -163,15 +163,15 @@ fn the_check_knew_no_bound_for_requests_that_all_wait_at_one_of_three_nodes() {
     assert!(!findings.iter().any(Finding::is_bad), "{findings:?}");
     let due = 4936.9 * 9.67 / 144.93;
     assert!(findings[3].got < 0.98 * due && findings[3].due.0 > 0.0, "{:?} of {due:.1}", findings[3]);
-    // Without the reservation nothing explains it.
+    // Without the reservation no rule explains it.
     let runs = run(&plan, "mclock");
     plan.phases[1].vms[1] = closed(weighted(1707), 256);
     assert!(check(&plan, &runs)[3].is_bad());
 }
 
-/// What random arrivals leave over on seven nodes comes more evenly than on the one device of the model.
+/// Capacity that random arrivals leave unused is spread more evenly over seven nodes than over the one device of the model.
 #[test]
-fn the_check_took_for_too_much_what_a_limit_lets_through_on_seven_nodes_and_nobody_misses() {
+fn the_check_rejected_unused_capacity_that_a_limited_vm_got_on_seven_nodes() {
     let cloud = Cloud { nodes: 7, ..Cloud::device(7740.6, 2, 1) };
     let small = Policy { weight: Some(Weight::from_hundredths(82)), ..Policy::default().limited(1071) };
     let arriving = Use { policy: weighted(97_162), load: Load::Poisson(7206.0) };
@@ -187,48 +187,49 @@ fn the_check_took_for_too_much_what_a_limit_lets_through_on_seven_nodes_and_nobo
 }
 
 #[test]
-fn the_check_notices_a_limit_that_does_not_hold() {
+fn the_check_detects_an_exceeded_limit() {
     let limited = |rate| Policy::default().limited(rate);
     for nodes in [1, 2] {
-        let findings = judge(nodes, "mclock", &[limited(1050), Policy::default()], &[limited(1000), Policy::default()]);
+        let findings =
+            check_with(nodes, "mclock", &[limited(1050), Policy::default()], &[limited(1000), Policy::default()]);
         assert_eq!(findings[0].verdict, Verdict::OverLimit, "{nodes} nodes: {findings:?}");
     }
 }
 
 #[test]
-fn the_check_notices_a_reservation_that_does_not_hold() {
+fn the_check_detects_a_missed_reservation() {
     let reserving = |rate| Policy { weight: Some(Weight::MIN), ..Policy::default().reserving(rate) };
     for nodes in [1, 2] {
         let findings =
-            judge(nodes, "mclock", &[reserving(1000), Policy::default()], &[reserving(1050), Policy::default()]);
+            check_with(nodes, "mclock", &[reserving(1000), Policy::default()], &[reserving(1050), Policy::default()]);
         assert_eq!(findings[0].verdict, Verdict::Low, "{nodes} nodes: {findings:?}");
     }
 }
 
 #[test]
-fn the_check_notices_service_that_nobody_gets() {
-    let [mut told, promised] = [Policy::default(); 2];
-    told.limit.iops = Some(Iops::per_second(3500));
-    let findings = judge(1, "mclock", &[told], &[promised]);
+fn the_check_detects_unused_capacity() {
+    let [mut actual, stated] = [Policy::default(); 2];
+    actual.limit.iops = Some(Iops::per_second(3500));
+    let findings = check_with(1, "mclock", &[actual], &[stated]);
     assert_eq!(findings[0].verdict, Verdict::Low, "{findings:?}");
 }
 
 #[test]
-fn the_check_refuses_a_scheduler_that_keeps_nothing() {
+fn the_check_rejects_a_scheduler_without_guarantees() {
     for nodes in [1, 2] {
         let policies = [Policy::weighted(300), Policy::weighted(100), Policy::weighted(100).reserving(2000)];
-        let findings = judge(nodes, "noop", &policies, &policies);
+        let findings = check_with(nodes, "noop", &policies, &policies);
         assert!(findings.iter().all(Finding::is_bad), "{nodes} nodes: {findings:?}");
     }
 }
 
-/// What the floor gives a VM beside its reservation is none of what the reservation missed.
+/// Service by the floor does not reduce what a VM's reservation has missed.
 #[test]
-fn the_model_makes_up_for_a_minimum_beside_what_the_floor_gave() {
-    // 15 of 30 and 5 of the floor; then 45 of them, of which two thirds fit, and 10 of the floor.
+fn the_model_catches_up_on_a_minimum_in_addition_to_the_floor() {
+    // First 15 of 30, and 5 by the floor; then 45, of which two thirds fit, and 10 by the floor.
     let slots = [50.0, 100.0].map(|capacity| Slot { seconds: 1.0, capacity });
     let vms = [(1000.0, 30.0), (1e-9, 60.0), (1e-9, 0.0)];
-    let vms = vms.map(|(weight, min)| FluidVm { debt_max: Some(0.0), ..always_asking(weight, min) });
+    let vms = vms.map(|(weight, min)| FluidVm { debt_max: Some(0.0), ..always_backlogged(weight, min) });
     let due = run_fluid(&slots, 0.1, &vms);
-    assert_shares("beside another reservation", &[due[0].service, due[1].service], &[60.0, 90.0]);
+    assert_shares("next to another reservation", &[due[0].service, due[1].service], &[60.0, 90.0]);
 }

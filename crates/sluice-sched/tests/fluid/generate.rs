@@ -10,10 +10,10 @@ use super::plan::{Ask, Cloud, Load, Phase, Placement, Plan, Service, Use};
 
 const LENGTHS: [u32; 12] = [512, 1024, 2048, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144, 524_288, 1_048_576];
 
-/// The plan of a seed; `several` nodes or one; phases `length` times as long as short ones.
+/// The plan of a seed, on one node or on `several`. `length` multiplies the length of the phases.
 ///
-/// Half of the plans have few VMs, and half of those on several nodes shallow devices: the less is at the devices and the more
-/// a VM is due, the closer it can be held to it.
+/// Half of the plans have few VMs, and half of those on several nodes have small queue depths: the fewer requests are at the
+/// devices and the more service a VM is due, the smaller is the relative tolerance.
 pub fn plan(seed: u64, several: bool, length: f64) -> Plan {
     let mut chance = Chance::new(seed);
     let nodes = if several { 2 + chance.below(9) } else { 1 };
@@ -33,8 +33,8 @@ pub fn plan(seed: u64, several: bool, length: f64) -> Plan {
 }
 
 fn cloud(chance: &mut Chance, nodes: usize) -> Cloud {
-    let deepest = if nodes > 1 && chance.happens(0.5) { 8.99 } else { 64.99 };
-    let depth = chance.log(1.0, deepest) as u32;
+    let depth_max = if nodes > 1 && chance.happens(0.5) { 8.99 } else { 64.99 };
+    let depth = chance.log(1.0, depth_max) as u32;
     let servers = match chance.below(3) {
         0 => 1,
         1 => depth,
@@ -81,20 +81,20 @@ fn first_phase(chance: &mut Chance, cloud: &Cloud, vms: &[Vec<Ask>], requests: f
     Phase { requests, vms: used.collect() }
 }
 
-/// Some of what was true in the phase before changes.
+/// Changes a part of the previous phase.
 fn next_phase(chance: &mut Chance, cloud: &Cloud, vms: &[Vec<Ask>], last: &Phase, requests: f64) -> Phase {
-    let fresh = first_phase(chance, cloud, vms, requests);
+    let new_phase = first_phase(chance, cloud, vms, requests);
     // Reservations that were admitted together change together.
     let policies = chance.happens(0.5);
     let mut used = Vec::new();
-    for (new, old) in fresh.vms.into_iter().zip(&last.vms) {
+    for (new, old) in new_phase.vms.into_iter().zip(&last.vms) {
         used.push(match (new, *old) {
             (Some(new), Some(old)) => {
                 let policy = if policies { new.policy } else { old.policy };
                 Some(Use { policy, load: if chance.happens(0.3) { new.load } else { old.load } })
             }
             (_, Some(old)) if !policies => Some(old).filter(|_| chance.happens(0.6)),
-            // One that comes brings no reservation, unless all are new.
+            // An added VM has no reservation, unless all policies change.
             (Some(new), None) if !policies => {
                 let policy = Policy { reservation: Reservation::default(), ..new.policy };
                 let policy = Policy { weight: policy.weight.or(Some(Weight::DEFAULT)), ..policy };
@@ -106,7 +106,7 @@ fn next_phase(chance: &mut Chance, cloud: &Cloud, vms: &[Vec<Ask>], last: &Phase
     Phase { requests, vms: used }
 }
 
-/// Reservations that are admitted together: parts of the device add up to what the floor leaves at most.
+/// Reservations that admission control accepts together: their parts of the device add up to at most 1 minus the floor.
 fn reservations(chance: &mut Chance, cloud: &Cloud, count: usize) -> Vec<Reservation> {
     let all = match chance.below(4) {
         0 => 0.0,
@@ -139,7 +139,7 @@ fn policy(chance: &mut Chance, cloud: &Cloud, count: usize, reservation: Reserva
     let reserved = reservation != Reservation::default();
     let weight = Some(weight).filter(|_| !(reserved && chance.happens(0.05)));
     let mut limit = Limit::default();
-    // Between a part of its fair share and more than the device can do.
+    // From a fraction of the fair share to more than the capacity of the device.
     let part = |chance: &mut Chance| chance.log(0.05 / count as f64, 2.0);
     if chance.happens(0.3) {
         let iops = Iops::from_milli((part(chance) * cloud.capacity * 1000.0) as u64);
@@ -156,13 +156,13 @@ fn policy(chance: &mut Chance, cloud: &Cloud, count: usize, reservation: Reserva
         check_burst(policy, &cloud.facts(), &capacity).is_err()
             || check_burst_of_large(policy, &cloud.facts(), &capacity).is_err()
     };
-    // A burst that is too small for the reservation is not admitted.
+    // Admission control rejects a burst that is too small for the reservation.
     if refused(&policy) { Policy { burst: None, ..policy } } else { policy }
 }
 
 fn load(chance: &mut Chance, cloud: &Cloud, count: usize, seconds: f64) -> Load {
     let share = cloud.capacity / count as f64;
-    // Several nodes need more requests to be busy.
+    // More requests are needed to keep several nodes busy.
     let most = if cloud.nodes > 1 { 512.0 } else { 256.0 };
     match chance.below(10) {
         0..=3 => Load::Closed(chance.log(1.0, most + 0.99) as u32),

@@ -1,4 +1,4 @@
-//! Plans that once showed an error of the scheduler, with their exact numbers, on one device.
+//! Plans that once revealed a defect of the scheduler, with their exact numbers, on one device.
 
 use sluice_sched::{ByteRate, Bytes, CostModel, Kind, Policy, Weight};
 
@@ -28,7 +28,7 @@ fn limited_bytes(mut policy: Policy, rate: u64) -> Policy {
     policy
 }
 
-/// What sources get in an interval.
+/// Measures the service of sources in an interval.
 pub struct Meter {
     from: Vec<(f64, u64, u64)>,
     since: u64,
@@ -89,8 +89,8 @@ fn megabytes(megabytes: u64) -> u64 {
 }
 
 #[test]
-fn a_byte_reservation_holds_on_a_device_that_does_not_care_for_size() {
-    // Servers, service time, exponential: together 2000 requests a second, 8000 in the last case.
+fn a_byte_reservation_holds_on_a_device_whose_service_time_is_independent_of_size() {
+    // Servers, service time, exponential: 2000 requests per second in total, 8000 in the last case.
     for (servers, millis, exponential) in [(8, 4, true), (8, 4, false), (32, 16, false), (32, 16, true), (32, 4, false)]
     {
         let service = Service { fixed_ns: Some(millis * 1_000_000), exponential };
@@ -106,12 +106,15 @@ fn a_byte_reservation_holds_on_a_device_that_does_not_care_for_size() {
         world.run_for(30.0);
         let (got, other) = (meter.bytes(&world, a) / 1e6, meter.pieces(&world, b));
         let case = format!("{servers} servers of {millis} ms, exponential {exponential}");
-        assert!((0.99 * 250.0..=1.01 * 300.0).contains(&got), "{case}: {got:.1} of 250 MB/s, the other {other:.1}/s");
+        assert!(
+            (0.99 * 250.0..=1.01 * 300.0).contains(&got),
+            "{case}: {got:.1} of 250 MB/s, the other gets {other:.1}/s"
+        );
     }
 }
 
 #[test]
-fn a_weight_of_999_beside_1_gets_999_parts_of_1000() {
+fn a_weight_of_999_next_to_1_gets_999_parts_of_1000() {
     let size = CostModel::default().cost(Kind::Read, 256 << 10).as_f64();
     let cloud = Cloud::device(1799.0 * size, 8, 8);
     let mut world = World::new(&cloud, "mclock", 1);
@@ -126,7 +129,7 @@ fn a_weight_of_999_beside_1_gets_999_parts_of_1000() {
 }
 
 #[test]
-fn a_burst_of_one_does_not_cost_a_reservation() {
+fn a_burst_of_one_does_not_reduce_a_reservation() {
     let cloud = Cloud::device(677.0, 1, 1);
     let mut world = World::new(&cloud, "mclock", 1);
     let burst = |policy: Policy| Policy { burst: Some(1), ..policy };
@@ -140,9 +143,10 @@ fn a_burst_of_one_does_not_cost_a_reservation() {
     assert!(got[0] >= 0.99 * 565.0, "{got:.1?} of 565 for the first");
 }
 
-/// A VM of 500 iops reserved with a limit of 1 MiB/s for 60 s, and then without, at 64 KiB, beside one of 480 iops reserved and
-/// a third one of a large weight. Returns what the second one gets in the worst second of both times.
-fn beside_a_reservation_above_its_limit() -> [f64; 2] {
+/// Three VMs: one with a reservation of 500 IOPS and requests of 64 KiB, limited to 1 MiB/s for 60 s and then unlimited; one
+/// with a reservation of 480 IOPS; one with a large weight. Returns the service of the second VM in its worst second during
+/// each of the two periods.
+fn next_to_a_reservation_above_its_limit() -> [f64; 2] {
     let cloud = Cloud::device(1000.0, 8, 8);
     let mut world = World::new(&cloud, "mclock", 1);
     world.log = Some(Vec::new());
@@ -160,18 +164,19 @@ fn beside_a_reservation_above_its_limit() -> [f64; 2] {
 
 #[test]
 fn a_reservation_above_a_limit_in_bytes_takes_nothing_from_others() {
-    let least = beside_a_reservation_above_its_limit()[0];
+    let least = next_to_a_reservation_above_its_limit()[0];
     assert!(least >= 480.0 - 16.0, "{least:.1} of 480 in the worst second");
 }
 
 #[test]
-fn what_a_limit_kept_from_a_reservation_is_not_made_up_for_at_the_cost_of_another() {
-    let least = beside_a_reservation_above_its_limit()[1];
+fn catching_up_on_what_a_limit_prevented_does_not_reduce_another_reservation() {
+    let least = next_to_a_reservation_above_its_limit()[1];
     assert!(least >= 480.0 - 16.0, "{least:.1} of 480 in the worst second");
 }
 
-/// A VM of reservation 1 KiB/s and weight 1 with 8 such requests outstanding, beside one of 500 iops and weight 1000.
-fn beside_requests_without_bytes(ask: Ask, volumes: bool) -> (f64, f64) {
+/// Rates of a VM with a reservation of 1 KiB/s, weight 1 and 8 outstanding requests `ask`, and of one with a reservation of
+/// 500 IOPS and weight 1000. With `volumes` they are volumes of one VM.
+fn next_to_requests_without_bytes(ask: Ask, volumes: bool) -> (f64, f64) {
     let cloud = Cloud::device(1000.0, 8, 1);
     let mut world = World::new(&cloud, "mclock", 1);
     let (small, large) = (reserving_bytes(weight(1.0), 1024), weight(1000.0).reserving(500));
@@ -192,7 +197,7 @@ fn beside_requests_without_bytes(ask: Ask, volumes: bool) -> (f64, f64) {
 fn requests_without_bytes_count_against_a_reservation_in_bytes() {
     for volumes in [false, true] {
         for (kind, length) in [(Kind::Discard, 1 << 20), (Kind::Flush, 0), (Kind::WriteZeroes, 1 << 20)] {
-            let (small, large) = beside_requests_without_bytes(Ask { kind, length }, volumes);
+            let (small, large) = next_to_requests_without_bytes(Ask { kind, length }, volumes);
             let what = if volumes { "volumes" } else { "VMs" };
             assert!(large >= 990.0, "{what}, {}: {small:.1}/{large:.1} of 1/999", kind.name());
         }
@@ -200,7 +205,7 @@ fn requests_without_bytes_count_against_a_reservation_in_bytes() {
 }
 
 #[test]
-fn a_reservation_of_both_kinds_is_not_saved_up_in_either() {
+fn a_reservation_in_requests_and_bytes_is_not_accumulated_in_either() {
     let cloud = Cloud::device(1000.0, 8, 1);
     let mut world = World::new(&cloud, "mclock", 1);
     let policy = reserving_bytes(weight(1.0).reserving(500), (3.1 * 1_048_576.0) as u64);
@@ -219,13 +224,13 @@ fn a_reservation_of_both_kinds_is_not_saved_up_in_either() {
     world.set_load(small, Load::Off);
     world.set_load(large, Load::Closed(64));
     world.run_for(9.0);
-    // Small requests count 8 KiB each, large ones 64 KiB: 500 requests a second is the larger minimum of both.
+    // Small requests count as 8 KiB each, large ones as 64 KiB; 500 requests per second is the larger minimum.
     let second = by_reservation(&world) - first;
     assert!((0.98 * 4500.0..=5000.0 + 20.0).contains(&second), "{second:.1} of 4500 in 9 s of large requests");
 }
 
 #[test]
-fn a_stalled_device_does_not_starve_who_has_no_reservation() {
+fn a_stalled_device_does_not_starve_a_vm_without_a_reservation() {
     for percent in [50, 90, 95] {
         let cloud = Cloud::device(1000.0, 8, 1);
         let mut world = World::new(&cloud, "mclock", 1);

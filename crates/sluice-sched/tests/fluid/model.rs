@@ -1,63 +1,63 @@
-//! The fluid model: what each VM is due if service could be divided without end.
+//! The fluid model: the service that each VM is due if service is infinitely divisible.
 //!
-//! Rates are in normalised requests per second. At any time the VMs that ask share the capacity C by water-filling:
-//! VM i gets `clamp(weight_i * level, minimum_i, maximum_i)`, and `level` is such that the sum is C, or everybody is at
-//! its maximum or has what it asks for. While a VM without a reservation asks, minimums take all of C but a part, the floor:
-//! if they add up to more, they shrink in proportion.
+//! Rates are in normalised requests per second. At any time the backlogged VMs share the capacity C by water-filling:
+//! VM i gets `clamp(weight_i * level, minimum_i, maximum_i)`. `level` is such that the sum is C, or each VM gets its maximum
+//! or its demand. While a VM without a reservation is backlogged, minimums get at most C minus the floor; if their sum is
+//! larger, they are reduced in proportion.
 //!
-//! Example: C = 1000 and VMs of weight 1, 1 and 2, the first with a minimum of 400, the third with a maximum of 350. The
-//! level is 250: 400, 250, 350.
+//! Example: C = 1000 and VMs with weights 1, 1 and 2, the first with a minimum of 400, the third with a maximum of 350. The
+//! level is 250: the VMs get 400, 250 and 350.
 //!
-//! Over time ([`Fluid`]) the model goes in short slots. A VM that asks for less than its allocation has a backlog that
-//! arrivals fill and service drains; a limit that was not used up leaves up to the burst for later.
+//! Over time ([`run`]) the model advances in short slots. A VM with a demand below its allocation has a backlog: arrivals
+//! add to it, and service reduces it. Of the unused limit, up to the burst is kept for later slots.
 
-/// What one VM may and must get in an interval, in normalised requests.
+/// Bounds of a VM's service in an interval, in normalised requests.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
-    /// 0: served by its reservation alone.
+    /// 0: served only by its reservation.
     pub weight: f64,
-    /// Minimum, while it asks.
+    /// Minimum while it is backlogged.
     pub min: f64,
-    /// Maximum: its limit, and what it asks for.
+    /// Maximum: the smaller of its limit and its demand.
     pub max: f64,
     /// Whether its policy has a reservation; those without share the floor.
     pub reserved: bool,
-    /// What it got before beyond its weight's share, and has to give back before it gets any more of that.
+    /// Earlier service above the share of its weight, which is deducted from that share.
     pub debt: f64,
 }
 
-/// Which rule decided what a VM got.
+/// The rule that determines the service of a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Bound {
     /// Its weight.
     Share,
     /// Its minimum.
     Minimum,
-    /// Its limit, or what it asked for.
+    /// Its limit or its demand.
     Maximum,
     /// The floor of VMs without a reservation.
     Floor,
-    /// Minimums do not fit beside the floor.
+    /// A minimum that is reduced, because the minimums and the floor exceed the capacity.
     Squeezed,
 }
 
-/// How an interval's capacity is divided: what each VM gets, and by which rule.
+/// Division of an interval's capacity: the service of each VM, and the rule that determines it.
 pub struct Division {
     pub shares: Vec<f64>,
     pub bounds: Vec<Bound>,
-    /// Service per weight of those that get what their weight gives.
+    /// Service per weight of the VMs that are served by weight.
     pub level: f64,
-    /// The part of the minimums that fits beside the floor.
+    /// Factor by which minimums are reduced; 1 if they fit.
     pub fits: f64,
 }
 
-/// Divides `capacity` of an interval; `floor` is a part of it.
+/// Divides the `capacity` of an interval; `floor` is a fraction of it.
 ///
-/// The scheduler serves `floor` by weight for each `1 - floor` that it serves for reservations while a VM without one waits, exact
-/// to one request. A VM whose reservation gives it more than its weight is ahead of the others in that order, so it takes nothing
-/// of the floor: with a floor of 2 % beside 98 % reserved it is served 49 requests between two turns of the weight phase, three
-/// times as many as the cap on debts remembers, and so stays behind all that wait. Example: of 1000, 980 reserved
-/// by a VM of weight 1, beside weights 1 and 3 without: 980, 5 and 15.
+/// While a VM without a reservation is backlogged, the scheduler serves `floor` by weight for each `1 - floor` that it serves
+/// for reservations, exact to one request. A VM that gets more by its reservation than by its weight has the largest share
+/// tag, so it gets nothing of the floor. With a floor of 2 % and 98 % reserved, it gets 49 requests between two requests of
+/// the weight phase, three times the debt cap. Example: of 1000, 980 are reserved by a VM of weight 1, next to weights 1 and
+/// 3 without a reservation: they get 980, 5 and 15.
 pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
     let unreserved = claims.iter().filter(|claim| !claim.reserved && claim.weight > 0.0);
     let free = (floor * capacity).min(unreserved.map(|claim| claim.max).sum());
@@ -65,8 +65,8 @@ pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
     let fits = if minimums > capacity - free { (capacity - free) / minimums } else { 1.0 };
     let least = |claim: &Claim| Claim { min: claim.min.min(claim.max) * fits, ..*claim };
     let claims: Vec<Claim> = claims.iter().map(least).collect();
-    let everybody: Vec<usize> = (0..claims.len()).collect();
-    let mut division = Division { fits, ..fill_some(capacity, &claims, &everybody, Bound::Share) };
+    let all: Vec<usize> = (0..claims.len()).collect();
+    let mut division = Division { fits, ..fill_some(capacity, &claims, &all, Bound::Share) };
     if fits < 1.0 {
         for (bound, claim) in division.bounds.iter_mut().zip(&claims) {
             *bound = match *bound {
@@ -79,7 +79,7 @@ pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
     division
 }
 
-/// Divides `capacity` among the claims named by `members`; the others get 0.
+/// Divides `capacity` among the claims with the indices `members`; the others get 0.
 fn fill_some(capacity: f64, claims: &[Claim], members: &[usize], by_weight: Bound) -> Division {
     let mut shares = vec![0.0; claims.len()];
     let mut bounds = vec![by_weight; claims.len()];
@@ -105,7 +105,7 @@ fn fill_some(capacity: f64, claims: &[Claim], members: &[usize], by_weight: Boun
     Division { shares, bounds, level, fits: 1.0 }
 }
 
-/// Returns the level at which the members' claims add up to `capacity`; infinite if all of them together are less.
+/// Returns the level at which the members' claims add up to `capacity`; infinite if their sum is smaller.
 fn level(capacity: f64, claims: &[Claim], members: &[usize]) -> f64 {
     // Between two neighbouring steps the sum is `fixed + slope * level`.
     let (mut fixed, mut slope) = (0.0, 0.0);
@@ -130,16 +130,16 @@ fn level(capacity: f64, claims: &[Claim], members: &[usize]) -> f64 {
         fixed += more;
         slope += steeper;
     }
-    // Rounding leaves a slope of about 0 where nothing grows any more.
+    // Rounding may leave a slope slightly above 0 where no claim grows any more.
     if slope > 1e-9 { (capacity - fixed) / slope } else { f64::INFINITY }
 }
 
-/// What a VM asks for in the fluid model.
+/// Demand of a VM in the fluid model.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Demand {
-    /// More than it can get, always.
+    /// Always more than it can get.
     Always,
-    /// This much in each slot, beside what is left of the slots before.
+    /// This amount in each slot, in addition to the backlog of earlier slots.
     Arrivals(Vec<f64>),
 }
 
@@ -150,42 +150,42 @@ pub struct FluidVm {
     pub min_rate: f64,
     pub max_rate: f64,
     pub reserved: bool,
-    /// What its limit lets through at once after a pause.
+    /// What its limit allows back to back after a pause.
     pub burst: f64,
-    /// What of the burst it may use at the start.
+    /// Part of the burst that is available at the start.
     pub tokens: f64,
-    /// What waits at the start, and what may wait: the rest of what arrives is lost.
+    /// Backlog at the start, and its maximum: further arrivals are dropped.
     pub backlog: f64,
     pub backlog_max: f64,
-    /// What it is owed of its minimum at the start.
+    /// Missed part of its minimum at the start.
     pub missed: f64,
-    /// What it gives back at most of what its minimum gave it beyond its weight's share; the rest is forgotten. `None`: it has
-    /// no memory, neither of that nor of what it missed.
+    /// Maximum debt for service by its minimum above the share of its weight; more is dropped. `None`: neither debts nor missed
+    /// service are counted.
     pub debt_max: Option<f64>,
     pub demand: Demand,
 }
 
-/// One short interval: its length, and the service that the device has to give in it.
+/// One short interval: its length, and the device's capacity in it.
 #[derive(Debug, Clone, Copy)]
 pub struct Slot {
     pub seconds: f64,
     pub capacity: f64,
 }
 
-/// What the model says of one VM.
+/// Result of the model for one VM.
 #[derive(Debug, Clone)]
 pub struct Due {
     pub service: f64,
     /// The same by slot.
     pub by_slot: Vec<f64>,
-    /// Of it, what each [`Bound`] decided, in the order of the enum.
+    /// The same by [`Bound`], in the order of the enum.
     pub by_bound: [f64; 5],
-    /// Left of the burst at the end.
+    /// Unused part of the burst at the end.
     pub tokens: f64,
 }
 
 impl Due {
-    /// The rule that decided most.
+    /// The rule that determines most of the service.
     pub fn main_bound(&self) -> Bound {
         let bounds = [Bound::Share, Bound::Minimum, Bound::Maximum, Bound::Floor, Bound::Squeezed];
         let most = (0..5).max_by(|a, b| self.by_bound[*a].total_cmp(&self.by_bound[*b]));
@@ -193,12 +193,12 @@ impl Due {
     }
 }
 
-/// Seconds of a minimum that are made up for at most after the device was slow.
+/// Maximum catch-up after the device was slow, in seconds of the minimum.
 pub const CATCH_UP_MAX: f64 = 1.0;
 
-/// Runs the model over the slots of a phase. Without a memory each slot is divided for itself. With one, what a VM missed of its
-/// minimum while the device was slow it gets later, beside what its weight gave it meanwhile, and if it got more than its weight's
-/// share because of its minimum it gives back up to so many requests.
+/// Runs the model over the slots of a phase. With `debt_max` of `None` each slot is divided separately. Otherwise a VM gets
+/// later what it missed of its minimum while the device was slow, and service by its minimum above the share of its weight is
+/// a debt of at most `debt_max` requests.
 pub fn run(slots: &[Slot], floor: f64, vms: &[FluidVm]) -> Vec<Due> {
     let start = |vm: &FluidVm| Due {
         service: 0.0,

@@ -1,4 +1,5 @@
-//! One phase of a run in the words of the fluid model: who asks how much, and what each VM is due at least and at most.
+//! One phase of a run as input of the fluid model: the demand of each VM, and the minimum and maximum service that it is
+//! due.
 
 use super::check::{Before, FLOOR, TOLERANCE};
 use super::model::{CATCH_UP_MAX, Demand, Due, FluidVm, Slot, run as run_fluid};
@@ -6,77 +7,78 @@ use super::plan::{Cloud, Load, Plan, Use};
 use super::run::{PhaseRun, VmRun};
 use super::shape::{Rates, Shape, Turns};
 
-/// Requests of the largest size that a share's debt is capped at: what a reservation took beyond it is forgotten.
+/// Debt cap of a share, in requests of the largest size. Service by a reservation above it is not a debt.
 const DEBT: f64 = 16.0;
 
-/// Part of its limit that a VM gets at least where its part of the burst at each node is small.
+/// Minimum fraction of its limit that a VM gets if its part of the burst at each node is small.
 ///
-/// Observed, not derived: the least seen was 245 of 261, with a burst of 30 over 8 nodes. What follows from the mechanism is much
-/// less. A limiter that is full loses the time for which its VM then waits for a turn, up to the time at the device: of 3.6
-/// requests for each of 8 nodes that lie 0.16 s away nothing follows but 3.6 / (3.6 / 261 + 0.16) = 20/s.
+/// Observed, not derived: the smallest observed rate was 245 of 261, with a burst of 30 on 8 nodes. The bound that follows
+/// from the mechanism is much smaller. A full limiter loses the time that its VM then waits for service, up to the time at the
+/// device: for a burst of 3.6 requests at each of 8 nodes and 0.16 s at the device it is 3.6 / (3.6 / 261 + 0.16) = 20/s.
 const SMALL_PART: f64 = 0.9;
 
-/// Part of its lower bound that a VM with few requests outstanding gets at least. Observed, not derived: waiting times at random
-/// are longer than the mean times that the bound sums.
+/// Minimum fraction of its lower bound that a VM with few outstanding requests gets. Observed, not derived: random waiting
+/// times are longer than the mean times that the bound adds up.
 const FEW: f64 = 0.95;
 
-/// Requests that a VM needs at each node to have one there nearly always, in mean queues; see [`PhaseCheck::can_reach`]. Observed,
-/// not derived.
+/// Number of mean queue lengths that a VM needs at each node so that its queue there is rarely empty; see
+/// [`PhaseCheck::can_reach`]. Observed, not derived.
 const SELDOM_EMPTY: f64 = 8.0;
 
-/// Part of the capacity of several nodes that a VM without a request at a node may leave to one other VM. Observed, not derived.
+/// Fraction of the capacity of several nodes that one other VM may get from a VM without a request at a node. Observed, not
+/// derived.
 const LEFT_OVER: f64 = 0.05;
 
 /// A variant of the model.
 #[derive(Debug, Clone, Copy)]
 struct Case {
-    /// What closed VMs got that do not always ask is spread evenly over the phase; those that are close to what they would get
-    /// if they did are taken to do so.
+    /// The service of closed VMs that are not always backlogged is spread evenly over the phase. Those that get nearly as much
+    /// as a VM that is always backlogged are treated as such.
     smooth: bool,
-    /// A reservation that takes more than the weight's share, while the device is slow or others ask much, gives some of it
-    /// back later: at most as much as the cap on a share's debt, and none where it is small beside the ups and downs of the
-    /// device. Else the model has no memory.
+    /// Debts and missed service are counted: a reservation that gets more than the share of its weight, while the device is
+    /// slow or the demand of others is high, gets less later, by at most the debt cap, and by nothing if the debt is small
+    /// compared with the variation of the device.
     memory: Option<Memory>,
-    /// A reservation makes up for what it missed in the phase before; needs a memory.
+    /// A reservation catches up on what it missed in the previous phase; requires a memory.
     owed: bool,
     /// See [`PhaseCheck::slots`].
     narrow: bool,
-    /// Other VMs with a limit get what they got. What their limits let through may lie anywhere between the least and the most,
-    /// and what a VM gets is not largest or smallest at an end: one that is late may let a third take more. Each of them is
-    /// held to its own due.
+    /// Other VMs with a limit get what they got in the run. Their limits may allow any amount between the minimum and the
+    /// maximum, and the service of this VM has its extremes between these: if one VM is late, a third one may get more. Each
+    /// of them is checked separately.
     known: bool,
 }
 
-/// How many of their largest pieces VMs give back at most of what reservations gave them beyond their weights' shares: one VM, and
-/// each of the others.
+/// Maximum debt of the checked VM and of each of the others, in their largest pieces.
 ///
-/// The cap on debts is [`DEBT`]. It is reached in ups and downs of the device that are shorter than a slot, and what is beyond is
-/// forgotten each time: on average a VM gives back anything from nothing to all of that.
+/// The debt cap is [`DEBT`]. Variations of the device that are shorter than a slot reach it, and drop the rest each time. So
+/// the mean debt of a VM is anything from nothing to the cap.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     own: f64,
     others: f64,
 }
 
-/// One phase under check. Vectors are by place in `members`.
+/// One phase under check. Vectors are by index in `members`.
 pub struct PhaseCheck<'a> {
     pub plan: &'a Plan,
     pub number: usize,
     pub run: &'a PhaseRun,
     pub seconds: f64,
-    /// The VMs that are there.
+    /// The VMs that are present.
     pub members: Vec<usize>,
     pub uses: Vec<Use>,
     pub runs: Vec<&'a VmRun>,
     pub shapes: Vec<Shape>,
     pub rates: Vec<Rates>,
-    /// Limits let through what they may at most.
+    /// With the maximum that limits may allow.
     vms: Vec<FluidVm>,
     slots: Vec<Slot>,
-    /// What the model says of `vms`.
+    /// Result of the model for `vms`.
     pub due: Vec<Due>,
-    /// Which VMs have too few requests outstanding to get what they are due, and what they would get otherwise.
+    /// Whether a VM has too few outstanding requests to get what it is due.
     slow: Vec<bool>,
+    /// By slot, what such a VM would be due with more outstanding requests.
     due_always: Vec<Vec<f64>>,
 }
 
@@ -109,23 +111,23 @@ impl<'a> PhaseCheck<'a> {
             due_always,
         };
         check.slots = check.slots(false, false);
-        for place in 0..check.members.len() {
-            let vm = check.members[place];
-            let left = before.tokens[vm].filter(|_| check.has_same_policy(place));
-            check.vms.push(check.fluid_vm(place, left, before.missed[vm]));
+        for member in 0..check.members.len() {
+            let vm = check.members[member];
+            let left = before.tokens[vm].filter(|_| check.has_same_policy(member));
+            check.vms.push(check.fluid_vm(member, left, before.missed[vm]));
         }
         check.find_demands();
         check
     }
 
-    /// Whether a VM was there with the same policy in the phase before.
-    fn has_same_policy(&self, place: usize) -> bool {
-        let before = self.number.checked_sub(1).and_then(|before| self.plan.phases[before].vms[self.members[place]]);
-        before.is_some_and(|before| before.policy == self.uses[place].policy)
+    /// Whether a VM was present with the same policy in the previous phase.
+    fn has_same_policy(&self, member: usize) -> bool {
+        let before = self.number.checked_sub(1).and_then(|before| self.plan.phases[before].vms[self.members[member]]);
+        before.is_some_and(|before| before.policy == self.uses[member].policy)
     }
 
-    fn fluid_vm(&self, place: usize, tokens: Option<f64>, missed: f64) -> FluidVm {
-        let (Use { policy, load }, rates) = (&self.uses[place], &self.rates[place]);
+    fn fluid_vm(&self, member: usize, tokens: Option<f64>, missed: f64) -> FluidVm {
+        let (Use { policy, load }, rates) = (&self.uses[member], &self.rates[member]);
         FluidVm {
             weight: policy.weight.map_or(0.0, |weight| weight.as_f64()),
             min_rate: rates.min,
@@ -133,25 +135,25 @@ impl<'a> PhaseCheck<'a> {
             reserved: policy.is_reserved(),
             burst: rates.burst,
             tokens: tokens.unwrap_or(rates.burst),
-            backlog: self.runs[place].backlog,
-            backlog_max: self.runs[place].backlog.max(f64::from(self.plan.cloud.window()) * self.mean_cost(place)),
+            backlog: self.runs[member].backlog,
+            backlog_max: self.runs[member].backlog.max(f64::from(self.plan.cloud.window()) * self.mean_cost(member)),
             missed: missed.min(rates.min * CATCH_UP_MAX),
             debt_max: None,
             demand: match load {
                 Load::Closed(_) => Demand::Always,
-                _ => Demand::Arrivals(self.runs[place].arrivals.clone()),
+                _ => Demand::Arrivals(self.runs[member].arrivals.clone()),
             },
         }
     }
 
-    /// What the devices can do in each slot. A node that nobody asks cannot help the others; with `narrow` neither can one that
-    /// VMs with a limit alone ask. With `uneven` service times have their ups and downs.
+    /// Capacity of the devices in each slot. A node with nothing queued cannot serve requests of others. With `narrow` the same
+    /// applies to a node at which only VMs with a limit have requests queued. With `uneven` service times vary.
     fn slots(&self, narrow: bool, uneven: bool) -> Vec<Slot> {
         let several = self.plan.cloud.nodes > 1;
         let slots = self.run.slots.iter().map(|slot| {
             let lost = match (several, narrow) {
                 (false, _) => 0.0,
-                (true, false) => slot.unasked,
+                (true, false) => slot.unqueued,
                 (true, true) => slot.limited,
             };
             let all = self.run.capacity * slot.seconds;
@@ -161,182 +163,183 @@ impl<'a> PhaseCheck<'a> {
         slots.collect()
     }
 
-    /// Finds out which VMs cannot get what they are due because they have few requests outstanding: their demand is what they
-    /// got.
+    /// Determines the VMs that cannot get what they are due, because they have few outstanding requests. Their demand is the
+    /// service that they got.
     fn find_demands(&mut self) {
         self.due_always = vec![Vec::new(); self.vms.len()];
         self.slow = vec![false; self.vms.len()];
         loop {
             self.due = run_fluid(&self.slots, FLOOR, &self.vms);
-            let slow = |place: &usize| !self.slow[*place] && self.wants_more(*place) && !self.can_reach(*place);
+            let slow = |member: &usize| !self.slow[*member] && self.demands_more(*member) && !self.can_reach(*member);
             let slow: Vec<usize> = (0..self.vms.len()).filter(slow).collect();
             if slow.is_empty() {
                 return;
             }
-            for place in slow {
-                self.slow[place] = true;
-                self.due_always[place] = self.due[place].by_slot.clone();
-                self.vms[place].demand = Demand::Arrivals(self.runs[place].got.clone());
-                (self.vms[place].backlog, self.vms[place].backlog_max) = (0.0, f64::INFINITY);
+            for member in slow {
+                self.slow[member] = true;
+                self.due_always[member] = self.due[member].by_slot.clone();
+                self.vms[member].demand = Demand::Arrivals(self.runs[member].got.clone());
+                (self.vms[member].backlog, self.vms[member].backlog_max) = (0.0, f64::INFINITY);
             }
         }
     }
 
-    /// Whether a VM asks for more than it is due.
-    fn wants_more(&self, place: usize) -> bool {
-        let bursty = matches!(self.uses[place].load, Load::Bursty { .. });
-        self.always_asks(place) || bursty || self.due[place].service < 0.98 * self.runs[place].offered()
+    /// Whether the demand of a VM exceeds what it is due.
+    fn demands_more(&self, member: usize) -> bool {
+        let bursty = matches!(self.uses[member].load, Load::Bursty { .. });
+        self.always_asks(member) || bursty || self.due[member].service < 0.98 * self.runs[member].offered()
     }
 
-    /// What a VM's reservation has missed at the end of the phase, with what it had missed before: a device with random service
-    /// times may be slower than stated for a while, and a small burst of a limit may be lost meanwhile. The scheduler makes up
-    /// for as much as the reservation gives in [`CATCH_UP_MAX`].
-    pub fn missed(&self, place: usize) -> f64 {
-        let (rate, run) = (self.rates[place].min.min(self.rates[place].max), self.runs[place]);
-        let minimum = rate * self.seconds + self.vms[place].missed;
-        let asked = if matches!(self.uses[place].load, Load::Closed(_)) { minimum } else { run.offered() };
+    /// Missed part of a VM's reservation at the end of the phase, including earlier phases. A device with random service times
+    /// may be slower than stated for some time, and a small burst of a limit may be lost in it. The scheduler catches up on at
+    /// most [`CATCH_UP_MAX`] seconds of the reservation.
+    pub fn missed(&self, member: usize) -> f64 {
+        let (rate, run) = (self.rates[member].min.min(self.rates[member].max), self.runs[member]);
+        let minimum = rate * self.seconds + self.vms[member].missed;
+        let asked = if matches!(self.uses[member].load, Load::Closed(_)) { minimum } else { run.offered() };
         (minimum.min(asked) - run.sums.got).clamp(0.0, rate * CATCH_UP_MAX)
     }
 
     /// The mean cost of a VM's requests, in normalised requests.
-    fn mean_cost(&self, place: usize) -> f64 {
-        let mix = &self.plan.vms[self.members[place]];
+    fn mean_cost(&self, member: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[member]];
         mix.iter().map(|ask| self.plan.cloud.cost(*ask)).sum::<f64>() / mix.len() as f64
     }
 
-    pub fn always_asks(&self, place: usize) -> bool {
-        self.vms[place].demand == Demand::Always
+    pub fn always_asks(&self, member: usize) -> bool {
+        self.vms[member].demand == Demand::Always
     }
 
-    /// Whether a VM with a certain number of requests outstanding can get what it is due.
+    /// Whether a VM with its number of outstanding requests can get what it is due.
     ///
-    /// By Little's law it needs as many requests as its rate times the time that one is away at the device, behind others'
-    /// pieces, and half as many again for the ups and downs.
+    /// By Little's law it needs its rate times the time that a piece spends at the device, after pieces of other VMs. Half of
+    /// that is added for variation.
     ///
-    /// On several nodes it needs more, since it has many requests at one and none at another by chance, and there others have
-    /// its turn. What it misses so it can get elsewhere only from VMs that have requests everywhere and get them by their
-    /// weight: a VM gives nothing back of what its reservation says, and takes no more if it is at its limit. If those get a
-    /// rate of A, a VM of rate x that goes first has a queue of x / A at each node, as in a queue with a load of x / (x + A).
-    /// The queue is as long on average as that of Poisson arrivals with exponential service; where X come or go at once it is
-    /// (1 + X) / 2 times as long (M^X/M/1). The pieces of a request do, and where constant servers work in step so do all that the
-    /// VM has at them. Example: 26 servers in step, half of them the VM's: 13 at once, and a queue 7 times as long. How many such
-    /// queues it takes to be seldom empty is [`SELDOM_EMPTY`].
-    fn can_reach(&self, place: usize) -> bool {
+    /// On several nodes it needs more: by chance it has many requests at one node and none at another, where other VMs are
+    /// served instead. It can get the missed service at other nodes only from VMs that have requests at all nodes and are
+    /// served by weight: a VM's reservation is not reduced, and a VM at its limit gets no more. If these VMs get a rate of A, a
+    /// VM of rate x that is served first has a queue of x / A at each node, as in a queue with a load of x / (x + A). The mean
+    /// length is that for Poisson arrivals and exponential service; with X simultaneous arrivals or completions it is
+    /// (1 + X) / 2 times as long (M^X/M/1). The pieces of a request are simultaneous; so are all pieces of the VM at constant
+    /// servers that run in step. Example: 26 servers in step, half of which serve the VM: 13 simultaneous pieces, and a queue
+    /// 7 times as long. [`SELDOM_EMPTY`] such queues are rarely empty.
+    fn can_reach(&self, member: usize) -> bool {
         let Cloud { nodes, depth, .. } = self.plan.cloud;
-        let most = self.pieces_of_request(place);
-        let (pieces, away) = (self.pieces(place), self.away(place));
+        let most = self.pieces_of_request(member);
+        let (pieces, away) = (self.pieces(member), self.at_devices(member));
         if nodes == 1 {
-            let enough = f64::from(self.outstanding(place)) >= f64::from(depth) + most + 1.0;
-            // What it is due changes with what others ask: its requests bound its rate at any time, not the mean.
-            let reach = ((pieces - most) / 1.5 - 1.0) / (self.shapes[place].pieces * self.device_seconds(place));
-            let due = self.due[place].by_slot.iter().zip(&self.slots);
+            let enough = f64::from(self.outstanding(member)) >= f64::from(depth) + most + 1.0;
+            // What it is due depends on the demand of others, and its requests bound its rate at any time, not only the mean.
+            let reach = ((pieces - most) / 1.5 - 1.0) / (self.shapes[member].pieces * self.device_seconds(member));
+            let due = self.due[member].by_slot.iter().zip(&self.slots);
             let missed: f64 = due.map(|(due, slot)| (due - reach.max(0.0) * slot.seconds).max(0.0)).sum();
-            return enough || missed <= 0.5 * TOLERANCE[0] * self.due[place].service;
+            return enough || missed <= 0.5 * TOLERANCE[0] * self.due[member].service;
         }
-        let others = (0..self.vms.len()).filter(|other| *other != place && self.is_everywhere(*other));
-        let gives =
+        let others = (0..self.vms.len()).filter(|other| *other != member && self.is_everywhere(*other));
+        let available =
             |other: usize| if self.rates[other].is_limited() { 0.0 } else { self.rate(other) - self.rates[other].min };
-        let spare: f64 = others.map(|other| gives(other).max(0.0)).sum();
-        let clump = (1.0 + self.most_pieces().max(self.in_step(place))) / 2.0;
-        let queue = clump * (1.0 + self.rate(place) / spare.max(1e-9));
+        let spare: f64 = others.map(|other| available(other).max(0.0)).sum();
+        let clump = (1.0 + self.most_pieces().max(self.in_step(member))) / 2.0;
+        let queue = clump * (1.0 + self.rate(member) / spare.max(1e-9));
         pieces >= 2.0 * away + SELDOM_EMPTY * nodes as f64 * queue + most
     }
 
-    /// Pieces of a VM that a node completes at the same instant: constant servers that begin together end together.
-    fn in_step(&self, place: usize) -> f64 {
+    /// Pieces of a VM that a node completes at the same instant: constant servers that start together complete together.
+    fn in_step(&self, member: usize) -> f64 {
         let Cloud { servers, service, .. } = self.plan.cloud;
-        let part = self.rate(place) * self.shapes[place].pieces * self.shapes[place].piece / self.run.capacity;
+        let part = self.rate(member) * self.shapes[member].pieces * self.shapes[member].piece / self.run.capacity;
         if service.exponential { 1.0 } else { f64::from(servers) * part.min(1.0) }
     }
 
-    /// What a VM with few requests outstanding gets at least on one device, in normalised requests: in each slot it waits for as
-    /// long as its due rate there says, for one piece of each other VM, and for its request at the device, with all that it
-    /// has outstanding.
-    pub fn least_of_few(&self, place: usize) -> Option<f64> {
-        if !self.slow[place] || self.plan.cloud.nodes > 1 || !matches!(self.uses[place].load, Load::Closed(_)) {
+    /// Minimum service of a VM with few outstanding requests on one device, in normalised requests. In each slot a request
+    /// waits for the interval of the VM's due rate, for one piece of each other VM, and for its own service at the device.
+    pub fn least_of_few(&self, member: usize) -> Option<f64> {
+        if !self.slow[member] || self.plan.cloud.nodes > 1 || !matches!(self.uses[member].load, Load::Closed(_)) {
             return None;
         }
         let others: f64 = self.shapes.iter().map(|shape| shape.piece).sum();
-        let away = self.device_seconds(place) + others / self.run.capacity;
-        let at_device = away * self.shapes[place].pieces / self.pieces(place).min(self.pieces_at_random(place));
-        let due = self.due_always[place].iter().zip(self.due_if_late(place)).map(|(always, late)| always.min(late));
+        let away = self.device_seconds(member) + others / self.run.capacity;
+        let at_device = away * self.shapes[member].pieces / self.pieces(member).min(self.pieces_at_random(member));
+        let due = self.due_always[member].iter().zip(self.due_if_late(member)).map(|(always, late)| always.min(late));
         let least = due.zip(&self.slots).map(|(due, slot)| slot.seconds / (slot.seconds / due + at_device));
         Some(FEW * least.sum::<f64>())
     }
 
-    /// Whether other VMs have too few requests outstanding. What they leave over follows the ups and downs of what they got.
-    pub fn others_are_slow(&self, place: usize) -> bool {
-        (0..self.slow.len()).any(|other| other != place && self.slow[other])
+    /// Whether other VMs have too few outstanding requests. The capacity that they leave unused varies with their service.
+    pub fn others_are_slow(&self, member: usize) -> bool {
+        (0..self.slow.len()).any(|other| other != member && self.slow[other])
     }
 
-    /// What a VM would be due if it asked always, and its limit let through only what it must.
-    fn due_if_late(&self, place: usize) -> Vec<f64> {
+    /// What a VM would be due by slot if it were always backlogged and its limit allowed only its minimum.
+    fn due_if_late(&self, member: usize) -> Vec<f64> {
         let mut vms = self.vms.clone();
-        vms[place].demand = Demand::Always;
-        if self.rates[place].is_limited() {
-            (vms[place].tokens, vms[place].burst, vms[place].max_rate) = (0.0, 0.0, self.max_late(place));
+        vms[member].demand = Demand::Always;
+        if self.rates[member].is_limited() {
+            (vms[member].tokens, vms[member].burst, vms[member].max_rate) = (0.0, 0.0, self.max_late(member));
         }
-        run_fluid(&self.slots, FLOOR, &vms).swap_remove(place).by_slot
+        run_fluid(&self.slots, FLOOR, &vms).swap_remove(member).by_slot
     }
 
-    /// Whether a VM has requests at all nodes nearly always, even if not often enough to get what it is due.
-    fn is_everywhere(&self, place: usize) -> bool {
-        let closed = matches!(self.uses[place].load, Load::Closed(_));
-        let much = closed || self.due[place].service < 0.9 * self.runs[place].offered();
-        much && self.pieces(place) >= self.away(place) + 10.0 * self.plan.cloud.nodes as f64
+    /// Whether a VM has requests at all nodes nearly always, even if too rarely to get what it is due.
+    fn is_everywhere(&self, member: usize) -> bool {
+        let closed = matches!(self.uses[member].load, Load::Closed(_));
+        let is_busy = closed || self.due[member].service < 0.9 * self.runs[member].offered();
+        is_busy && self.pieces(member) >= self.at_devices(member) + 10.0 * self.plan.cloud.nodes as f64
     }
 
-    /// What a VM is due while it asks, in normalised requests per second.
-    fn rate(&self, place: usize) -> f64 {
-        let part = match self.uses[place].load {
+    /// What a VM is due while its load is on, in normalised requests per second.
+    fn rate(&self, member: usize) -> f64 {
+        let part = match self.uses[member].load {
             Load::Bursty { on, off, .. } => on / (on + off),
             _ => 1.0,
         };
-        self.due[place].service / self.seconds / part
+        self.due[member].service / self.seconds / part
     }
 
-    /// What a VM that asks for more than it gets provably left unused on several nodes, in normalised requests: of what it is due
-    /// while it always asks, what it did not get, but no more than belongs to the time for which it had nothing queued at a node.
-    pub fn unused(&self, place: usize) -> f64 {
-        if self.plan.cloud.nodes == 1 || !(self.slow[place] || self.always_asks(place)) {
+    /// Service that a VM with a demand above its service provably left unused on several nodes, in normalised requests: what it
+    /// is due while it is always backlogged minus what it got, but at most the part for the time without a queued request at
+    /// a node.
+    pub fn unused(&self, member: usize) -> f64 {
+        if self.plan.cloud.nodes == 1 || !(self.slow[member] || self.always_asks(member)) {
             return 0.0;
         }
-        let due = if self.slow[place] { self.due_always[place].iter().sum() } else { self.due[place].service };
-        let VmRun { absent, sums, .. } = self.runs[place];
+        let due = if self.slow[member] { self.due_always[member].iter().sum() } else { self.due[member].service };
+        let VmRun { absent, sums, .. } = self.runs[member];
         (due - sums.got).clamp(0.0, absent * due)
     }
 
-    /// What a VM gets at least if its requests wait at one of several nodes for a time, where `least` is what it gets otherwise, in
-    /// normalised requests.
+    /// Minimum service of a VM whose requests are queued at only one of several nodes for some time, in normalised requests.
+    /// `least` is the minimum otherwise.
     ///
-    /// Others have its turns where it has nothing queued, by their weight, which counts for no reservation. So they also get their
-    /// reservations in full where it waits, but no node gives a reservation r more than r. Requests are placed round-robin, so each
-    /// of the n nodes serves as much of a VM as any other: the VM gets at least what it would be due if reservations of others were
-    /// n r over all nodes. That lasts no longer than it has nothing queued at some node, which is at most the sum over the nodes,
-    /// and what it costs the VMs with a reservation have got beyond their due.
+    /// At the nodes where it has nothing queued, other VMs are served instead by weight, which counts for no reservation. So
+    /// they get their full reservations at the node where it is queued too, but a node gives a reservation r at most r.
+    /// Requests are placed round-robin, so each of the n nodes serves the same amount of a VM. The VM gets at least what it is
+    /// due if the reservations of others are n r over all nodes. This lasts at most as long as it has nothing queued at some
+    /// node, which is at most the sum over the nodes. The VMs with a reservation get what the VM loses.
     ///
-    /// Example: 1000/s on two nodes, 300 reserved, equal weights that are small beside the reservation's: 1000 - 2 x 300 = 400 of 700.
-    pub fn least_at_one_node(&self, place: usize, least: f64) -> f64 {
+    /// Example: 1000/s on two nodes, 300 reserved, equal weights that are small compared with that of the reservation: the VM
+    /// gets 1000 - 2 x 300 = 400 instead of 700.
+    pub fn least_at_one_node(&self, member: usize, least: f64) -> f64 {
         let nodes = self.plan.cloud.nodes as f64;
-        let part = (nodes * self.runs[place].absent).min(1.0);
-        let others = || (0..self.vms.len()).filter(|other| *other != place);
+        let part = (nodes * self.runs[member].absent).min(1.0);
+        let others = || (0..self.vms.len()).filter(|other| *other != member);
         let mut vms = self.vms.clone();
         others().for_each(|other| vms[other].min_rate *= nodes);
-        let there = run_fluid(&self.slots, FLOOR, &vms)[place].service;
+        let there = run_fluid(&self.slots, FLOOR, &vms)[member].service;
         let beyond = |other: usize| (self.runs[other].sums.got - self.due[other].service).max(0.0);
         let taken: f64 = others().filter(|other| self.rates[*other].min > 0.0).map(beyond).sum();
         least - (part * (least - there)).clamp(0.0, taken)
     }
 
-    /// What all VMs together get on several nodes beyond what the model gives them, in normalised requests: whoever gets it, it is
-    /// missed by nobody, and limits have their own check.
+    /// Service of all VMs on several nodes above that of the model, in normalised requests. No VM misses it, whichever VM gets
+    /// it; limits are checked separately.
     ///
-    /// The model sees the nodes as one device, and there what a VM leaves over comes less evenly: at a load of 93 % it leaves nothing
-    /// for a while and then everything, of which a VM with a limit can use little. Of n nodes one is free while it has requests at
-    /// another.
+    /// The model treats the nodes as one device, whose unused capacity is less evenly distributed: at a load of 93 % a VM
+    /// leaves nothing for some time and then everything, and a VM with a limit can use little of that. Of n nodes, one may be
+    /// free while the VM has requests at another.
     ///
-    /// Example: 7741/s on seven nodes, Poisson arrivals of 7206/s beside a VM with a limit of 1071/s: it gets 506, and would get 415
-    /// on one device.
+    /// Example: 7741/s on seven nodes, Poisson arrivals of 7206/s next to a VM with a limit of 1071/s. The VM gets 506/s, and
+    /// would get 415/s on one device.
     pub fn beyond_the_model(&self) -> f64 {
         if self.plan.cloud.nodes == 1 {
             return 0.0;
@@ -345,64 +348,64 @@ impl<'a> PhaseCheck<'a> {
         (got - self.due.iter().map(|due| due.service).sum::<f64>()).max(0.0)
     }
 
-    /// Requests that a VM has outstanding at most.
-    fn outstanding(&self, place: usize) -> u32 {
-        match self.uses[place].load {
+    /// Maximum number of outstanding requests of a VM.
+    fn outstanding(&self, member: usize) -> u32 {
+        match self.uses[member].load {
             Load::Closed(outstanding) => outstanding,
             _ => self.plan.cloud.window(),
         }
     }
 
-    /// Pieces that a VM has outstanding at most. A request comes back when its last piece does: half of its pieces are away
-    /// until then.
-    fn pieces(&self, place: usize) -> f64 {
-        let mix = &self.plan.vms[self.members[place]];
+    /// Maximum number of outstanding pieces of a VM. A request completes with its last piece; on average half of its pieces are
+    /// outstanding until then.
+    fn pieces(&self, member: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[member]];
         let mean = mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64).sum::<f64>() / mix.len() as f64;
-        f64::from(self.outstanding(place)) * (1.0 + mean) / 2.0
+        f64::from(self.outstanding(member)) * (1.0 + mean) / 2.0
     }
 
-    /// Pieces that a VM has outstanding on average where those of one request are served at the same time and take random
-    /// times: the last of k exponential ones takes 1 + 1/2 + ... + 1/k times the mean.
-    fn pieces_at_random(&self, place: usize) -> f64 {
+    /// Mean number of outstanding pieces of a VM if those of a request are served concurrently with random times: the last of k
+    /// exponential ones takes 1 + 1/2 + ... + 1/k times the mean. Example: 3 pieces take 1.83 times the mean.
+    fn pieces_at_random(&self, member: usize) -> f64 {
         let Cloud { servers, service, .. } = self.plan.cloud;
         if !service.exponential {
             return f64::INFINITY;
         }
-        let mix = &self.plan.vms[self.members[place]];
+        let mix = &self.plan.vms[self.members[member]];
         let counts = || mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count());
         let last = |pieces: usize| (1..=pieces.min(servers as usize)).map(|k| 1.0 / k as f64).sum::<f64>();
         let longest: f64 = counts().map(last).sum();
-        f64::from(self.outstanding(place)) * counts().sum::<usize>() as f64 / longest
+        f64::from(self.outstanding(member)) * counts().sum::<usize>() as f64 / longest
     }
 
-    /// Pieces of a VM at the devices, if it gets what it is due.
-    fn away(&self, place: usize) -> f64 {
-        self.rate(place) * self.shapes[place].pieces * self.device_seconds(place)
+    /// Mean number of pieces of a VM at the devices if it gets what it is due.
+    fn at_devices(&self, member: usize) -> f64 {
+        self.rate(member) * self.shapes[member].pieces * self.device_seconds(member)
     }
 
-    /// How long a piece of a VM is at the device, if it is always full, with the rest of a piece that it has to wait for first.
-    pub fn device_seconds(&self, place: usize) -> f64 {
+    /// Time of a piece of a VM at a device that is always full, including the rest of the piece in service.
+    pub fn device_seconds(&self, member: usize) -> f64 {
         let Cloud { nodes, depth, servers, .. } = self.plan.cloud;
-        let all: f64 = (0..self.due.len()).map(|place| self.due[place].service).sum();
+        let all: f64 = (0..self.due.len()).map(|member| self.due[member].service).sum();
         let all_pieces: f64 =
-            (0..self.due.len()).map(|place| self.due[place].service * self.shapes[place].pieces).sum();
+            (0..self.due.len()).map(|member| self.due[member].service * self.shapes[member].pieces).sum();
         let waits = f64::from(depth - servers) * all / all_pieces.max(1e-9) + self.largest_piece();
-        (waits + f64::from(servers) * self.shapes[place].piece) * nodes as f64 / self.run.capacity
+        (waits + f64::from(servers) * self.shapes[member].piece) * nodes as f64 / self.run.capacity
     }
 
-    /// What a VM is due at least and at most, in normalised requests.
+    /// Minimum and maximum service that a VM is due, in normalised requests.
     ///
-    /// How much of its burst a VM may use at the start depends on what was before, and what a limit lets through depends on
-    /// when the device has places. At least: this VM gets little of its limit, and the others all of theirs. At most: the
-    /// other way round.
-    pub fn range(&self, place: usize) -> (f64, f64) {
-        let mut range = (self.due[place].service, self.due[place].service);
+    /// The available part of the burst at the start depends on the previous phase, and what a limit allows depends on when the
+    /// device has free slots. For the minimum this VM gets as little as its limit may allow, and the others get all of theirs;
+    /// for the maximum it is the other way round.
+    pub fn range(&self, member: usize) -> (f64, f64) {
+        let mut range = (self.due[member].service, self.due[member].service);
         let slow = self.slow.contains(&true);
         let owing = self.vms.iter().any(|vm| vm.missed > 0.0);
         let sizes = [(0.0, 0.0), (0.0, DEBT), (DEBT, 0.0), (DEBT, DEBT)];
         let some = |owed| sizes.map(|(own, others)| (Some(Memory { own, others }), owed));
         let memories = || [(None, false)].into_iter().chain(some(false)).chain(some(true));
-        let limited = (0..self.vms.len()).any(|other| other != place && self.rates[other].is_limited());
+        let limited = (0..self.vms.len()).any(|other| other != member && self.rates[other].is_limited());
         let all = [false, true].into_iter().flat_map(|smooth| [false, true].map(|known| (smooth, known)));
         let possible = all.filter(|(smooth, known)| (slow || !smooth) && (limited || !known));
         for ((smooth, known), (memory, owed)) in possible.flat_map(|one| memories().map(move |memory| (one, memory))) {
@@ -411,58 +414,58 @@ impl<'a> PhaseCheck<'a> {
             }
             let [narrow, wide] = [true, false].map(|narrow| Case { smooth, memory, owed, narrow, known });
             let mut add = |case: Case, late: &dyn Fn(usize) -> bool| {
-                let due = self.due_if(place, case, late)[place].service;
+                let due = self.due_if(member, case, late)[member].service;
                 range = (range.0.min(due), range.1.max(due));
             };
-            add(narrow, &|other| other == place);
-            add(wide, &|other| other != place);
+            add(narrow, &|other| other == member);
+            add(wide, &|other| other != member);
         }
-        // Whether a full window has room for a request depends on the moment.
-        let VmRun { dropped, .. } = self.runs[place];
-        let bursty = matches!(self.uses[place].load, Load::Bursty { .. });
-        let lost = if bursty { dropped.min(0.1 * self.runs[place].offered()) } else { 0.0 };
+        // Whether a full window accepts a request depends on the instant.
+        let VmRun { dropped, .. } = self.runs[member];
+        let bursty = matches!(self.uses[member].load, Load::Bursty { .. });
+        let lost = if bursty { dropped.min(0.1 * self.runs[member].offered()) } else { 0.0 };
         (range.0 - lost, range.1)
     }
 
-    /// The model's result if the limits of some VMs let through only what they must; `own` is the VM that is looked at.
+    /// Result of the model if the limits of some VMs allow only their minimum; `own` is the checked VM.
     fn due_if(&self, own: usize, case: Case, is_late: impl Fn(usize) -> bool) -> Vec<Due> {
         let mut vms = self.vms.clone();
-        for (place, vm) in vms.iter_mut().enumerate() {
-            if is_late(place) && self.rates[place].is_limited() {
-                (vm.tokens, vm.burst, vm.max_rate) = (0.0, 0.0, self.max_late(place));
-            } else if self.rates[place].is_limited() {
-                // What was let through may still wait at the device.
+        for (member, vm) in vms.iter_mut().enumerate() {
+            if is_late(member) && self.rates[member].is_limited() {
+                (vm.tokens, vm.burst, vm.max_rate) = (0.0, 0.0, self.max_late(member));
+            } else if self.rates[member].is_limited() {
+                // Requests that the limit has allowed may still be queued at the device.
                 vm.burst += f64::from(self.plan.cloud.depth) * self.largest_piece();
                 vm.tokens = vm.burst;
             }
-            if !is_late(place) {
-                vm.min_rate = self.rates[place].min_of_each;
+            if !is_late(member) {
+                vm.min_rate = self.rates[member].min_of_each;
             }
-            let requests = case.memory.map(|memory| if place == own { memory.own } else { memory.others });
-            vm.debt_max = requests.map(|requests| requests * self.shapes[place].piece);
+            let requests = case.memory.map(|memory| if member == own { memory.own } else { memory.others });
+            vm.debt_max = requests.map(|requests| requests * self.shapes[member].piece);
             if !case.owed {
                 vm.missed = 0.0;
             }
-            if vm.demand != Demand::Always && !self.slow[place] {
-                let (less, more) = self.room(place);
-                vm.backlog_max = if is_late(place) { (vm.backlog_max - less).max(0.0) } else { vm.backlog_max + more };
+            if vm.demand != Demand::Always && !self.slow[member] {
+                let (less, more) = self.room(member);
+                vm.backlog_max = if is_late(member) { (vm.backlog_max - less).max(0.0) } else { vm.backlog_max + more };
             }
-            if !is_late(place) && self.is_silent_at_times(place) {
+            if !is_late(member) && self.is_silent_at_times(member) {
                 let nodes = self.plan.cloud.nodes as f64;
                 (vm.weight, vm.min_rate, vm.max_rate) = (vm.weight * nodes, vm.min_rate * nodes, vm.max_rate * nodes);
             }
-            if case.known && place != own && self.rates[place].is_limited() {
-                vm.demand = Demand::Arrivals(self.runs[place].got.clone());
+            if case.known && member != own && self.rates[member].is_limited() {
+                vm.demand = Demand::Arrivals(self.runs[member].got.clone());
                 (vm.backlog, vm.backlog_max) = (0.0, f64::INFINITY);
                 (vm.tokens, vm.burst) = (f64::INFINITY, f64::INFINITY);
                 continue;
             }
-            let got = self.runs[place].sums.got;
-            if case.smooth && self.slow[place] {
+            let got = self.runs[member].sums.got;
+            if case.smooth && self.slow[member] {
                 let evenly = |slot: &Slot| got * slot.seconds / self.seconds;
-                let always: f64 = self.due_always[place].iter().sum();
-                // What it leaves over on several nodes may go to one other VM, and nothing of it to the rest.
-                let left_over = self.unused(place).min(LEFT_OVER * self.run.capacity * self.seconds);
+                let always: f64 = self.due_always[member].iter().sum();
+                // On several nodes one other VM may get all the capacity that it leaves unused.
+                let left_over = self.unused(member).min(LEFT_OVER * self.run.capacity * self.seconds);
                 let near = got > 0.95 * always || left_over > 0.0 && got + left_over >= always - 1e-6;
                 let spread = || Demand::Arrivals(self.slots.iter().map(evenly).collect());
                 vm.demand = if near { Demand::Always } else { spread() };
@@ -472,41 +475,41 @@ impl<'a> PhaseCheck<'a> {
         run_fluid(&self.slots(case.narrow, uneven), FLOOR, &vms)
     }
 
-    /// Whether a VM with requests at several nodes sends none for a while, or few, although many wait. Until it does again no
-    /// node knows what the others did for it, and each gives it all that its policy says.
-    fn is_silent_at_times(&self, place: usize) -> bool {
-        let outstanding = f64::from(self.outstanding(place));
-        let known = match self.uses[place].load {
+    /// Whether a VM sends no or few requests for some time although it has many queued at several nodes. Until it sends again,
+    /// no node knows of the service at the others, and each serves it as if it were the only node.
+    fn is_silent_at_times(&self, member: usize) -> bool {
+        let outstanding = f64::from(self.outstanding(member));
+        let known = match self.uses[member].load {
             Load::Bursty { .. } | Load::Off => 0.0,
             Load::Closed(_) => outstanding,
             Load::Poisson(_) | Load::Periodic(_) => outstanding / 10.0,
         };
-        self.plan.cloud.nodes > 1 && (known == 0.0 || self.runs[place].backlog > known * self.mean_cost(place))
+        self.plan.cloud.nodes > 1 && (known == 0.0 || self.runs[member].backlog > known * self.mean_cost(member))
     }
 
-    /// By how much less and more of a VM's load may wait than its window holds on average, in normalised requests. What is at
-    /// the device counts in the window and waits no more, and neither does what is done of a request of several pieces. Sizes
-    /// come at random: three standard deviations of their sum.
-    fn room(&self, place: usize) -> (f64, f64) {
+    /// By how much the backlog of a VM may be smaller and larger than its mean window, in normalised requests. Requests at the
+    /// device, and completed pieces of a request, count in the window but are not backlog. Sizes are random: three standard
+    /// deviations of their sum.
+    fn room(&self, member: usize) -> (f64, f64) {
         let Cloud { depth, .. } = self.plan.cloud;
-        let mix = &self.plan.vms[self.members[place]];
-        let (mean, costs) = (self.mean_cost(place), mix.iter().map(|ask| self.plan.cloud.cost(*ask)));
+        let mix = &self.plan.vms[self.members[member]];
+        let (mean, costs) = (self.mean_cost(member), mix.iter().map(|ask| self.plan.cloud.cost(*ask)));
         let variance = costs.clone().map(|cost| (cost - mean).powi(2)).sum::<f64>() / mix.len() as f64;
         let by_chance = 3.0 * (f64::from(self.plan.cloud.window()) * variance).sqrt();
         let request = costs.fold(0.0, f64::max);
-        (f64::from(depth) * self.shapes[place].piece + request + by_chance, by_chance)
+        (f64::from(depth) * self.shapes[member].piece + request + by_chance, by_chance)
     }
 
-    /// What a VM that is silent at times may get without any node's knowing of the others, in normalised requests.
-    pub fn unreported(&self, place: usize) -> f64 {
-        if !self.is_silent_at_times(place) {
+    /// Service that a VM that is silent at times may get before the nodes learn of each other, in normalised requests.
+    pub fn unreported(&self, member: usize) -> f64 {
+        if !self.is_silent_at_times(member) {
             return 0.0;
         }
-        let cycles = match self.uses[place].load {
+        let cycles = match self.uses[member].load {
             Load::Bursty { on, off, .. } => (self.seconds / (on + off)).ceil(),
             _ => 0.0,
         };
-        self.runs[place].backlog + cycles * f64::from(self.plan.cloud.window()) * self.mean_cost(place)
+        self.runs[member].backlog + cycles * f64::from(self.plan.cloud.window()) * self.mean_cost(member)
     }
 
     /// The largest piece of all VMs, in normalised requests.
@@ -514,15 +517,15 @@ impl<'a> PhaseCheck<'a> {
         self.shapes.iter().map(|shape| shape.piece).fold(1.0, f64::max)
     }
 
-    /// Pieces of a VM's request with the most.
-    pub fn pieces_of_request(&self, place: usize) -> f64 {
-        let mix = &self.plan.vms[self.members[place]];
+    /// Maximum number of pieces of a VM's request.
+    pub fn pieces_of_request(&self, member: usize) -> f64 {
+        let mix = &self.plan.vms[self.members[member]];
         mix.iter().map(|ask| self.plan.cloud.pieces(*ask).count() as f64).fold(1.0, f64::max)
     }
 
-    /// Pieces of the request with the most, of all VMs.
+    /// Maximum number of pieces of a request, over all VMs.
     pub fn most_pieces(&self) -> f64 {
-        (0..self.members.len()).map(|place| self.pieces_of_request(place)).fold(1.0, f64::max)
+        (0..self.members.len()).map(|member| self.pieces_of_request(member)).fold(1.0, f64::max)
     }
 
     /// The largest request of all VMs, in normalised requests.
@@ -531,30 +534,30 @@ impl<'a> PhaseCheck<'a> {
         asks.map(|ask| self.plan.cloud.cost(*ask)).fold(1.0, f64::max)
     }
 
-    /// What limits let a VM get at least. On several nodes each has a part of its burst, and learns what the others did with a
-    /// delay: a part that is small beside this delay costs some of the limit.
-    fn max_late(&self, place: usize) -> f64 {
+    /// Minimum rate that limits allow a VM. On several nodes each has a part of the burst, and learns of service at the others
+    /// with a delay. If that part lasts for less than this delay, a part of the limit is lost.
+    fn max_late(&self, member: usize) -> f64 {
         let nodes = self.plan.cloud.nodes as f64;
         let mut free = self.vms.clone();
-        free[place].max_rate = f64::INFINITY;
-        let share = run_fluid(&self.slots, FLOOR, &free)[place].service / self.seconds;
+        free[member].max_rate = f64::INFINITY;
+        let share = run_fluid(&self.slots, FLOOR, &free)[member].service / self.seconds;
         let open = |load: &Load| matches!(load, Load::Poisson(_) | Load::Bursty { .. });
         let random = self.plan.cloud.service.exponential || self.uses.iter().any(|used| open(&used.load));
         let batch = random.then(|| self.largest_request());
-        let turns = Turns { late: self.late(place), share, batch };
-        let rate = self.rates[place].max_late(self.plan, self.members[place], &self.uses[place], &turns);
-        let few = self.plan.cloud.nodes > 1 && self.rates[place].seconds_of_burst(nodes) < self.device_seconds(place);
+        let turns = Turns { late: self.late(member), share, batch };
+        let rate = self.rates[member].max_late(self.plan, self.members[member], &self.uses[member], &turns);
+        let few = self.plan.cloud.nodes > 1 && self.rates[member].seconds_of_burst(nodes) < self.device_seconds(member);
         if few { SMALL_PART * rate } else { rate }
     }
 
-    /// How long a VM may wait for a place at the device when its limit lets it pass, in seconds: constant servers may work in
-    /// step and give none for as long as the largest piece takes, random ones give one after the other. Then one piece of each
-    /// other VM that a limit or a reservation has just let pass may go first, and reservations that become due until then.
-    fn late(&self, place: usize) -> f64 {
+    /// Maximum time that a VM waits for a free slot after its limit allows a request, in seconds. Constant servers may run in
+    /// step and free no slot while the largest piece is served; random servers free them one by one. Then one piece of each
+    /// other VM with a limit or a reservation may be first, and reservations that become due until then.
+    fn late(&self, member: usize) -> f64 {
         let Cloud { nodes, capacity, servers, service, .. } = self.plan.cloud;
         let largest = self.largest_piece();
         let step = if service.exponential { 1.0 } else { f64::from(servers) };
-        let others = || (0..self.shapes.len()).filter(|other| *other != place);
+        let others = || (0..self.shapes.len()).filter(|other| *other != member);
         let timed = |other: &usize| self.rates[*other].is_limited() || self.rates[*other].min > 0.0;
         let pieces: f64 = others().filter(timed).map(|other| self.shapes[other].piece).sum();
         let minimums: f64 =

@@ -1,4 +1,4 @@
-//! A plan: devices, VMs, and what each VM may do and asks for in each phase. Plain data that prints and shrinks.
+//! A plan: devices, VMs, and the policy and load of each VM in each phase. Plain data that can be printed and shrunk.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use sluice_sched::{ByteRate, Bytes, Cost, CostModel, Iops, Kind, Policy};
 pub struct Plan {
     pub seed: u64,
     pub cloud: Cloud,
-    /// What the requests of each VM look like.
+    /// The kinds of requests of each VM.
     pub vms: Vec<Vec<Ask>>,
     pub phases: Vec<Phase>,
 }
@@ -22,9 +22,9 @@ pub struct Cloud {
     pub nodes: usize,
     /// Normalised requests per second of all nodes together.
     pub capacity: f64,
-    /// Of each node.
+    /// Queue depth of each node.
     pub depth: u32,
-    /// Requests that a device serves at the same time.
+    /// Number of requests that a device serves concurrently.
     pub servers: u32,
     pub service: Service,
     /// Bandwidth divided by capacity, as stated to the scheduler.
@@ -33,16 +33,16 @@ pub struct Cloud {
     pub placement: Placement,
 }
 
-/// How long a server takes for a request.
+/// Service time of a request.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Service {
     /// Nanoseconds for a request of any size; `None`: in proportion to its cost, so that a device reaches its capacity.
     pub fixed_ns: Option<u64>,
-    /// Exponentially distributed instead of constant.
+    /// Whether it is exponentially distributed instead of constant.
     pub exponential: bool,
 }
 
-/// To which node a VM's next request goes.
+/// Choice of the node for a VM's next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     RoundRobin,
@@ -58,30 +58,30 @@ pub struct Ask {
 
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// Length in normalised requests of the cloud's capacity.
+    /// Length, as the normalised requests that the cloud can serve in it.
     pub requests: f64,
-    /// By VM; `None`: it is not there.
+    /// By VM; `None`: it is not present.
     pub vms: Vec<Option<Use>>,
 }
 
-/// What a VM may do and asks for.
+/// Policy and load of a VM.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Use {
     pub policy: Policy,
     pub load: Load,
 }
 
-/// When a VM asks.
+/// When a VM submits requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
     Off,
-    /// Keeps so many requests outstanding.
+    /// Keeps this number of requests outstanding.
     Closed(u32),
-    /// So many normalised requests per second, at random.
+    /// Poisson arrivals of this rate, in normalised requests per second.
     Poisson(f64),
-    /// One request every so many seconds.
+    /// One request per interval of this many seconds.
     Periodic(f64),
-    /// Poisson of this rate for `on` seconds, nothing for `off` seconds, and so on.
+    /// Poisson arrivals of this rate for `on` seconds, none for `off` seconds, and so on.
     Bursty {
         rate: f64,
         on: f64,
@@ -90,7 +90,7 @@ pub enum Load {
 }
 
 impl Cloud {
-    /// One device that serves in proportion to cost, with the default cost model.
+    /// One device with service times in proportion to cost, and the default cost model.
     pub fn device(capacity: f64, depth: u32, servers: u32) -> Cloud {
         Cloud {
             nodes: 1,
@@ -126,17 +126,17 @@ impl Cloud {
         Capacity { iops: Some(iops), bytes: Some(ByteRate::per_second((self.bandwidth() / nodes) as u64)) }
     }
 
-    /// The device's bandwidth in bytes per second, of all nodes together.
+    /// Bandwidth of all nodes together, in bytes per second.
     pub fn bandwidth(&self) -> f64 {
         self.capacity * self.request_bytes as f64
     }
 
-    /// What a piece counts against a reservation in bytes.
+    /// Bytes that a piece counts against a reservation in bytes.
     pub fn reserved_bytes(&self, bytes: u64, cost: Cost) -> u64 {
         bytes.max((u64::from(cost.raw()) * self.request_bytes) >> Cost::SHIFT)
     }
 
-    /// The pieces that the gate makes of a request.
+    /// The pieces into which the gate splits a request.
     pub fn pieces(&self, ask: Ask) -> impl Iterator<Item = Ask> {
         let settings = self.settings();
         let max = match ask.kind {
@@ -158,8 +158,8 @@ impl Cloud {
         self.raw_cost(ask) as f64 / 65_536.0
     }
 
-    /// Requests that a VM whose load does not wait for completions has outstanding at most. On several nodes a VM with a long
-    /// queue that sends nothing reports nothing either.
+    /// Maximum number of outstanding requests of a VM with an open load. It is smaller on several nodes, because a VM with a
+    /// long queue that sends nothing reports nothing.
     pub fn window(&self) -> u32 {
         if self.nodes > 1 { 512 } else { 1024 }
     }
@@ -173,7 +173,7 @@ impl Cloud {
         pieces.fold((0.0, 0.0), |most, piece| (piece.0.max(most.0), piece.1.max(most.1)))
     }
 
-    /// What the limits of a policy let through at once after a pause.
+    /// What the limits of a policy allow back to back after a pause.
     pub fn burst(&self, policy: &Policy) -> Burst {
         let facts = self.facts();
         match policy.burst {
@@ -189,7 +189,7 @@ impl Cloud {
     }
 }
 
-/// What limits let through at once: normalised requests, and bytes.
+/// Burst of limits: normalised requests, and bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Burst {
     pub requests: f64,
@@ -258,7 +258,7 @@ impl fmt::Display for Plan {
         for (number, mix) in self.vms.iter().enumerate() {
             let asks: Vec<String> =
                 mix.iter().map(|ask| format!("{} {}", ask.kind.name(), Bytes(ask.length.into()))).collect();
-            writeln!(f, "  vm {number} asks: {}", asks.join(", "))?;
+            writeln!(f, "  vm {number} submits: {}", asks.join(", "))?;
         }
         for (number, phase) in self.phases.iter().enumerate() {
             writeln!(f, "  phase {number}, {:.4} s", self.seconds(number))?;
@@ -267,7 +267,7 @@ impl fmt::Display for Plan {
                     Some(Use { policy, load }) => {
                         writeln!(f, "    vm {vm}: {}; {}", show_policy(policy), show_load(load))?
                     }
-                    None => writeln!(f, "    vm {vm}: not there")?,
+                    None => writeln!(f, "    vm {vm}: not present")?,
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Runs a plan and writes down what each VM asked for and got, slot by slot.
+//! Runs a plan and records the demand and the service of each VM by slot.
 
 use super::plan::{Phase, Plan, Use};
 use super::station::SECOND;
@@ -7,39 +7,41 @@ use super::world::{Totals, World};
 /// Normalised requests of capacity in one slot of the fluid model.
 const SLOT: f64 = 16.0;
 
-/// What happened in one phase.
+/// Record of one phase.
 pub struct PhaseRun {
     pub slots: Vec<SlotRun>,
-    /// What the cloud can do, in normalised requests per second, by what its servers did. Random service times make it
-    /// differ from the nominal capacity.
+    /// Capacity of the cloud in this phase, from the measured service of its servers, in normalised requests per second.
+    /// Random service times make it differ from the nominal capacity.
     pub capacity: f64,
-    /// By VM; `None`: it is not there.
+    /// By VM; `None`: it is not present.
     pub vms: Vec<Option<VmRun>>,
 }
 
-/// What the devices did in one slot of the fluid model.
+/// Work of the devices in one slot of the fluid model.
 #[derive(Debug, Clone, Copy)]
 pub struct SlotRun {
     pub seconds: f64,
-    /// Normalised requests that servers have begun to serve.
+    /// Normalised requests whose service has started.
     pub work: f64,
-    /// Parts of all servers' time: without work; that of it while nothing was queued; that of it while nothing was queued but
-    /// of VMs with a limit.
+    /// Fraction of the servers' time in which they were idle.
     pub idle: f64,
-    pub unasked: f64,
+    /// The same while nothing was queued.
+    pub unqueued: f64,
+    /// The same while nothing was queued except requests of VMs with a limit.
     pub limited: f64,
 }
 
-/// What happened to one VM in one phase, in normalised requests.
+/// Record of one VM in one phase, in normalised requests.
 pub struct VmRun {
-    /// What waits at the start.
+    /// Backlog at the start.
     pub backlog: f64,
-    /// By slot what the VM wanted to send, and what was dispatched.
+    /// By slot, requests that the VM generated.
     pub arrivals: Vec<f64>,
+    /// By slot, requests that were dispatched.
     pub got: Vec<f64>,
-    /// What the VM wanted to send while its window was full, and did not.
+    /// Requests that were dropped because the VM's window was full.
     pub dropped: f64,
-    /// Part of all nodes' time for which it had nothing queued there.
+    /// Fraction of the time of all nodes in which it had nothing queued there.
     pub absent: f64,
     pub sums: Sums,
 }
@@ -67,22 +69,22 @@ impl Sums {
 /// Runs a plan with the scheduler of this name.
 pub fn run(plan: &Plan, scheduler: &str) -> Vec<PhaseRun> {
     let mut world = World::new(&plan.cloud, scheduler, plan.seed);
-    let mut there: Vec<Option<usize>> = vec![None; plan.vms.len()];
+    let mut sources: Vec<Option<usize>> = vec![None; plan.vms.len()];
     let mut runs = Vec::new();
     let mut end = 0.0;
     for (number, phase) in plan.phases.iter().enumerate() {
         let before = number.checked_sub(1).map(|before| &plan.phases[before]);
-        change(plan, &mut world, &mut there, before, phase);
+        change(plan, &mut world, &mut sources, before, phase);
         let start = end;
         end += plan.seconds(number);
-        runs.push(run_phase(&mut world, start, end, &there, phase));
+        runs.push(run_phase(&mut world, start, end, &sources, phase));
     }
     runs
 }
 
-/// VMs come, go, change their policies and what they ask for.
-fn change(plan: &Plan, world: &mut World, there: &mut [Option<usize>], before: Option<&Phase>, phase: &Phase) {
-    for (vm, source) in there.iter().enumerate() {
+/// Adds and removes VMs, and changes their policies and loads.
+fn change(plan: &Plan, world: &mut World, sources: &mut [Option<usize>], before: Option<&Phase>, phase: &Phase) {
+    for (vm, source) in sources.iter().enumerate() {
         if phase.vms[vm].is_none()
             && let Some(source) = *source
             && before.is_some_and(|before| before.vms[vm].is_some())
@@ -93,7 +95,7 @@ fn change(plan: &Plan, world: &mut World, there: &mut [Option<usize>], before: O
     for (vm, used) in phase.vms.iter().enumerate() {
         let Some(Use { policy, load }) = *used else { continue };
         let last = before.and_then(|before| before.vms[vm]);
-        let source = match (there[vm], last) {
+        let source = match (sources[vm], last) {
             (Some(source), Some(last)) => {
                 if last.policy != policy {
                     world.set_policy(world.vm_of(source), policy);
@@ -107,7 +109,7 @@ fn change(plan: &Plan, world: &mut World, there: &mut [Option<usize>], before: O
             }
             (None, _) => {
                 let source = world.vm(policy, &plan.vms[vm]);
-                there[vm] = Some(source);
+                sources[vm] = Some(source);
                 source
             }
         };
@@ -117,13 +119,13 @@ fn change(plan: &Plan, world: &mut World, there: &mut [Option<usize>], before: O
     }
 }
 
-fn run_phase(world: &mut World, start: f64, end: f64, there: &[Option<usize>], phase: &Phase) -> PhaseRun {
+fn run_phase(world: &mut World, start: f64, end: f64, sources: &[Option<usize>], phase: &Phase) -> PhaseRun {
     let count = ((phase.requests / SLOT).ceil() as usize).clamp(20, 4000);
-    let source = |vm: usize| there[vm].filter(|_| phase.vms[vm].is_some());
+    let source = |vm: usize| sources[vm].filter(|_| phase.vms[vm].is_some());
     let totals = |world: &World, vm: usize| source(vm).map(|source| world.sources[source].totals);
-    let first: Vec<Option<Totals>> = (0..there.len()).map(|vm| totals(world, vm)).collect();
+    let first: Vec<Option<Totals>> = (0..sources.len()).map(|vm| totals(world, vm)).collect();
     let absent = |world: &World, vm: usize| source(vm).map_or(0.0, |source| world.absent_ns(source));
-    let (began, absent_before): (u64, Vec<f64>) = (world.now, (0..there.len()).map(|vm| absent(world, vm)).collect());
+    let (began, absent_before): (u64, Vec<f64>) = (world.now, (0..sources.len()).map(|vm| absent(world, vm)).collect());
     let work = world.work();
     let mut run = PhaseRun { slots: Vec::new(), capacity: 0.0, vms: Vec::new() };
     run.vms = first.iter().map(|first| first.map(|first| VmRun::new(&first, count))).collect();
@@ -140,7 +142,7 @@ fn run_phase(world: &mut World, start: f64, end: f64, there: &[Option<usize>], p
             seconds: nanos / SECOND as f64,
             work: world.work().0 - begun.0,
             idle: part(0),
-            unasked: part(1),
+            unqueued: part(1),
             limited: part(2),
         });
         for (vm, known) in run.vms.iter_mut().enumerate() {
@@ -162,7 +164,7 @@ fn run_phase(world: &mut World, start: f64, end: f64, there: &[Option<usize>], p
     run
 }
 
-/// What the cloud could do since `before`, in normalised requests per second.
+/// Capacity of the cloud since `before`, in normalised requests per second.
 fn capacity(world: &World, before: (f64, f64)) -> f64 {
     let (work, nanos) = world.work();
     let (work, nanos) = (work - before.0, nanos - before.1);
@@ -171,7 +173,7 @@ fn capacity(world: &World, before: (f64, f64)) -> f64 {
 }
 
 impl VmRun {
-    /// What the VM wanted to get: what waited at the start, and what arrived.
+    /// Demand of the VM: the backlog at the start, and the arrivals.
     pub fn offered(&self) -> f64 {
         self.backlog + self.arrivals.iter().sum::<f64>()
     }

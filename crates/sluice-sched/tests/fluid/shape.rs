@@ -1,11 +1,11 @@
-//! What a VM's requests look like, and what its policy means for such requests in normalised requests per second.
+//! Sizes of a VM's requests, and its policy converted to normalised requests of these sizes.
 
 use sluice_sched::Policy;
 
 use super::plan::{Ask, Cloud, Plan, Use};
 use super::run::VmRun;
 
-/// What one normalised request of a VM is: bytes, bytes against a reservation, and pieces.
+/// Bytes, bytes counted against a reservation, and pieces per normalised request of a VM.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub bytes: f64,
@@ -16,11 +16,11 @@ pub struct Shape {
     pub piece_bytes: f64,
 }
 
-/// A limit in one currency, converted to normalised requests of a VM.
+/// A limit in requests or in bytes, converted to normalised requests of a VM.
 #[derive(Debug, Clone, Copy)]
 struct Limit {
     rate: f64,
-    /// What it lets through at once.
+    /// What it allows back to back.
     burst: f64,
     /// The largest piece.
     piece: f64,
@@ -30,17 +30,17 @@ struct Limit {
 #[derive(Debug, Clone)]
 pub struct Rates {
     pub min: f64,
-    /// What a reservation gives at most to requests of mixed sizes, see [`mixed_minimum`].
+    /// Maximum rate of a reservation for requests of mixed sizes, see [`mixed_minimum`].
     pub min_of_each: f64,
     pub max: f64,
-    /// What its limits let through at once at most, 0 without a limit.
+    /// Maximum that its limits allow back to back; 0 without a limit.
     pub burst: f64,
     limits: Vec<Limit>,
 }
 
 impl Shape {
-    /// The shape of what a VM got, or of its mix if it got nothing. A VM's requests go in the order in which they came, so the
-    /// scheduler has no part in it.
+    /// Shape of the served requests of a VM, or of its mix if none was served. A VM's requests are served in order of arrival,
+    /// so the shape does not depend on the scheduler.
     pub fn of(plan: &Plan, vm: usize, run: &VmRun) -> Shape {
         let cloud = &plan.cloud;
         let (piece, piece_bytes) = cloud.largest_piece(&plan.vms[vm]);
@@ -67,7 +67,7 @@ impl Rates {
         let by_bytes =
             policy.reservation.bytes.map_or(0.0, |rate| rate.bytes_per_second() as f64 / shape.reserved_bytes);
         let burst = cloud.burst(policy);
-        // A stated burst of n is n - 1 requests of the reference size beside one that may go anyway, which may be smaller.
+        // A stated burst of n is n - 1 requests of the reference size, and one that is always allowed, which may be smaller.
         let passes = |burst: f64, reference: f64, piece: f64| match policy.burst {
             Some(_) => burst - (reference - piece).max(0.0),
             None => burst,
@@ -96,7 +96,7 @@ impl Rates {
         }
     }
 
-    /// How long the smallest burst lasts, in seconds, if each of so many nodes has a part of it.
+    /// Duration of the smallest burst at its limit's rate, in seconds, divided among `nodes` nodes.
     pub fn seconds_of_burst(&self, nodes: f64) -> f64 {
         self.limits.iter().map(|limit| limit.burst / limit.rate / nodes).fold(f64::INFINITY, f64::min)
     }
@@ -105,14 +105,14 @@ impl Rates {
         !self.limits.is_empty()
     }
 
-    /// The rate that the limits let through at least to VM `vm` of a plan.
+    /// Minimum rate that the limits allow VM `vm` of a plan.
     ///
-    /// A limiter fills its burst and then earns nothing more. Time is lost
-    /// - where the VM has to wait for its turn for longer than the burst holds: with a burst of one request it gets one per
-    ///   `1 / rate + late`;
-    /// - where its turns come at random: of two turns that come together the limit lets one pass, and nothing makes up for it
-    ///   if turns come late otherwise. In a burst of b batches this evens out by the square root of b;
-    /// - where pieces differ: one is held up by a limit, the next by the other limit, and a third by the weight.
+    /// A limiter whose burst is full accumulates nothing more. The VM loses a part of its limit in three cases:
+    /// - It waits for service longer than its burst lasts. With a burst of one request it gets one per `1 / rate + late`.
+    ///   Example: a rate of 100/s and 10 ms late, 1 / 0.020 s = 50/s.
+    /// - It is served at random instants. Of two opportunities at the same time the limit allows one, and nothing compensates
+    ///   for it if others come late. With a burst of b batches the effect is smaller by the square root of b.
+    /// - Its pieces differ: one waits for the first limit, the next for the other limit, and a third for the weight.
     pub fn max_late(&self, plan: &Plan, vm: usize, used: &Use, turns: &Turns) -> f64 {
         if turns.share <= 0.0 {
             return self.max;
@@ -123,8 +123,8 @@ impl Rates {
             let (burst, piece) = (limit.burst, limit.piece);
             let held = burst.max(piece);
             batches = batches.min(held / piece.max(turns.batch.unwrap_or(0.0)));
-            let sure = if turns.batch.is_some() { 3.0 } else { 1.0 };
-            if burst - piece < sure * limit.rate * turns.late {
+            let margin = if turns.batch.is_some() { 3.0 } else { 1.0 };
+            if burst - piece < margin * limit.rate * turns.late {
                 rate = rate.min(held / (held / limit.rate + turns.late));
                 late = turns.late;
             }
@@ -139,19 +139,22 @@ impl Rates {
     }
 }
 
-/// When it is a VM's turn.
+/// Opportunities of a VM to be served.
 #[derive(Debug, Clone, Copy)]
 pub struct Turns {
-    /// How long it may wait for a place at the device when its limit lets it pass, in seconds.
+    /// Maximum wait for a free slot after its limit allows a request, in seconds.
     pub late: f64,
-    /// What it would get without a limit, in normalised requests per second.
+    /// Its rate without a limit, in normalised requests per second.
     pub share: f64,
-    /// Normalised requests that come or go at once, where turns come at random.
+    /// Normalised requests that arrive or complete at the same instant, if opportunities are random.
     pub batch: Option<f64>,
 }
 
-/// Of `share` at random what a limit of `rate` lets through, averaged over so many batches: the mean of the larger of two
-/// times, that which the limit takes and a normally distributed one.
+/// The rate that a limit of `rate` allows of random opportunities of rate `share`, averaged over `batches` batches. It is 1
+/// over the mean of the larger of two times: that of the limit, and a normally distributed one.
+///
+/// Example: rate and share 100/s, one batch: both times are 10 ms, the deviation is 10 ms, and the mean of the larger one is
+/// 10 + 0.4 x 10 = 14 ms, or 71/s.
 fn cut(rate: f64, share: f64, batches: f64) -> f64 {
     let (limit, mean) = (1.0 / rate, 1.0 / share);
     let deviation = mean / batches.sqrt();
@@ -161,7 +164,7 @@ fn cut(rate: f64, share: f64, batches: f64) -> f64 {
     1.0 / (mean + deviation * (density + z * below)).max(limit).max(mean)
 }
 
-/// The rate of a VM each of whose pieces waits for the slowest of both limits and its share, and then `late` seconds.
+/// Rate of a VM if each piece waits for the slowest of both limits and its share, and then `late` seconds.
 fn uneven(cloud: &Cloud, mix: &[Ask], used: &Use, share: f64, late: f64) -> f64 {
     let (mut costs, mut seconds) = (0.0, 0.0);
     for piece in mix.iter().flat_map(|ask| cloud.pieces(*ask)) {
@@ -175,17 +178,17 @@ fn uneven(cloud: &Cloud, mix: &[Ask], used: &Use, share: f64, late: f64) -> f64 
     costs / seconds
 }
 
-/// The rate that a reservation gives at most to requests of mixed sizes. Two effects, neither of which gives more than admission
-/// counts, the larger of the requests and of the bytes over what the device moves with a request:
+/// Maximum rate of a reservation for requests of mixed sizes. Two effects increase it; neither exceeds what admission control
+/// counts, which is the larger of the reservation in requests and that in bytes over the device's bytes per request:
 ///
-/// - In requests and bytes at once, one request is due by the first and the next one by the other. A dispatch moves the earlier
-///   tag on by at least the smaller of its two steps, so n requests take at least the sum of n smaller steps. Example: 100 IOPS
-///   and 8 MiB/s, requests of 4 KiB and 256 KiB in turn that cost 1 and 2: smaller steps of 1/2048 s (4 KiB of 8 MiB) and 2/100 s,
-///   so 3 requests' cost in 0.0205 s, 146/s.
-/// - In bytes over n nodes, a request counts where it is served with its bytes or with its cost, whichever is more, and a report
-///   with the sum of bytes or the sum of costs. Where small and large requests are mixed the sums come to less. Example: a device
-///   moves 50 KiB with a request; 32 KiB at cost 1 counts 50 KiB, 256 KiB at cost 3 counts 256 KiB, together 306; reported, they
-///   are 288 or 4 x 50 = 200 KiB. Over two nodes half is counted each way, and the reservation gives 306 / 297 of itself.
+/// - With reservations in requests and in bytes, one request is due by the first and the next one by the other. A dispatch
+///   advances the earlier tag by at least the smaller of its two steps, so n requests take at least the sum of n smaller
+///   steps. Example: 100 IOPS and 8 MiB/s; requests of 4 KiB and 256 KiB alternate and cost 1 and 2. The smaller steps are
+///   1/2048 s (4 KiB of 8 MiB) and 2/100 s, so a cost of 3 takes 0.0205 s, 146/s.
+/// - With a reservation in bytes on n nodes, the node that serves a request counts its bytes or its cost, whichever is more. A
+///   report counts the sum of bytes or the sum of costs, which is smaller for mixed sizes. Example: a device has 50 KiB per
+///   request. 32 KiB at cost 1 count as 50 KiB, and 256 KiB at cost 3 as 256 KiB, 306 KiB in total; reported, they are 288 or
+///   4 x 50 = 200 KiB. On two nodes half is counted each way, and the reservation yields 306 / 297 of its rate.
 fn mixed_minimum(cloud: &Cloud, mix: &[Ask], policy: &Policy, shape: &Shape) -> f64 {
     let Some(rate) = policy.reservation.bytes.map(|rate| rate.bytes_per_second() as f64) else { return 0.0 };
     let nodes = cloud.nodes as f64;

@@ -1,4 +1,4 @@
-//! Makes a failing plan smaller for as long as it fails about as badly.
+//! Reduces a failing plan as long as its worst deviation remains similar.
 
 use sluice_sched::policy::{Limit, Reservation};
 use sluice_sched::{CostModel, Policy};
@@ -7,10 +7,10 @@ use super::check::{Finding, check};
 use super::plan::{Ask, Load, Plan};
 use super::run::run;
 
-/// Plans that are tried at most.
+/// Maximum number of plans that are tried.
 const TRIES: usize = 3000;
 
-/// Returns a smaller plan with a finding like the worst one, and its findings.
+/// Returns a smaller plan with a finding similar to the worst one, and its findings.
 pub fn shrink(plan: &Plan, scheduler: &str) -> (Plan, Vec<Finding>) {
     let findings = check(plan, &run(plan, scheduler));
     let bad = findings.iter().filter(|finding| finding.is_bad());
@@ -39,7 +39,7 @@ pub fn shrink(plan: &Plan, scheduler: &str) -> (Plan, Vec<Finding>) {
     }
 }
 
-/// Simpler plans, those that leave most out first.
+/// Simpler plans, those with the largest reduction first.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut add = |change: &dyn Fn(&mut Plan)| {
@@ -72,8 +72,8 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
         add(&|plan| plan.cloud.cost = CostModel::default());
     }
     for vm in 0..plan.vms.len() {
-        for left_out in (0..plan.vms[vm].len()).filter(|_| plan.vms[vm].len() > 1) {
-            add(&|plan| _ = plan.vms[vm].remove(left_out));
+        for removed in (0..plan.vms[vm].len()).filter(|_| plan.vms[vm].len() > 1) {
+            add(&|plan| _ = plan.vms[vm].remove(removed));
         }
         let plain = Ask { kind: sluice_sched::Kind::Read, length: 8192 };
         if plan.vms[vm] != [plain] {
@@ -86,14 +86,14 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     plans
 }
 
-/// Plans in which one VM does less in one phase.
+/// Plans in which the use of one VM in one phase is simpler.
 fn simpler_uses(plan: &Plan, phase: usize, vm: usize) -> Vec<Plan> {
     let Some(used) = plan.phases[phase].vms[vm] else { return Vec::new() };
     let mut plans = Vec::new();
     let mut add = |policy: Policy, load: Load| {
         let mut other = plan.clone();
         let changed = Some(super::plan::Use { policy, load });
-        // What does not change from phase to phase is simpler: all of them, if they are the same.
+        // Equal uses in several phases are changed together, since a use that does not change is simpler.
         for other in other.phases.iter_mut().filter(|other| other.vms[vm] == Some(used)) {
             other.vms[vm] = changed;
         }

@@ -1,4 +1,4 @@
-//! A device with one queue and several servers, as fast as its plan says.
+//! A device with one queue and several servers, with the speed that its plan states.
 
 use sluice_sched::gate::Submission;
 
@@ -8,7 +8,7 @@ use super::plan::Cloud;
 /// Nanoseconds of a second.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// What the station knows of one request.
+/// One request.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     slot: u32,
@@ -21,15 +21,16 @@ pub struct Station {
     servers: u32,
     busy: u32,
     waiting: std::collections::VecDeque<Job>,
-    /// Nanoseconds of a server for a cost of 1/65,536, or 0 where `fixed` says it.
+    /// Nanoseconds of service for a cost of 1/65,536; 0 if `fixed` applies.
     nanos_per_raw: f64,
     fixed: f64,
     exponential: bool,
     chance: Chance,
-    /// Nothing begins and nothing ends before.
+    /// No request starts or completes before this instant.
     pub stalled_until: u64,
-    /// Service begun so far: costs in 1/65,536, and nanoseconds.
+    /// Costs of all requests whose service has started, in 1/65,536.
     pub work_raw: u64,
+    /// The same as nanoseconds of service.
     pub work_ns: u64,
 }
 
@@ -51,7 +52,7 @@ impl Station {
         }
     }
 
-    /// Servers that have nothing to do.
+    /// Number of idle servers.
     pub fn idle(&self) -> u32 {
         self.servers - self.busy
     }
@@ -60,12 +61,12 @@ impl Station {
         self.waiting.push_back(Job { slot: submission.slot.0, cost: submission.request.cost.raw() });
     }
 
-    /// A request has left its server.
-    pub fn leave(&mut self) {
+    /// Frees the server of a completed request.
+    pub fn complete(&mut self) {
         self.busy -= 1;
     }
 
-    /// Begins the next request if a server is free. Returns its slot and when it ends.
+    /// Starts the next request if a server is free. Returns its slot and its completion time.
     pub fn begin(&mut self, now: u64) -> Option<(u32, u64)> {
         if self.busy == self.servers {
             return None;

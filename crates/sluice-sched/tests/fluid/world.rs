@@ -1,7 +1,7 @@
 //! Nodes with gates and devices, VMs and their clients, in virtual time.
 //!
-//! Events happen in the order of their instants, equal instants in the order in which they were planned. After each event
-//! the gates that it touched are pumped. A VM with several nodes counts with a [`Tracker`] what completes where.
+//! Events are processed in order of time, and at equal times in the order in which they were scheduled. After each event the
+//! affected gates are pumped. A VM on several nodes counts completions with a [`Tracker`].
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,26 +17,27 @@ use super::chance::Chance;
 use super::plan::{Ask, Cloud, Load, Placement};
 use super::station::{SECOND, Station};
 
-/// Sums over dispatched pieces, since the source exists. Costs are in 1/65,536 of a normalised request.
+/// Sums over dispatched pieces since the source was added. Costs are in 1/65,536 of a normalised request.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Totals {
-    /// Cost of what the VM wanted to send, also where its window was full.
+    /// Cost of the generated requests, including those dropped at a full window.
     pub offered_raw: u64,
-    /// Cost of what the gates took, and of what left them unserved.
+    /// Cost of the requests that gates accepted.
     pub arrived_raw: u64,
+    /// Cost of the requests that were cancelled.
     pub cancelled_raw: u64,
     pub got_raw: u64,
-    /// Of it, in the reservation phase.
+    /// The same in the reservation phase.
     pub by_reservation_raw: u64,
     pub pieces: u64,
-    /// What a read or write moves; see `CostModel::bytes`.
+    /// Transferred bytes; see `CostModel::bytes`.
     pub bytes: u64,
-    /// What counts against a reservation in bytes.
+    /// Bytes counted against a reservation in bytes.
     pub reserved_bytes: u64,
 }
 
 impl Totals {
-    /// Normalised requests that wait.
+    /// Queued normalised requests.
     pub fn backlog(&self) -> f64 {
         (self.arrived_raw - self.cancelled_raw - self.got_raw) as f64 / 65_536.0
     }
@@ -60,7 +61,7 @@ pub struct Record {
     pub at: u64,
     pub source: usize,
     pub cost: f64,
-    /// How long it has waited for it.
+    /// Nanoseconds in the queue.
     pub waited: u64,
 }
 
@@ -68,17 +69,17 @@ struct Node {
     gate: Gate,
     station: Station,
     wake: Option<u64>,
-    /// Server time without work.
+    /// Idle time of the servers.
     idle: Idle,
-    /// That of it while nothing is queued.
-    unasked: Idle,
-    /// That of it while nothing is queued, or of VMs with a limit alone.
+    /// The same while nothing is queued.
+    unqueued: Idle,
+    /// The same while nothing is queued except requests of VMs with a limit.
     limited: Idle,
-    /// Pieces queued of VMs without a limit.
+    /// Queued pieces of VMs without a limit.
     unlimited: u32,
 }
 
-/// Server time that is not used.
+/// Accumulated idle time of servers.
 #[derive(Debug, Clone, Copy)]
 struct Idle {
     nanos: u64,
@@ -97,20 +98,20 @@ impl Idle {
 }
 
 struct Vm {
-    /// Its number and volumes at each node.
+    /// Its owner and volumes at each node.
     owners: Vec<(OwnerId, Vec<VolumeId>)>,
     tracker: Option<Tracker>,
-    there: bool,
+    present: bool,
     limited: bool,
-    /// What it has queued at each node.
+    /// Its queued pieces at each node.
     queued: Vec<Queued>,
 }
 
-/// What one VM has queued at one node.
+/// Queued pieces of one VM at one node.
 #[derive(Debug, Clone, Copy, Default)]
 struct Queued {
     pieces: u32,
-    /// For how long it had nothing queued, up to `since`; from then on as long as there are no pieces.
+    /// Time without queued pieces up to `since`.
     absent_ns: u64,
     since: u64,
 }
@@ -134,13 +135,13 @@ pub struct Source {
     vm: usize,
     volume: usize,
     mix: Vec<Ask>,
-    /// Of the mix, in normalised requests.
+    /// Mean cost of the mix, in normalised requests.
     mean_cost: f64,
     pub load: Load,
     load_since: u64,
-    /// Planned arrivals of another generation are void.
+    /// Scheduled arrivals of another generation are ignored.
     generation: u32,
-    /// Requests of another VM that had this source before are of another incarnation.
+    /// Changes when the source is attached to another VM; completions of the previous VM's requests are ignored.
     incarnation: u32,
     outstanding: u32,
     next_node: usize,
@@ -153,15 +154,15 @@ impl Source {
         if self.mix.len() == 1 { self.mix[0] } else { self.chance.pick(&self.mix) }
     }
 
-    /// Its window is full, so its VM has to wait with a request; nobody waits for ever, so it is dropped.
-    fn skip(&mut self, cloud: &Cloud) {
+    /// Drops a request because the window is full.
+    fn drop_request(&mut self, cloud: &Cloud) {
         self.totals.offered_raw += cloud.raw_cost(self.next_ask());
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Leave { node: u32, slot: u32 },
+    Complete { node: u32, slot: u32 },
     Arrive { source: u32, generation: u32 },
 }
 
@@ -171,10 +172,11 @@ pub struct World {
     nodes: Vec<Node>,
     vms: Vec<Vm>,
     pub sources: Vec<Source>,
-    /// What was dispatched, if somebody wants to know.
+    /// All dispatches, if the test enables it.
     pub log: Option<Vec<Record>>,
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     planned: u64,
+    /// Nodes whose gates must be pumped.
     touched: Vec<usize>,
     chance: Chance,
 }
@@ -229,7 +231,7 @@ impl World {
                 station: Station::new(cloud, Chance::new(chance.below(1 << 60) as u64)),
                 wake: None,
                 idle,
-                unasked: idle,
+                unqueued: idle,
                 limited: idle,
                 unlimited: 0,
             }
@@ -264,11 +266,11 @@ impl World {
         }
         let tracker = (self.nodes.len() > 1).then(|| Tracker::new(Form::Product));
         let queued = vec![Queued { since: self.now, ..Queued::default() }; self.nodes.len()];
-        self.vms.push(Vm { owners, tracker, there: true, limited: is_limited(&policy), queued });
+        self.vms.push(Vm { owners, tracker, present: true, limited: is_limited(&policy), queued });
         self.vms.len() - 1
     }
 
-    /// Another policy for a VM, at all nodes.
+    /// Sets the policy of a VM at all nodes.
     pub fn set_policy(&mut self, vm: usize, policy: Policy) {
         for index in 0..self.nodes.len() {
             let owner = self.vms[vm].owners[index].0;
@@ -281,7 +283,7 @@ impl World {
         self.pump();
     }
 
-    /// A VM leaves all nodes; what waits is cancelled.
+    /// Removes a VM from all nodes, and cancels its queued requests.
     pub fn remove_vm(&mut self, vm: usize) {
         let mut finished = Vec::new();
         for index in 0..self.nodes.len() {
@@ -292,7 +294,7 @@ impl World {
                 .expect("a present owner");
             self.touch(index);
         }
-        self.vms[vm].there = false;
+        self.vms[vm].present = false;
         let now = self.now;
         self.vms[vm].queued.iter_mut().for_each(|queued| queued.set(now, 0));
         self.count_unlimited();
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// A stream of requests to a volume of a VM, silent at first.
+    /// Adds a stream of requests to a volume of a VM, with no load.
     pub fn add_source(&mut self, vm: usize, volume: usize, mix: &[Ask]) -> usize {
         let costs: f64 = mix.iter().map(|ask| self.cloud.cost(*ask)).sum();
         let number = self.sources.len();
@@ -332,7 +334,7 @@ impl World {
         number
     }
 
-    /// A VM with one volume and one stream, silent at first. Returns the source, whose number is not that of the VM.
+    /// Adds a VM with one volume and one stream, with no load. Returns the index of the source, not of the VM.
     pub fn vm(&mut self, policy: Policy, mix: &[Ask]) -> usize {
         let vm = self.add_vm(policy, &[Policy::default()]);
         self.add_source(vm, 0, mix)
@@ -343,15 +345,15 @@ impl World {
         self.sources[source].vm
     }
 
-    /// A source goes on with the first volume of another VM, after its own was removed.
+    /// Attaches a source, whose VM was removed, to the first volume of another VM.
     pub fn attach(&mut self, source: usize, vm: usize) {
-        assert!(!self.vms[self.sources[source].vm].there, "a source has one VM");
+        assert!(!self.vms[self.sources[source].vm].present, "a source has one VM");
         let source = &mut self.sources[source];
         (source.vm, source.volume, source.outstanding) = (vm, 0, 0);
         source.incarnation += 1;
     }
 
-    /// From now on a source asks like this.
+    /// Sets the load of a source.
     pub fn set_load(&mut self, index: usize, load: Load) {
         let source = &mut self.sources[index];
         source.load = load;
@@ -366,32 +368,32 @@ impl World {
         self.pump();
     }
 
-    /// All devices stand still until an instant.
+    /// Stalls all devices until an instant.
     pub fn stall_until(&mut self, until: u64) {
         self.nodes.iter_mut().for_each(|node| node.station.stalled_until = until);
     }
 
-    /// Service that the devices have begun: normalised requests, and nanoseconds of servers.
+    /// Started service of all devices: normalised requests, and nanoseconds of servers.
     pub fn work(&self) -> (f64, f64) {
         let raw: u64 = self.nodes.iter().map(|node| node.station.work_raw).sum();
         let nanos: u64 = self.nodes.iter().map(|node| node.station.work_ns).sum();
         (raw as f64 / 65_536.0, nanos as f64)
     }
 
-    /// Nanoseconds of idle servers so far: all; at nodes where nothing was queued; at those and where only VMs with a limit had
-    /// something queued.
+    /// Idle time of the servers in nanoseconds: all of it; that at nodes with nothing queued; that at nodes with nothing queued
+    /// except requests of VMs with a limit.
     pub fn idle_ns(&self) -> [f64; 3] {
         let sum = |of: fn(&Node) -> &Idle| self.nodes.iter().map(|node| of(node).nanos(self.now)).sum::<u64>() as f64;
-        [sum(|node| &node.idle), sum(|node| &node.unasked), sum(|node| &node.limited)]
+        [sum(|node| &node.idle), sum(|node| &node.unqueued), sum(|node| &node.limited)]
     }
 
-    /// For how long the VM of a source has had nothing queued, in nanoseconds, summed over all nodes.
+    /// Time in which the VM of a source had nothing queued, in nanoseconds, summed over all nodes.
     pub fn absent_ns(&self, source: usize) -> f64 {
         let queued = &self.vms[self.sources[source].vm].queued;
         queued.iter().map(|queued| queued.absent_ns(self.now)).sum::<u64>() as f64
     }
 
-    /// Lets everything happen up to and at `end`.
+    /// Processes all events until `end`, inclusive.
     pub fn run_until(&mut self, end: u64) {
         loop {
             let event = self.events.peek().map(|Reverse((at, _, _))| *at);
@@ -401,7 +403,7 @@ impl World {
             self.now = next;
             if event == Some(next) {
                 let Reverse((_, _, event)) = self.events.pop().expect("just seen");
-                self.happen(event);
+                self.process(event);
             } else {
                 let woken: Vec<usize> = (0..self.nodes.len()).filter(|i| self.nodes[*i].wake == Some(next)).collect();
                 woken.into_iter().for_each(|index| self.touch(index));
@@ -426,17 +428,17 @@ impl World {
         }
     }
 
-    fn happen(&mut self, event: Event) {
+    fn process(&mut self, event: Event) {
         match event {
-            Event::Leave { node, slot } => self.leave(node as usize, slot),
+            Event::Complete { node, slot } => self.complete(node as usize, slot),
             Event::Arrive { source, generation } => {
                 let index = source as usize;
                 if self.sources[index].generation == generation {
                     let window = self.cloud.window();
                     if self.sources[index].outstanding < window {
-                        self.ask(index);
+                        self.submit(index);
                     } else {
-                        self.sources[index].skip(&self.cloud);
+                        self.sources[index].drop_request(&self.cloud);
                     }
                     self.plan_next(index);
                 }
@@ -444,13 +446,13 @@ impl World {
         }
     }
 
-    fn leave(&mut self, index: usize, slot: u32) {
+    fn complete(&mut self, index: usize, slot: u32) {
         let (now, node) = (self.instant(), &mut self.nodes[index]);
         if node.station.stalled_until > self.now {
             let until = node.station.stalled_until;
-            return self.plan(until, Event::Leave { node: index as u32, slot });
+            return self.plan(until, Event::Complete { node: index as u32, slot });
         }
-        node.station.leave();
+        node.station.complete();
         let finished = node.gate.complete(now, Slot(slot), true);
         self.touch(index);
         let Some(finished) = finished else { return };
@@ -469,16 +471,16 @@ impl World {
     fn top_up(&mut self, index: usize) {
         while let Load::Closed(outstanding) = self.sources[index].load
             && self.sources[index].outstanding < outstanding
-            && self.ask(index)
+            && self.submit(index)
         {}
     }
 
-    /// One request of a source. Whether the gate took it.
-    fn ask(&mut self, index: usize) -> bool {
+    /// Submits one request of a source. Returns whether the gate accepted it.
+    fn submit(&mut self, index: usize) -> bool {
         let (now, nodes) = (self.instant(), self.nodes.len());
         let source = &mut self.sources[index];
         let vm = &mut self.vms[source.vm];
-        if !vm.there {
+        if !vm.present {
             return false;
         }
         let ask = source.next_ask();
@@ -501,8 +503,8 @@ impl World {
             token: index as u32 | source.incarnation << 16,
             remote,
         };
-        let taken = self.nodes[node].gate.insert(now, &arrival).is_ok();
-        if taken {
+        let accepted = self.nodes[node].gate.insert(now, &arrival).is_ok();
+        if accepted {
             let pieces = self.cloud.pieces(ask).count() as u32;
             let queued = &mut vm.queued[node];
             queued.set(self.now, queued.pieces + pieces);
@@ -513,7 +515,7 @@ impl World {
         } else if let (Some(tracker), Some(remote)) = (&mut vm.tracker, remote) {
             tracker.refused(node as u32, remote);
         }
-        taken
+        accepted
     }
 
     fn plan_arrival(&mut self, index: usize, at: u64) {
@@ -521,7 +523,7 @@ impl World {
         self.plan(at, Event::Arrive { source: index as u32, generation });
     }
 
-    /// Plans the next arrival of an open source.
+    /// Schedules the next arrival of an open source.
     fn plan_next(&mut self, index: usize) {
         let now = self.now;
         let source = &mut self.sources[index];
@@ -534,7 +536,7 @@ impl World {
             Load::Bursty { rate, on, off } => {
                 let passed = (now - source.load_since) as f64 / SECOND as f64;
                 let (cycle, within) = ((passed / (on + off)).floor(), passed % (on + off));
-                // Time runs while it is on, and stands still while it is off.
+                // The arrival process advances only while the load is on.
                 let active = cycle * on + within.min(on) + gap(source, rate);
                 let cycles = (active / on).floor();
                 source.load_since + nanos(cycles * (on + off) + (active - cycles * on))
@@ -558,12 +560,12 @@ impl World {
             };
             node.wake = node.gate.pump(now, &mut feed).map(Instant::as_nanos);
             while let Some((slot, at)) = self.nodes[index].station.begin(self.now) {
-                self.plan(at, Event::Leave { node: index as u32, slot });
+                self.plan(at, Event::Complete { node: index as u32, slot });
             }
             let node = &mut self.nodes[index];
             let idle = node.station.idle();
             node.idle.set(self.now, idle);
-            node.unasked.set(self.now, if node.gate.queued() == 0 { idle } else { 0 });
+            node.unqueued.set(self.now, if node.gate.queued() == 0 { idle } else { 0 });
             node.limited.set(self.now, if node.unlimited == 0 { idle } else { 0 });
         }
     }
