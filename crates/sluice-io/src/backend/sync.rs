@@ -50,7 +50,7 @@ impl Files {
         file.volumes -= 1;
         if file.volumes == 0 {
             self.by_id.remove(&file.id);
-            self.files.clear(key);
+            self.files.remove(key);
         }
     }
 
