@@ -118,7 +118,7 @@ fn measure(
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {error}{cause}", contestant.kind.name())
     };
-    let export = contestant.kind.export().to_owned();
+    let export = contestant.kind.export();
     let target = Target { socket: contestant.socket.clone(), export, depth: shape.depth, block: 4096 };
     let mut load = Load::start(&vec![target; shape.connections as usize]).map_err(failed)?;
     load.run(effort.warm).map_err(failed)?;

@@ -45,7 +45,7 @@ impl contest::Kind for Kind {
 
     fn start(self, setting: &ServerSettings<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
         let ServerSettings { store, file, sockets, beside } = *setting;
-        let host = || host_file(store, file, &socket);
+        let host = || host_file(store, file, &self.vm(), &socket);
         let server = match self {
             Kind::Sluice => Server::sluice(sockets, "host", &host(), vec![socket])?,
             Kind::Beside(number) => {
@@ -60,29 +60,34 @@ impl contest::Kind for Kind {
 }
 
 impl Kind {
-    pub(super) fn export(self) -> &'static str {
+    pub(super) fn export(self) -> String {
         match self {
-            Kind::Sluice | Kind::Beside(_) => "vm/disk",
-            Kind::Nbdkit => "",
-            _ => "disk",
+            Kind::Sluice | Kind::Beside(_) => format!("{}/disk", self.vm()),
+            Kind::Nbdkit => String::new(),
+            _ => "disk".to_owned(),
         }
+    }
+
+    /// The VM's name. Only one daemon at a time may read a file for a VM of a certain name.
+    fn vm(self) -> String {
+        contest::Kind::name(self).replace(' ', "")
     }
 }
 
 /// Returns the host file of one VM with a reservation, a limit and a weight, none of which is reached.
-fn host_file(store: Store, file: &Path, socket: &Path) -> String {
+fn host_file(store: Store, file: &Path, vm: &str, socket: &Path) -> String {
     let device = match store {
         Store::Null => "backend = \"null\"".to_owned(),
         Store::File => format!("path = \"{}\"", file.display()),
     };
     let store = match store {
         Store::Null => "size = \"1GiB\"".to_owned(),
-        Store::File => format!("source = \"{}\"", file.display()),
+        Store::File => format!("source = \"{}\"\nread_only = true", file.display()),
     };
     format!(
         "[device.disk]\n{device}\ndepth = 128\ncapacity = \"9000000 iops@8KiB\"\n\
-         [vm.vm]\nreservation = \"1000 iops@8KiB\"\nlimit = \"9000000 iops@8KiB\"\nweight = 200\n\
-         [vm.vm.volume.disk]\ndevice = \"disk\"\n{store}\nexport = {{ socket = \"{}\" }}\n",
+         [vm.{vm}]\nreservation = \"1000 iops@8KiB\"\nlimit = \"9000000 iops@8KiB\"\nweight = 200\n\
+         [vm.{vm}.volume.disk]\ndevice = \"disk\"\n{store}\nexport = {{ socket = \"{}\" }}\n",
         socket.display()
     )
 }
@@ -118,7 +123,7 @@ mod tests {
 
     #[test]
     fn the_measured_host_file_is_valid() {
-        let host = host_file(Store::Null, Path::new("/x"), Path::new("/run/sluice"));
+        let host = host_file(Store::Null, Path::new("/x"), "vm", Path::new("/run/sluice"));
         assert!(host.contains("backend = \"null\"") && host.contains("socket = \"/run/sluice\""), "{host}");
     }
 }

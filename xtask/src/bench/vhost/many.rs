@@ -1,15 +1,17 @@
-//! A hundred VMs with a queue each, compared with one VM with as many requests in flight.
+//! A hundred VMs with a queue each, compared with one VM.
 //!
 //! The capacity of a `delay` device is known exactly; a file shows the cost of many queues. The VMs have weights 1, 2
 //! and 3 in turn. For the total, each has one request in flight, so that all together have as many as the one VM. For
 //! the shares, each has [`WAITING`]. A VM with nothing queued gives up its turn, and a file completes a few hundred
 //! requests while a busy machine keeps the front end waiting for its CPU.
+//!
+//! A null device shows what it costs to look at a hundred queues that have little each: there each of the many VMs has
+//! four requests in flight, and the one has 32.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::super::contest::Store;
 use super::super::load::Outcome;
 use super::super::report::{Bound, Cell, Report, Table};
 use super::super::server::Server;
@@ -27,9 +29,41 @@ const PARALLEL: u64 = 8;
 /// Reference size of the delay device, so that normalised IOPS are IOPS.
 const REFERENCE: u32 = 8192;
 
+/// What the VMs share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Shared {
+    Delay,
+    File,
+    Null,
+}
+
+impl Shared {
+    const ALL: [Shared; 3] = [Shared::Delay, Shared::File, Shared::Null];
+
+    fn name(self) -> &'static str {
+        match self {
+            Shared::Delay => "delay device",
+            Shared::File => "file",
+            Shared::Null => "null device",
+        }
+    }
+
+    /// Requests in flight of each of many VMs, and of the one.
+    fn depths(self) -> (u16, u16) {
+        match self {
+            Shared::Delay | Shared::File => (1, VMS as u16),
+            Shared::Null => (4, 32),
+        }
+    }
+
+    fn block(self) -> u32 {
+        if self == Shared::Delay { REFERENCE } else { super::BLOCK }
+    }
+}
+
 /// Both loads on one kind of device.
 struct Pair {
-    store: Store,
+    shared: Shared,
     many: Server,
     one: Server,
     _folder: tempfile::TempDir,
@@ -41,17 +75,18 @@ struct Pair {
 
 pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effort) -> Result<(), String> {
     let mut pairs = Vec::new();
-    for store in [Store::Null, Store::File] {
-        pairs.push(Pair::start(store, file)?);
+    for shared in Shared::ALL {
+        pairs.push(Pair::start(shared, file)?);
     }
     for round in 0..rounds {
         eprintln!("vhost: {VMS} VMs, round {} of {rounds}", round + 1);
         pairs.iter_mut().try_for_each(|pair| pair.measure(effort))?;
     }
     let mut table = Table::new(
-        format!("{VMS} VMs with one request each, weights 1:2:3, beside one VM with {VMS}"),
+        format!("{VMS} VMs, weights 1:2:3, beside one VM"),
         &[
             "device",
+            "in flight: each of many, one",
             "many: IOPS",
             "one: IOPS",
             "many / one",
@@ -61,45 +96,47 @@ pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effor
     );
     for pair in &pairs {
         table.row(vec![
-            Cell::text(pair.name()),
+            Cell::text(pair.shared.name()),
+            Cell::text({
+                let (many, one) = pair.shared.depths();
+                format!("{many}, {one}")
+            }),
             Cell::spread(&pair.totals[0], 0),
             Cell::spread(&pair.totals[1], 0),
             Cell::spread(&pair.ratio, 3),
             Cell::spread(&pair.deviations[0], 2),
             Cell::spread(&pair.deviations[1], 2),
         ]);
-        report.target(format!("{VMS} VMs / 1 VM, {}", pair.name()), Bound::AtLeast(0.9), pair.ratio.median());
-        let what = format!("{VMS} VMs, off the share [% of the total], {}", pair.name());
-        report.target(what, Bound::AtMost(1.0), pair.deviations[1].median());
+        let name = pair.shared.name();
+        report.target(format!("{VMS} VMs / 1 VM, {name}"), Bound::AtLeast(0.9), pair.ratio.median());
+        // On a null device nothing is shared out: a slot is free as soon as it is taken.
+        if pair.shared != Shared::Null {
+            let what = format!("{VMS} VMs, off the share [% of the total], {name}");
+            report.target(what, Bound::AtMost(1.0), pair.deviations[1].median());
+        }
     }
     report.table(table);
     Ok(())
 }
 
 impl Pair {
-    fn start(store: Store, file: &Path) -> Result<Pair, String> {
+    fn start(shared: Shared, file: &Path) -> Result<Pair, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
         let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
         let start = |name: &str, vms: usize| {
             let sockets: Vec<PathBuf> = (0..vms).map(|vm| folder.path().join(format!("{name}-{vm}.sock"))).collect();
-            let host = host_file(store, file, size, &sockets);
+            let host = host_file(shared, file, size, name, &sockets);
             Server::sluice(folder.path(), name, &host, sockets)
         };
         let (many, one) = (start("many", VMS)?, start("one", 1)?);
         let (ratio, totals, deviations) = Default::default();
-        Ok(Pair { store, many, one, _folder: folder, ratio, totals, deviations })
-    }
-
-    fn name(&self) -> &'static str {
-        match self.store {
-            Store::Null => "delay device",
-            Store::File => "file",
-        }
+        Ok(Pair { shared, many, one, _folder: folder, ratio, totals, deviations })
     }
 
     fn measure(&mut self, effort: Effort) -> Result<(), String> {
-        let many = self.load(&self.many, 1, effort)?;
-        let one = self.load(&self.one, VMS as u16, effort)?;
+        let (of_many, of_one) = self.shared.depths();
+        let many = self.load(&self.many, of_many, effort)?;
+        let one = self.load(&self.one, of_one, effort)?;
         let waiting = self.load(&self.many, WAITING, effort)?;
         let total = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::iops).sum::<f64>();
         self.totals[0].push(total(&many));
@@ -112,8 +149,8 @@ impl Pair {
 
     /// Runs all VMs of a server at the same time. Returns the outcome of each.
     fn load(&self, server: &Server, depth: u16, effort: Effort) -> Result<Vec<Outcome>, String> {
-        let block = if self.store == Store::Null { REFERENCE } else { super::BLOCK };
-        let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll: false };
+        let (block, poll) = (self.shared.block(), effort.poll);
+        let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll };
         let targets: Vec<Target> = server.sockets.iter().map(target).collect();
         let failed = |error| failed("sluice", &error);
         let mut load = Load::start(&targets).map_err(failed)?;
@@ -141,28 +178,31 @@ fn deviation(outcomes: &[Outcome]) -> f64 {
 }
 
 /// Returns a host file with a VM for each socket. A file is divided into equal ranges.
-fn host_file(store: Store, file: &Path, size: u64, sockets: &[PathBuf]) -> String {
-    let mut text = match store {
-        Store::Null => format!(
+///
+/// Only one daemon at a time may read a range for a VM of a certain name, so these begin with `name`.
+fn host_file(shared: Shared, file: &Path, size: u64, name: &str, sockets: &[PathBuf]) -> String {
+    let mut text = match shared {
+        Shared::Null => "[device.disk]\nbackend = \"null\"\ndepth = 64\n".to_owned(),
+        Shared::Delay => format!(
             "[device.disk]\nbackend = \"null\"\ndepth = {}\ncapacity = \"{RATE} iops@8KiB\"\n\
              [device.disk.delay]\ntime = \"{}ns\"\nparallel = {PARALLEL}\n",
             2 * PARALLEL,
             PARALLEL * 1_000_000_000 / RATE
         ),
-        Store::File => format!("[device.disk]\npath = \"{}\"\ndepth = 32\n", file.display()),
+        Shared::File => format!("[device.disk]\npath = \"{}\"\ndepth = 32\n", file.display()),
     };
     let part = (size / sockets.len() as u64) >> 20;
     for (vm, socket) in sockets.iter().enumerate() {
-        let source = match store {
-            Store::Null => "size = \"1GiB\"".to_owned(),
-            Store::File => {
+        let source = match shared {
+            Shared::Delay | Shared::Null => "size = \"1GiB\"".to_owned(),
+            Shared::File => {
                 let (offset, file) = (vm as u64 * part, file.display());
                 format!("source = \"{file}\"\noffset = \"{offset}MiB\"\nsize = \"{part}MiB\"\nread_only = true")
             }
         };
         let _ = write!(
             text,
-            "[vm.v{vm:02}]\nweight = {}\n[vm.v{vm:02}.volume.disk]\ndevice = \"disk\"\n{source}\n\
+            "[vm.{name}{vm:02}]\nweight = {}\n[vm.{name}{vm:02}.volume.disk]\ndevice = \"disk\"\n{source}\n\
              export = {{ type = \"vhost-user-blk\", socket = \"{}\", queues = 1 }}\n",
             weight(vm) * 100,
             socket.display()
@@ -178,8 +218,9 @@ mod tests {
     #[test]
     fn the_host_files_are_valid() {
         let sockets: Vec<PathBuf> = (0..VMS).map(|vm| PathBuf::from(format!("/run/sluice/{vm}"))).collect();
-        for store in [Store::Null, Store::File] {
-            sluice_config::parse("many", &host_file(store, Path::new("/srv/vm/disk.img"), 1 << 30, &sockets)).unwrap();
+        for shared in Shared::ALL {
+            sluice_config::parse("many", &host_file(shared, Path::new("/srv/vm/disk.img"), 1 << 30, "v", &sockets))
+                .unwrap();
         }
     }
 
