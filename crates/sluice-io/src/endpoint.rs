@@ -1,7 +1,8 @@
 //! Endpoints that clients connect to: Unix sockets and TCP addresses, and binding them.
 //!
-//! Binding has two halves, because a reload must not change anything before all of it is known to work: [`Bound::prepare`]
-//! makes the socket, and [`Prepared::place`] gives it its name. [`crate::socket_file`] makes the file of a Unix socket.
+//! Binding has two steps, because a reload must not change anything before all of it is known to succeed:
+//! [`Bound::prepare`] creates the socket, and [`Prepared::place`] gives it its name. [`crate::socket_file`] creates the
+//! file of a Unix socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -231,11 +232,11 @@ fn io(endpoint: &Endpoint, advice: &'static str, source: io::Error) -> ListenErr
 }
 
 /// Advice if the file of a socket cannot be created or removed.
-const NO_FILE: &str = "make its folder, and let this user write there";
+const NO_FILE: &str = "create its folder, and let this user write there";
 /// Advice if the owner of the file cannot be set.
-const NO_OWNER: &str = "state an owner, a group and a mode that this user may give; root may give all";
+const NO_OWNER: &str = "state an owner, a group and a mode that this user may set; root may set all";
 /// Advice if an address cannot be bound.
-const NO_ADDRESS: &str = "name an address of this host and a port that this user may take";
+const NO_ADDRESS: &str = "state an address of this host and a port that this user may bind";
 
 fn bind_tcp(endpoint: &Endpoint, address: SocketAddr) -> Result<std::net::TcpListener, ListenError> {
     let failed = |source: io::Error| match source.kind() {
@@ -271,7 +272,7 @@ mod tests {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let listener = bind_tcp(&Endpoint::Tcp(address), address).unwrap();
         let address = listener.local_addr().unwrap();
-        // None of them is accepted: the kernel alone answers.
+        // The connections are not accepted: only the kernel replies.
         let mut burst = Vec::new();
         for number in 0..500 {
             let connected = TcpStream::connect_timeout(&address, Duration::from_millis(900));

@@ -1,11 +1,11 @@
-//! Memory for the data of requests that pass through buffers of the daemon: NBD's. All VMs share it, and each of them has a
-//! part that nobody else can take.
+//! Memory for the data of requests that pass through buffers of the daemon, which are those of NBD. All VMs share it,
+//! and each has a part that no other VM can take.
 //!
-//! Half of the budget is divided among the VMs, the other half goes to whoever comes first. A VM that has used up its part and
-//! finds nothing left in the common half is not read until its own replies have been taken.
+//! Half of the budget is divided among the VMs. The other half is shared, first come, first served. A VM that has used
+//! up its part while the shared half is used up is not read until its clients have read replies.
 //!
-//! Example: a budget of 1 GiB and 64 VMs. Each VM has 8 MiB for itself. 16 VMs whose clients read no replies fill the common
-//! 512 MiB with 32 MiB each. The others go on with their 8 MiB.
+//! Example: a budget of 1 GiB and 64 VMs. Each VM has 8 MiB of its own. 16 VMs whose clients read no replies fill the
+//! shared 512 MiB with 32 MiB each. The others continue with their 8 MiB.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -15,77 +15,77 @@ pub(crate) static DAEMON: MemoryBudget = MemoryBudget::new(1 << 30);
 /// Memory that VMs share.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
-    /// In bytes.
+    /// Size in bytes.
     total: u64,
     vms: AtomicU32,
-    /// Bytes of the common half that are taken.
-    common: AtomicU64,
+    /// Bytes in use of the shared half.
+    shared: AtomicU64,
 }
 
-/// What one VM has of a budget.
+/// One VM's share of a budget.
 #[derive(Debug)]
 pub(crate) struct MemoryShare {
     budget: &'static MemoryBudget,
     used: u64,
-    /// Bytes of `used` that are counted in the common half.
-    common: u64,
+    /// Bytes of `used` that count in the shared half.
+    shared: u64,
 }
 
 impl MemoryBudget {
     const fn new(total: u64) -> Self {
-        MemoryBudget { total, vms: AtomicU32::new(0), common: AtomicU64::new(0) }
+        MemoryBudget { total, vms: AtomicU32::new(0), shared: AtomicU64::new(0) }
     }
 
-    /// The share of one more VM, which ends when it is dropped.
+    /// Creates the share of one more VM, which ends when it is dropped.
     pub(crate) fn share(&'static self) -> MemoryShare {
         self.vms.fetch_add(1, Ordering::Relaxed);
-        MemoryShare { budget: self, used: 0, common: 0 }
+        MemoryShare { budget: self, used: 0, shared: 0 }
     }
 
-    /// Bytes that each VM has for itself.
+    /// Returns the number of bytes that each VM has of its own.
     fn part(&self) -> u64 {
         self.total / 2 / u64::from(self.vms.load(Ordering::Relaxed).max(1))
     }
 }
 
 impl MemoryShare {
-    /// Whether the VM may take one more request into memory, however large: else one that is larger than its part could never
-    /// be taken.
+    /// Whether the VM may take one more request into memory, of any size. Otherwise a request larger than its part
+    /// could never be taken.
     pub(crate) fn has_room(&self) -> bool {
         self.used == 0
             || self.used < self.budget.part()
-            || self.budget.common.load(Ordering::Relaxed) < self.budget.total / 2
+            || self.budget.shared.load(Ordering::Relaxed) < self.budget.total / 2
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
         if bytes > 0 {
             self.used += bytes;
-            self.settle();
+            self.update_shared();
         }
     }
 
     pub(crate) fn remove(&mut self, bytes: u64) {
         if bytes > 0 {
             self.used -= bytes;
-            self.settle();
+            self.update_shared();
         }
     }
 
-    /// Counts in the common half what the VM has above its part.
-    fn settle(&mut self) {
+    /// Updates what the VM uses of the shared half.
+    fn update_shared(&mut self) {
         let above = self.used.saturating_sub(self.budget.part());
-        if above > self.common {
-            self.budget.common.fetch_add(above - self.common, Ordering::Relaxed);
-        } else if above < self.common {
-            self.budget.common.fetch_sub(self.common - above, Ordering::Relaxed);
+        if above > self.shared {
+            self.budget.shared.fetch_add(above - self.shared, Ordering::Relaxed);
+        } else if above < self.shared {
+            self.budget.shared.fetch_sub(self.shared - above, Ordering::Relaxed);
         }
-        self.common = above;
+        self.shared = above;
     }
 }
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        self.budget.common.fetch_sub(self.common, Ordering::Relaxed);
+        self.budget.shared.fetch_sub(self.shared, Ordering::Relaxed);
         self.budget.vms.fetch_sub(1, Ordering::Relaxed);
     }
 }
@@ -101,7 +101,7 @@ mod tests {
         (budget, (0..vms).map(|_| budget.share()).collect())
     }
 
-    /// Takes requests of a MiB as long as there is room; how many that were.
+    /// Takes requests of 1 MiB while there is room. Returns their number.
     fn fill(share: &mut MemoryShare) -> u64 {
         let before = share.used;
         while share.has_room() {
@@ -113,14 +113,14 @@ mod tests {
     #[test]
     fn clients_that_read_no_replies_took_the_memory_of_all() {
         let (budget, mut vms) = shares(64);
-        assert_eq!(fill(&mut vms[0]), 8 + 512, "the first has its part and the common half");
+        assert_eq!(fill(&mut vms[0]), 8 + 512, "the first has its part and the shared half");
         assert!(vms[1..].iter_mut().all(|vm| fill(vm) == 8), "each of the others has its part");
         assert!(vms.iter().map(|vm| vm.used).sum::<u64>() <= budget.total);
-        // The first gives back; what it gives back goes to whoever comes first.
+        // Memory that the first VM frees is available to all.
         vms[0].remove(500 * MIB);
         assert_eq!((fill(&mut vms[1]), fill(&mut vms[0])), (500, 0));
         vms.clear();
-        assert_eq!((budget.common.load(Ordering::Relaxed), budget.vms.load(Ordering::Relaxed)), (0, 0));
+        assert_eq!((budget.shared.load(Ordering::Relaxed), budget.vms.load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]

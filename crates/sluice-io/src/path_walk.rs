@@ -1,13 +1,13 @@
-//! Finds the folder of a path without following what a tenant may have changed.
+//! Opens the folder of a path without following links that a tenant may have changed.
 //!
 //! The daemon often runs as root and opens paths in folders that other users may write: an image in the folder of a VM,
-//! a socket in the folder of a VMM. Whoever may write a folder may put a symbolic link there at any moment, also between
-//! a check and the use of the same path. So the path is walked one component at a time, each by the descriptor of the
-//! folder before it. A symbolic link is followed only if nobody but trusted users could have put it there. The result is
-//! a descriptor of the last folder, which later renames do not change.
+//! a socket in the folder of a VMM. A user that may write a folder may put a symbolic link there at any moment, even
+//! between a check and the use of the same path. So the path is walked one component at a time, each by the descriptor
+//! of the previous folder. A symbolic link is followed only if all users that could have created it are trusted. The
+//! result is a descriptor of the last folder, which later renames do not change.
 //!
-//! Example: `/dev/disk/by-id/x` leads to `../../sda`. Only root may write `/dev/disk/by-id`, so the link is followed. In
-//! `/srv/tenant`, which belongs to user 1000, a link is refused.
+//! Example: `/dev/disk/by-id/x` leads to `../../sda`. Only root may write `/dev/disk/by-id`, so the link is followed.
+//! In `/srv/tenant`, which belongs to user 1000, a link is rejected.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
-/// Symbolic links that are followed in one path, as many as the kernel follows.
+/// Maximum number of symbolic links in a path, the same as in the kernel.
 const LINKS_MAX: usize = 40;
 
 const GROUP_WRITES: u32 = 0o020;
@@ -34,7 +34,7 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Root and the daemon's own user and group.
+    /// Returns root, and the daemon's own user and group.
     #[must_use]
     pub fn daemon() -> Self {
         let (user, group) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
@@ -53,9 +53,9 @@ impl Trust {
         self.users.contains(&user)
     }
 
-    /// A user or group outside of this set that may create and remove entries in a folder; in a sticky folder only the
-    /// owner of the folder counts.
-    fn stranger(&self, folder: &Stat) -> Option<Stranger> {
+    /// Returns an untrusted user or group that may create and remove entries in a folder. In a sticky folder only the
+    /// owner of the folder may.
+    fn untrusted_writer(&self, folder: &Stat) -> Option<Stranger> {
         let shared = folder.st_mode & STICKY == 0;
         if !self.user(folder.st_uid) {
             Some(Stranger::User(folder.st_uid))
@@ -68,11 +68,11 @@ impl Trust {
         }
     }
 
-    /// A user or group outside of this set that may replace `entry` of `folder`.
+    /// Returns an untrusted user or group that may replace `entry` of `folder`.
     fn replacer(&self, folder: &Stat, entry: &Stat) -> Option<Stranger> {
         let sticky = folder.st_mode & STICKY != 0 && folder.st_mode & (OTHERS_WRITE | GROUP_WRITES) != 0;
         let by_its_owner = (sticky && !self.user(entry.st_uid)).then_some(Stranger::User(entry.st_uid));
-        self.stranger(folder).or(by_its_owner)
+        self.untrusted_writer(folder).or(by_its_owner)
     }
 }
 
@@ -97,26 +97,24 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// A folder on the way that users outside of the [`Trust`] may change.
+/// A folder of the path that untrusted users may change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exposed {
-    /// The folder.
     pub folder: PathBuf,
     /// A user or group that may change it.
     pub by: Stranger,
 }
 
-/// A path that cannot be walked.
+/// Why a path cannot be walked.
 #[derive(Debug)]
 pub enum WalkError {
-    /// A symbolic link that users outside of the [`Trust`] may change.
+    /// A symbolic link that untrusted users may change.
     Link {
-        /// The link.
         link: PathBuf,
         /// A user or group that may change it.
         by: Stranger,
     },
-    /// The system refuses.
+    /// A system call failed.
     System(Errno),
 }
 
@@ -129,18 +127,18 @@ impl From<Errno> for WalkError {
 /// The last folder of a path and the name in it.
 #[derive(Debug)]
 pub struct Walked {
-    /// The folder, opened with `O_PATH`.
+    /// Opened with `O_PATH`.
     pub folder: OwnedFd,
     /// The last component, which need not exist.
     pub name: OsString,
-    /// The first folder on the way, or the last folder itself, that users outside of the [`Trust`] may change.
+    /// The first folder of the path that untrusted users may change, including the last one.
     pub exposed: Option<Exposed>,
 }
 
-/// Walks to the folder of `path`, which is absolute, without a look at its last component.
+/// Walks to the folder of the absolute path `path`. Does not look at the last component.
 ///
 /// # Errors
-/// [`WalkError`]; a path without a last component is `EINVAL`.
+/// [`WalkError`]; `EINVAL` for a path without a last component.
 pub fn to_folder(path: &Path, trust: &Trust) -> Result<Walked, WalkError> {
     let mut walk = Walk::start(path, trust)?;
     let name = walk.rest.pop_back().ok_or(Errno::INVAL)?;
@@ -151,7 +149,7 @@ pub fn to_folder(path: &Path, trust: &Trust) -> Result<Walked, WalkError> {
     Ok(Walked { folder: walk.folder, name, exposed })
 }
 
-/// What a path leads to: a file that is no symbolic link, and where it lies.
+/// A file that a path leads to, which is not a symbolic link.
 #[derive(Debug)]
 pub struct Found {
     folder: OwnedFd,
@@ -161,7 +159,7 @@ pub struct Found {
     stat: Stat,
 }
 
-/// Finds what `path`, which is absolute, names: through symbolic links that only trusted users can change.
+/// Finds the file that the absolute path `path` leads to, through symbolic links that only trusted users can change.
 ///
 /// # Errors
 /// [`WalkError`].
@@ -188,16 +186,16 @@ impl Found {
         Ok(Found { folder, name, _file: file, stat })
     }
 
-    /// What it is.
+    /// Returns its status.
     #[must_use]
     pub fn stat(&self) -> &Stat {
         &self.stat
     }
 
-    /// Opens it. A pipe that has taken its place does not hold the caller up.
+    /// Opens the file. Does not block if a pipe has replaced it.
     ///
     /// # Errors
-    /// `ESTALE`: another file has taken its place. What the system says.
+    /// `ESTALE` if another file has replaced it, otherwise the error of the system call.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let opened = rustix::fs::openat(&self.folder, &self.name, flags, NO_MODE);
@@ -213,12 +211,12 @@ impl Found {
 
 const NO_MODE: Mode = Mode::empty();
 
-/// A walk under way.
+/// State of a walk.
 struct Walk<'a> {
     trust: &'a Trust,
     folder: OwnedFd,
     stat: Stat,
-    /// Where it is, for messages.
+    /// Path of the current folder, for messages.
     at: PathBuf,
     rest: VecDeque<OsString>,
     links: usize,
@@ -233,9 +231,9 @@ impl<'a> Walk<'a> {
         Ok(Walk { trust, folder, stat, at: PathBuf::from("/"), rest, links: 0, exposed: None })
     }
 
-    /// Goes into a folder, or follows a symbolic link to it.
+    /// Enters a folder, or follows a symbolic link to one.
     fn enter(&mut self, name: &OsStr) -> Result<(), WalkError> {
-        // As a component in the middle of a path, so that an automounter mounts what belongs there.
+        // Opened as a component in the middle of a path, so that an automounter mounts the file system.
         let inside = Path::new(name).join(".");
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::openat2(&self.folder, &inside, flags, NO_MODE, ResolveFlags::NO_SYMLINKS) {
@@ -259,7 +257,7 @@ impl<'a> Walk<'a> {
     }
 
     fn exposed_here(&self) -> Option<Exposed> {
-        self.trust.stranger(&self.stat).map(|by| Exposed { folder: self.at.clone(), by })
+        self.trust.untrusted_writer(&self.stat).map(|by| Exposed { folder: self.at.clone(), by })
     }
 
     fn follow(&mut self, name: &OsStr) -> Result<(), WalkError> {
@@ -290,15 +288,15 @@ fn root() -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, "/", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, NO_MODE)
 }
 
-/// The names in a path, with `..` kept: what it means depends on the links before it.
+/// Returns the names in a path. `..` is kept, because its meaning depends on the links before it.
 fn components(path: &Path) -> VecDeque<OsString> {
     let names = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     names.map(|part| part.as_os_str().to_owned()).collect()
 }
 
-/// Runs `work` while `tenant` is repeated on another thread.
+/// Runs `work` while another thread repeats `tenant`.
 #[cfg(test)]
-pub(crate) fn beside(tenant: impl Fn() + Sync, work: impl FnOnce()) {
+pub(crate) fn run_concurrently(tenant: impl Fn() + Sync, work: impl FnOnce()) {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     struct End<'a>(&'a AtomicBool);
@@ -314,7 +312,7 @@ pub(crate) fn beside(tenant: impl Fn() + Sync, work: impl FnOnce()) {
                 tenant();
             }
         });
-        // Also when `work` panics.
+        // Also if `work` panics.
         let _end = End(&done);
         work();
     });
@@ -329,7 +327,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that no file belongs to.
+    /// A user that owns no file.
     const TENANT: u32 = 54_321;
 
     fn folder(parent: &Path, name: &str, owner: u32, mode: u32) -> PathBuf {
@@ -381,7 +379,7 @@ mod tests {
         assert_eq!(replace(&|| fs::write(&other, "").unwrap()), Errno::STALE);
         assert_eq!(replace(&|| symlink("/etc/passwd", &other).unwrap()), Errno::STALE);
         let pipe = || rustix::fs::mknodat(CWD, &other, FileType::Fifo, Mode::RUSR, 0).unwrap();
-        assert_eq!(replace(&pipe), Errno::STALE, "and it did not wait for a writer");
+        assert_eq!(replace(&pipe), Errno::STALE, "opening did not wait for a writer");
     }
 
     #[test]
@@ -406,13 +404,13 @@ mod tests {
             let below = folder(&path, "below", 0, 0o755);
             symlink(&secret, below.join("link")).unwrap();
             let refused = inode(&below.join("link"));
-            // Nobody but root can rename root's folder in a sticky one.
+            // Only root can rename root's folder in a sticky one.
             assert_eq!(refused.is_err(), name != "sticky", "{name}");
         }
     }
 
     #[test]
-    fn a_folder_says_who_may_change_it() {
+    fn users_that_may_change_a_folder_are_found() {
         let here = TempDir::new().unwrap();
         let exposed = |path: &Path, trust: &Trust| to_folder(&path.join("a.sock"), trust).unwrap().exposed;
         let open = folder(here.path(), "open", 0, 0o777);
@@ -423,7 +421,7 @@ mod tests {
         let by = Stranger::User(TENANT);
         assert_eq!(exposed(&theirs, &Trust::daemon()), Some(Exposed { folder: theirs.clone(), by }));
         let both = Trust::daemon().and(Some(TENANT), Some(TENANT));
-        assert_eq!(exposed(&theirs, &both), None, "its stated owner and group may write there");
+        assert_eq!(exposed(&theirs, &both), None, "its configured owner and group may write there");
         assert_eq!(
             exposed(&theirs, &Trust::daemon().and(Some(TENANT), None)).unwrap().by,
             Stranger::Group(TENANT),

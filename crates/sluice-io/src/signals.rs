@@ -1,23 +1,25 @@
-//! Signals that come before their handlers are there.
+//! Signals that arrive before their handlers are installed.
 //!
-//! SIGHUP and SIGUSR1 end a process that does not handle them. A supervisor may send one right after it has started the daemon, so
-//! the daemon blocks them first of all. The kernel keeps them, and delivers them to the handlers when they are released.
+//! SIGHUP and SIGUSR1 end a process that does not handle them. A service manager may send one right after it has
+//! started the daemon, so the daemon blocks them first. The kernel keeps them, and delivers them when they are
+//! unblocked.
 
 use std::ptr;
 
-/// Blocks SIGHUP and SIGUSR1 for this thread and those that it starts.
+/// Blocks SIGHUP and SIGUSR1 for this thread and the threads that it starts.
 pub fn hold() {
     mask(libc::SIG_BLOCK);
 }
 
-/// Unblocks them for this thread; those that have come meanwhile take effect.
+/// Unblocks them for this thread. Signals that arrived in the meantime are delivered.
 pub fn release() {
     mask(libc::SIG_UNBLOCK);
 }
 
 fn mask(how: libc::c_int) {
-    // SAFETY: an all-zero set is a valid value, which `sigemptyset` then makes empty. The calls take pointers to it that are valid,
-    // and null for what is not asked. They fail only for wrong arguments, and concern the mask of this thread alone.
+    // SAFETY: an all-zero set is a valid value, which `sigemptyset` then makes empty. The pointers are valid for the
+    // calls, or null for results that are not needed. The calls fail only for wrong arguments, and affect only the
+    // signal mask of this thread.
     unsafe {
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&raw mut set);

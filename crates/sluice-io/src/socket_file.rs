@@ -1,14 +1,10 @@
 //! A listening Unix socket with its owner and permissions, in a folder that a tenant may write.
 //!
-//! `bind` makes the file of a socket, and only then can its owner and mode be changed by path. In a folder that a tenant
-//! may write, the path can lead to another file by then: the tenant puts a symbolic link there and gets the file it names.
-//! So the socket is made in a folder of mode 0700 beside its place, by the descriptor of that folder. It gets its mode and
-//! owner there, listens, and is renamed into place. A rename does not follow links and replaces what a dead daemon left.
-//! Where the place is that of another socket of this process, the two are exchanged, and back again if the change that the
-//! new one belongs to is not made.
+//! `bind` creates the file of a socket, and only then can its owner and mode be changed by path. In a folder that a tenant may write, the path can lead to another file by then: the tenant puts a symbolic link there and gets the file it names. So the socket is created in a private folder of mode 0700 in the same folder, by the descriptor of the private folder. It gets its mode and owner there, starts to listen, and is renamed to its final path. A rename does not follow links, and replaces the file of a dead daemon. If another socket of this process has that path, the two files are exchanged, and exchanged back if the change is not committed.
 //!
-//! The stated owner of a socket may write its folder, as libvirt's user may write libvirt's folders: replacing the socket
-//! harms nobody but that owner. A folder that others may write is refused, unless it is sticky, as `/tmp` is.
+//! The configured owner of a socket may write its folder, as libvirt's user may write libvirt's folders: only that
+//! owner could be harmed by a replaced socket. A folder that other users may write is rejected, unless it is sticky, as
+//! `/tmp` is.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -25,29 +21,30 @@ use rustix::thread::UnshareFlags;
 
 use crate::path_walk::{self, Exposed, Trust, WalkError};
 
-/// Connections that wait to be accepted, as tokio and the standard library have it.
+/// Length of the queue of connections that are not accepted yet, as in tokio and the standard library.
 const BACKLOG: i32 = 1024;
-/// Bytes of a socket's name that its address keeps for whoever lists sockets; the rest of the address is the folder.
+/// Maximum number of bytes of a socket's name in its address, for tools that list sockets. The rest of the address is
+/// the folder.
 const SHOWN_MAX: usize = 80;
-/// Where /proc is mounted, the open files of this process.
+/// Open files of this process, if /proc is mounted.
 const DESCRIPTORS: &str = "/proc/self/fd";
-/// Names that are tried for the private folder, of which a tenant may take some.
+/// Number of names that are tried for the private folder; a tenant may have taken some.
 const NAMES_MAX: u32 = 100;
 
-/// A socket that cannot be made.
+/// Why a socket cannot be created.
 #[derive(Debug)]
 pub enum SocketFileError {
-    /// A process listens there.
+    /// Another process listens there.
     InUse,
-    /// There is a file that is not a socket.
+    /// The path is a file that is not a socket.
     NotASocket,
-    /// Users that are not trusted may change the folder.
+    /// Untrusted users may change the folder.
     Exposed(Exposed),
-    /// A symbolic link in the path that such users may change.
+    /// The path contains a symbolic link that untrusted users may change.
     Link(PathBuf),
-    /// The file cannot be made there.
+    /// The file cannot be created there.
     Folder(io::Error),
-    /// The file cannot get its owner.
+    /// The owner of the file cannot be set.
     Owner(io::Error),
 }
 
@@ -66,7 +63,7 @@ impl From<Errno> for SocketFileError {
     }
 }
 
-/// Which file it is: device and inode.
+/// Identity of a file: device and inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 
@@ -76,18 +73,18 @@ pub struct SocketFile {
     folder: OwnedFd,
     name: OsString,
     id: FileId,
-    /// Has the file that was there before, until this one is kept.
+    /// Contains the previous file until this one is kept.
     displaced: Option<PrivateFolder>,
 }
 
 impl SocketFile {
-    /// Which file it is.
+    /// Returns the identity of the file.
     #[must_use]
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// Removes the file in whose place this one is; until then dropping this puts it back.
+    /// Removes the previous file. Without this call, dropping `self` restores it.
     pub fn keep(&mut self) {
         self.displaced = None;
     }
@@ -110,12 +107,12 @@ impl Drop for SocketFile {
     }
 }
 
-/// Sets the umask of this process: what it makes from now on belongs to its user alone, unless it is given other permissions.
+/// Sets the umask of this process, so that new files belong to its user alone unless they are given other permissions.
 pub fn keep_new_files_private() {
     rustix::process::umask(Mode::RWXG | Mode::RWXO);
 }
 
-/// A socket that listens and is not in its place yet. Dropping it removes it.
+/// A listening socket without its final path. Dropping it removes it.
 #[derive(Debug)]
 pub struct Prepared {
     listener: UnixListener,
@@ -123,16 +120,16 @@ pub struct Prepared {
     name: OsString,
     id: FileId,
     private: PrivateFolder,
-    /// The socket that is `ours` is at its place.
+    /// Whether the socket that is `ours` has the path.
     replaces: bool,
 }
 
 impl Prepared {
-    /// Puts the socket in its place. Replaces a socket at which no process listens, and the one that is `ours`, which comes
-    /// back if the new one is dropped before it is kept.
+    /// Gives the socket its final path. Replaces a socket at which no process listens, and the one that is `ours`,
+    /// which is restored if the new one is dropped before it is kept.
     ///
     /// # Errors
-    /// [`SocketFileError`]; nothing has changed then.
+    /// [`SocketFileError`]; then nothing has changed.
     pub fn place(self) -> Result<(UnixListener, SocketFile), SocketFileError> {
         let Prepared { listener, folder, name, id, private, replaces } = self;
         if replaces {
@@ -144,11 +141,12 @@ impl Prepared {
     }
 }
 
-/// Makes a socket for `path` that listens, does not block, and has its owner, group and mode before it can be reached there.
+/// Creates a listening, non-blocking socket for `path`, which has its owner, group and mode before it can be reached
+/// there.
 ///
 /// # Errors
-/// [`SocketFileError`]; nothing has changed then. At the path is neither nothing, nor a socket at which no process listens, nor
-/// the one that is `ours`.
+/// [`SocketFileError`]; then nothing has changed. The path must not exist, or be a socket at which no process listens,
+/// or the one that is `ours`.
 pub fn prepare(
     path: &Path,
     owner: Option<u32>,
@@ -172,7 +170,8 @@ pub fn prepare(
     Ok(Prepared { listener, folder, name, id, private, replaces })
 }
 
-/// Whether `ours` is there. Refuses everything else but a socket at which nobody listens.
+/// Whether the path is the socket that is `ours`. Fails if it is anything else than a socket at which no process
+/// listens.
 fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool, SocketFileError> {
     let file = match open(folder, name) {
         Ok(file) => file,
@@ -186,7 +185,7 @@ fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool,
     if ours == Some(id_of(&stat)) {
         return Ok(true);
     }
-    // Not blocking: a process that does not accept may have a full backlog.
+    // Non-blocking, because a process that does not accept may have a full backlog.
     let probe = stream_socket()?;
     let connect = |address: &SocketAddrUnix| rustix::net::connect(&probe, address);
     match with_address(&in_proc(&file), folder, name, connect) {
@@ -196,27 +195,28 @@ fn is_ours(folder: &OwnedFd, name: &OsStr, ours: Option<FileId>) -> Result<bool,
     }
 }
 
-/// Whether the process that listens at the other end has ended. A killed daemon whose disk hangs keeps its descriptors, and
-/// so its listening sockets, until the kernel has completed its last request.
+/// Whether the process that listens at the other end has ended. A killed daemon whose disk hangs keeps its descriptors,
+/// and so its listening sockets, until the kernel has completed its last request.
 fn has_ended(probe: &OwnedFd) -> bool {
     let Ok(listener) = rustix::net::sockopt::socket_peercred(probe) else { return false };
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{}/stat", listener.pid.as_raw_pid())) else { return false };
-    // `PID (NAME) STATE ...`; the name may have brackets of its own.
+    // `PID (NAME) STATE ...`; the name may contain brackets.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X']))
 }
 
-/// The file itself, also if it is a symbolic link.
+/// Opens the file itself, even if it is a symbolic link.
 fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// The name that the kernel gives to an open file, whatever is renamed.
+/// Returns the kernel's name of an open file, which renames do not change.
 fn in_proc(file: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("{DESCRIPTORS}/{}", file.as_raw_fd()))
 }
 
-/// Calls `call` with an address of `name` in `folder`. Addresses hold paths, and a path of the host's may lead elsewhere by
-/// now, so it is `in_proc`; where /proc is not mounted, a thread goes into the folder and calls with the name alone.
+/// Calls `call` with an address of `name` in `folder`. An address contains a path, and a path of the host may lead
+/// elsewhere by now, so it is `in_proc`. If /proc is not mounted, a thread changes to the folder and makes the call
+/// with the name alone.
 fn with_address<T: Send>(
     in_proc: &Path,
     folder: &OwnedFd,
@@ -227,7 +227,7 @@ fn with_address<T: Send>(
         return call(&SocketAddrUnix::new(in_proc)?);
     }
     let there = || {
-        // SAFETY: the thread gets a working folder of its own; descriptors and memory stay shared.
+        // SAFETY: the thread gets a separate working folder; descriptors and memory stay shared.
         unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }?;
         rustix::process::fchdir(folder)?;
         call(&SocketAddrUnix::new(name)?)
@@ -247,13 +247,13 @@ fn id_of(stat: &Stat) -> FileId {
     FileId(stat.st_dev, stat.st_ino)
 }
 
-/// A folder of the daemon's own in a folder that others may write, for one socket. Dropping it removes both.
+/// A private folder for one socket, in a folder that others may write. Dropping it removes both.
 #[derive(Debug)]
 struct PrivateFolder {
     parent: OwnedFd,
     name: String,
     itself: OwnedFd,
-    /// The name of the socket.
+    /// Name of the socket.
     socket: OsString,
 }
 
@@ -272,7 +272,7 @@ impl PrivateFolder {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
             let itself = rustix::fs::openat(parent, &name, flags, Mode::empty())?;
             let stat = rustix::fs::fstat(&itself)?;
-            // Whoever may write `parent` may have put another folder there.
+            // A user that may write `parent` may have put another folder there.
             let ours = stat.st_uid == rustix::process::geteuid().as_raw();
             if ours && stat.st_mode & 0o777 == 0o700 {
                 return Ok(PrivateFolder { parent: folder, name, itself, socket });
@@ -283,7 +283,7 @@ impl PrivateFolder {
 
     fn listen(&self, mode: Mode) -> Result<UnixListener, Errno> {
         let socket = stream_socket()?;
-        // The file gets these permissions less the umask; without this it would get all of them.
+        // The file gets these permissions without those of the umask; otherwise it would get all of them.
         rustix::fs::fchmod(&socket, mode)?;
         let bind = |address: &SocketAddrUnix| rustix::net::bind(&socket, address);
         with_address(&in_proc(&self.itself).join(&self.socket), &self.itself, &self.socket, bind)?;
@@ -296,7 +296,7 @@ impl PrivateFolder {
         rustix::fs::renameat(&self.itself, &self.socket, &self.parent, name)
     }
 
-    /// The file here goes there, and the one there comes here.
+    /// Exchanges the file in the private folder with the one at `name`.
     fn exchange(&self, name: &OsStr) -> Result<(), Errno> {
         rustix::fs::renameat_with(&self.itself, &self.socket, &self.parent, name, RenameFlags::EXCHANGE)
     }
@@ -318,7 +318,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::path_walk::beside;
+    use crate::path_walk::run_concurrently;
 
     fn listen(
         path: &Path,
@@ -330,7 +330,7 @@ mod tests {
         prepare(path, owner, group, mode, ours)?.place()
     }
 
-    /// A user that no file belongs to.
+    /// A user that owns no file.
     const TENANT: u32 = 54_321;
 
     fn mode_of(path: &Path) -> (u32, u32) {
@@ -355,7 +355,7 @@ mod tests {
                 let _ = fs::rename(&link, &path);
             }
         };
-        beside(replace, || {
+        run_concurrently(replace, || {
             for _ in 0..300 {
                 drop(listen(&path, Some(TENANT), None, 0o666, None));
                 assert_eq!(mode_of(&secret), before);
@@ -371,21 +371,21 @@ mod tests {
         let look = || {
             if let Ok(there) = fs::symlink_metadata(&path) {
                 assert_eq!((there.mode() & 0o777, there.uid()), (0o620, TENANT));
-                // It listens, too.
+                // It also listens.
                 let connected = UnixStream::connect(&path).map_err(|error| error.kind());
                 assert!(matches!(connected, Ok(_) | Err(io::ErrorKind::NotFound)), "{connected:?}");
             }
         };
-        beside(look, || {
-            // Those that have lost their file go on listening: a connection that finds it a moment before is not refused.
+        run_concurrently(look, || {
+            // Sockets without their file continue to listen: a connection that has just found the file is not refused.
             let listening = (0..300).map(|_| listen(&path, Some(TENANT), None, 0o620, None).unwrap().0);
             drop(listening.collect::<Vec<_>>());
         });
-        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0, "nothing is left");
+        assert_eq!(fs::read_dir(here.path()).unwrap().count(), 0, "no file is left");
     }
 
     #[test]
-    fn a_folder_that_strangers_may_write_is_refused() {
+    fn a_folder_that_untrusted_users_may_write_is_rejected() {
         let here = TempDir::new().unwrap();
         let open = here.path().join("open");
         fs::create_dir(&open).unwrap();
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_daemons_socket_is_replaced_and_nothing_else() {
+    fn only_the_socket_of_a_dead_daemon_is_replaced() {
         let here = TempDir::new().unwrap();
         let path = here.path().join(format!("{}.sock", "n".repeat(90)));
         let listen = || listen(&path, None, None, 0o600, None);
@@ -412,11 +412,11 @@ mod tests {
         fs::rename(here.path().join("s"), &path).unwrap();
         let (listener, file) = listen().unwrap();
         assert!(matches!(listen(), Err(SocketFileError::InUse)));
-        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket(), "a refusal leaves it there");
+        assert!(fs::symlink_metadata(&path).unwrap().file_type().is_socket(), "a rejection leaves the file there");
         drop(listener);
         let (second, its_file) = listen().unwrap();
         drop(file);
-        assert!(path.exists(), "the first one's end leaves the second one's file");
+        assert!(path.exists(), "the end of the first leaves the file of the second");
         drop((second, its_file));
         assert!(!path.exists());
         fs::write(&path, "precious").unwrap();
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_takes_the_place_of_ours_gives_it_back_unless_it_is_kept() {
+    fn a_socket_that_replaces_ours_restores_it_unless_it_is_kept() {
         let here = TempDir::new().unwrap();
         let path = here.path().join("a.sock");
         let there = || fs::symlink_metadata(&path).map(|there| there.ino()).unwrap();
@@ -437,7 +437,10 @@ mod tests {
         let first = there();
         let new = listen(Some(file.id())).unwrap();
         assert_ne!(there(), first);
-        assert!(matches!(listen(Some(file.id())), Err(SocketFileError::InUse)), "it has another's place now");
+        assert!(
+            matches!(listen(Some(file.id())), Err(SocketFileError::InUse)),
+            "the path belongs to another socket now"
+        );
         drop(new);
         assert_eq!(there(), first, "nothing has changed");
         assert!(UnixStream::connect(&path).is_ok());
@@ -452,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backlog_does_not_hold_up_the_one_who_asks() {
+    fn a_full_backlog_does_not_block_the_check() {
         let here = TempDir::new().unwrap();
         let path = here.path().join("a.sock");
         let socket = stream_socket().unwrap();

@@ -1,13 +1,13 @@
-//! Names of users and groups, as the system knows them.
+//! Names of users and groups on this host.
 
 use std::ffi::{CString, c_char};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// Room for one entry; longer ones are not found.
+/// Length of the buffer for one entry; longer ones are not found.
 const ENTRY_LEN: usize = 64 << 10;
 
-/// The number of a user, given by name or as a number.
+/// Returns the number of a user, given by name or number.
 #[must_use]
 pub fn user(name: &str) -> Option<u32> {
     let number = name.parse().ok();
@@ -25,7 +25,7 @@ pub fn user(name: &str) -> Option<u32> {
     })
 }
 
-/// The number of a group, given by name or as a number.
+/// Returns the number of a group, given by name or number.
 #[must_use]
 pub fn group(name: &str) -> Option<u32> {
     let number = name.parse().ok();
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn users_and_groups_are_found_by_name_and_number() {
         assert_eq!(user("root"), Some(0));
         assert_eq!(group("root"), Some(0));
         assert_eq!(user("4711"), Some(4711));

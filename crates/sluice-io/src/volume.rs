@@ -1,4 +1,4 @@
-//! A volume as the control plane hands it to a device thread, and as every frontend sees it.
+//! A volume, as the control plane gives it to a device thread and as every frontend sees it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,25 +12,25 @@ pub const BLOCK_MINIMUM_MAX: u32 = 64 << 10;
 /// Largest `block_maximum` of a volume, in bytes.
 pub const BLOCK_MAXIMUM_MAX: u32 = 64 << 20;
 
-/// Where the bytes of a volume are.
+/// Where the data of a volume is.
 #[derive(Debug, Clone)]
 pub enum Store {
-    /// Nowhere: reads give zeroes, everything completes at once. For measurements.
+    /// Nowhere: reads return zeroes, and every request completes immediately. For measurements.
     Null,
     /// In a file, a block device, or a range of one.
     File {
-        /// Open, checked and locked.
+        /// The open and locked source.
         source: Arc<Source>,
-        /// Where it lies on the disk; absent if that cannot be known.
+        /// The extents on the disk; `None` if they are not known.
         extents: Option<ExtentMap>,
     },
 }
 
-/// Distinguishes a volume from others of the same VM and name: each volume that is opened has another generation. A resize
-/// and a restart of the device thread keep it.
+/// Distinguishes a volume from others of the same VM and name. Each opened volume has another generation. It stays the
+/// same after a resize or a restart of the device thread.
 ///
-/// Example: `web/root` is detached, and another disk is attached under that name. A client whose handshake began before names
-/// the old generation, and the device thread disconnects it.
+/// Example: `web/root` is detached, and another disk is attached under that name. A client whose handshake started
+/// before refers to the old generation, and the device thread disconnects it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct VolumeGeneration(u64);
 
@@ -43,18 +43,15 @@ impl VolumeGeneration {
     }
 }
 
-/// A volume to be served.
+/// A volume, and how it is served.
 #[derive(Debug, Clone)]
 pub struct VolumeSpec {
-    /// As in the host file.
+    /// Name in the host file.
     pub name: String,
-    /// Of the volume as it was opened.
     pub generation: VolumeGeneration,
-    /// Inside its VM.
+    /// Policy within its VM.
     pub policy: Policy,
-    /// Where its bytes are.
     pub store: Store,
-    /// Its size and properties.
     pub info: VolumeInfo,
 }
 

@@ -1,7 +1,7 @@
-//! Memory for the data of requests: aligned for direct I/O, recycled.
+//! Memory for the data of requests, aligned for direct I/O and reused.
 //!
-//! A buffer is owned by one request from the moment its frontend needs room until its reply has left. While the kernel
-//! works on it the request stays in the device loop's table, so it is never freed under an operation.
+//! A buffer is owned by one request from its allocation until the reply has been sent. While the kernel works on it the
+//! request stays in the device thread's table, so a buffer is never freed under an operation.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::{self, NonNull};
@@ -10,18 +10,18 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::limits::is_memory_for_clients;
 
-/// Alignment of every buffer, in bytes: what any direct I/O wants.
+/// Alignment of every buffer, in bytes. It is enough for any direct I/O.
 pub const ALIGNMENT: usize = 4096;
 /// Smallest and largest sizes that are kept for reuse, as powers of two.
 const CLASS_MIN: u32 = 12;
 const CLASS_MAX: u32 = 20;
-/// Most bytes that a pool keeps.
+/// Maximum number of bytes that a pool keeps.
 const KEPT_MAX: usize = 32 << 20;
-/// Buffers of at least this size are mappings of their own: the kernel zeroes a page of it when it is first written. So a
-/// client that only says that it will send 32 MiB takes neither the memory nor the time of the device thread.
+/// Minimum size of a buffer that has a separate mapping. The kernel zeroes a page of a mapping when it is first
+/// written, so a client that merely announces 32 MiB costs neither memory nor time of the device thread.
 const MAPPED_MIN: usize = 128 << 10;
 
-/// A block of aligned memory. Its content is whatever was there before, zero at first.
+/// A block of aligned memory. It contains the previous data, and zeroes at first.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u8>,
@@ -32,14 +32,14 @@ pub struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// `size` bytes; nothing if there is no memory for them.
+    /// Allocates `size` bytes. Returns `None` if there is no memory.
     fn allocate(size: usize, room: Room) -> Option<Self> {
         if room == Room::Clients && !is_memory_for_clients(size) {
             return None;
         }
         if size >= MAPPED_MIN {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // SAFETY: a new mapping at a place of the kernel's choice.
+            // SAFETY: a new mapping at an address that the kernel chooses.
             let start = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
             return NonNull::new(start.ok()?.cast()).map(|start| Buffer { start, size });
         }
@@ -49,19 +49,19 @@ impl Buffer {
         NonNull::new(start).map(|start| Buffer { start, size })
     }
 
-    /// How many bytes it holds.
+    /// Returns its size in bytes.
     #[must_use]
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Where it starts.
+    /// Returns its address.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }
 
-    /// Its first `len` bytes.
+    /// Returns its first `len` bytes.
     ///
     /// # Panics
     /// If it is shorter.
@@ -95,7 +95,7 @@ pub enum Room {
     Reserve,
 }
 
-/// Buffers waiting to be used again, by power of two of their size.
+/// Buffers for reuse, by the power of two of their size.
 #[derive(Debug, Default)]
 pub struct Pool {
     classes: [Vec<Buffer>; (CLASS_MAX - CLASS_MIN + 1) as usize],
@@ -103,7 +103,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A buffer of at least `len` bytes; nothing if there is no memory for it.
+    /// Returns a buffer of at least `len` bytes; `None` if there is no memory.
     pub fn take(&mut self, len: usize, room: Room) -> Option<Buffer> {
         let size = len.max(1 << CLASS_MIN).next_power_of_two();
         if size > 1 << CLASS_MAX {
@@ -119,7 +119,7 @@ impl Pool {
         }
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the pool.
     pub fn give(&mut self, buffer: Buffer) {
         if buffer.size <= 1 << CLASS_MAX && buffer.size.is_power_of_two() && self.kept + buffer.size <= KEPT_MAX {
             self.kept += buffer.size;
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_large_write_was_taken_before_its_data_came() {
+    fn the_memory_of_a_large_write_was_taken_before_its_data_arrived() {
         const PAGES: usize = (512 << 20) / ALIGNMENT;
         let before = resident();
         let mut buffer = Pool::default().take(PAGES * ALIGNMENT, Room::Clients).unwrap();
@@ -156,9 +156,9 @@ mod tests {
         let mut buffer = pool.take(5000, Room::Clients).unwrap();
         assert_eq!((buffer.size(), buffer.as_ptr() as usize % ALIGNMENT), (8192, 0));
         buffer.bytes_mut(5000).fill(7);
-        let place = buffer.as_ptr();
+        let address = buffer.as_ptr();
         pool.give(buffer);
-        assert_eq!(pool.take(8192, Room::Clients).unwrap().as_ptr(), place);
+        assert_eq!(pool.take(8192, Room::Clients).unwrap().as_ptr(), address);
         let large = pool.take((3 << 20) + 1, Room::Clients).unwrap();
         assert_eq!(large.size(), (3 << 20) + 4096);
         pool.give(large);

@@ -1,4 +1,4 @@
-//! Calls that may block and are not I/O of a VM: the jobs of a device's helper threads, and their results.
+//! Jobs of a device's helper threads: calls that may block and are not I/O of a VM.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -7,19 +7,19 @@ use crate::backend::device_queue::OpIndex;
 use crate::slab::{IoId, VolumeKey};
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
 
-/// A job.
+/// A job of a helper thread.
 pub(crate) enum BlockingJob {
     /// Finds the parts of a range that hold data.
     Allocation {
-        /// The request that asks.
+        /// The request that needs it.
         io: IoId,
         source: Arc<Source>,
         part: ByteRange,
         spans_max: usize,
     },
-    /// Maps the blocks of a volume to positions on the disk.
+    /// Maps the blocks of a volume to addresses on the disk.
     Extents { volume: VolumeKey, source: Arc<Source> },
-    /// Reads again whether a block device makes zeroes by itself.
+    /// Reads again whether a block device can zero by itself.
     Zeroing { volume: VolumeKey, source: Arc<Source> },
     /// Discards a range of a block device.
     Discard {
@@ -59,19 +59,19 @@ pub(crate) enum BlockingResult {
     },
 }
 
-/// The queues of the helper threads. Discards have a separate thread, so that a job of one VM does not wait for the discards of
-/// another.
+/// The queues of the helper threads. Discards have a separate thread, so that a job of one VM does not wait for the
+/// discards of another.
 pub(crate) struct Jobs {
-    pub(crate) questions: Sender<BlockingJob>,
+    pub(crate) queries: Sender<BlockingJob>,
     pub(crate) discards: Sender<BlockingJob>,
 }
 
 impl Jobs {
-    /// Hands a job over; returns `false` if its thread has ended.
+    /// Sends a job. Returns `false` if its thread has ended.
     pub(crate) fn send(&self, job: BlockingJob) -> bool {
         match job {
             BlockingJob::Discard { .. } => self.discards.send(job).is_ok(),
-            _ => self.questions.send(job).is_ok(),
+            _ => self.queries.send(job).is_ok(),
         }
     }
 }

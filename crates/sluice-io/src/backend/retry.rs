@@ -1,8 +1,8 @@
-//! Operations that the kernel has put off: their events are handled after a pause.
+//! Operations that the kernel interrupts: their events are handled after a pause.
 //!
-//! An operation that ends with EAGAIN or EINTR is submitted again by whoever handles its event. Where the kernel puts it off
-//! again at once, and again, a device thread that submits it at once would do nothing else. So the event waits for
-//! [`PAUSE`], and an operation of the disk is given up after [`TRIES_MAX`].
+//! The owner of an operation that ends with EAGAIN or EINTR submits it again. If the kernel interrupts it again each
+//! time, a device thread that resubmits immediately would do nothing else. So the event is delayed by [`PAUSE`], and a
+//! disk operation fails after [`TRIES_MAX`] pauses.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use sluice_sched::Instant;
 
 use crate::backend::ring::Event;
 
-/// How long an event waits.
+/// Delay of an event.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Pauses after which an operation of the disk fails: 30 s of them, as long as a guest's own time-out.
+/// Pauses after which a disk operation fails: 30 s, as long as a guest's own timeout.
 pub(crate) const TRIES_MAX: u16 = if cfg!(test) { 20 } else { 3000 };
 
-/// Events that wait, in order.
+/// Delayed events, in order.
 #[derive(Default)]
 pub(crate) struct Later {
     waiting: VecDeque<(Instant, Event)>,
 }
 
-/// Whether an operation is to be submitted again.
+/// Whether an operation must be submitted again.
 pub(crate) fn is_put_off(result: i32) -> bool {
     result == -libc::EAGAIN || result == -libc::EINTR
 }
 
 impl Later {
-    /// Takes an event that has come; returns it if it is to be handled now.
+    /// Takes an event. Returns it if it is to be handled now.
     pub(crate) fn pass(&mut self, now: Instant, event: Event) -> Option<Event> {
         if is_put_off(event.result) {
             self.waiting.push_back((now + PAUSE, event));
@@ -37,12 +37,12 @@ impl Later {
         Some(event)
     }
 
-    /// The next event whose pause is over.
+    /// Returns the next event whose pause has ended.
     pub(crate) fn pop(&mut self, now: Instant) -> Option<Event> {
         self.waiting.pop_front_if(|(due, _)| *due <= now).map(|(_, event)| event)
     }
 
-    /// When the next pause is over.
+    /// Returns when the next pause ends.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.waiting.front().map(|(due, _)| *due)
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_off_waits_and_nothing_else_does() {
+    fn only_interrupted_operations_wait() {
         let mut later = Later::default();
         let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
         let event = |result| Event { user_data: 7, result };

@@ -1,12 +1,12 @@
-//! The ring of a device thread: one io_uring for disk, sockets, wake-ups and time.
+//! The io_uring of a device thread, for disk, sockets, wake-ups and timers.
 //!
-//! One iteration of the loop costs one system call, and one more for every few operations of the disk, which need not wait for
-//! the end of the iteration. [`Ring::submit_and_wait`] submits all pushed operations, and waits for a completion or for the
-//! next timer, whichever is first. How many operations the kernel holds is counted, so that memory is given up only when none is left.
+//! One iteration of the loop costs one system call, and one more for every few disk operations, which are submitted
+//! before the end of the iteration. [`Ring::submit_and_wait`] submits all pushed operations, and waits for a completion
+//! or the next timer. The operations in the kernel are counted, so that memory is freed only when none is left.
 //!
-//! Pushing cannot fail. When the kernel takes nothing (it is short of memory, or wants completions to be fetched first) or
-//! takes a part, the rest stays in the submission queue, what finds no room there waits in a list behind it, and the next
-//! turns try again. The list is as long as there are operations at most, which their owners bound.
+//! Pushing cannot fail. If the kernel accepts nothing (it is short of memory, or completions must be read first) or
+//! only a part, the rest stays in the submission queue. Operations that do not fit there wait in an overflow list, and
+//! the next iterations submit them. The owners of the operations bound their number, and so the length of the list.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,60 +14,64 @@ use std::time::Duration;
 
 use io_uring::{IoUring, squeue, types};
 
-/// Entries of the submission queue; more pushes in one turn are submitted early.
+/// Entries of the submission queue. If more are pushed in an iteration, the first are submitted early.
 const ENTRIES: u32 = 512;
-/// Operations for the disk that are submitted together: a larger batch keeps it waiting while the rest is prepared, which
-/// shows as soon as all that a client has in flight completes at once and comes back at once.
+/// Disk operations per submission. A larger batch lets the disk wait while the rest is prepared, which costs throughput
+/// when all requests of a client complete together and are resubmitted together.
 const BATCH: u32 = 4;
 /// Entries of the completion queue.
 const COMPLETIONS: u32 = 8192;
-/// Worker threads beside those for the device's slots: for a sync of each file that covers flushes of several slots.
+/// Worker threads in addition to those for the device's slots: for a sync of each file, which covers flushes of several
+/// slots.
 const WORKERS_MORE: u32 = 8;
-/// How long to wait before the kernel is asked again when it took nothing and had nothing for us.
+/// Pause before the next attempt if the kernel accepted nothing and there were no completions.
 const RETRY: Duration = Duration::from_micros(200);
 
-/// One io_uring and the count of what it works on.
+/// An io_uring, with a count of the operations in the kernel.
 pub struct Ring {
     ring: IoUring,
     in_kernel: u64,
-    /// The kernel says in shared memory when it has something for us.
-    tells: bool,
-    /// Operations for the disk that were pushed and not submitted.
+    /// Whether the kernel reports pending work in shared memory.
+    reports_work: bool,
+    /// Disk operations that were pushed and not submitted.
     pending: u32,
-    /// What found no room in the submission queue, in order.
+    /// Operations that did not fit into the submission queue, in order.
     overflow: VecDeque<squeue::Entry>,
     #[cfg(test)]
     pub(crate) faults: Faults,
 }
 
-/// What tests have the kernel do.
+/// Faults of the kernel that tests inject.
 #[cfg(test)]
 #[derive(Default)]
 pub(crate) struct Faults {
-    /// Submissions that are refused from now on, with EAGAIN and EBUSY in turn.
+    /// Number of submissions that fail from now on, with EAGAIN and EBUSY alternately.
     pub(crate) refused: u32,
-    /// Operations for the disk are held back, as if only the others had been taken.
+    /// Whether disk operations are held back, as if the kernel had accepted only the others.
     pub(crate) holding: bool,
     pub(crate) held: Vec<squeue::Entry>,
 }
 
-/// An operation that is over.
+/// A completed operation.
 #[derive(Debug, Clone, Copy)]
 pub struct Event {
-    /// As given with the operation.
+    /// User data of the operation.
     pub user_data: u64,
-    /// Bytes, or a negated errno.
+    /// Number of bytes, or a negated errno.
     pub result: i32,
 }
 
 impl Ring {
-    /// A new ring for the calling thread, with the cheapest kind of completion that the kernel has.
+    /// Creates a ring for the calling thread, with the cheapest completion mode that the kernel supports.
+    ///
+    /// # Errors
+    /// If the kernel is too old, or refuses the memory.
     pub fn new() -> io::Result<Self> {
         let mut modern = IoUring::builder();
         modern.setup_cqsize(COMPLETIONS).setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag();
         let mut plain = IoUring::builder();
         plain.setup_cqsize(COMPLETIONS);
-        let (ring, tells) = match modern.build(ENTRIES) {
+        let (ring, reports_work) = match modern.build(ENTRIES) {
             Ok(ring) => (ring, true),
             Err(_) => (plain.build(ENTRIES).map_err(explain)?, false),
         };
@@ -77,7 +81,7 @@ impl Ring {
         Ok(Ring {
             ring,
             in_kernel: 0,
-            tells,
+            reports_work,
             pending: 0,
             overflow: VecDeque::new(),
             #[cfg(test)]
@@ -85,18 +89,19 @@ impl Ring {
         })
     }
 
-    /// Lets the kernel use as many worker threads as the device has slots. Operations that may block (a discard or zeroes on a
-    /// file, a sync, everything on a network file system) run on these threads, which are few by default: then a VM whose
-    /// operations are slow holds up the syncs of others. A kernel that cannot set it (before 5.15) keeps its default.
+    /// Allows the kernel as many worker threads as the device has slots. Operations that may block (a discard or
+    /// zeroing on a file, a sync, everything on a network file system) run on these threads. With the small default
+    /// number, slow operations of one VM delay the syncs of others. A kernel that cannot set it (before 5.15) keeps its
+    /// default.
     pub(crate) fn allow_workers(&self, depth: u32) {
         let _ = self.ring.submitter().register_iowq_max_workers(&mut [depth + WORKERS_MORE, 0]);
     }
 
-    /// Queues an operation for the next turn.
+    /// Queues an operation for the next submission.
     ///
     /// # Safety
     /// Every buffer, descriptor and structure that `entry` refers to stays valid until the event with its user data has
-    /// come.
+    /// arrived.
     pub unsafe fn push(&mut self, entry: squeue::Entry) {
         self.in_kernel += 1;
         // SAFETY: the caller's promise.
@@ -104,12 +109,12 @@ impl Ring {
             return;
         }
         self.overflow.push_back(entry);
-        // If it does not work now, the next turn tries again.
+        // If it fails, the next iteration tries again.
         let _ = self.submit();
         self.refill();
     }
 
-    /// Queues an operation for the disk, which goes there with a few others, at the latest with the next turn.
+    /// Queues a disk operation, which is submitted together with a few others, at the latest in this iteration.
     ///
     /// # Safety
     /// As [`Ring::push`].
@@ -127,10 +132,10 @@ impl Ring {
         }
     }
 
-    /// Moves on what has overflowed, as far as there is room.
+    /// Moves operations from the overflow list to the submission queue, while there is room.
     fn refill(&mut self) {
         while let Some(entry) = self.overflow.front() {
-            // SAFETY: who pushed it has promised that all it refers to stays until its event has come.
+            // SAFETY: the caller of `push` promised that everything it refers to stays until its event has arrived.
             if unsafe { self.ring.submission().push(entry) }.is_err() {
                 return;
             }
@@ -144,40 +149,43 @@ impl Ring {
         self.ring.submit()
     }
 
-    /// Operations whose events are still to come.
+    /// Returns the number of operations in the kernel.
     #[must_use]
     pub fn in_kernel(&self) -> u64 {
         self.in_kernel
     }
 
-    /// Whether a turn without waiting would find nothing to do. Costs no system call.
-    fn is_quiet(&mut self) -> bool {
+    /// Whether an iteration without waiting would find nothing to do. Needs no system call.
+    fn is_idle(&mut self) -> bool {
         let submissions = self.ring.submission();
         let pending = !submissions.is_empty() || submissions.taskrun() || submissions.cq_overflow();
         drop(submissions);
-        !pending && self.overflow.is_empty() && self.tells && self.ring.completion().is_empty()
+        !pending && self.overflow.is_empty() && self.reports_work && self.ring.completion().is_empty()
     }
 
-    /// Submits, waits for at least one event or until `patience` is over (`None`: for ever), and appends the events. Comes
-    /// back early if the kernel has not taken all that was pushed.
-    pub fn submit_and_wait(&mut self, patience: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    /// Submits the pushed operations, waits for at least one event or until `timeout` (`None`: without limit), and
+    /// appends the events. Returns early if the kernel has not accepted all operations.
+    ///
+    /// # Errors
+    /// If the ring cannot be used any more.
+    pub fn submit_and_wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
         #[cfg(test)]
         self.release_held();
-        if patience == Some(Duration::ZERO) && self.is_quiet() {
+        if timeout == Some(Duration::ZERO) && self.is_idle() {
             return Ok(());
         }
         self.pending = 0;
-        // More than the queue has entries goes in several calls.
+        // Operations that exceed the queue are submitted by several calls.
         while !self.overflow.is_empty() && self.submit().is_ok_and(|taken| taken > 0) {
             self.refill();
         }
-        let patience = if self.overflow.is_empty() { patience } else { Some(Duration::ZERO) };
+        let timeout = if self.overflow.is_empty() { timeout } else { Some(Duration::ZERO) };
         let mut stuck = false;
-        if let Err(error) = self.enter(patience) {
+        if let Err(error) = self.enter(timeout) {
             match error.raw_os_error() {
-                // Time is over, or a signal came.
+                // The timeout has expired, or a signal has arrived.
                 Some(libc::ETIME | libc::EINTR) => {}
-                // It has no memory for more, or the completion queue must be emptied first.
+                // The kernel has no memory for more operations, or the completion queue must be read first.
                 Some(libc::EBUSY | libc::EAGAIN) => stuck = true,
                 _ => return Err(error),
             }
@@ -194,13 +202,13 @@ impl Ring {
         Ok(())
     }
 
-    fn enter(&mut self, patience: Option<Duration>) -> io::Result<usize> {
+    fn enter(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         #[cfg(test)]
         self.refuse()?;
-        match patience {
+        match timeout {
             Some(Duration::ZERO) => self.ring.submitter().submit_with_args(0, &types::SubmitArgs::new()),
-            Some(patience) => {
-                let time = types::Timespec::from(patience);
+            Some(timeout) => {
+                let time = types::Timespec::from(timeout);
                 let args = types::SubmitArgs::new().timespec(&time);
                 self.ring.submitter().submit_with_args(1, &args)
             }
@@ -223,14 +231,15 @@ impl Ring {
     fn release_held(&mut self) {
         if !self.faults.holding {
             for entry in std::mem::take(&mut self.faults.held) {
-                // SAFETY: who pushed it has promised that all it refers to stays until its event has come.
+                // SAFETY: the caller of `push_disk_op` promised that everything it refers to stays until its event has
+                // arrived.
                 unsafe { self.push(entry) };
             }
         }
     }
 }
 
-/// Of an error that says nothing of what to change.
+/// Adds advice to an error that does not say what to change.
 fn explain(error: io::Error) -> io::Error {
     if error.raw_os_error() != Some(libc::ENOMEM) {
         return error;
@@ -246,13 +255,13 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn what_the_kernel_does_not_take_at_once_is_done_once_and_in_order() {
+    fn operations_that_the_kernel_refuses_at_first_are_done_once_and_in_order() {
         let mut ring = Ring::new().unwrap();
         for refused in [0, 1, 2, 50] {
             ring.faults.refused = refused;
             let count = u64::from(ENTRIES) * 3 + 7;
             for user_data in 0..count {
-                // SAFETY: an operation that does nothing refers to nothing.
+                // SAFETY: a no-op refers to nothing.
                 unsafe { ring.push(opcode::Nop::new().build().user_data(user_data)) };
             }
             assert_eq!(ring.in_kernel(), count);
@@ -266,17 +275,17 @@ mod tests {
     }
 
     #[test]
-    fn a_submission_that_stops_in_the_middle_is_taken_up_again() {
+    fn a_partial_submission_is_continued() {
         let mut ring = Ring::new().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
-        // The kernel stops behind an operation that it finds wrong.
+        // The kernel stops submitting at an invalid operation.
         let wrong = types::FsyncFlags::from_bits_retain(1 << 31);
         for user_data in 0..30 {
             let entry = match user_data % 3 {
                 0 => opcode::Fsync::new(types::Fd(null.as_raw_fd())).flags(wrong).build(),
                 _ => opcode::Nop::new().build(),
             };
-            // SAFETY: the file is open to the end, and nothing else is referred to.
+            // SAFETY: the file is open until the end, and nothing else is referred to.
             unsafe { ring.push(entry.user_data(user_data)) };
         }
         let mut events = Vec::new();
@@ -289,9 +298,9 @@ mod tests {
     }
 
     #[test]
-    fn too_little_locked_memory_was_cannot_allocate_memory() {
-        let said = explain(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
-        assert!(said.contains("raise LimitMEMLOCK"), "{said}");
+    fn the_error_for_too_little_locked_memory_was_cannot_allocate_memory() {
+        let text = explain(io::Error::from_raw_os_error(libc::ENOMEM)).to_string();
+        assert!(text.contains("raise LimitMEMLOCK"), "{text}");
         assert_eq!(explain(io::Error::from_raw_os_error(libc::EPERM)).raw_os_error(), Some(libc::EPERM));
     }
 }

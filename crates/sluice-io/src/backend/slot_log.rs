@@ -1,7 +1,7 @@
-//! The file of a delay device's slots, written by a thread of its own.
+//! The log of a delay's slots, written by a separate thread.
 //!
-//! The device thread must not wait for a file. It leaves pieces of `PIECE` bytes in a channel of `PIECES_MAX`; if the
-//! file does not take them as fast as they come, the log fails, which is said, and the device goes on.
+//! The device thread must not wait for a file. It sends blocks of `BLOCK` bytes through a channel of `BLOCKS_MAX`. If
+//! the file is slower than the log, the log fails with an error message and the device continues.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -11,23 +11,23 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Lines are handed over in pieces of so many bytes.
-const PIECE: usize = 64 << 10;
-/// Pieces that wait for the file.
-const PIECES_MAX: usize = 64;
-/// How long the end of the log waits for the file.
+/// Length of the blocks, in bytes.
+const BLOCK: usize = 64 << 10;
+/// Maximum number of blocks that wait for the file.
+const BLOCKS_MAX: usize = 64;
+/// How long dropping the log waits for the file.
 const END_MAX: Duration = Duration::from_secs(1);
 
-/// The sending side.
+/// The sender.
 struct SlotLog {
-    /// `None` when it ends.
-    pieces: Option<SyncSender<Vec<u8>>>,
-    /// Nothing comes here but its end.
+    /// `None` when it is dropped.
+    blocks: Option<SyncSender<Vec<u8>>>,
+    /// Closed when the thread has ended; nothing is sent.
     ended: Receiver<()>,
 }
 
-/// Opens the file to append to it; a pipe that nobody reads is refused, and not waited for. May take as long as its file system
-/// hangs, so the device thread gets the open file.
+/// Opens the file for appending. A pipe without a reader is an error; it is not waited for. May take as long as the
+/// file system hangs, so the device thread gets the open file.
 ///
 /// # Errors
 /// If the file cannot be opened.
@@ -38,36 +38,36 @@ pub fn open(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// A log that goes to this file. What is written goes there later; an error of the file is reported by a later write.
+/// Starts a log to this file. Data is written later, and an error of the file is reported by a later write.
 ///
 /// # Errors
-/// If there is no thread.
+/// If the thread cannot be started.
 pub(crate) fn start(file: impl Write + Send + 'static) -> io::Result<Box<dyn Write + Send>> {
-    Ok(Box::new(BufWriter::with_capacity(PIECE, SlotLog::start(file)?)))
+    Ok(Box::new(BufWriter::with_capacity(BLOCK, SlotLog::start(file)?)))
 }
 
 impl SlotLog {
     fn start(mut file: impl Write + Send + 'static) -> io::Result<SlotLog> {
-        let (pieces, written) = sync_channel::<Vec<u8>>(PIECES_MAX);
+        let (blocks, written) = sync_channel::<Vec<u8>>(BLOCKS_MAX);
         let (end, ended) = sync_channel(0);
         thread::Builder::new().name("slot-log".to_owned()).spawn(move || {
             let _end: SyncSender<()> = end;
-            while let Ok(piece) = written.recv() {
-                if let Err(error) = file.write_all(&piece) {
+            while let Ok(block) = written.recv() {
+                if let Err(error) = file.write_all(&block) {
                     // names nothing: the thread knows only its file, and ends.
                     return tracing::error!(%error, "Cannot write the slot log");
                 }
             }
         })?;
-        Ok(SlotLog { pieces: Some(pieces), ended })
+        Ok(SlotLog { blocks: Some(blocks), ended })
     }
 }
 
 impl Write for SlotLog {
-    fn write(&mut self, piece: &[u8]) -> io::Result<usize> {
-        let sent = self.pieces.as_ref().is_some_and(|pieces| pieces.try_send(piece.to_vec()).is_ok());
-        let behind = || io::Error::other("The file does not take lines as fast as they come");
-        sent.then_some(piece.len()).ok_or_else(behind)
+    fn write(&mut self, block: &[u8]) -> io::Result<usize> {
+        let sent = self.blocks.as_ref().is_some_and(|blocks| blocks.try_send(block.to_vec()).is_ok());
+        let behind = || io::Error::other("The file is slower than the log");
+        sent.then_some(block.len()).ok_or_else(behind)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -76,9 +76,9 @@ impl Write for SlotLog {
 }
 
 impl Drop for SlotLog {
-    /// Whoever reads the file after the device has ended finds all of it.
+    /// Waits for the thread, so that the file is complete when the device has ended.
     fn drop(&mut self) {
-        self.pieces = None;
+        self.blocks = None;
         let _ = self.ended.recv_timeout(END_MAX);
     }
 }
@@ -88,17 +88,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_takes_nothing_fails_the_log_and_makes_nobody_wait() {
+    fn a_file_that_accepts_nothing_fails_the_log_without_blocking() {
         let (reader, writer) = io::pipe().unwrap();
-        let mut log = BufWriter::with_capacity(PIECE, SlotLog::start(writer).unwrap());
-        // The pipe and the channel take 5 MiB at most.
+        let mut log = BufWriter::with_capacity(BLOCK, SlotLog::start(writer).unwrap());
+        // The pipe and the channel hold 5 MiB at most.
         let failed = (0..8 << 10).find_map(|_| log.write_all(&[b'.'; 1024]).err());
-        assert!(failed.unwrap().to_string().contains("as fast as they come"));
+        assert!(failed.unwrap().to_string().contains("slower than the log"));
         drop(reader);
     }
 
     #[test]
-    fn its_end_waits_for_what_was_written() {
+    fn dropping_the_log_waits_for_the_written_data() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("slots.csv");
         let mut log = start(open(&path).unwrap()).unwrap();

@@ -1,11 +1,11 @@
 //! The object of an operation of the ring, packed into the operation's user data.
 //!
 //! ```text
-//! bits  63..56         55..48       31..0
-//!       owner          operation    index of the object in its owner's table
+//!     bits  63..56         55..48       31..0
+//!           owner          operation    index of the object in its owner's table
 //! ```
 //!
-//! The owner is the loop (its wake-up and its timer), the disk (a slot's operation) or a frontend, which defines its operations itself.
+//! The owner is the loop (its wake-up and its timer), the disk, or a frontend, which defines its operations itself.
 
 use crate::backend::device_queue::OpIndex;
 use crate::slab::FrontendNumber;

@@ -1,4 +1,4 @@
-//! A volume as a device thread serves it.
+//! A volume of a device thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::{Capabilities, ExtentMap, Loss, Source};
 use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
 
-/// A volume whose blocks moved is mapped anew at most this often.
+/// Minimum interval between two updates of the extent map of a volume whose blocks have moved.
 const REMAP_EVERY: Duration = Duration::from_secs(5);
 
-/// The part of a VM's window that requests hold, from their arrival at a frontend to their reply.
+/// The part of a VM's window that requests occupy, from their arrival at a frontend to their reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Outstanding {
     pub(crate) requests: u32,
@@ -33,7 +33,7 @@ impl Outstanding {
     }
 }
 
-/// The operation that a slot does next.
+/// What a slot does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Transfer,
@@ -45,7 +45,7 @@ pub(crate) enum Step {
     Sync,
 }
 
-/// A volume as the loop knows it.
+/// A volume of the device thread.
 pub(crate) struct Volume {
     pub(crate) name: String,
     pub(crate) generation: VolumeGeneration,
@@ -58,19 +58,19 @@ pub(crate) struct Volume {
     pub(crate) store: VolumeStore,
     /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
     pub(crate) clients: u32,
-    /// Those of them that have not gone and were not disconnected.
+    /// Clients that are connected.
     pub(crate) open_clients: u32,
-    /// What it holds of its VM's window.
+    /// The part of its VM's window that it occupies.
     pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
     pub(crate) in_flight: u32,
-    /// Those of them whose client has gone; new clients wait for them.
+    /// Submissions of disconnected clients. New clients wait for them.
     pub(crate) abandoned_in_flight: u32,
     pub(crate) leaving: bool,
     pub(crate) mapped: Instant,
 }
 
-/// Where its bytes are, opened.
+/// Where its bytes are, with the open source.
 pub(crate) enum VolumeStore {
     Null,
     File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileKey, can: Capabilities },
@@ -82,7 +82,7 @@ impl VolumeStore {
             Store::Null => VolumeStore::Null,
             Store::File { source, extents } => {
                 let (file, can) = (files.open(source.id()), source.capabilities());
-                // What was lost stays lost when the thread begins again, or another volume comes.
+                // A loss persists when the thread restarts, and when another volume on the file is opened.
                 if source.loss() == Loss::OfFile {
                     files.set_failed(file, true);
                 } else if files.is_failed(file) {
@@ -95,7 +95,7 @@ impl VolumeStore {
 }
 
 impl Volume {
-    /// As it could be added again.
+    /// Returns what is needed to add it again.
     pub(crate) fn describe(&self) -> VolumeSpec {
         let store = match &self.store {
             VolumeStore::Null => Store::Null,
@@ -107,7 +107,7 @@ impl Volume {
         VolumeSpec { name, generation: self.generation, policy: self.policy, store, info }
     }
 
-    /// Where a byte of the volume lies on the device; volumes without an address lie far apart.
+    /// Returns the address of a byte of the volume on the device. Volumes without a known address are far apart.
     pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
         let apart = u64::from(number.index()) << 44;
         match &self.store {
@@ -117,8 +117,8 @@ impl Volume {
         }
     }
 
-    /// Refuses a request that cannot be done here: one beyond the volume, which a frontend should have refused, or zeroes that
-    /// were asked for only if they are fast.
+    /// Refuses a request that cannot be carried out: one past the end of the volume, which a frontend should have
+    /// refused, or zeroing that is only requested if it is fast.
     pub(crate) fn refuse_impossible(&self, io: &mut IoRequest) {
         let Some(kind) = io.kind else { return };
         let has_range = kind != Kind::Flush;
@@ -136,7 +136,7 @@ impl Volume {
         matches!(self.store, VolumeStore::Null)
     }
 
-    /// Whether an operation makes itself durable; else a sync follows it.
+    /// Whether an operation makes itself durable. Otherwise a sync follows it.
     pub(crate) fn carries_sync(&self, step: Step, io: &IoRequest) -> bool {
         let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
         let writes = step == Step::WriteZeroes || step == Step::Transfer && io.kind == Some(Kind::Write);
@@ -148,7 +148,8 @@ impl Volume {
         matches!(&self.store, VolumeStore::File { source, .. } if source.is_buffered())
     }
 
-    /// A write of `length` bytes at `offset` is over; whether the map of its blocks should be made anew.
+    /// Records that a write of `length` bytes at `offset` has completed. Returns whether the extent map should be
+    /// updated.
     pub(crate) fn wrote(&mut self, now: Instant, offset: u64, length: u32) -> bool {
         let VolumeStore::File { extents: Some(extents), .. } = &mut self.store else { return false };
         extents.note_write(offset, u64::from(length));

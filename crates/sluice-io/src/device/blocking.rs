@@ -1,10 +1,10 @@
-//! What may block and is not I/O of a VM: a helper thread beside each device thread.
+//! Helper threads of a device thread, for calls that may block and are not I/O of a VM.
 //!
-//! Asking a file system where data lies can wait for its locks. The device thread hands such questions over and goes on;
-//! the answer comes back through its mailbox. The questions of one VM are bounded by its window.
+//! A call that asks a file system where data lies can wait for its locks. The device thread sends such calls to a
+//! helper as jobs and continues; the result arrives through its mailbox. A VM's window bounds the number of its jobs.
 //!
-//! A file system may never answer. Then the helper is left alone when its device thread ends or restarts. Only a discard must
-//! have ended before: a late one would destroy what is written after the restart.
+//! A file system may never respond. Then the helper is abandoned when its device thread ends or restarts. Only a
+//! discard must have ended before that: a late one would destroy data that was written after the restart.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc::{Receiver, channel};
@@ -18,53 +18,53 @@ use crate::device::message::Message;
 use crate::limits::is_memory_for_clients;
 use crate::source::{ByteRange, ExtentMap, Source, Span};
 
-/// Most extents in one answer to a block status request.
+/// Maximum number of extents in the reply to a block status request.
 const SPANS_MAX: usize = 4096;
 
-/// How long the end of a helper is waited for that no longer discards.
+/// How long to wait for the end of a helper that runs no discard.
 const END_MAX: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(5) };
-/// Pause between two looks at a helper that ends.
+/// Interval at which the end of a helper is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
-/// Interval of the log lines while a discard is waited for.
+/// Interval of the log lines while a discard is running.
 const LOG_EVERY: Duration = Duration::from_secs(30);
 
-/// The helper of a device thread: a thread for questions, and one for discards.
+/// The helper of a device thread: a thread for queries and one for discards.
 pub(crate) struct Helper {
     threads: [JoinHandle<()>; 2],
     /// Locked during a discard.
     may_discard: Arc<Mutex<bool>>,
 }
 
-/// Starts the helper; it ends when the returned jobs are dropped. `generation` goes with each result.
+/// Starts the helper, which ends when the returned jobs are dropped. Each result carries `generation`.
 pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox) -> std::io::Result<(Jobs, Helper)> {
     let may_discard = Arc::new(Mutex::new(true));
     let spawn = |thread: &str| {
         let (sender, receiver) = channel();
         let (mailbox, may_discard) = (mailbox.clone(), Arc::clone(&may_discard));
         let builder = thread::Builder::new().name(format!("{name}-{thread}"));
-        let thread = builder.spawn(move || answer(&receiver, generation, &mailbox, &may_discard))?;
+        let thread = builder.spawn(move || run_jobs(&receiver, generation, &mailbox, &may_discard))?;
         Ok::<_, std::io::Error>((sender, thread))
     };
-    let ((questions, first), (discards, second)) = (spawn("slow")?, spawn("discard")?);
-    Ok((Jobs { questions, discards }, Helper { threads: [first, second], may_discard }))
+    let ((queries, first), (discards, second)) = (spawn("slow")?, spawn("discard")?);
+    Ok((Jobs { queries, discards }, Helper { threads: [first, second], may_discard }))
 }
 
 impl Helper {
-    /// Ends the helper, whose jobs have been dropped. When this returns no discard is running or will be started. Other
-    /// questions change nothing; one that takes longer than 5 s ends later by itself.
+    /// Ends the helper, whose jobs have been dropped. After that no discard is running or will be started. Other jobs
+    /// change nothing; one that takes longer than 5 s ends later by itself.
     pub(crate) fn end(self, device: &str) {
         self.forbid_discards(device);
         let until = Instant::now() + END_MAX;
         while !self.threads.iter().all(JoinHandle::is_finished) {
             if Instant::now() >= until {
-                tracing::warn!(device, "A file system does not respond: not waiting for its answer about a volume");
+                tracing::warn!(device, "A file system does not respond: not waiting for the helper thread");
                 return;
             }
             thread::sleep(LOOK_EVERY);
         }
     }
 
-    /// Waits for the discard that is running. No other one will be started.
+    /// Waits for the running discard, and prevents others.
     pub(crate) fn forbid_discards(&self, device: &str) {
         let mut logged = Instant::now();
         loop {
@@ -81,18 +81,18 @@ impl Helper {
     }
 }
 
-/// BLKDISCARD.
+/// Calls BLKDISCARD. Returns 0 or a negated errno.
 fn discard(source: &Source, part: ByteRange) -> i32 {
     const BLKDISCARD: libc::c_ulong = 0x1277;
     let range = [part.offset, part.length];
-    // SAFETY: the request reads two 64-bit numbers from the address, which `range` holds for the time of the call.
+    // SAFETY: the call reads two 64-bit numbers from the address, and `range` outlives the call.
     let result = unsafe { libc::ioctl(source.as_fd().as_raw_fd(), BLKDISCARD, range.as_ptr()) };
     if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_discard: &Mutex<bool>) {
+fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_discard: &Mutex<bool>) {
     while let Ok(job) = jobs.recv() {
-        let answer = match job {
+        let result = match job {
             BlockingJob::Allocation { io, source, part, spans_max } => {
                 let spans_max = spans_max.clamp(1, SPANS_MAX);
                 let spans = match is_memory_for_clients(spans_max * size_of::<Span>()) {
@@ -130,7 +130,7 @@ fn answer(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_
                 continue;
             }
         };
-        if mailbox.send(Message::BlockingDone(generation, answer)).is_err() {
+        if mailbox.send(Message::BlockingDone(generation, result)).is_err() {
             return;
         }
     }

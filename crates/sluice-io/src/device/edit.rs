@@ -1,4 +1,4 @@
-//! Changes while others run: VMs and volumes come and go, policies change.
+//! Changes at run time: adding and removing VMs and volumes, changing policies.
 
 use sluice_sched::{ChangeError, Instant, OwnerId, Policy};
 
@@ -11,7 +11,7 @@ use crate::frontend::Frontends;
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
-/// Applies changes in order; stops at the first that cannot be made.
+/// Applies changes in order. Stops at the first that fails.
 pub(crate) fn apply(
     core: &mut Core,
     frontends: &mut Frontends,
@@ -22,7 +22,7 @@ pub(crate) fn apply(
     edits.into_iter().try_for_each(|edit| editor.apply(edit))
 }
 
-/// The changes that must be applied to an empty device thread so that it serves the same.
+/// Returns the changes that give an empty device thread the same VMs, volumes and settings.
 pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     let mut edits = vec![Edit::SetDepth(core.gate.settings().depth)];
     if let Some((scheduler, merging)) = core.scheduler.clone() {
@@ -39,7 +39,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     edits
 }
 
-/// The state of each VM.
+/// Returns the state of each VM.
 pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
     let vms = core.vms.iter().filter(|(_, vm)| !vm.removed);
     let snapshot = |(id, vm): (VmId, &Vm)| {
@@ -187,13 +187,13 @@ impl Editor<'_> {
         volumes.into_iter().for_each(|key| self.remove_volume(key));
         let mut finished = Vec::new();
         let removed = self.core.gate.remove_owner(self.now, owner, &mut finished);
-        finished.into_iter().for_each(|over| self.core.on_gate_completion(self.now, over));
+        finished.into_iter().for_each(|request| self.core.on_gate_completion(self.now, request));
         self.core.remove_left_vm(id);
         removed.map_err(|cause| refused(name, cause))
     }
 
-    /// A volume goes. Its clients are disconnected. What waits is not done: over vhost-user it is left in its ring, where a
-    /// VMM that finds the volume again, changed, submits it again.
+    /// Removes a volume and disconnects its clients. Queued requests are not served. Those of vhost-user stay in the
+    /// available ring, from which a VMM submits them again when the volume has been attached again.
     fn remove_volume(&mut self, key: VolumeKey) {
         let volume = &mut self.core.backend.volumes[key];
         volume.leaving = true;
@@ -206,7 +206,7 @@ impl Editor<'_> {
             let vm = &self.core.backend.volumes[key].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
-        finished.into_iter().for_each(|over| self.core.on_gate_completion(self.now, over));
+        finished.into_iter().for_each(|request| self.core.on_gate_completion(self.now, request));
         self.core.remove_left_volume(key);
     }
 }

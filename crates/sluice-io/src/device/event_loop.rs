@@ -1,4 +1,7 @@
-//! The loop of a device thread, iteration by iteration.
+//! Event loop of a device thread.
+//!
+//! An iteration waits for completions, handles them, polls the active virtqueues, runs what is ready, and sends replies
+//! and interrupts. One thread owns all state in [`Loop`], so no locks are needed.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -19,11 +22,11 @@ use crate::device::spec::{Edit, EditError, Health, Snapshot};
 use crate::device::spin::Spin;
 use crate::frontend::Frontends;
 
-/// Rounds of one iteration in which what ends at once makes room for more. A guest whose requests all do, and who never
-/// stops, must not keep the others waiting.
+/// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
+/// could otherwise keep the loop in one iteration.
 const ROUNDS_MAX: u32 = 16;
 
-/// Everything that a device thread has.
+/// All state of a device thread.
 pub(crate) struct Loop {
     pub(crate) core: Core,
     frontends: Frontends,
@@ -37,7 +40,7 @@ pub(crate) struct Loop {
     tests: Tests,
 }
 
-/// What tests have the loop do.
+/// Faults that tests inject.
 #[cfg(test)]
 #[derive(Default)]
 struct Tests {
@@ -61,7 +64,7 @@ impl Loop {
         }
     }
 
-    /// Serves until it is told to end.
+    /// Runs until the thread is stopped or has drained.
     pub(crate) fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
@@ -71,7 +74,7 @@ impl Loop {
             let timeout = self.wait_timeout(before);
             self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
-            let mut moved = !events.is_empty();
+            let mut found_work = !events.is_empty();
             for event in events.drain(..) {
                 #[cfg(test)]
                 let event = self.put_off(event);
@@ -82,10 +85,10 @@ impl Loop {
             while let Some(event) = self.later.pop(now) {
                 self.event(now, event, inbox);
             }
-            moved |= self.frontends.poll(&mut self.core, now);
-            self.settle(now);
+            found_work |= self.frontends.poll(&mut self.core, now);
+            self.run_ready(now);
             self.frontends.end_of_iteration(&mut self.core, now);
-            self.spin.note_iteration(now, timeout.is_none_or(|timeout| !timeout.is_zero()), moved);
+            self.spin.note_iteration(now, timeout.is_none_or(|timeout| !timeout.is_zero()), found_work);
         }
         Ok(())
     }
@@ -98,12 +101,12 @@ impl Loop {
         }
     }
 
-    /// How long to wait for the next event: not at all while one is likely to come at once.
+    /// Returns how long to wait for the next event: zero while one is likely to arrive soon.
     fn wait_timeout(&mut self, now: Instant) -> Option<Duration> {
-        // A device that only has sockets sleeps: meanwhile its clients send more at once.
+        // With sockets alone the loop sleeps, so that clients can send more requests until it wakes.
         let may_spin = self.frontends.is_polling() || self.core.gate.in_flight() > 0;
         let core = &mut self.core;
-        if !core.is_settled() || may_spin && self.spin.goes_on(now) || !self.frontends.stop_polling(core, now) {
+        if !core.is_settled() || may_spin && self.spin.is_spinning(now) || !self.frontends.stop_polling(core, now) {
             return Some(Duration::ZERO);
         }
         if let Some(deadline) = self.frontends.next_deadline() {
@@ -113,11 +116,11 @@ impl Loop {
         Some(wake.since(now))
     }
 
-    /// Waits for the next message.
+    /// Starts waiting for the next message.
     fn listen(&mut self, inbox: &Inbox) {
         let counter = (&raw mut *self.wakeup).cast();
         let entry = opcode::Read::new(types::Fd(inbox.wakeup.as_raw_fd()), counter, 8).build();
-        // SAFETY: the eight bytes are boxed and live until the ring holds nothing any more; so does the eventfd.
+        // SAFETY: the eight bytes are boxed and live until the ring is empty; so does the eventfd.
         unsafe { self.core.backend.ring.push(entry.user_data(Tag::Wakeup.pack())) };
     }
 
@@ -138,7 +141,7 @@ impl Loop {
         }
     }
 
-    /// As a test wants it.
+    /// Replaces the result of a disk operation if a test wants that.
     #[cfg(test)]
     fn put_off(&mut self, event: Event) -> Event {
         if self.tests.puts_off == 0 || !matches!(Tag::unpack(event.user_data), Tag::Disk(_)) {
@@ -148,9 +151,9 @@ impl Loop {
         Event { result: -libc::EAGAIN, ..event }
     }
 
-    /// Tells the gate what is over, lets it dispatch, and takes what now finds room, until nothing moves or the next
-    /// iteration has to go on.
-    fn settle(&mut self, now: Instant) {
+    /// Reports completions to the gate, lets it dispatch, and takes requests for which there is room now, until none of
+    /// this makes progress or the number of rounds is reached.
+    fn run_ready(&mut self, now: Instant) {
         for _ in 0..ROUNDS_MAX {
             self.core.take_completions(now);
             self.core.cancel_abandoned(now);
@@ -163,7 +166,7 @@ impl Loop {
         }
     }
 
-    /// Tells the frontends what the core has for them.
+    /// Delivers to the frontends what the core has for them.
     fn deliver(&mut self, now: Instant) {
         let core = &mut self.core;
         while let Some(io) = core.next_continued() {
@@ -177,8 +180,8 @@ impl Loop {
         }
     }
 
-    /// Serves the clients that wait for room in the window of their VM, each once: a client that waits again because it was
-    /// the others' turn has another one in the next round.
+    /// Serves each client that waits for window space once. A client that uses up its budget is queued again and served
+    /// in the next round.
     fn resume_clients(&mut self, now: Instant) {
         for _ in 0..self.core.vms_to_resume() {
             let Some((vm, clients)) = self.core.next_vm_to_resume() else { return };
@@ -203,7 +206,7 @@ impl Loop {
                 self.frontends.drain(&mut self.core);
             }
             Message::Stop => self.core.ending = Ending::Now,
-            // What was asked before a restart names requests that are no more.
+            // A job from before a restart names requests that no longer exist.
             Message::BlockingDone(restarts, _) if restarts != self.restarts => {}
             Message::BlockingDone(_, result) => self.core.blocking_done(result),
             #[cfg(test)]
@@ -211,7 +214,7 @@ impl Loop {
         }
     }
 
-    /// Applies changes in order; stops at the first that cannot be made.
+    /// Applies changes in order. Stops at the first that fails.
     pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
         edit::apply(&mut self.core, &mut self.frontends, now, edits)
     }
@@ -230,14 +233,14 @@ impl Loop {
         }
     }
 
-    /// The changes that must be applied to an empty loop so that it serves the same.
+    /// Returns the changes that give an empty loop the same VMs, volumes and settings.
     pub(crate) fn describe(&self) -> Vec<Edit> {
         #[cfg(test)]
-        assert!(!self.tests.broken, "asked to panic by a test");
+        assert!(!self.tests.broken, "panic requested by a test");
         edit::describe(&self.core)
     }
 
-    /// Ends all sockets and stops listening to guests, so that the kernel lets go of all memory.
+    /// Shuts down all sockets and stops listening to guests, so that all operations in the kernel end.
     pub(crate) fn shut_all_down(&mut self) {
         self.frontends.shut_down(&mut self.core);
         self.deadline_timer.cancel(&mut self.core.backend.ring);
@@ -248,7 +251,7 @@ impl Loop {
         use crate::backend::jobs::BlockingJob;
         let backend = &mut self.core.backend;
         match message {
-            Message::Panic => panic!("asked to panic by a test"),
+            Message::Panic => panic!("panic requested by a test"),
             Message::RefuseSubmits(times) => backend.ring.faults.refused = times,
             Message::PutOff(times) => self.tests.puts_off = times,
             Message::Advance(time) => self.core.clock.advance(time),
@@ -257,7 +260,7 @@ impl Loop {
             Message::RefuseRestarts(times) => crate::device::faults::refuse_restarts(times),
             Message::PanicTwice => {
                 self.tests.broken = true;
-                panic!("asked to panic by a test");
+                panic!("panic requested by a test");
             }
             Message::RefuseZeroing(after) => backend.zeroing_left.set(Some(after)),
             _ => unreachable!("the other messages are not for tests"),

@@ -1,10 +1,10 @@
-//! Faults that tests make in the restart of a device thread.
+//! Faults that tests inject into the restart of a device thread.
 
 use std::cell::Cell;
 use std::io;
 
 thread_local! {
-    /// How many restarts of the device of this thread fail.
+    /// Number of restarts of this thread's device that will fail.
     static REFUSED: Cell<u32> = const { Cell::new(0) };
 }
 

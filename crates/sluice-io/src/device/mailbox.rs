@@ -1,6 +1,6 @@
-//! How others speak to a device thread: a channel, and an eventfd that its ring reads.
+//! Messages to a device thread: a channel, and an eventfd that its ring reads.
 //!
-//! For control alone; no request of a VM passes here.
+//! They are for control only; no request of a VM passes here.
 
 use std::collections::VecDeque;
 use std::io;
@@ -13,14 +13,14 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::device::message::Message;
 
-/// The sending side.
+/// The sender.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: Sender<Message>,
     wakeup: Arc<OwnedFd>,
 }
 
-/// The device thread's side.
+/// The receiver, on the device thread.
 pub(crate) struct Inbox {
     receiver: Receiver<Message>,
     /// Messages that arrived during the pause before a restart, in order. Only the control plane sends messages, and a
@@ -29,11 +29,11 @@ pub(crate) struct Inbox {
     pub(crate) wakeup: Arc<OwnedFd>,
 }
 
-/// The receiver has gone.
+/// The receiver was dropped.
 #[derive(Debug)]
-pub(crate) struct Gone;
+pub(crate) struct Closed;
 
-/// A new pair.
+/// Creates a mailbox.
 pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
     let (sender, receiver) = channel();
     let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -41,13 +41,13 @@ pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
 }
 
 impl Inbox {
-    /// The next message, if one is there.
+    /// Returns the next message, if there is one.
     pub(crate) fn next(&mut self) -> Option<Message> {
         self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
-    /// Waits for `pause` before a restart; returns `true` at once if the thread is told to end. Other messages are kept for
-    /// [`Inbox::next`].
+    /// Waits for `pause` before a restart. Returns `true` immediately if a message ends the thread. Other messages are
+    /// kept for [`Inbox::next`].
     pub(crate) fn waits_and_must_end(&mut self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         loop {
@@ -61,25 +61,25 @@ impl Inbox {
 }
 
 impl Mailbox {
-    /// Leaves a message and rings.
-    pub(crate) fn send(&self, message: Message) -> Result<(), Gone> {
-        self.sender.send(message).map_err(|_| Gone)?;
+    /// Sends a message and wakes the thread.
+    pub(crate) fn send(&self, message: Message) -> Result<(), Closed> {
+        self.sender.send(message).map_err(|_| Closed)?;
         self.wake();
         Ok(())
     }
 
-    /// Leaves a message beside others for which it rings later.
+    /// Sends a message without a wake-up, for tests that send several.
     #[cfg(test)]
     pub(crate) fn leave(&self, message: Message) {
-        self.sender.send(message).map_err(|_| Gone).expect("the thread runs");
+        self.sender.send(message).map_err(|_| Closed).expect("the thread runs");
     }
 
-    /// Whether what is sent to one reaches the other's receiver.
+    /// Whether both have the same receiver.
     pub(crate) fn is(&self, other: &Mailbox) -> bool {
         Arc::ptr_eq(&self.wakeup, &other.wakeup)
     }
 
-    /// Rings without a message. It cannot fail: the counter is read long before it could overflow.
+    /// Wakes the thread. It cannot fail: the counter is read long before it could overflow.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(self.wakeup.as_fd(), &1u64.to_ne_bytes());
     }

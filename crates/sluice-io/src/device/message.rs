@@ -9,40 +9,40 @@ use crate::frontend::Command;
 /// A message from the control plane or the helper thread to the loop.
 pub(crate) enum Message {
     Edit(Vec<Edit>, Sender<Result<(), EditError>>),
-    /// For a frontend.
+    /// A message for a frontend.
     Frontend(Command),
     Snapshot(Sender<Snapshot>),
-    /// Read no more; end when every request has been answered.
+    /// Reads no more requests, and ends when every request has been answered.
     Drain,
-    /// End now; what waits is not served.
+    /// Ends now; queued requests are dropped.
     Stop,
     /// Reply from the helper thread. The number is the restart count at which the helper was started; the loop drops
     /// replies with another count.
     BlockingDone(u64, BlockingResult),
     #[cfg(test)]
     Panic,
-    /// The kernel takes nothing so many times.
+    /// Lets this many submissions fail.
     #[cfg(test)]
     RefuseSubmits(u32),
-    /// So many operations of the disk end with EAGAIN.
+    /// Lets this many disk operations end with EAGAIN.
     #[cfg(test)]
     PutOff(u32),
-    /// It is so much later from now on.
+    /// Advances the clock.
     #[cfg(test)]
     Advance(std::time::Duration),
-    /// The kernel takes no operation for the disk until it is told to go on.
+    /// Holds disk operations back, or releases them.
     #[cfg(test)]
     HoldWork(bool),
-    /// The helper thread takes no job until the sender is dropped.
+    /// Blocks the helper thread until the sender is dropped.
     #[cfg(test)]
     HangHelper(std::sync::mpsc::Receiver<()>),
-    /// So many restarts fail.
+    /// Lets this many restarts fail.
     #[cfg(test)]
     RefuseRestarts(u32),
-    /// Panics, and again when the state is looked at.
+    /// Panics, and again when the supervisor reads the state.
     #[cfg(test)]
     PanicTwice,
-    /// File systems make zeroes this many times more, and refuse afterwards.
+    /// Lets file systems zero this many ranges, and refuse afterwards.
     #[cfg(test)]
     RefuseZeroing(u32),
 }

@@ -1,20 +1,22 @@
 //! A device thread: one io_uring, one gate, and the connections of the VMs on it.
 //!
-//! One turn of the loop: take what has completed, take what clients sent, ask the gate, submit everything by one system
-//! call and wait. No lock and no channel lies between a request and its decision; the mailbox is for control alone.
+//! In an iteration of its loop it handles completions, takes requests of clients, lets the gate dispatch, submits all
+//! operations by one system call, and waits. No lock and no channel is between a request and its decision; the mailbox
+//! is only for control.
 //!
 //! ```text
-//! socket --recv--> [intake] --Arrival--> Gate --Submission--> [work] --op--> ring
-//!    ^                                    ^                      |
-//!    '------send--- [replies] <--Finished-'<------- slot over <--'
+//!     socket --recv--> [intake] --Arrival--> Gate --Submission--> [backend] --op--> ring
+//!        ^                                    ^                       |
+//!        '------send--- [replies] <--Finished-'<---- op completed <---'
 //! ```
 //!
-//! Back-pressure: what a VM has between socket and sent reply is bounded by its window, in requests and bytes. Beyond it
-//! its sockets are not read. A client that does not take its replies fills its own VM's window and nobody else's, until it
-//! is disconnected.
+//! Back-pressure: a VM's window limits its requests and bytes between the socket and the sent reply. While the window
+//! is full, the VM's sockets are not read. A client that does not read its replies only fills its own VM's window,
+//! until it is disconnected.
 //!
-//! Panic wall: a panic in the loop ends its connections, waits until the kernel has let go of all memory, builds the gate
-//! anew from the same specification, and goes on. Other devices do not notice. One that fails again and again goes down.
+//! Panics: a panic in the loop closes its connections. The [supervisor] waits until the kernel refers to no memory any
+//! more, builds the gate again from the same specification, and continues. Other devices are not affected. A device
+//! that fails repeatedly goes down.
 
 use std::io;
 use std::sync::Arc;
@@ -46,11 +48,11 @@ pub use crate::frontend::nbd::Arrived;
 pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
 pub use spec::{DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, Window};
 
-/// How long a device thread may take to answer: it is asked between two turns of its loop.
+/// Maximum time for a reply of a device thread, which replies between two iterations.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How long a device thread may take to start: it looks at no disk and no path.
+/// Maximum time for the start of a device thread, which opens no disk and no path.
 const START_MAX: Duration = Duration::from_secs(5);
-/// How long the caller waits for a change. The thread makes a change that takes longer all the same, in order.
+/// Maximum time that the caller waits for a change. The thread makes a change that takes longer nevertheless, in order.
 const EDIT_MAX: Duration = Duration::from_secs(5);
 
 /// The handle of a running device thread. Dropping it stops the thread without draining.
@@ -58,19 +60,19 @@ pub struct Device {
     name: String,
     pub(crate) mailbox: Mailbox,
     life: Arc<Life>,
-    /// Returns the last snapshot, or `None` if the device has failed for good.
+    /// Returns the last snapshot, or `None` if the device has failed permanently.
     thread: Option<JoinHandle<Option<Snapshot>>>,
 }
 
-/// A question that a device thread has not answered yet.
-pub struct Asked {
+/// A request for a snapshot.
+pub struct SnapshotRequest {
     name: String,
     life: Arc<Life>,
     answer: Option<Receiver<Snapshot>>,
 }
 
-impl Asked {
-    /// The answer, if it comes until then; else what can be seen without it.
+impl SnapshotRequest {
+    /// Waits for the snapshot until `deadline`. Without one, returns what is known without the thread.
     #[must_use]
     pub fn until(self, deadline: Instant) -> Snapshot {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -86,12 +88,15 @@ impl Asked {
 }
 
 impl Device {
-    /// Starts the thread. Errors of the ring and of the scheduler's parameters are reported here.
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The error of creating the ring, or of the scheduler's parameters.
     pub fn start(spec: DeviceSpec) -> io::Result<Device> {
         Device::start_watched(spec, Box::new(|| ()))
     }
 
-    /// As [`Device::start`]. `went_down` is called, on the device's thread, when it has failed for good.
+    /// As [`Device::start`]. `went_down` is called on the device's thread when it has failed permanently.
     pub fn start_watched(spec: DeviceSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
         let (mailbox, inbox) = mailbox::mailbox()?;
         let (started, starting) = channel();
@@ -102,72 +107,79 @@ impl Device {
         let thread = builder.spawn(move || supervisor::run(&spec, &own, inbox, &started, &lives))?;
         let begun = starting.recv_timeout(START_MAX).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
-                // The thread ends when it can; it is not waited for.
+                // The thread ends when it can; nothing waits for it.
                 let _ = mailbox.send(Message::Stop);
                 io::Error::new(io::ErrorKind::TimedOut, "The device thread has not started within 5 s")
             }
-            RecvTimeoutError::Disconnected => io::Error::other("The device thread ended before it began"),
+            RecvTimeoutError::Disconnected => io::Error::other("The device thread ended during its start"),
         });
         begun??;
         Ok(Device { name, mailbox, life, thread: Some(thread) })
     }
 
-    /// As in the host file.
+    /// Returns the name in the host file.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it serves, as far as can be seen without asking its thread.
+    /// Returns whether it serves, as far as this is known without its thread.
     #[must_use]
     pub fn health(&self) -> Health {
         self.life.health()
     }
 
-    /// Applies changes between two turns; waits until it has happened, for at most 5 s.
+    /// Applies changes between two iterations. Waits for at most 5 s.
+    ///
+    /// # Errors
+    /// [`EditError`]; the changes before the one that failed stay in force.
     pub fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
         self.edit_within(edits, EDIT_MAX)
     }
 
-    /// As [`Device::edit`], but waits for at most `patience`.
-    pub fn edit_within(&self, edits: Vec<Edit>, patience: Duration) -> Result<(), EditError> {
+    /// As [`Device::edit`], but waits for at most `timeout`.
+    pub fn edit_within(&self, edits: Vec<Edit>, timeout: Duration) -> Result<(), EditError> {
         let (reply, answer) = channel();
         let stopped = || EditError::Stopped(self.name.clone());
         self.mailbox.send(Message::Edit(edits, reply)).map_err(|_| stopped())?;
-        answer.recv_timeout(patience).map_err(|error| match error {
+        answer.recv_timeout(timeout).map_err(|error| match error {
             RecvTimeoutError::Timeout => EditError::Silent(self.name.clone()),
             RecvTimeoutError::Disconnected => stopped(),
         })?
     }
 
-    /// A way to hand over clients, for other threads.
+    /// Returns a handle by which other threads can attach clients.
     #[must_use]
     pub fn handle(&self) -> DeviceHandle {
         DeviceHandle { mailbox: self.mailbox.clone() }
     }
 
-    /// Asks what it does at the moment.
+    /// Requests a snapshot.
     #[must_use]
-    pub fn ask(&self) -> Asked {
+    pub fn request_snapshot(&self) -> SnapshotRequest {
         let (reply, answer) = channel();
         let sent = self.mailbox.send(Message::Snapshot(reply));
-        Asked { name: self.name.clone(), life: Arc::clone(&self.life), answer: sent.is_ok().then_some(answer) }
+        SnapshotRequest {
+            name: self.name.clone(),
+            life: Arc::clone(&self.life),
+            answer: sent.is_ok().then_some(answer),
+        }
     }
 
-    /// What it does at the moment; `None` if it does not answer, which a serving device does.
+    /// Returns a snapshot; `None` if the thread does not serve.
     #[must_use]
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let snapshot = self.ask().until(Instant::now() + ANSWER_MAX);
+        let snapshot = self.request_snapshot().until(Instant::now() + ANSWER_MAX);
         (snapshot.health == Health::Serving).then_some(snapshot)
     }
 
-    /// Asks it to read no more and to end when every request has been answered.
+    /// Makes the thread read no more requests, and end when every request has been answered.
     pub fn drain(&self) {
         let _ = self.mailbox.send(Message::Drain);
     }
 
-    /// Asks it to end now. What waits is not served; what is at the disk ends there, and the thread waits for it.
-    pub fn tell_to_stop(&self) {
+    /// Makes the thread end now. Queued requests are dropped. The thread waits for those in flight.
+    pub fn request_stop(&self) {
         let _ = self.mailbox.send(Message::Stop);
     }
 
@@ -177,11 +189,11 @@ impl Device {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Ends it now and waits for it, for at most so long: requests at a disk that hangs end when that answers, and its thread
-    /// waits for them. Returns whether it has ended.
-    pub fn stop_within(mut self, patience: Duration) -> bool {
-        self.tell_to_stop();
-        let until = Instant::now() + patience;
+    /// Stops the thread and waits for its end, for at most `timeout`. Requests at a hanging disk may take longer.
+    /// Returns whether it has ended.
+    pub fn stop_within(mut self, timeout: Duration) -> bool {
+        self.request_stop();
+        let until = Instant::now() + timeout;
         while !self.is_finished() && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
@@ -192,19 +204,19 @@ impl Device {
         ended
     }
 
-    /// Ends it now, unless it has ended, and waits for it. What it did until then; nothing if it had failed for good.
+    /// Stops the thread and waits for its end. Returns its last snapshot, or `None` if it had failed permanently.
     pub fn stop(mut self) -> Option<Snapshot> {
         self.end()
     }
 
-    /// Does not wait for its end: the process ends first. What the kernel still works on it finishes without it.
+    /// Does not wait for the thread, because the process exits first. The kernel completes its operations without it.
     pub fn abandon(mut self) {
-        self.tell_to_stop();
+        self.request_stop();
         drop(self.thread.take());
     }
 
     fn end(&mut self) -> Option<Snapshot> {
-        self.tell_to_stop();
+        self.request_stop();
         self.thread.take()?.join().ok().flatten()
     }
 }
@@ -215,25 +227,25 @@ impl Drop for Device {
     }
 }
 
-/// Where clients that have finished their handshake go in.
+/// A handle of a device thread, for clients that have finished their handshake.
 #[derive(Clone)]
 pub struct DeviceHandle {
     mailbox: Mailbox,
 }
 
 impl DeviceHandle {
-    /// Hands a client over; its socket is closed if the device has stopped.
-    pub fn enter(&self, arrived: Arrived) {
+    /// Attaches a client. Its socket is closed if the device has stopped.
+    pub fn attach(&self, arrived: Arrived) {
         let _ = self.mailbox.send(Message::Frontend(Command::Nbd(Box::new(arrived))));
     }
 
-    /// Whether it leads to the same device thread.
+    /// Whether both are handles of the same device thread.
     pub(crate) fn is(&self, other: &DeviceHandle) -> bool {
         self.mailbox.is(&other.mailbox)
     }
 
-    /// A change of a VMM's session; its reply channel is dropped if the device has stopped.
-    pub(crate) fn tell(&self, message: SessionMessage) {
+    /// Sends a message about a VMM's session. Its reply channel is dropped if the device has stopped.
+    pub(crate) fn send(&self, message: SessionMessage) {
         let _ = self.mailbox.send(Message::Frontend(Command::VhostBlk(message)));
     }
 }

@@ -1,4 +1,4 @@
-//! What the control plane tells a device thread: what to be, and what to change.
+//! What the control plane sends to a device thread: its specification, changes, and what it returns.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -11,174 +11,141 @@ use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
 use crate::backend::delay::DelaySpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
-/// A shared device: one thread, one ring, one gate.
+/// Specification of a shared device, which has one thread, one ring and one gate.
 #[derive(Debug, Clone)]
 pub struct DeviceSpec {
-    /// As in the host file.
+    /// Name in the host file.
     pub name: String,
-    /// Who decides.
+    /// The scheduler at the start.
     pub scheduler: SchedulerSpec,
-    /// Depth, splitting, cost.
+    /// Depth, splitting, cost model.
     pub gate: GateSettings,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,
-    /// Where the slots of the delay are logged; see [`crate::backend::slot_log::open`].
+    /// Log of the delay's slots; see [`crate::backend::slot_log::open`].
     pub delay_log: Option<Arc<File>>,
 }
 
-/// How to make the scheduler, as often as it is needed.
+/// A scheduler, its parameters and what it may know of the device. It is built again after each restart.
 #[derive(Debug, Clone)]
 pub struct SchedulerSpec {
-    /// Which.
     pub descriptor: &'static Descriptor,
-    /// What it may know of the device.
+    /// What the scheduler may know of the device.
     pub facts: Facts,
-    /// Its parameters.
     pub params: ParamTable,
 }
 
 impl SchedulerSpec {
-    /// Makes one.
+    /// Builds the scheduler.
+    ///
+    /// # Errors
+    /// [`ParamError`].
     pub fn build(&self) -> Result<Box<dyn Scheduler>, ParamError> {
         self.descriptor.build(&self.facts, &self.params)
     }
 }
 
-/// How much one VM may have outstanding, from the socket to the reply; beyond it its sockets are not read.
+/// Limit of one VM's outstanding requests, from the socket to the reply. While it is reached the VM's sockets are not
+/// read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Requests.
+    /// Number of requests.
     pub requests: u32,
-    /// Bytes of payload; one request may pass it.
+    /// Bytes of payload. One request may exceed it.
     pub bytes: u64,
 }
 
-/// One change; a list of them is applied between two turns of the loop.
+/// A change. A list of changes is applied between two iterations of the loop. The VM and the volume of a change exist,
+/// except those that it adds.
 #[derive(Debug, Clone)]
 pub enum Edit {
-    /// A VM comes, without volumes.
+    /// Adds a VM without volumes.
     AddVm {
-        /// Its name.
+        /// Name of the VM.
         vm: String,
-        /// On this device.
+        /// Policy on this device.
         policy: Policy,
-        /// Its window.
         window: Window,
     },
-    /// Other policies for a VM and its volumes, all at once.
+    /// Changes the policies of a VM and its volumes together.
     SetPolicies {
-        /// Known.
         vm: String,
-        /// On this device.
+        /// Policy on this device.
         policy: Policy,
-        /// Its window.
         window: Window,
-        /// Of those volumes that change.
+        /// Volumes with a new policy.
         volumes: Vec<(String, Policy)>,
     },
-    /// A VM goes, with its volumes.
-    RemoveVm {
-        /// Known.
-        vm: String,
-    },
-    /// A volume comes.
-    AddVolume {
-        /// Known.
-        vm: String,
-        /// What it is.
-        volume: Box<VolumeSpec>,
-    },
-    /// A volume has another size; its clients stay.
+    /// Removes a VM and its volumes.
+    RemoveVm { vm: String },
+    /// Adds a volume.
+    AddVolume { vm: String, volume: Box<VolumeSpec> },
+    /// Resizes a volume. Its clients stay connected.
     ResizeVolume {
-        /// Known.
         vm: String,
-        /// Known.
         volume: String,
-        /// As before, with the new range.
+        /// The same store with the new range.
         store: Store,
-        /// As before, with the new size.
+        /// The same properties with the new size.
         info: VolumeInfo,
     },
-    /// A volume goes: its connections close, what waits is not served, what is in flight ends at the device.
-    RemoveVolume {
-        /// Known.
-        vm: String,
-        /// Known.
-        volume: String,
-    },
-    /// What a failed sync may have lost of this volume is accepted: writes and flushes go on, also those of the other volumes
-    /// on its file or disk if it was that which failed.
-    AcceptLoss {
-        /// Known.
-        vm: String,
-        /// Known.
-        volume: String,
-    },
-    /// The device takes another number of requests at once.
+    /// Removes a volume: its clients are disconnected, queued requests are dropped, and those in flight end at the
+    /// device.
+    RemoveVolume { vm: String, volume: String },
+    /// Accepts what a failed sync may have lost of this volume: writes and flushes succeed again. If it was its file or
+    /// disk that failed, this applies to all volumes there.
+    AcceptLoss { vm: String, volume: String },
+    /// Changes the depth of the device.
     SetDepth(u32),
-    /// Another scheduler takes over, or the same with other parameters; what waits, waits on.
+    /// Replaces the scheduler, or its parameters. Queued requests stay queued.
     SetScheduler {
-        /// Which.
         scheduler: SchedulerSpec,
-        /// Whether neighbouring requests are merged before it.
+        /// Whether adjacent requests are merged before it.
         merging: bool,
     },
 }
 
-/// A change that was not made. Those before it in the list were.
+/// Why a change failed. The changes before it in the list stay in force.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// The gate refuses it.
+    /// The gate rejects it.
     #[error("VM {vm}: {cause}")]
-    Gate {
-        /// Which VM.
-        vm: String,
-        /// Why.
-        cause: ChangeError,
-    },
-    /// The gate refuses a change of the device itself.
+    Gate { vm: String, cause: ChangeError },
+    /// The gate rejects a change of the device itself.
     #[error("{cause}")]
-    Device {
-        /// Why.
-        cause: ChangeError,
-    },
-    /// The scheduler's parameters are wrong.
+    Device { cause: ChangeError },
+    /// The scheduler's parameters are invalid.
     #[error("Scheduler {name}: {cause}")]
-    Scheduler {
-        /// Which.
-        name: &'static str,
-        /// Why.
-        cause: ParamError,
-    },
+    Scheduler { name: &'static str, cause: ParamError },
     /// No such VM or volume.
     #[error("No {0} on this device")]
     Unknown(String),
-    /// The thread has ended.
+    /// The device thread has ended.
     #[error("Device {0} has stopped")]
     Stopped(String),
-    /// The thread has not answered in time; it makes the change when it goes on.
+    /// The device thread has not replied in time. It makes the change when it continues.
     #[error("Device {0} does not respond")]
     Silent(String),
 }
 
-/// Whether a device serves.
+/// Whether a device serves requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Health {
     /// Its thread runs.
     Serving,
-    /// Its thread has failed: it waits for the kernel to finish requests, or for its restart.
+    /// Its thread has failed, and waits for in-flight requests or for its restart.
     Restarting,
-    /// Its thread runs and has not answered in time.
+    /// Its thread is running and has not replied in time.
     Silent,
     /// Its thread has failed too often, or could not be restarted.
     Down,
-    /// Its thread was told to end, and has.
+    /// Its thread was stopped.
     Ended,
 }
 
 impl Health {
-    /// As programs read it.
+    /// Returns the name in machine-readable output.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -191,31 +158,30 @@ impl Health {
     }
 }
 
-/// The state of a device at one moment.
+/// The state of a device at one instant.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// As in the host file.
+    /// Name in the host file.
     pub device: String,
-    /// Whether it serves. Of one that does not, nothing else is known but the restarts.
+    /// If it is not `Serving`, only the number of restarts is known besides.
     pub health: Health,
-    /// Requests (pieces) waiting in the gate.
+    /// Queued requests (pieces).
     pub queued: u64,
-    /// Requests (pieces) at the device.
+    /// Requests (pieces) in flight.
     pub in_flight: u64,
-    /// Open connections.
+    /// Number of open connections.
     pub connections: u64,
-    /// Turns of its loop. It takes none while it has nothing to do.
+    /// Iterations of its loop. An idle loop makes none.
     pub iterations: u64,
-    /// Times that the thread had to be restarted after a panic.
+    /// Number of restarts of the thread.
     pub restarts: u64,
-    /// Messages of VMMs' sessions that came after the session had ended here, and were refused.
+    /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,
-    /// By VM.
     pub vms: Vec<VmSnapshot>,
 }
 
 impl Snapshot {
-    /// Of a device of which nothing is known but how it is.
+    /// Returns the state of a device of which only the health is known.
     #[must_use]
     pub fn unknown(device: String, health: Health) -> Self {
         Snapshot {
@@ -232,21 +198,21 @@ impl Snapshot {
     }
 }
 
-/// One VM of it.
+/// The state of one VM.
 #[derive(Debug, Clone)]
 pub struct VmSnapshot {
-    /// As in the host file.
+    /// Name in the host file.
     pub vm: String,
-    /// Its policy on this device.
+    /// Policy on this device.
     pub policy: Policy,
-    /// What the gate counted.
+    /// Statistics of the gate.
     pub account: OwnerAccount,
-    /// Connections closed for breaking the protocol.
+    /// Number of connections that were closed after a protocol violation.
     pub protocol_errors: u64,
-    /// Requests answered with an error before they reached the gate.
+    /// Number of requests that were refused before they reached the gate.
     pub refused: u64,
-    /// Requests between socket and reply now.
+    /// Number of outstanding requests.
     pub outstanding: u32,
-    /// Volumes whose writes and flushes fail, because of what a failed sync may have lost.
+    /// Volumes whose writes and flushes fail, because a failed sync may have lost data.
     pub lost: Vec<String>,
 }

@@ -1,22 +1,23 @@
-//! How long the loop looks for work before it sleeps.
+//! How long the loop polls before it sleeps.
 //!
-//! To sleep and to be woken costs several microseconds, in a virtual machine tens of them: more than many requests take. So
-//! after work the loop looks on for a short while, if work has lately come soon after work: each sleep that ends soon after
-//! the last work makes the while longer, each other one shorter, down to nothing. A device without work never wakes.
+//! Sleeping and waking up takes several microseconds, and tens of them in a virtual machine, which is more than many
+//! requests take. So after work the loop polls for a short time, if work has lately followed soon after work. Each
+//! sleep that ends soon after the last work makes this time longer, and each other sleep makes it shorter, down to
+//! zero. A device without work never wakes up.
 
 use std::time::Duration;
 
 use sluice_sched::Instant;
 
-/// Longest that the loop looks for work without finding any.
+/// Maximum polling time without work.
 const LONGEST: Duration = Duration::from_micros(64);
-/// Work that ended a sleep so long after the last work would have been found without sleeping, or nearly: being woken takes
-/// part of that time.
+/// Work that ended a sleep within this time of the last work would almost have been found by polling: the wake-up
+/// itself takes part of this time.
 const SOON: Duration = Duration::from_micros(128);
-/// Where it begins.
+/// Polling time at first.
 const SHORTEST: Duration = Duration::from_micros(4);
 
-/// The while, and since when there was no work.
+/// The polling time, and when there was work last.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     budget: Duration,
@@ -24,22 +25,22 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// Whether to look again at once.
-    pub(crate) fn goes_on(&self, now: Instant) -> bool {
+    /// Whether the loop polls again instead of sleeping.
+    pub(crate) fn is_spinning(&self, now: Instant) -> bool {
         !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
-    /// At `now` a turn had waited, if it `slept`, and found work, if something `moved`.
-    pub(crate) fn note_iteration(&mut self, now: Instant, slept: bool, moved: bool) {
+    /// Records an iteration at `now`: whether the loop `slept` before it, and whether it `found_work`.
+    pub(crate) fn note_iteration(&mut self, now: Instant, slept: bool, found_work: bool) {
         if slept {
             let soon = now.since(self.since) < SOON;
-            self.budget = match (soon && moved, self.budget / 2) {
+            self.budget = match (soon && found_work, self.budget / 2) {
                 (true, _) => (self.budget * 2).clamp(SHORTEST, LONGEST),
                 (false, half) if half < SHORTEST => Duration::ZERO,
                 (false, half) => half,
             };
         }
-        if moved {
+        if found_work {
             self.since = now;
         }
     }
@@ -54,31 +55,34 @@ mod tests {
     }
 
     #[test]
-    fn it_looks_on_while_work_comes_soon() {
+    fn the_loop_polls_while_work_arrives_soon() {
         let mut spin = Spin::default();
-        assert!(!spin.goes_on(at(1)), "nothing is known yet");
+        assert!(!spin.is_spinning(at(1)), "there was no work yet");
         spin.note_iteration(at(10), true, true);
-        assert!(spin.goes_on(at(13)) && !spin.goes_on(at(14)));
+        assert!(spin.is_spinning(at(13)) && !spin.is_spinning(at(14)));
         (1..=5).for_each(|round| spin.note_iteration(at(10 + 100 * round), true, true));
         let most = LONGEST.as_micros() as u64;
-        assert!(spin.goes_on(at(510 + most - 1)) && !spin.goes_on(at(510 + most)), "a wake-up is part of 100 us");
+        assert!(
+            spin.is_spinning(at(510 + most - 1)) && !spin.is_spinning(at(510 + most)),
+            "a wake-up takes part of the 100 us"
+        );
         spin.note_iteration(at(520), false, true);
-        assert!(spin.goes_on(at(520 + most - 1)), "work begins the while anew");
+        assert!(spin.is_spinning(at(520 + most - 1)), "work restarts the polling time");
     }
 
     #[test]
-    fn it_stops_when_work_is_rare() {
+    fn the_loop_does_not_poll_when_work_is_rare() {
         let mut spin = Spin::default();
         (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
         (1..=5).for_each(|round| spin.note_iteration(at(200 * round), true, true));
-        assert!(!spin.goes_on(at(1001)), "not even right after work");
+        assert!(!spin.is_spinning(at(1001)), "not even immediately after work");
     }
 
     #[test]
-    fn a_sleep_without_work_is_none_that_ended_soon() {
+    fn a_sleep_that_ended_without_work_does_not_lengthen_polling() {
         let mut spin = Spin::default();
         (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
         (6..=10).for_each(|round| spin.note_iteration(at(10 * round), true, false));
-        assert!(!spin.goes_on(at(101)));
+        assert!(!spin.is_spinning(at(101)));
     }
 }

@@ -1,12 +1,12 @@
-//! Supervisor of a device thread. When the thread panics or its ring fails, the supervisor ends its connections and
+//! Supervisor of a device thread. When the thread panics or its ring fails, the supervisor closes its connections and
 //! restarts it. Other devices are not affected.
 //!
-//! A thread that fails again soon after a restart is restarted after ever longer pauses, and stays down after the last one:
-//! a device that cannot serve must not look as if it did. Whatever reads the state of a thread that has failed may fail
-//! too, so nothing of it runs outside of a `catch_unwind`.
+//! A thread that fails again soon after a restart is restarted after increasing pauses, and stays down after the last
+//! one: a device that cannot serve must not look as if it did. Reading the state of a failed thread may fail too, so it
+//! only happens inside `catch_unwind`.
 //!
 //! Example: a request that makes the thread panic is submitted again by its guest after each restart. The thread is
-//! restarted at once, then after 0.1, 0.2, 0.4, 0.8 and 1.6 s, and after the seventh failure the device is down.
+//! restarted immediately, then after 0.1, 0.2, 0.4, 0.8 and 1.6 s, and after the seventh failure the device is down.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -27,7 +27,7 @@ use crate::device::event_loop::Loop;
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::spec::{DeviceSpec, Edit, Health, Snapshot};
 
-/// The pauses before the restarts of a thread that fails again and again.
+/// Pauses before the restarts of a thread that fails repeatedly.
 const PAUSES: [Duration; 6] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -36,10 +36,10 @@ const PAUSES: [Duration; 6] = [
     Duration::from_millis(800),
     Duration::from_millis(1600),
 ];
-/// A thread that has run for so long does not fail again and again.
+/// Running time after which a failure does not count as repeated.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
 
-/// What others can see of a device thread without asking it.
+/// State of a device thread that others can read without its reply.
 pub(crate) struct Life {
     health: AtomicU8,
     restarts: AtomicU64,
@@ -54,11 +54,11 @@ impl Life {
 
     pub(crate) fn health(&self) -> Health {
         let known = [Health::Serving, Health::Restarting, Health::Down, Health::Ended];
-        let is = self.health.load(Ordering::Acquire);
-        known.into_iter().find(|health| *health as u8 == is).expect("only these are stored")
+        let stored = self.health.load(Ordering::Acquire);
+        known.into_iter().find(|health| *health as u8 == stored).expect("only these are stored")
     }
 
-    /// Restarts so far.
+    /// Returns the number of restarts.
     pub(crate) fn restarts(&self) -> u64 {
         self.restarts.load(Ordering::Relaxed)
     }
@@ -75,13 +75,13 @@ impl Life {
 
 /// How a device thread has ended.
 enum End {
-    /// It was told to. What it did until then, unless it failed meanwhile.
-    Asked(Option<Snapshot>),
-    /// It has failed for good.
+    /// It was stopped. Its last snapshot, unless reading it failed.
+    Stopped(Option<Snapshot>),
+    /// It has failed permanently.
     Down,
 }
 
-/// The life of a device thread. Says on `started` whether it could begin; returns what it did until its end.
+/// Runs a device thread until its end. Reports on `started` whether it could start; returns its last snapshot.
 pub(crate) fn run(
     spec: &DeviceSpec,
     mailbox: &Mailbox,
@@ -101,7 +101,7 @@ pub(crate) fn run(
         }
     };
     match catch_unwind(AssertUnwindSafe(|| supervise(spec, mailbox, inbox, (state, helper), life))) {
-        Ok(End::Asked(last)) => {
+        Ok(End::Stopped(last)) => {
             life.set(Health::Ended);
             last
         }
@@ -116,7 +116,7 @@ pub(crate) fn run(
 fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loop, Helper), life: &Life) -> End {
     let mut backoff = Backoff::default();
     let device = &spec.name;
-    // A loop that is dropped gives up memory that the kernel may still write to. Only `drain_and_drop` may do that.
+    // Dropping a loop frees memory that the kernel may still write to. Only `drain_and_drop` may do that.
     let (mut state, mut helper) = (ManuallyDrop::new(built.0), built.1);
     loop {
         let began = Instant::now();
@@ -125,7 +125,7 @@ fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loo
             Ok(Ok(())) => {
                 let last = catch_unwind(AssertUnwindSafe(|| state.snapshot())).ok();
                 drain_and_drop(device, state, mailbox, helper);
-                return End::Asked(last);
+                return End::Stopped(last);
             }
             Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the device thread"),
             Err(_) => tracing::error!(device, "Device thread panicked: closing its connections and restarting it"),
@@ -144,10 +144,10 @@ fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loo
                 return End::Down;
             };
             if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
-                return End::Asked(None);
+                return End::Stopped(None);
             }
             life.restarts.store(kept.restarts, Ordering::Relaxed);
-            // A restart may fail because the host lacks memory, which is over a moment later.
+            // A restart may fail because the host lacks memory, which may be available a moment later.
             match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
                 Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
@@ -156,20 +156,21 @@ fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loo
             ran = Duration::ZERO;
         };
         life.set(Health::Serving);
-        // What came between the last look and the end has been rung for, and is not read yet.
+        // Messages that arrived between the last read and the failure have been signalled already, but not read.
         mailbox.wake();
     }
 }
 
-/// How long to wait before a restart.
+/// Pause before a restart.
 #[derive(Default)]
 struct Backoff {
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: usize,
 }
 
 impl Backoff {
-    /// The thread has failed after it had run for so long. The pause before its restart; `None`: it stays down.
+    /// Records a failure after a running time of `ran`. Returns the pause before the restart; `None` if the thread
+    /// stays down.
     fn failed(&mut self, ran: Duration) -> Option<Duration> {
         if ran >= SOUND_AFTER {
             self.failures = 0;
@@ -180,9 +181,9 @@ impl Backoff {
     }
 }
 
-/// What of a thread that has failed goes on in the next one.
+/// What a restarted thread takes over from the failed one.
 struct Kept {
-    /// Their files are still open as they were, and what was lost is lost.
+    /// The files in them stay open, and losses stay recorded.
     edits: Vec<Edit>,
     stale_messages: u64,
     restarts: u64,
@@ -200,9 +201,9 @@ impl Kept {
     }
 }
 
-/// Wake-ups at the nanosecond, not at the 50 us that threads have by default.
+/// Sets the precision of timers to 1 ns. The default of threads is 50 us.
 fn set_timer_slack() {
-    // SAFETY: the call takes plain numbers and concerns this thread alone.
+    // SAFETY: the call takes plain numbers and affects only this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
@@ -215,13 +216,13 @@ fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loo
             Some(Delay::new(*delay, log)?)
         }
     };
-    let (questions, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-    let backend = Backend::new(Ring::new()?, spec.gate.depth, questions);
+    let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
+    let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs);
     let gate = Gate::new(scheduler, spec.gate);
     Ok((Loop::new(Core::new(spec.name.clone(), gate, backend, delay), restarts), helper))
 }
 
-/// Nothing has been submitted to the new ring when this fails, so it may be dropped.
+/// If this fails, nothing has been submitted to the new ring, so it may be dropped.
 fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(Loop, Helper)> {
     #[cfg(test)]
     crate::device::faults::restart_is_allowed()?;
@@ -232,7 +233,8 @@ fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(Loo
     Ok((state, helper))
 }
 
-/// Gives up a loop's memory only when the kernel has let go of it, and returns only when the helper changes nothing any more.
+/// Frees a loop's memory when the kernel refers to none of it any more. Returns when the helper changes nothing any
+/// more.
 fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: Helper) {
     state.shut_all_down();
     let mut events = Vec::new();
@@ -262,7 +264,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_grow_and_end_and_begin_again_after_a_time_of_health() {
+    fn pauses_increase_to_a_maximum_and_start_again_after_a_long_run() {
         let mut backoff = Backoff::default();
         let mut pauses = |ran| std::iter::from_fn(|| backoff.failed(ran)).take(8).collect::<Vec<_>>();
         assert_eq!(pauses(Duration::ZERO), PAUSES);

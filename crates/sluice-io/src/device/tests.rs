@@ -82,7 +82,7 @@ fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Clien
         let socket = OwnedFd::from(theirs);
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         let offered = info(size);
-        device.enter(Arrived { vm, volume, generation, socket, negotiated, offered, permit: Box::new(()) });
+        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered, permit: Box::new(()) });
     });
     let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();

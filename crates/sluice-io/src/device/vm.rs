@@ -1,4 +1,4 @@
-//! A VM on a device thread, and its window: how much it may have outstanding.
+//! A VM on a device thread, and its window: the limit of its outstanding requests.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,26 +13,25 @@ use crate::slab::{ClientRef, VolumeKey};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intake {
     Open,
-    /// It waits in its VM's list for room in the window.
+    /// It waits for window space, in its VM's queue.
     WaitsForRoom,
-    /// It waits until what a dead client of its volume left at the device is over.
+    /// It waits for in-flight requests of disconnected clients of its volume.
     WaitsForPredecessor,
 }
 
 impl Intake {
-    /// Of a client that has just connected.
+    /// Returns the state of a client that has just connected.
     pub(crate) fn of_new(has_no_predecessor: bool) -> Self {
         if has_no_predecessor { Intake::Open } else { Intake::WaitsForPredecessor }
     }
 }
 
-/// A VM.
 pub(crate) struct Vm {
     pub(crate) name: String,
     pub(crate) owner: OwnerId,
     pub(crate) policy: Policy,
     pub(crate) window: Window,
-    /// It has been removed; its last requests are still at the device.
+    /// It was removed, and its last requests are still in flight.
     pub(crate) removed: bool,
     /// Number of its volumes, including removed ones with requests in flight.
     pub(crate) volumes: u32,
@@ -41,7 +40,7 @@ pub(crate) struct Vm {
     pub(crate) outstanding: Outstanding,
     /// Memory of the daemon for data of its requests.
     pub(crate) memory: MemoryShare,
-    /// Clients that have requests and no room in the window, in order.
+    /// Clients with requests that do not fit into the window, in order.
     pub(crate) waiting: VecDeque<ClientRef>,
     pub(crate) protocol_errors: u64,
     pub(crate) refused: u64,
@@ -65,11 +64,12 @@ impl Vm {
         }
     }
 
-    /// Whether its window has room for one more request of a volume that holds `held` of it.
+    /// Whether its window has room for one more request of a volume that occupies `held` of it.
     ///
-    /// Among several volumes one has room while it holds less than it leaves to all (Choudhury and Hahne, "Dynamic Queue
-    /// Length Thresholds for Shared-Memory Packet Switches", 1998): a volume that its own limit holds back takes half of the
-    /// window, two of them a third each, and the others find the rest. One that is alone may take all of it.
+    /// With several volumes, a volume may take another request only while it holds less than the VM has free (Choudhury
+    /// and Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", 1998). A single volume may take
+    /// the whole window. One volume of several whose own limit slows it down takes half of the window, two of them a
+    /// third each, and the rest stays free for the others.
     pub(crate) fn has_room(&self, held: Outstanding) -> bool {
         let requests = self.window.requests.saturating_sub(self.outstanding.requests);
         let bytes = self.window.bytes.saturating_sub(self.outstanding.bytes);
@@ -87,7 +87,7 @@ mod tests {
         Vm { volumes, ..Vm::new("vm".to_owned(), OwnerId(0), Policy::default(), window) }
     }
 
-    /// Volumes that take what they may, one after another until none may; what each has then.
+    /// Lets each volume take requests until none may take more. Returns the number of requests of each.
     fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
         let mut vm = vm(volumes as u32, window);
         let mut held = vec![Outstanding::default(); volumes];
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_leave_as_much_of_the_window_as_each_has() {
+    fn volumes_leave_as_much_window_space_as_each_of_them_holds() {
         for (volumes, window, each) in [(1, 64, 64), (2, 64, 22), (3, 64, 16), (7, 64, 8), (2, 1, 1)] {
             assert_eq!(filled(volumes, window, 0)[0], each, "{volumes} volumes in {window}");
         }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_works_has_half() {
+    fn the_only_busy_volume_of_several_takes_half_of_the_window() {
         let mut vm = vm(5, 128);
         while vm.has_room(vm.outstanding) {
             vm.outstanding.add(0);

@@ -1,22 +1,21 @@
 //! The server's half of the fixed newstyle handshake, as a state machine without I/O.
 //!
-//! [`super::negotiate`] reads exactly what [`Handshake`] asks for and sends exactly what it returns, so the
-//! rules can be tested and fuzzed on plain byte slices:
+//! [`super::negotiate`] reads exactly what [`Handshake`] requires and sends exactly what it returns, so the rules can
+//! be tested and fuzzed on plain byte slices:
 //!
 //! 1. send [`GREETING`];
-//! 2. read 4 bytes, give them to [`Handshake::client_flags`];
-//! 3. read 16 bytes, give them to [`Handshake::option_header`], which says how long the payload is;
-//! 4. read the payload, give it to [`Handshake::option`], send what it appended; again from 3 until it
-//!    returns a [`Negotiated`]: from the next byte on the client speaks the transmission protocol.
+//! 2. read 4 bytes, pass them to [`Handshake::client_flags`];
+//! 3. read 16 bytes, pass them to [`Handshake::option_header`], which returns the length of the payload;
+//! 4. read the payload, pass it to [`Handshake::option`], send what it appended; repeat from 3 until it returns a
+//!    [`Negotiated`]: after that the client uses the transmission protocol.
 //!
-//! Bounds: an option has at most [`OPTION_LEN_MAX`] bytes, a connection at most [`OPTIONS_MAX`] options,
-//! a string at most 4096 bytes. Beyond the first two the connection is closed, because a client that
-//! sends such a thing is broken or hostile; too long a string is answered with `ERR_TOO_BIG`.
-//! Time is the caller's to bound.
+//! Bounds: an option has at most [`OPTION_LEN_MAX`] bytes, a connection at most [`OPTIONS_MAX`] options, a string at
+//! most 4096 bytes. If one of the first two is exceeded the connection is closed, because such a client is broken or
+//! hostile. A longer string is answered with `ERR_TOO_BIG`. The caller must limit the time.
 //!
-//! A client that does not ask for block sizes may send misaligned requests, which are then refused one by
-//! one. The protocol would allow us to refuse the client at once (`ERR_BLOCK_SIZE_REQD`). We do not:
-//! many clients never ask and yet send nothing but aligned requests.
+//! A client that does not request the block sizes may send misaligned requests, which are then refused one by one. The
+//! protocol would allow to refuse the client immediately (`ERR_BLOCK_SIZE_REQD`). We do not, because many clients never
+//! request them and yet send only aligned requests.
 
 use std::io;
 
@@ -28,115 +27,112 @@ use super::wire::{
 };
 use crate::volume::VolumeInfo;
 
-/// Longest payload of an option, in bytes.
+/// Maximum length of an option's payload, in bytes.
 pub const OPTION_LEN_MAX: u32 = 64 << 10;
-/// Most options that one connection may send.
+/// Maximum number of options of a connection.
 pub const OPTIONS_MAX: u32 = 256;
-/// Id that `base:allocation` gets on every connection.
+/// Id of `base:allocation` on every connection.
 pub const BASE_ALLOCATION_ID: u32 = 1;
-/// Length of the head of an option, in bytes.
+/// Length of the header of an option, in bytes.
 pub const OPTION_HEADER_LEN: usize = 16;
 
-/// What a server says first: two magics and its flags (fixed newstyle, no zeroes).
+/// First message of a server: two magics and its flags (fixed newstyle, no zeroes).
 pub const GREETING: [u8; 18] = greeting();
 
-/// The exports that a client may ask for. The one that a client chooses is the last for which [`Exports::find`] was called, so
-/// that its size and flags are those that the client was told.
+/// The exports that a client may request. The client chooses the export of the last call of [`Exports::find`], so that
+/// its size and flags are those that the client has received.
 pub trait Exports {
-    /// All exports, for a client that wants to choose.
+    /// Returns all exports.
     fn list(&self) -> Vec<Listed>;
 
     /// Returns the export of that name, which is never empty. Its volume must pass [`VolumeInfo::validate`].
     fn find(&self, name: &str) -> Option<Export>;
 }
 
-/// One line of the list of exports.
+/// An entry of the list of exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// Name, at most 4096 bytes.
     pub name: String,
-    /// Text for people, at most 4096 bytes; may be empty.
+    /// Description for people, at most 4096 bytes; may be empty.
     pub description: String,
 }
 
-/// What the handshake settled.
+/// Result of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// Canonical name of the chosen export (never empty, even if the client asked for the default).
+    /// Name of the chosen export; never empty, even if the client requested the default export.
     pub export: String,
-    /// Reads, block status and their failures are answered in chunks.
+    /// Whether reads, block status and their errors are answered in chunks.
     pub structured_replies: bool,
-    /// Id of the context `base:allocation`, when the client selected it for this export.
+    /// Id of the context `base:allocation`, if the client selected it for this export.
     pub base_allocation: Option<u32>,
-    /// The client asked for the block sizes and so promised to respect them.
+    /// Whether the client requested the block sizes, and thereby promised to respect them.
     pub block_size_requested: bool,
 }
 
 /// Why a connection ends before transmission.
 #[derive(Debug, thiserror::Error)]
 pub enum NegotiateError {
-    /// The client said so, with `ABORT`. Not a fault.
+    /// The client sent `ABORT`, which is not an error.
     #[error("The client ended the handshake")]
     Aborted,
-    /// The connection closed. A probe that only looks whether somebody listens does that.
+    /// The connection was closed. Probes that only check whether a server listens do that.
     #[error("The client closed the connection before sending {awaited}")]
     Closed {
-        /// What should have come.
+        /// What the server was waiting for.
         awaited: &'static str,
     },
     /// The connection failed.
     #[error("The connection failed during the handshake")]
     Io(#[source] io::Error),
-    /// Flags that no client may send to us.
+    /// The client sent unknown flags.
     #[error("The client sent unknown handshake flags {flags:#x}")]
     UnknownFlags {
-        /// All flags that it sent.
+        /// All flags of the client.
         flags: u32,
     },
-    /// An option does not start as one: this is no NBD client, or it is out of step.
+    /// An option has a wrong magic: the peer is not an NBD client, or the stream is out of sync.
     #[error("The client sent magic {magic:#018x} at the head of an option")]
     BadMagic {
-        /// What came.
+        /// The received magic.
         magic: u64,
     },
     /// An option is longer than [`OPTION_LEN_MAX`].
     #[error("The client sent option {option} with {len_bytes} bytes, more than {OPTION_LEN_MAX}")]
     OptionTooLong {
-        /// Its code.
+        /// Code of the option.
         option: u32,
-        /// Its stated length.
+        /// Length that the client stated.
         len_bytes: u32,
     },
     /// More than [`OPTIONS_MAX`] options.
     #[error("The client sent more than {OPTIONS_MAX} options")]
     TooManyOptions,
-    /// Only `EXPORT_NAME` is possible for a client that does not understand error replies.
+    /// A client that does not support error replies may only send `EXPORT_NAME`.
     #[error("The client sent option {option} without the flag for fixed newstyle")]
     NotFixedNewstyle {
-        /// The option's code.
+        /// Code of the option.
         option: u32,
     },
-    /// `EXPORT_NAME` asked for an export that is not there; this option has no error reply.
+    /// `EXPORT_NAME` requested an export that does not exist; this option has no error reply.
     #[error("The client requested the export {name:?}, which does not exist")]
-    UnknownExport {
-        /// The name that it asked for.
-        name: String,
-    },
-    /// `EXPORT_NAME` with an unusable name; this option has no error reply.
+    UnknownExport { name: String },
+    /// `EXPORT_NAME` contained an invalid name; this option has no error reply.
     #[error("The client requested an export by an invalid name")]
     BadExportName(#[source] OptionError),
 }
 
-/// Head of an option.
+/// Header of an option.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionHeader {
-    /// Which option; see [`option`].
+    /// Code of the option; see [`option`].
     pub code: u32,
-    /// Bytes of payload that follow, at most [`OPTION_LEN_MAX`].
+    /// Length of the payload, at most [`OPTION_LEN_MAX`].
     pub len_bytes: u32,
 }
 
-/// A handshake under way.
+/// A handshake.
 #[derive(Debug)]
 pub struct Handshake<'a, E: ?Sized> {
     exports: &'a E,
@@ -149,7 +145,7 @@ pub struct Handshake<'a, E: ?Sized> {
 }
 
 impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
-    /// A handshake with a client that has not spoken yet.
+    /// Creates a handshake, before the client has sent anything.
     pub fn new(exports: &'a E) -> Handshake<'a, E> {
         Handshake {
             exports,
@@ -161,7 +157,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         }
     }
 
-    /// Takes the client's flags, the first thing that it sends.
+    /// Handles the client's flags, the first thing that it sends.
     ///
     /// # Errors
     /// [`NegotiateError::UnknownFlags`].
@@ -177,7 +173,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         Ok(())
     }
 
-    /// Takes the head of an option and says what follows.
+    /// Handles the header of an option, and returns the length of its payload.
     ///
     /// # Errors
     /// [`NegotiateError::BadMagic`], [`NegotiateError::TooManyOptions`], [`NegotiateError::NotFixedNewstyle`],
@@ -201,11 +197,11 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         Ok(OptionHeader { code: option, len_bytes })
     }
 
-    /// Takes an option and appends the answer to `out`. `Some` ends the handshake.
+    /// Handles an option and appends the reply to `out`. `Some` ends the handshake.
     ///
     /// # Errors
-    /// [`NegotiateError::Aborted`], [`NegotiateError::UnknownExport`], [`NegotiateError::BadExportName`]:
-    /// send `out` if it is not empty, then close the connection.
+    /// [`NegotiateError::Aborted`], [`NegotiateError::UnknownExport`], [`NegotiateError::BadExportName`]: send `out` if
+    /// it is not empty, then close the connection.
     pub fn option(
         &mut self,
         code: u32,
@@ -259,7 +255,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         reply(out, code, option_reply::ACK, &[]);
     }
 
-    /// `INFO` and `GO` have the same payload and the same answer; only `GO` ends the handshake.
+    /// Handles `INFO` or `GO`, which have the same payload and reply. Only `GO` ends the handshake.
     fn info(&self, code: u32, payload: &[u8], out: &mut Vec<u8>) -> Option<Negotiated> {
         let request = match InfoRequest::parse(payload) {
             Ok(request) => request,
@@ -298,11 +294,11 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
     fn meta_context(&mut self, code: u32, payload: &[u8], out: &mut Vec<u8>) {
         let set = code == option::SET_META_CONTEXT;
         if set {
-            // A new selection voids the one before it, even when it fails.
+            // A new selection replaces the previous one, even if it fails.
             self.context_of = None;
         }
         if !self.structured_replies {
-            let message = "Ask for structured replies first";
+            let message = "Request structured replies first";
             return refuse(out, code, option_reply::ERR_INVALID, message);
         }
         let request = match MetaRequest::parse(payload) {
@@ -312,10 +308,10 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         let Some(export) = self.resolve(request.export) else {
             return refuse(out, code, option_reply::ERR_UNKNOWN, "There is no such export");
         };
-        // The wildcard and the empty query are for looking only: a selection must name what it wants.
+        // The wildcard and the empty query are only for listing: a selection must name a context.
         let listed = !set && (request.no_query || request.base_wildcard);
         if request.base_allocation || listed {
-            // An id in a list means nothing and should be 0.
+            // An id in a list has no meaning and should be 0.
             let id = if set { BASE_ALLOCATION_ID } else { 0 };
             reply(out, code, option_reply::META_CONTEXT, &[&id.to_be_bytes(), BASE_ALLOCATION.as_bytes()]);
             if set {
@@ -325,7 +321,7 @@ impl<'a, E: Exports + ?Sized> Handshake<'a, E> {
         reply(out, code, option_reply::ACK, &[]);
     }
 
-    /// The export of that name. The empty name stands for the only export, if there is exactly one.
+    /// Returns the export of that name. The empty name stands for the only export, if there is exactly one.
     fn resolve(&self, name: &str) -> Option<Export> {
         if !name.is_empty() {
             return self.exports.find(name);
@@ -362,7 +358,7 @@ const fn greeting() -> [u8; 18] {
     bytes
 }
 
-/// Appends one option reply whose payload is the `parts` in a row.
+/// Appends an option reply whose payload consists of `parts`.
 fn reply(out: &mut Vec<u8>, code: u32, kind: u32, parts: &[&[u8]]) {
     let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&OPTION_REPLY_MAGIC.to_be_bytes());
@@ -386,14 +382,14 @@ fn refuse_payload(out: &mut Vec<u8>, code: u32, error: OptionError) {
     refuse(out, code, kind, &error.to_string());
 }
 
-/// Head of an option reply, as a client reads it.
+/// Header of an option reply, for clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OptionReplyHeader {
-    /// The option that is answered.
+    /// The option to which it replies.
     pub option: u32,
     /// One of [`option_reply`].
     pub kind: u32,
-    /// Bytes of payload that follow.
+    /// Length of the payload.
     pub len_bytes: u32,
 }
 
@@ -401,7 +397,7 @@ impl OptionReplyHeader {
     /// Length on the wire, in bytes.
     pub const LEN: usize = 20;
 
-    /// Reads the head of an option reply; `None` when its magic is wrong.
+    /// Parses the header of an option reply; `None` if its magic is wrong.
     pub fn parse(bytes: &[u8; OptionReplyHeader::LEN]) -> Option<OptionReplyHeader> {
         (u64_at(bytes, 0) == OPTION_REPLY_MAGIC).then(|| OptionReplyHeader {
             option: u32_at(bytes, 8),
@@ -411,7 +407,7 @@ impl OptionReplyHeader {
     }
 }
 
-/// Flags in a server's greeting; `None` when it is not the greeting of a newstyle server.
+/// Returns the flags in a server's greeting; `None` if it is not the greeting of a newstyle server.
 pub fn parse_greeting(bytes: &[u8; 18]) -> Option<u16> {
     (u64_at(bytes, 0) == INIT_MAGIC && u64_at(bytes, 8) == OPTION_MAGIC).then(|| u16_at(bytes, 16))
 }

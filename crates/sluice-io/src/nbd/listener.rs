@@ -219,7 +219,7 @@ async fn hand_over(stream: Stream, offer: Offer, permit: Box<dyn Send>) -> Resul
     };
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
     if let Some(Entry { export, vm, volume, generation, device }) = chosen {
-        device.enter(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, permit });
+        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, permit });
     }
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! The handshake over a stream: the rules of [`super::handshake`], driven by reads and writes.
 //!
-//! Nothing is read ahead: after the answer to `GO` or `EXPORT_NAME` the socket goes to a device thread as it
-//! is, and a request that the client has already sent must still be in it. So every read has the exact length
-//! that the state machine asked for; a handshake is a handful of messages, and its cost does not matter.
+//! Nothing is read ahead: after the reply to `GO` or `EXPORT_NAME` the socket moves to a device thread, and a request
+//! that the client has already sent must still be in it. So every read has the exact length that the state machine
+//! requires. A handshake consists of a few messages, so its cost does not matter.
 //!
-//! There is no timeout here: wrap the call in one (a client that goes silent in the middle would else hold
-//! its connection for ever).
+//! There is no timeout here. The caller must set one, otherwise a client that falls silent would keep its connection
+//! forever.
 
 use std::io::{self, Read, Write};
 use std::pin::{Pin, pin};
@@ -21,8 +21,8 @@ use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN};
 /// Runs the server's side of the handshake until the client has chosen an export.
 ///
 /// # Errors
-/// [`NegotiateError`] says what the client did; close the connection. On success the stream stands at
-/// the first byte of the first request.
+/// [`NegotiateError`]: close the connection. On success the next byte of the stream is the first byte of the first
+/// request.
 pub async fn negotiate<S, E>(stream: &mut S, exports: &E) -> Result<Negotiated, NegotiateError>
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -48,7 +48,7 @@ where
         out.clear();
         let outcome = handshake.option(header.code, &payload, &mut out);
         let sent = send(stream, &out).await;
-        // Why the handshake ends says more than that the client did not wait for the answer.
+        // The reason why the handshake ended says more than the failure to send the reply.
         if let Some(negotiated) = outcome? {
             sent?;
             return Ok(negotiated);
@@ -91,7 +91,7 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> Result<(),
     stream.flush().await.map_err(NegotiateError::Io)
 }
 
-/// A blocking stream in async clothes: each poll does the whole call and is ready.
+/// A blocking stream as an async one: each poll makes the whole call and is ready.
 struct Blocking<'a, S>(&'a mut S);
 
 impl<S: Read + Unpin> AsyncRead for Blocking<'_, S> {

@@ -1,21 +1,21 @@
 //! Payloads of handshake options, parsed with every length checked.
 //!
-//! A payload is already in memory and bounded when it arrives here ([`super::handshake::OPTION_LEN_MAX`]);
-//! inside it, each length field is compared with what is left before it is believed. Whatever is wrong
-//! is an [`OptionError`], which the server answers with an error reply instead of closing.
+//! A payload is in memory and bounded ([`super::handshake::OPTION_LEN_MAX`]). Each length field in it is compared with
+//! the remaining length before it is used. An error is an [`OptionError`], which the server answers with an error reply
+//! instead of closing the connection.
 
 use super::wire::{BASE_ALLOCATION, STRING_LEN_MAX, info, u16_at, u32_at};
 
-/// The namespace of [`BASE_ALLOCATION`]; as a query it asks for all contexts in it.
+/// The namespace of [`BASE_ALLOCATION`]; as a query it requests all contexts in it.
 const BASE_WILDCARD: &[u8] = b"base:";
 
-/// What is wrong with an option's payload. The text goes to the client.
+/// Why an option's payload is invalid. The text is sent to the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// A length field points beyond the end, or a field is missing.
+    /// A length field points past the end, or a field is missing.
     #[error("The option is shorter than its fields say")]
     Truncated,
-    /// Bytes are left over.
+    /// There are bytes after the last field.
     #[error("The option is longer than its fields say")]
     TrailingBytes,
     /// A string is longer than the protocol allows.
@@ -31,19 +31,19 @@ pub enum OptionError {
 pub struct InfoRequest<'a> {
     /// The export's name; empty for the default export.
     pub export: &'a str,
-    /// The canonical name is asked for.
+    /// The canonical name is requested.
     pub name: bool,
-    /// The description is asked for.
+    /// The description is requested.
     pub description: bool,
-    /// The block sizes are asked for, and will be respected.
+    /// The block sizes are requested, and will be respected.
     pub block_size: bool,
 }
 
 impl<'a> InfoRequest<'a> {
-    /// Reads the payload. Kinds of information that are not known are passed over, as the protocol wants.
+    /// Parses the payload. Unknown kinds of information are ignored, as the protocol requires.
     ///
     /// # Errors
-    /// [`OptionError`]: answer with it.
+    /// [`OptionError`], for the error reply.
     pub fn parse(payload: &'a [u8]) -> Result<InfoRequest<'a>, OptionError> {
         let mut fields = Fields(payload);
         let export = fields.name()?;
@@ -75,16 +75,16 @@ pub struct MetaRequest<'a> {
 }
 
 impl<'a> MetaRequest<'a> {
-    /// Reads the payload. Queries in other namespaces match nothing and are passed over.
+    /// Parses the payload. Queries in other namespaces match nothing and are ignored.
     ///
     /// # Errors
-    /// [`OptionError`]: answer with it.
+    /// [`OptionError`], for the error reply.
     pub fn parse(payload: &'a [u8]) -> Result<MetaRequest<'a>, OptionError> {
         let mut fields = Fields(payload);
         let export = fields.name()?;
         let queries = fields.u32()?;
         let mut request = MetaRequest { export, no_query: queries == 0, base_allocation: false, base_wildcard: false };
-        // A wrong count cannot keep us here: each query takes four bytes of a bounded payload.
+        // A wrong count cannot make the loop long: each query takes four bytes of a bounded payload.
         for _ in 0..queries {
             let query = fields.string()?;
             request.base_allocation |= query == BASE_ALLOCATION.as_bytes();
@@ -95,7 +95,7 @@ impl<'a> MetaRequest<'a> {
     }
 }
 
-/// Reads the payload of `EXPORT_NAME`, which is the bare name.
+/// Parses the payload of `EXPORT_NAME`, which is only the name.
 ///
 /// # Errors
 /// [`OptionError::StringTooLong`], [`OptionError::NotUtf8`].
@@ -106,7 +106,7 @@ pub fn export_name(payload: &[u8]) -> Result<&str, OptionError> {
     str::from_utf8(payload).map_err(|_| OptionError::NotUtf8)
 }
 
-/// What has not been read yet.
+/// The bytes that have not been parsed yet.
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {

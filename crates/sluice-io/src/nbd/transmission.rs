@@ -1,29 +1,29 @@
-//! Is this request allowed, and what is it: the checks between a header and the scheduler.
+//! Checks between a request header and the scheduler: whether a request is allowed, and its meaning.
 //!
-//! [`check`] is a pure function of the header, the volume and what was negotiated. It either names an
-//! [`Operation`] whose range lies inside the export, is aligned and needs no further checks, or a
-//! [`Refusal`] that says what to answer and how many bytes of payload to throw away first.
+//! [`check`] is a pure function of the header, the volume and the negotiated options. It returns an [`Operation`] whose
+//! range is aligned and within the volume, so that it needs no further checks, or a [`Refusal`] with the reply and the
+//! number of payload bytes to skip.
 //!
 //! Rules, in the order in which they are applied:
 //!
-//! | what | answer |
+//! | request | reply |
 //! |---|---|
 //! | disconnect | always obeyed |
 //! | write of more than 64 MiB, or more than twice what the client may send | fatal: close |
 //! | unknown command, or one that the export does not offer | `EINVAL` |
 //! | changing command on a read-only export | `EPERM` |
-//! | flag that the command does not know, or that is not offered | `EINVAL` |
+//! | flag that the command does not have, or that is not offered | `EINVAL` |
 //! | flush with a range | `EINVAL` |
 //! | length 0, offset or length not a multiple of the minimum block size | `EINVAL` |
-//! | beyond the end (also when offset + length would wrap) | `ENOSPC` for write and zeroing, else `EINVAL` |
+//! | past the end (also if offset + length would wrap around) | `ENOSPC` for write and zeroing, otherwise `EINVAL` |
 //! | payload above the maximum block size | `EOVERFLOW` for read, `EINVAL` for write |
 //!
-//! Example: on a 1 MiB export with 512-byte blocks, a write of 1024 bytes at 1047552 passes, and the same at
-//! 1048064 is refused with `ENOSPC` and 1024 bytes to skip.
+//! Example: on a 1 MiB export with 512-byte blocks, a write of 1024 bytes at 1047552 passes. At 1048064 it is refused
+//! with `ENOSPC` and 1024 bytes to skip.
 //!
-//! The maximum block size bounds payloads only: a trim or zeroing of 4 GiB is one request, as the protocol
-//! recommends; whoever carries it out splits it. The flag `FUA` is taken on every command once it is offered,
-//! as the protocol wants, and means something only on those that have a field for it.
+//! The maximum block size limits payloads only: a trim or zeroing of 4 GiB is one request, as the protocol recommends,
+//! and is split later. The flag `FUA` is accepted on every command if it is offered, as the protocol requires. It has
+//! an effect only on operations with a field for it.
 
 use super::handshake::Negotiated;
 use super::wire::{Command, Errno, PAYLOAD_LEN_ASSUMED, PAYLOAD_LEN_MAX, RequestHeader, command_flag};
@@ -32,77 +32,67 @@ use crate::volume::VolumeInfo;
 /// A request that may go to the scheduler. Offsets and lengths are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Answer with `len` bytes of data.
-    Read {
-        /// Start.
-        offset: u64,
-        /// Length.
-        len: u32,
-    },
+    /// Reply with `len` bytes of data.
+    Read { offset: u64, len: u32 },
     /// `len` bytes follow the header.
     Write {
-        /// Start.
         offset: u64,
-        /// Length.
         len: u32,
-        /// Answer only when the data are durable.
+        /// Reply only when the data is durable.
         fua: bool,
     },
-    /// Make durable what was completed before.
+    /// Make completed writes durable.
     Flush,
-    /// The range may be forgotten.
+    /// The contents of the range are not needed any more.
     Trim {
-        /// Start.
         offset: u64,
-        /// Length, up to 4 GiB.
+        /// Up to 4 GiB.
         len: u32,
-        /// Answer only when it is durable.
+        /// Reply only when the operation is durable.
         fua: bool,
     },
     /// The range must read as zeroes.
     WriteZeroes {
-        /// Start.
         offset: u64,
-        /// Length, up to 4 GiB.
+        /// Up to 4 GiB.
         len: u32,
-        /// Answer only when it is durable.
+        /// Reply only when the operation is durable.
         fua: bool,
         /// The range must stay allocated.
         no_hole: bool,
-        /// Answer `ENOTSUP`, quickly and without a change, if this would be as slow as writing.
+        /// Reply `ENOTSUP`, quickly and without a change, if this would be as slow as writing.
         fast: bool,
     },
-    /// Say which parts of the range are allocated.
+    /// Reply which parts of the range are allocated.
     BlockStatus {
-        /// Start.
         offset: u64,
-        /// Length, up to 4 GiB.
+        /// Up to 4 GiB.
         len: u32,
-        /// Answer with one extent that does not exceed the range; else with one or more, the last
-        /// of which may.
+        /// Reply with one extent that does not exceed the range; otherwise with one or more, of which the last may
+        /// exceed it.
         req_one: bool,
     },
-    /// Finish what is in flight and close; there is no reply.
+    /// Complete the requests in flight and close; there is no reply.
     Disconnect,
 }
 
-/// A request that is answered at once with an error.
+/// A request that gets an error reply without reaching the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// For the reply.
+    /// Error of the reply.
     pub errno: Errno,
-    /// For the reply and the log.
+    /// Message for the reply and the log.
     pub message: &'static str,
-    /// Bytes that follow the header on the wire and must be read and dropped before the next header.
+    /// Payload bytes after the header that must be skipped before the next header.
     pub payload_to_skip: u32,
-    /// Close the connection instead of answering; nothing needs to be skipped then.
+    /// Whether the connection is closed instead; then nothing needs to be skipped.
     pub fatal: bool,
 }
 
-/// Decides on one request.
+/// Checks a request.
 ///
 /// # Errors
-/// [`Refusal`]: answer with it, or close the connection if it is fatal.
+/// [`Refusal`]: send the error, or close the connection if it is fatal.
 #[inline]
 pub fn check(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated) -> Result<Operation, Refusal> {
     let command = header.kind();
@@ -127,9 +117,8 @@ pub fn check(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated)
 
 type Reason = (Errno, &'static str);
 
-/// Longest payload of a refused write that is worth reading to keep the connection, in bytes.
-///
-/// A client that does not know the block sizes may rightly send what the protocol lets it assume.
+/// Returns the maximum payload of a refused write that is skipped to keep the connection, in bytes. A client that does
+/// not know the block sizes may send what the protocol allows it to assume.
 fn skippable_len_max(info: &VolumeInfo, negotiated: &Negotiated) -> u32 {
     let twice = info.block_maximum.saturating_mul(2);
     let known = if negotiated.block_size_requested { twice } else { twice.max(PAYLOAD_LEN_ASSUMED) };
@@ -178,15 +167,15 @@ fn check_range(header: &RequestHeader, info: &VolumeInfo) -> Result<(), Reason> 
     if len == 0 {
         return Err((Errno::Einval, "The length is 0"));
     }
-    // The minimum is a power of two, so a bit mask finds what is no multiple of it.
+    // The minimum is a power of two, so a bit mask finds values that are not a multiple of it.
     let misaligned = (offset | u64::from(len)) & u64::from(info.block_minimum.wrapping_sub(1));
     if misaligned != 0 {
-        return Err((Errno::Einval, "The offset or the length is no multiple of the minimum block size"));
+        return Err((Errno::Einval, "The offset or the length is not a multiple of the minimum block size"));
     }
     if offset.checked_add(u64::from(len)).is_none_or(|end| end > info.size_bytes) {
         let grows = matches!(command, Command::Write | Command::WriteZeroes);
         let errno = if grows { Errno::Enospc } else { Errno::Einval };
-        return Err((errno, "The range lies beyond the end of the export"));
+        return Err((errno, "The range is past the end of the export"));
     }
     match command {
         Command::Read if len > info.block_maximum => {
@@ -199,7 +188,7 @@ fn check_range(header: &RequestHeader, info: &VolumeInfo) -> Result<(), Reason> 
     }
 }
 
-/// Names a request that passed all checks.
+/// Returns the operation of a request that passed all checks.
 fn operation(header: &RequestHeader) -> Operation {
     let (offset, len) = (header.offset, header.length);
     let has = |bit: u16| header.flags & bit != 0;

@@ -1,16 +1,15 @@
 //! Bytes on the wire: the numbers of the NBD protocol, the request header, and encoders for replies.
 //!
-//! Everything here is a pure function from bytes to values or back, so the device loop, the client, the
-//! tests and the fuzzers share one reading of the protocol. All integers are big-endian. Names follow the
-//! protocol document, with its prefix (`NBD_OPT_`, `NBD_CMD_FLAG_`, ...) turned into a module.
+//! Everything here is a pure function from bytes to values or back, so that the device loop, the client, the tests and
+//! the fuzzers interpret the protocol in the same way. All integers are big-endian. Names are those of the protocol
+//! document.
 //!
-//! Replies come in two forms. A *simple* reply is 16 bytes, followed by the data of a read. A
-//! *structured* reply is one or more chunks of 20 bytes plus payload, the last of which carries
-//! [`chunk::DONE`]. Once structured replies are negotiated, reads and block status use them;
-//! other commands may use either form, and we answer them with the shorter simple one.
+//! Replies have two forms. A *simple* reply is 16 bytes, followed by the data of a read. A *structured* reply is one or
+//! more chunks of 20 bytes plus payload, of which the last has [`chunk::DONE`]. Once structured replies are negotiated,
+//! reads and block status use them. Other commands may use either form, and we use the shorter simple one.
 //!
-//! Example: a successful 4096-byte read at offset 8192, structured, is 28 bytes from
-//! [`read_data_chunk`] (20 header, 8 offset; its length field says 4104) and then the data.
+//! Example: a successful structured read of 4096 bytes at offset 8192 is 28 bytes from [`read_data_chunk`] (20 header,
+//! 8 offset; its length field is 4104), followed by the data.
 
 mod constants;
 mod replies;
@@ -18,15 +17,15 @@ mod replies;
 pub use constants::*;
 pub use replies::*;
 
-/// What makes a header unreadable. The stream cannot be followed after it: close the connection.
+/// Why a header cannot be parsed. The stream is out of sync, so the connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The first four bytes are not the expected magic.
     #[error("The peer sent magic {got:#010x} instead of {expected:#010x}")]
     BadMagic {
-        /// What it should have been.
+        /// The expected magic.
         expected: u32,
-        /// What came.
+        /// The received magic.
         got: u32,
     },
 }
@@ -43,9 +42,9 @@ pub enum Errno {
     Enomem = 12,
     /// Invalid argument.
     Einval = 22,
-    /// No space left, or a write beyond the end.
+    /// No space left, or a write past the end.
     Enospc = 28,
-    /// Too large to answer.
+    /// Too large for a reply.
     Eoverflow = 75,
     /// Not supported (a fast zero that would not be fast).
     Enotsup = 95,
@@ -54,7 +53,7 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The protocol's value for a Linux errno; what the protocol does not know becomes [`Errno::Eio`].
+    /// Returns the protocol's value for a Linux errno; [`Errno::Eio`] if there is none.
     pub fn from_os(errno: i32) -> Errno {
         match errno {
             libc::EPERM | libc::EROFS => Errno::Eperm,
@@ -68,8 +67,8 @@ impl Errno {
         }
     }
 
-    /// Reads an error value from a reply: `None` for success. The protocol says to take a value
-    /// that one does not know for `EINVAL`.
+    /// Parses the error value of a reply; `None` for success. As the protocol requires, an unknown value is taken for
+    /// `EINVAL`.
     pub fn from_wire(value: u32) -> Option<Errno> {
         Some(match value {
             0 => return None,
@@ -84,7 +83,7 @@ impl Errno {
         })
     }
 
-    /// The value on the wire.
+    /// Returns the value on the wire.
     pub fn to_wire(self) -> u32 {
         self as u32
     }
@@ -95,7 +94,7 @@ impl Errno {
 pub enum Command {
     /// Read data.
     Read,
-    /// Write the data that follow the header.
+    /// Write the data that follows the header.
     Write,
     /// Close the connection; there is no reply.
     Disconnect,
@@ -107,9 +106,9 @@ pub enum Command {
     Cache,
     /// Zero a range.
     WriteZeroes,
-    /// Ask which parts of a range are allocated.
+    /// Query which parts of a range are allocated.
     BlockStatus,
-    /// Anything else, as it was on the wire.
+    /// Any other command.
     Other(u16),
 }
 
@@ -152,7 +151,7 @@ pub struct RequestHeader {
     pub flags: u16,
     /// Raw command; see [`RequestHeader::kind`].
     pub command: u16,
-    /// Opaque to the server, comes back in the reply.
+    /// Opaque to the server; returned in the reply.
     pub cookie: u64,
     /// Start, in bytes.
     pub offset: u64,
@@ -164,10 +163,10 @@ impl RequestHeader {
     /// Length on the wire, in bytes.
     pub const LEN: usize = 28;
 
-    /// Reads a header.
+    /// Parses a header.
     ///
     /// # Errors
-    /// [`WireError::BadMagic`]: the stream is out of step, close the connection.
+    /// [`WireError::BadMagic`]: the stream is out of sync, close the connection.
     #[inline]
     pub fn parse(bytes: &[u8; RequestHeader::LEN]) -> Result<RequestHeader, WireError> {
         let got = u32_at(bytes, 0);
@@ -183,13 +182,13 @@ impl RequestHeader {
         })
     }
 
-    /// The command, told apart.
+    /// Returns the command.
     #[inline]
     pub fn kind(&self) -> Command {
         Command::from(self.command)
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header as bytes.
     #[inline]
     pub fn encode(&self) -> [u8; RequestHeader::LEN] {
         let mut bytes = [0; RequestHeader::LEN];
@@ -212,15 +211,15 @@ pub struct ChunkHeader {
     pub kind: u16,
     /// The request's cookie.
     pub cookie: u64,
-    /// Bytes of payload that follow.
+    /// Length of the payload.
     pub length: u32,
 }
 
 impl ChunkHeader {
-    /// Reads a chunk header.
+    /// Parses a chunk header.
     ///
     /// # Errors
-    /// [`WireError::BadMagic`]: the stream is out of step, close the connection.
+    /// [`WireError::BadMagic`]: the stream is out of sync, close the connection.
     #[inline]
     pub fn parse(bytes: &[u8; CHUNK_HEADER_LEN]) -> Result<ChunkHeader, WireError> {
         let got = u32_at(bytes, 0);
@@ -235,7 +234,7 @@ impl ChunkHeader {
         })
     }
 
-    /// The header as it goes on the wire.
+    /// Returns the header as bytes.
     #[inline]
     pub fn encode(&self) -> [u8; CHUNK_HEADER_LEN] {
         let mut bytes = [0; CHUNK_HEADER_LEN];
@@ -248,19 +247,22 @@ impl ChunkHeader {
     }
 }
 
-/// The big-endian `u16` at `at`, which the caller knows to be inside.
+/// Returns the big-endian `u16` at `at`.
+///
+/// # Panics
+/// If the slice is too short; so do the next two.
 #[inline]
 pub fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
-/// The big-endian `u32` at `at`, which the caller knows to be inside.
+/// Returns the big-endian `u32` at `at`.
 #[inline]
 pub fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(*bytes[at..].first_chunk().expect("the caller checked the length"))
 }
 
-/// The big-endian `u64` at `at`, which the caller knows to be inside.
+/// Returns the big-endian `u64` at `at`.
 #[inline]
 pub fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(*bytes[at..].first_chunk().expect("the caller checked the length"))

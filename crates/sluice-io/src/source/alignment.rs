@@ -1,12 +1,11 @@
-//! How memory, offset and length of direct I/O must be aligned.
+//! Alignment of memory, offset and length for direct I/O.
 //!
-//! The kernel says so itself (`statx` with `STATX_DIOALIGN`, Linux 6.1) for block devices and for most
-//! disk filesystems. Where it does not, a block device wants its logical block size, and a file is asked by
-//! trying: a read at a 512-byte boundary, then one at a 4096-byte boundary. A file that takes neither
-//! cannot do direct I/O.
+//! The kernel reports it (`statx` with `STATX_DIOALIGN`, Linux 6.1) for block devices and for most disk filesystems.
+//! Otherwise a block device needs its logical block size, and a file is probed: a read at a 512-byte boundary, then one
+//! at a 4096-byte boundary. A file that supports neither cannot do direct I/O.
 //!
-//! The offset alignment is never below 512 bytes, not even for buffered volumes: it becomes the guest's
-//! block size, and virtio-blk counts in sectors of 512.
+//! The offset alignment is never below 512 bytes, even for buffered volumes, because it becomes the guest's block size,
+//! and virtio-blk counts in sectors of 512 bytes.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,12 +13,12 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{AtFlags, StatxFlags, ioctl_blksszget, statx};
 use rustix::io::{Errno, pread};
 
-/// The smallest block that any virtual disk has.
+/// Smallest block size of a virtual disk.
 const SECTOR_BYTES: u32 = 512;
-/// The largest block that is tried on a file whose filesystem does not tell.
+/// Largest block size that is probed on a file whose filesystem does not report its alignment.
 const PAGE_BYTES: u32 = 4096;
 
-/// What direct I/O wants. Both are powers of two.
+/// Alignment for direct I/O. Both values are powers of two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alignment {
     /// Buffers start at a multiple of this address, in bytes; 1 means anywhere.
@@ -29,10 +28,10 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// What the page cache wants: nothing of memory, whole sectors of the guest.
+    /// Alignment for the page cache: any memory, whole sectors of the guest.
     pub(super) const BUFFERED: Self = Self { memory: 1, offset: SECTOR_BYTES };
 
-    /// Rounds up to what a virtual disk can advertise.
+    /// Rounds up to values that a virtual disk can advertise.
     fn new(memory: u32, offset: u32) -> Self {
         Self { memory: memory.max(1).next_power_of_two(), offset: offset.max(SECTOR_BYTES).next_power_of_two() }
     }
@@ -44,25 +43,25 @@ impl Alignment {
     }
 }
 
-/// What the kernel says about direct I/O on this file.
+/// What the kernel reports about direct I/O on this file.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum KernelReport {
     Nothing,
     Impossible,
     Alignment(Alignment),
 }
 
-/// The alignment of a description opened with `O_DIRECT`; `None` when it cannot do direct I/O after all.
+/// Returns the alignment of a description opened with `O_DIRECT`; `None` if it cannot do direct I/O.
 ///
 /// `size_bytes` is the size of the whole file or device.
 ///
 /// # Errors
-/// A test read failed for another reason than alignment.
+/// A probing read failed for another reason than alignment.
 pub(super) fn of_direct(fd: BorrowedFd<'_>, block_device: bool, size_bytes: u64) -> io::Result<Option<Alignment>> {
     match told(fd) {
-        Told::Alignment(alignment) => return Ok(Some(alignment)),
-        Told::Impossible => return Ok(None),
-        Told::Nothing => {}
+        KernelReport::Alignment(alignment) => return Ok(Some(alignment)),
+        KernelReport::Impossible => return Ok(None),
+        KernelReport::Nothing => {}
     }
     if block_device {
         let block = ioctl_blksszget(fd)?;
@@ -71,22 +70,22 @@ pub(super) fn of_direct(fd: BorrowedFd<'_>, block_device: bool, size_bytes: u64)
     probe(|align| read_at_boundary(fd, align, size_bytes))
 }
 
-fn told(fd: BorrowedFd<'_>) -> Told {
+fn told(fd: BorrowedFd<'_>) -> KernelReport {
     match statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
         Ok(found) => interpret(found.stx_mask, found.stx_dio_mem_align, found.stx_dio_offset_align),
         // Kernels before 4.11, and sandboxes without the call.
-        Err(_) => Told::Nothing,
+        Err(_) => KernelReport::Nothing,
     }
 }
 
-/// Both numbers are 0 where the filesystem knows the question and the file cannot do it.
-fn interpret(mask: u32, memory: u32, offset: u32) -> Told {
+/// Both numbers are 0 if the filesystem supports the query and the file cannot do direct I/O.
+fn interpret(mask: u32, memory: u32, offset: u32) -> KernelReport {
     if mask & StatxFlags::DIOALIGN.bits() == 0 {
-        Told::Nothing
+        KernelReport::Nothing
     } else if memory == 0 || offset == 0 {
-        Told::Impossible
+        KernelReport::Impossible
     } else {
-        Told::Alignment(Alignment::new(memory, offset))
+        KernelReport::Alignment(Alignment::new(memory, offset))
     }
 }
 
@@ -108,7 +107,7 @@ fn read_at_boundary(fd: BorrowedFd<'_>, align: u32, size_bytes: u64) -> Result<(
     let mut memory = vec![0_u8; 4 * block];
     let even = memory.as_ptr().align_offset(2 * block);
     let start = even + block;
-    // At the very end a filesystem may answer 0 bytes before it looks at the alignment.
+    // At the very end a filesystem may return 0 bytes before it checks the alignment.
     let offset = if size_bytes >= 2 * u64::from(align) { u64::from(align) } else { 0 };
     pread(fd, &mut memory[start..start + block], offset).map(drop)
 }
@@ -118,14 +117,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn statx_answers_are_read_by_their_mask() {
+    fn statx_results_are_interpreted_by_their_mask() {
         let known = StatxFlags::DIOALIGN.bits();
         let cases = [
-            ((0, 512, 512), Told::Nothing),
-            ((known, 0, 0), Told::Impossible),
-            ((known, 4, 512), Told::Alignment(Alignment { memory: 4, offset: 512 })),
-            ((known, 512, 4096), Told::Alignment(Alignment { memory: 512, offset: 4096 })),
-            ((known, 3, 1), Told::Alignment(Alignment { memory: 4, offset: 512 })),
+            ((0, 512, 512), KernelReport::Nothing),
+            ((known, 0, 0), KernelReport::Impossible),
+            ((known, 4, 512), KernelReport::Alignment(Alignment { memory: 4, offset: 512 })),
+            ((known, 512, 4096), KernelReport::Alignment(Alignment { memory: 512, offset: 4096 })),
+            ((known, 3, 1), KernelReport::Alignment(Alignment { memory: 4, offset: 512 })),
         ];
         for ((mask, memory, offset), expected) in cases {
             assert_eq!(interpret(mask, memory, offset), expected);
@@ -138,7 +137,7 @@ mod tests {
         assert_eq!(at_least(1), Some(Alignment { memory: 512, offset: 512 }));
         assert_eq!(at_least(4096), Some(Alignment { memory: 4096, offset: 4096 }));
         assert_eq!(at_least(8192), None);
-        assert!(probe(|_| Err(Errno::IO)).is_err(), "a broken disk is no question of alignment");
+        assert!(probe(|_| Err(Errno::IO)).is_err(), "a broken disk is not an alignment error");
     }
 
     #[test]

@@ -1,11 +1,8 @@
-//! Which parts of a volume hold data: what NBD calls block status.
+//! Which parts of a volume hold data, for NBD's block status.
 //!
-//! `lseek` finds the next data and the next hole. It moves the offset of the description, which nobody
-//! uses: all our I/O names its offset. Filesystems may call an unwritten or a zero part either way; a hole
-//! always reads as zeroes, and that is what the answer is used for. Where nothing can be known (block
-//! devices, errors) everything is data, which is always true enough.
+//! `lseek` finds the next data and the next hole. It moves the offset of the description, which is not used otherwise: all I/O states its offset. Filesystems may report an unwritten or a zero part either way. A hole always reads as zeroes, which is what the result is used for. If nothing is known (block devices, errors) everything is data, which is always a correct answer.
 //!
-//! The calls may block on the file's locks: not on the device thread.
+//! The calls may block on the file's locks, so they are not made on the device thread.
 
 use std::os::fd::BorrowedFd;
 
@@ -23,43 +20,42 @@ pub enum Allocation {
     Hole,
 }
 
-/// Neighbouring bytes of one kind.
+/// Adjacent bytes of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// Number of bytes, above 0.
     pub length: u64,
-    /// Their kind.
     pub kind: Allocation,
 }
 
-/// The kinds of the bytes `part` of a volume, in order from `part.offset` on. `part` counts from the start
-/// of the volume, which lies at `volume` in the file; what reaches beyond the volume is cut off.
+/// Returns the kinds of the bytes `part` of a volume, in order from `part.offset`. `part` counts from the start of the
+/// volume, which has the range `volume` in the file. What is past the end of the volume is cut off.
 ///
-/// At most `spans_max` spans are returned, so they may cover less than `part` (never nothing, unless `part`
-/// is empty or `spans_max` is 0); neighbours are always of different kinds.
+/// At most `spans_max` spans are returned, so they may cover less than `part` (never nothing, unless `part` is empty or
+/// `spans_max` is 0). Adjacent spans always have different kinds.
 #[must_use]
 pub fn allocation(fd: BorrowedFd<'_>, volume: ByteRange, part: ByteRange, spans_max: usize) -> Vec<Span> {
-    let wanted = ByteRange::new(volume.offset.saturating_add(part.offset), part.length).within(volume);
-    let all_data = || collect(wanted, spans_max, |_, end| (end, Allocation::Data));
+    let requested = ByteRange::new(volume.offset.saturating_add(part.offset), part.length).within(volume);
+    let all_data = || collect(requested, spans_max, |_, end| (end, Allocation::Data));
     match rustix::fs::fstat(fd) {
         Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => {
-            collect(wanted, spans_max, |at, end| next_span(fd, at, end))
+            collect(requested, spans_max, |at, end| next_span(fd, at, end))
         }
         _ => all_data(),
     }
 }
 
-/// Asks `next` for the end and kind of the bytes at a place until `wanted` is covered.
-fn collect(wanted: ByteRange, spans_max: usize, next: impl Fn(u64, u64) -> (u64, Allocation)) -> Vec<Span> {
+/// Calls `next` for the end and the kind of the bytes at an offset until `requested` is covered.
+fn collect(requested: ByteRange, spans_max: usize, next: impl Fn(u64, u64) -> (u64, Allocation)) -> Vec<Span> {
     let mut spans: Vec<Span> = Vec::new();
-    let mut at = wanted.offset;
-    // A hole that is filled while we look can make one kind follow itself: such steps join the last span
-    // and must be bounded on their own.
+    let mut at = requested.offset;
+    // If a hole is filled concurrently, two steps may have the same kind. They are joined, so their number must be
+    // bounded separately.
     for _ in 0..spans_max.saturating_mul(2) {
-        if at >= wanted.end() {
+        if at >= requested.end() {
             break;
         }
-        let (end, kind) = next(at, wanted.end());
+        let (end, kind) = next(at, requested.end());
         let full = spans.len() == spans_max || spans.try_reserve(1).is_err();
         match spans.last_mut() {
             Some(last) if last.kind == kind => last.length += end - at,
@@ -71,7 +67,7 @@ fn collect(wanted: ByteRange, spans_max: usize, next: impl Fn(u64, u64) -> (u64,
     spans
 }
 
-/// The kind of the byte `at`, and where that kind ends, at most `end`. Always progresses.
+/// Returns the kind of the byte `at`, and where that kind ends, at most `end`. Always makes progress.
 fn next_span(fd: BorrowedFd<'_>, at: u64, end: u64) -> (u64, Allocation) {
     match seek(fd, SeekFrom::Data(at)) {
         // No data from here to the end of the file.
@@ -95,7 +91,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Data in the second and fourth MiB of eight; MiB, because a filesystem may allocate more than asked.
+    /// Data in the second and fourth of eight MiB; in MiB, because a filesystem may allocate more than requested.
     fn sparse() -> File {
         let file = tempfile::tempfile().unwrap();
         file.set_len(8 * MIB).unwrap();
@@ -118,7 +114,7 @@ mod tests {
         let file = sparse();
         let all = [(1, Hole), (1, Data), (1, Hole), (1, Data), (4, Hole)];
         assert_eq!(ask(&file, (0, 8), (0, 8), 100), all);
-        assert_eq!(ask(&file, (0, 8), (0, 100), 100), all, "cut to the volume");
+        assert_eq!(ask(&file, (0, 8), (0, 100), 100), all, "cut off at the end of the volume");
         assert_eq!(ask(&file, (3, 5), (0, 5), 100), [(1, Data), (4, Hole)]);
         assert_eq!(ask(&file, (1, 3), (1, 2), 100), [(1, Hole), (1, Data)]);
     }
@@ -133,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn asking_does_not_disturb_positional_io() {
+    fn queries_do_not_affect_positional_io() {
         let file = sparse();
         let mut before = [0; 8];
         file.read_exact_at(&mut before, MIB).unwrap();
@@ -144,14 +140,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_is_all_data() {
+    fn a_device_is_all_data() {
         let (reader, _writer) = std::io::pipe().unwrap();
         let spans = allocation(reader.as_fd(), ByteRange::new(0, 100), ByteRange::new(10, 50), 4);
         assert_eq!(spans, [Span { length: 50, kind: Data }]);
     }
 
     #[test]
-    fn kinds_that_repeat_are_joined_and_still_bounded() {
+    fn repeated_kinds_are_joined_and_the_number_of_steps_is_bounded() {
         let one_by_one = |at: u64, _end: u64| (at + 1, Data);
         let spans = collect(ByteRange::new(0, 1000), 4, one_by_one);
         assert_eq!(spans, [Span { length: 8, kind: Data }]);

@@ -1,24 +1,24 @@
-//! What a source can do besides reading and writing: punch holes, write zeroes, discard.
+//! Operations of a source other than reading and writing: punch holes, zero ranges, discard.
 //!
-//! For a block device the queue's limits in sysfs say so. For a file only an attempt says so: it is
-//! [`Support::Assumed`], and who gets "not supported" for an attempt puts [`Support::No`] in its copy and
-//! falls back to writing zeroes (or, for a discard, to doing nothing, which a discard allows).
+//! For a block device the queue limits in sysfs state them. For a file only an attempt shows them: it is
+//! [`Support::Assumed`], and after a "not supported" the user sets [`Support::No`] in its copy. It then writes zeroes
+//! instead, or ignores a discard, which is allowed.
 
 use super::sysfs::Sysfs;
 
-/// Whether an operation works.
+/// Whether an operation is supported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Support {
-    /// The device says that it can.
+    /// The device reports that it is.
     Yes,
-    /// Nobody says; try it, and note [`Support::No`] at the first "not supported".
+    /// Not known. Try it, and record [`Support::No`] at the first "not supported".
     Assumed,
-    /// It cannot, or the volume is read-only.
+    /// It is not, or the volume is read-only.
     No,
 }
 
 impl Support {
-    /// Whether to try.
+    /// Whether an attempt is worthwhile.
     #[must_use]
     pub const fn is_worth_trying(self) -> bool {
         !matches!(self, Self::No)
@@ -35,21 +35,20 @@ impl Support {
 /// The operations that a source offers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capabilities {
-    /// `fallocate` with `PUNCH_HOLE | KEEP_SIZE`: space is given back and reads as zeroes.
+    /// `fallocate` with `PUNCH_HOLE | KEEP_SIZE`: frees space, which then reads as zeroes.
     pub punch_hole: Support,
-    /// `fallocate` with `ZERO_RANGE | KEEP_SIZE`: reads as zeroes, space stays. A block device is never refused: where it
-    /// has no such command, the kernel writes every zero itself, which costs as much as the writes.
+    /// `fallocate` with `ZERO_RANGE | KEEP_SIZE`: reads as zeroes, and the space stays allocated. A block device never refuses it: without such a command the kernel writes the zeroes itself, at the cost of normal writes.
     pub zero_range: Support,
-    /// Discard: content afterwards undefined. For a file the same as `punch_hole`.
+    /// Discard: the contents are undefined afterwards. For a file the same as `punch_hole`.
     pub discard: Support,
-    /// Smaller discards than this have no effect, in bytes; 0 when unknown.
+    /// Smaller discards than this have no effect, in bytes; 0 if unknown.
     pub discard_granularity_bytes: u64,
-    /// Whether the block device has a spindle; `false` for a file, see [`super::DiskSet::is_rotational`].
+    /// Whether the block device is a rotating disk; `false` for a file, see [`super::DiskSet::is_rotational`].
     pub rotational: bool,
 }
 
 impl Capabilities {
-    /// Of a regular file with this preferred block size (`st_blksize`).
+    /// Returns those of a regular file with this preferred block size (`st_blksize`).
     pub(super) fn of_file(block_bytes: u64) -> Self {
         Self {
             punch_hole: Support::Assumed,
@@ -60,10 +59,9 @@ impl Capabilities {
         }
     }
 
-    /// Of a block device or partition, by its number.
+    /// Returns those of a block device or partition, by its number.
     ///
-    /// `zero_range` is at most `Assumed`: a loop device on a file system that cannot make zeroes says that it can, until it
-    /// is asked for the first time. See [`Capabilities::zeroing_now`].
+    /// `zero_range` is at most `Assumed`: a loop device on a file system that cannot zero reports that it can, until the first attempt. See [`Capabilities::zeroing_now`].
     pub(super) fn of_block_device(sysfs: &Sysfs, dev: u64) -> Self {
         let punch_hole = Self::zeroing_now(sysfs, dev);
         let zero_range = if punch_hole.is_worth_trying() { Support::Assumed } else { Support::No };
@@ -76,13 +74,13 @@ impl Capabilities {
         }
     }
 
-    /// Whether a block device has a command that makes zeroes, as far as the kernel knows now. The kernel forgets it when the
-    /// device refuses it.
+    /// Whether a block device can zero by itself, as far as the kernel knows now. The kernel corrects this when the
+    /// device refuses the command.
     pub(super) fn zeroing_now(sysfs: &Sysfs, dev: u64) -> Support {
         Support::by_limit(sysfs.queue(dev, "write_zeroes_max_bytes"))
     }
 
-    /// The same without everything that changes the content.
+    /// Removes all operations that change the contents.
     pub(super) fn read_only(self) -> Self {
         Self { punch_hole: Support::No, zero_range: Support::No, discard: Support::No, ..self }
     }

@@ -1,7 +1,7 @@
-//! Which whole block devices lie under a path.
+//! Finds the whole block devices below a path.
 //!
-//! A promise belongs to a physical device: two gates on one disk would each hand out all of it. So
-//! files, folders and block devices are resolved to the disks that serve them:
+//! A guarantee belongs to a physical device: two gates on one disk would each give out all of it. So files, folders and
+//! block devices are resolved to the disks that serve them:
 //!
 //! | found | resolved to |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! | any other block device | itself |
 //! | filesystem without a block device (tmpfs, overlay, NFS, btrfs) | the filesystem itself, `filesystem 0:25` |
 //!
-//! Limits: a filesystem that spans devices behind an anonymous number (btrfs, where moreover each
-//! subvolume has a number of its own, ZFS, overlay) is not looked into; put its device under one gate
-//! by hand. An NVMe drive with several namespaces counts as several disks.
+//! Limits: a filesystem that spans devices behind an anonymous number (ZFS, overlay, and btrfs, where each subvolume
+//! has its own number) is not resolved further; put its device under one gate manually. An NVMe drive with several
+//! namespaces counts as several disks.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -27,9 +27,9 @@ use rustix::fs::{FileType, Stat, major};
 use super::error::SourceError;
 use super::sysfs::{self, Sysfs};
 
-/// How many layers (partition on RAID on loop on ...) are followed before we suspect a cycle.
+/// Maximum number of layers (partition on RAID on loop on ...). More are taken for a cycle.
 const LAYERS_MAX: u32 = 16;
-/// How many different devices are looked at for one path.
+/// Maximum number of devices that are examined for one path.
 const DEVICES_MAX: usize = 1024;
 
 /// One whole block device, or one filesystem that has none.
@@ -39,7 +39,7 @@ pub struct Disk {
     pub dev: u64,
     /// `nvme0n1`, `sda`, or `filesystem 0:25`.
     pub name: String,
-    /// Whether the kernel says that it has a spindle.
+    /// Whether the kernel reports that it is a rotating disk.
     pub rotational: bool,
 }
 
@@ -53,14 +53,14 @@ impl DiskSet {
     /// Resolves a file, folder or block device by its path.
     ///
     /// # Errors
-    /// [`SourceError::NoPath`]: the path does not exist, or is out of this user's reach. [`SourceError::Disk`]: sysfs does
-    /// not show the device, or the devices are stacked deeper than 16 layers.
+    /// [`SourceError::NoPath`]: the path does not exist or is not accessible. [`SourceError::Disk`]: sysfs does not
+    /// show the device, or more than 16 layers of devices are stacked.
     pub fn of_path(path: &Path) -> Result<Self, SourceError> {
         let dev = device_under(path).map_err(|source| SourceError::NoPath { path: path.to_path_buf(), source })?;
         Resolver::host().resolve(dev).map_err(|source| SourceError::Disk { path: path.to_path_buf(), source })
     }
 
-    /// Resolves an open file or block device; `path` is for the message only.
+    /// Resolves an open file or block device; `path` is only for the message.
     ///
     /// # Errors
     /// [`SourceError::Disk`], as [`DiskSet::of_path`].
@@ -82,19 +82,19 @@ impl DiskSet {
         self.disks.iter().map(|disk| disk.name.as_str())
     }
 
-    /// Whether at least one disk serves both.
+    /// Whether both have a disk in common.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
         self.disks.iter().any(|disk| other.disks.iter().any(|theirs| theirs.dev == disk.dev))
     }
 
-    /// Whether every disk of this set is one of `other`'s: a volume lies on the device it names.
+    /// Whether every disk of this set belongs to `other`: a volume must be on its device.
     #[must_use]
     pub fn is_subset_of(&self, other: &Self) -> bool {
         self.disks.iter().all(|disk| other.disks.iter().any(|theirs| theirs.dev == disk.dev))
     }
 
-    /// Whether at least one of them has a spindle: seeks then decide the speed of the whole.
+    /// Whether at least one of them is a rotating disk, whose seeks determine the throughput of all.
     #[must_use]
     pub fn is_rotational(&self) -> bool {
         self.disks.iter().any(|disk| disk.rotational)
@@ -111,17 +111,17 @@ impl fmt::Display for DiskSet {
     }
 }
 
-/// Tells which device a path lies on.
+/// Returns the device that a path is on.
 type DeviceUnder = dyn Fn(&Path) -> io::Result<u64>;
 
-/// Walks from a device number down to whole disks. Which device a path lies on is a parameter, because
-/// a test's loop device has a backing file on a disk that does not exist.
+/// Walks from a device number down to whole disks. The device of a path is a parameter, because a test's loop device
+/// has a backing file on a disk that does not exist.
 struct Resolver {
     sysfs: Sysfs,
     device_under: Box<DeviceUnder>,
 }
 
-/// What lies directly below a device.
+/// What is directly below a device.
 enum Layer {
     Disk(Disk),
     Over(Vec<u64>),
@@ -135,7 +135,7 @@ impl Resolver {
     fn resolve(&self, dev: u64) -> io::Result<DiskSet> {
         let mut disks = Vec::new();
         let mut seen = BTreeSet::new();
-        // Depth first by an explicit stack: the depth is data from the host, not ours to trust.
+        // Depth first with an explicit stack, because the depth comes from the host and is not trusted.
         let mut open = vec![(dev, 0)];
         while let Some((dev, depth)) = open.pop() {
             if !seen.insert(dev) {
@@ -158,7 +158,7 @@ impl Resolver {
     }
 
     fn look_at(&self, dev: u64) -> io::Result<Layer> {
-        // Major 0 is the kernel's mark for numbers without a device behind them.
+        // Major 0 means that there is no device behind the number.
         if major(dev) == 0 {
             let name = format!("filesystem {}", sysfs::number(dev));
             return Ok(Layer::Disk(Disk { dev, name, rotational: false }));
@@ -178,7 +178,7 @@ impl Resolver {
     }
 }
 
-/// The devices that a device-mapper or md device is made of; none for other devices.
+/// Returns the devices of which a device-mapper or md device consists; none for other devices.
 fn slaves(folder: &Path) -> io::Result<Vec<u64>> {
     let entries = match fs::read_dir(folder.join("slaves")) {
         Ok(entries) => entries,
@@ -188,7 +188,7 @@ fn slaves(folder: &Path) -> io::Result<Vec<u64>> {
     entries.take(DEVICES_MAX + 1).map(|entry| sysfs::read_number(&entry?.path())).collect()
 }
 
-/// The backing file of a bound loop device.
+/// Returns the backing file of a bound loop device.
 fn backing_file(folder: &Path) -> io::Result<Option<PathBuf>> {
     match fs::read_to_string(folder.join("loop/backing_file")) {
         Ok(text) => Ok(Some(PathBuf::from(text.trim_end_matches('\n')))),
@@ -202,7 +202,7 @@ fn device_under(path: &Path) -> io::Result<u64> {
     Ok(device_of(&stat))
 }
 
-/// A block device is what it is; everything else lies on its filesystem's device.
+/// Returns the number of a block device, or of the filesystem's device of any other file.
 fn device_of(stat: &Stat) -> u64 {
     if FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice { stat.st_rdev } else { stat.st_dev }
 }
@@ -213,7 +213,7 @@ pub(super) mod testing {
     use std::os::unix::fs::symlink;
     use tempfile::TempDir;
 
-    /// A sysfs tree in a temporary folder, laid out as the kernel does it.
+    /// A sysfs tree in a temporary folder, with the kernel's layout.
     pub(in crate::source) struct FakeSysfs {
         root: TempDir,
     }
@@ -247,7 +247,7 @@ pub(super) mod testing {
             self.write(&device, "start", &format!("{start}\n"));
         }
 
-        /// Puts `upper` over `lower` (a device, or `disk/partition`), as dm and md do.
+        /// Stacks `upper` on `lower` (a device, or `disk/partition`), as dm and md do.
         pub(in crate::source) fn stack(&self, upper: &str, lower: &str) {
             let slaves = self.folder(upper).join("slaves");
             fs::create_dir_all(&slaves).unwrap();
@@ -312,7 +312,7 @@ mod tests {
 
         let volume = resolver.resolve(makedev(253, 0)).unwrap();
         assert_eq!(volume.to_string(), "sda, sdb");
-        assert!(volume.is_rotational(), "one spindle is enough");
+        assert!(volume.is_rotational(), "one rotating disk is enough");
         for (dev, shared) in [(makedev(8, 0), true), (makedev(8, 16), true), (makedev(8, 32), false)] {
             let disk = resolver.resolve(dev).unwrap();
             assert_eq!((volume.overlaps(&disk), disk.overlaps(&volume)), (shared, shared));

@@ -1,9 +1,9 @@
-//! Where a volume's bytes lie on the physical disk.
+//! The extent map: where a volume's bytes are on the physical disk.
 //!
-//! A scheduler that cares for locality (mClock's batches, CFQ's seek distance, the anticipatory scheduler)
-//! compares addresses of different volumes on one disk. Offsets within files say nothing about that, so
-//! the map translates: offset in the volume -> address on the filesystem's device (FIEMAP) -> plus the
-//! partition's start -> address on the whole disk.
+//! A scheduler that uses locality (mClock's batches, CFQ's seek distance, the anticipatory scheduler) compares
+//! addresses of different volumes on one disk. Offsets within files do not help for that, so the map translates: offset
+//! in the volume -> address on the filesystem's device (FIEMAP) -> plus the partition's start -> address on the whole
+//! disk.
 //!
 //! | source | address |
 //! |---|---|
@@ -11,17 +11,17 @@
 //! | block device | offset in it, plus the partition's start |
 //! | file without FIEMAP (tmpfs, NFS) | offset in the file: order within one file only |
 //!
-//! On device-mapper, md and loop devices the address is one on that device, not on the disks below it:
-//! good for order within the device, meaningless between two of them.
+//! On device-mapper, md and loop devices the address is one on that device, not on the disks below it. It is useful for
+//! order within the device, and meaningless between two devices.
 //!
-//! **Bounds.** At most 65,536 extents are kept. A file with more is kept coarsely: neighbours are merged
-//! into runs of 2, 4, 8, ... extents, whose inner addresses are approximate; [`ExtentMap::is_coarse`] says so.
-//! A scheduler's choice may get a little worse by that, never wrong: addresses only order requests.
+//! **Bounds.** At most 65,536 extents are kept. For a file with more, adjacent extents are merged into runs of 2, 4, 8,
+//! ... extents, whose inner addresses are approximate; [`ExtentMap::is_coarse`] tells. This may make a scheduler's
+//! choice slightly worse, but never wrong, because addresses only order requests.
 //!
-//! **Staleness.** A write to a hole gets its place while the map still says `None`. The device thread calls
-//! [`ExtentMap::note_write`], which costs one search; when [`ExtentMap::is_stale`] turns true, the control
-//! thread loads a new map (FIEMAP takes the file's locks and may block) and hands it over. Do so at most every
-//! few seconds: a filesystem that never tells a place (compressed data) would keep the map stale for ever.
+//! **Staleness.** A write to a hole allocates blocks, while the map still returns `None`. The device thread calls
+//! [`ExtentMap::note_write`], which costs one search. When [`ExtentMap::is_stale`] returns true, the helper thread
+//! loads a new map (FIEMAP takes the file's locks and may block). Load at most every few seconds: a filesystem that
+//! never reports addresses (compressed data) would keep the map stale forever.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -32,14 +32,14 @@ use super::fiemap::{Extent, each_extent};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
 
-/// Extents kept per volume, 1.5 MiB of memory. Even, because it is halved.
+/// Maximum number of extents per volume, 1.5 MiB of memory. Even, because it is halved.
 const EXTENTS_MAX: usize = 65_536;
 
-/// The places of a volume's bytes, as of the time of loading.
+/// Addresses of a volume's bytes, as of the time of loading.
 #[derive(Debug, Clone)]
 pub struct ExtentMap {
     range: ByteRange,
-    /// Where the partition starts on its disk, in bytes.
+    /// Start of the partition on its disk, in bytes.
     base: u64,
     places: Places,
     stale: bool,
@@ -54,13 +54,13 @@ enum Places {
 }
 
 impl ExtentMap {
-    /// Memory that a map takes at most while it is loaded, in bytes.
+    /// Maximum memory that loading a map takes, in bytes.
     pub const LEN_MAX: usize = 2 * EXTENTS_MAX * size_of::<Extent>();
 
-    /// Asks the filesystem for the places of `range` of an open file or block device. Blocks.
+    /// Queries the filesystem for the extents of `range` of an open file or block device. Blocks.
     ///
     /// # Errors
-    /// The file cannot be inspected, or the filesystem failed while it answered.
+    /// The file cannot be inspected, or the query failed.
     pub fn load(fd: BorrowedFd<'_>, range: ByteRange) -> io::Result<Self> {
         let stat = rustix::fs::fstat(fd)?;
         let block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
@@ -72,8 +72,7 @@ impl ExtentMap {
         Ok(Self { range, base, places, stale: false })
     }
 
-    /// Loads the places anew, of the same range, and is no longer stale. Blocks; after an error the old map
-    /// stays.
+    /// Loads the extents of the same range again; the map is no longer stale. Blocks. After an error the old map stays.
     ///
     /// # Errors
     /// As [`ExtentMap::load`].
@@ -82,8 +81,8 @@ impl ExtentMap {
         Ok(())
     }
 
-    /// The address on the whole disk, in bytes, of the byte `offset` of the volume; `None` in a hole, beyond
-    /// the end, or where the filesystem does not say. O(log n), no allocation.
+    /// Returns the address on the whole disk, in bytes, of the byte `offset` of the volume; `None` in a hole, past the
+    /// end, or if the filesystem does not report it. O(log n), no allocation.
     #[must_use]
     pub fn physical(&self, offset: u64) -> Option<u64> {
         if offset >= self.range.length {
@@ -101,18 +100,18 @@ impl ExtentMap {
         Some(on_device.saturating_add(self.base))
     }
 
-    /// Notes that bytes of the volume were written: the map is stale if one of them had no place.
-    /// O(log n) plus the number of extents that the write covers.
+    /// Records that bytes of the volume were written: the map is stale if one of them had no address. O(log n) plus the
+    /// number of extents that the write covers.
     pub fn note_write(&mut self, offset: u64, length: u64) {
         self.stale = self.stale || !self.is_mapped(offset, length);
     }
 
-    /// Notes that places were given up or moved (a punched hole, a file restored or defragmented).
+    /// Records that blocks were freed or moved (a punched hole, a file restored or defragmented).
     pub fn mark_stale(&mut self) {
         self.stale = true;
     }
 
-    /// Whether a new map would tell more.
+    /// Whether a new map would have more addresses.
     #[must_use]
     pub fn is_stale(&self) -> bool {
         self.stale
@@ -124,7 +123,7 @@ impl ExtentMap {
         matches!(self.places, Places::Extents { coarse: true, .. })
     }
 
-    /// How many extents are kept; 0 where address and offset are the same.
+    /// Returns the number of extents; 0 if address and offset are the same.
     #[must_use]
     pub fn extent_count(&self) -> usize {
         match &self.places {
@@ -149,13 +148,14 @@ impl ExtentMap {
     }
 }
 
-/// The first extent that ends behind `offset`: the one that has it, or the next one after a hole.
+/// Returns the index of the first extent that ends after `offset`: the one that contains it, or the next one after a
+/// hole.
 fn position(extents: &[Extent], offset: u64) -> usize {
     extents.partition_point(|extent| extent.end() <= offset)
 }
 
-/// Collects extents into at most `limit` runs. Starts with one extent per run; whenever it is full, pairs
-/// of neighbours are merged and runs become twice as long, so that detail is lost evenly over the file.
+/// Collects extents into at most `limit` runs. Starts with one extent per run. When it is full, pairs of adjacent runs
+/// are merged and runs become twice as long, so that detail is lost evenly over the file.
 struct Runs {
     runs: Vec<Extent>,
     limit: usize,
@@ -173,7 +173,7 @@ impl Runs {
 
     fn push(&mut self, extent: Extent) {
         if let Some(last) = self.runs.last_mut() {
-            // A file that changes while it is read may answer twice for a place: the first answer stays.
+            // If a file changes while it is read, an offset may be reported twice. The first result counts.
             if extent.logical < last.end() {
                 return;
             }
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_write_to_a_place_without_address_makes_it_stale() {
+    fn only_a_write_to_bytes_without_an_address_makes_the_map_stale() {
         let clean = map_of(&[(0, 5000, 100), (100, 9000, 100), (300, 2000, 100)], ByteRange::new(0, 400), 0);
         for (offset, length, stale) in [
             (0, 200, false),
@@ -288,13 +288,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_go_backwards_are_dropped() {
+    fn extents_that_go_backwards_are_dropped() {
         let map = map_of(&[(0, 5000, 100), (50, 7000, 100), (100, 9000, 10)], ByteRange::new(0, 400), 0);
         assert_eq!(map.physical(60), Some(5060));
         assert_eq!(map.physical(105), Some(9005));
     }
 
-    /// Two blocks of data with a hole between them, synced, so that they have their places.
+    /// Two blocks of data with a hole between them, synced, so that they are allocated.
     fn sparse_in(folder: &str) -> File {
         let file = tempfile::tempfile_in(folder).unwrap();
         file.set_len(64 * BLOCK).unwrap();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_file_has_places_for_its_data_alone_until_a_hole_is_written() {
+    fn only_the_data_of_a_sparse_file_has_addresses_until_a_hole_is_written() {
         let file = sparse_in(std::env::temp_dir().to_str().unwrap());
         let mut map = ExtentMap::load(file.as_fd(), ByteRange::new(0, 64 * BLOCK)).unwrap();
         if !supports_fiemap(&file) {
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_has_no_places_and_answers_with_the_offset() {
+    fn for_a_file_in_memory_the_address_is_the_offset() {
         let file = sparse_in("/dev/shm");
         assert!(!supports_fiemap(&file));
         let mut map = ExtentMap::load(file.as_fd(), ByteRange::new(BLOCK, 8 * BLOCK)).unwrap();

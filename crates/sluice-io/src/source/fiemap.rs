@@ -1,7 +1,7 @@
-//! The FIEMAP call: which bytes of a file lie where on its block device.
+//! The FIEMAP call: the addresses of a file's bytes on its block device.
 //!
-//! The kernel fills a page of extents per call; this file has the layout of that page, the call, and the
-//! loop over pages. What to keep of it is decided in [`super::extents`].
+//! The kernel fills a page of extents per call. This file has the layout of that page, the call, and the loop over
+//! pages. [`super::extents`] decides which extents to keep.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -13,10 +13,10 @@ use super::range::ByteRange;
 
 /// Extents per call: a page of 28 KiB.
 const PAGE_EXTENTS: usize = 512;
-/// Calls per load, hence 8 Mi extents; what lies behind them stays unmapped.
+/// Maximum number of calls per load, which is 8 Mi extents; later ones stay unmapped.
 const PAGES_MAX: usize = 16 * 1024;
 
-/// Flags of an extent that has no fixed place (yet), or whose bytes are not stored one by one.
+/// Flags of an extent that has no fixed address (yet), or whose bytes are not stored one by one.
 const UNKNOWN: u32 = 0x2;
 const DELALLOC: u32 = 0x4;
 const ENCODED: u32 = 0x8;
@@ -27,7 +27,7 @@ const LAST: u32 = 0x1;
 
 const FS_IOC_FIEMAP: Opcode = opcode::read_write::<Header>(b'f', 11);
 
-/// Consecutive bytes of a file that lie in consecutive places, all in bytes.
+/// Consecutive bytes of a file with consecutive addresses, all in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Offset in the file.
@@ -39,13 +39,13 @@ pub(super) struct Extent {
 }
 
 impl Extent {
-    /// One past its last byte in the file.
+    /// Returns one past its last byte in the file.
     pub(super) const fn end(self) -> u64 {
         self.logical.saturating_add(self.length)
     }
 }
 
-/// What the page begins with: the question, and the number of answers.
+/// Header of the page: the query, and the number of extents.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Header {
@@ -57,7 +57,7 @@ struct Header {
     reserved: u32,
 }
 
-/// One answer.
+/// An extent.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct RawExtent {
@@ -79,8 +79,8 @@ struct Page {
 const _: () = assert!(size_of::<Header>() == 32 && size_of::<RawExtent>() == 56);
 const _: () = assert!(size_of::<Page>() == 32 + 56 * PAGE_EXTENTS);
 
-/// Hands every extent of `range` that has a place to `take`, in the order of the file. `false`: this file
-/// has no extents to tell (tmpfs, a block device), and nothing was handed over.
+/// Calls `take` with every extent of `range` that has an address, in the order of the file. Returns `false` if the file
+/// has no extents (tmpfs, a block device); then `take` was not called.
 ///
 /// # Errors
 /// The call failed for another reason than not being supported.
@@ -108,15 +108,15 @@ pub(super) fn each_extent(fd: BorrowedFd<'_>, range: ByteRange, mut take: impl F
 fn fill(fd: BorrowedFd<'_>, range: ByteRange, page: &mut Page) -> Result<(), Errno> {
     page.header =
         Header { start: range.offset, length: range.length, capacity: PAGE_EXTENTS as u32, ..Header::default() };
-    // SAFETY: the opcode is FIEMAP, which takes a header followed by as many extents as the header's
-    // capacity says: exactly the layout and size of `Page`, asserted above, which is borrowed exclusively.
-    // Every bit pattern is a valid `Page`.
+    // SAFETY: the opcode is FIEMAP, which takes a header followed by the number of extents in the header's capacity:
+    // exactly the layout and size of `Page`, asserted above, which is borrowed exclusively. Every bit pattern is a
+    // valid `Page`.
     unsafe { ioctl(fd, Updater::<FS_IOC_FIEMAP, Page>::new(page)) }
 }
 
-/// Returns where the next page starts, or `None` after the last extent.
+/// Returns the start of the next page, or `None` after the last extent.
 fn hand_over(page: &Page, range: ByteRange, take: &mut impl FnMut(Extent)) -> Option<u64> {
-    // The number comes from the kernel and from filesystems in user space behind it: not trusted.
+    // The number comes from the kernel, and may come from a filesystem in user space, so it is not trusted.
     let answers = &page.extents[..PAGE_EXTENTS.min(page.header.mapped as usize)];
     for raw in answers {
         let inside = ByteRange::new(raw.logical, raw.length).within(range);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_are_cut_to_the_range_and_placeless_ones_dropped() {
+    fn extents_are_cut_to_the_range_and_those_without_address_dropped() {
         let page = page_of(&[(0, 1000, 100, 0), (100, 0, 50, DELALLOC), (150, 5000, 50, 0), (300, 9000, 50, 0)], 4);
         let (seen, next) = handed(&page, ByteRange::new(50, 110));
         assert_eq!(seen, [(50, 1050, 50), (150, 5000, 10)]);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_true_do_not_hurt() {
+    fn impossible_numbers_of_extents_are_tolerated() {
         let (seen, next) = handed(&page_of(&[(u64::MAX, u64::MAX, u64::MAX, 0)], u32::MAX), ByteRange::new(0, 10));
         assert_eq!(seen, []);
         assert_eq!(next, Some(0), "the page's unused rest is zero, and 0 is no progress");

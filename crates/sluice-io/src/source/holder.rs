@@ -1,12 +1,12 @@
-//! Who has a volume's bytes, for the message that refuses them.
+//! The holder of a lock on a volume's bytes, for the error message.
 //!
-//! A classic POSIX lock names its process. An open file description's lock belongs to no process, so
-//! the kernel names none; but `/proc/PID/fdinfo/FD` shows the locks of a description beside each
-//! descriptor, and the process that has such a descriptor is the one to look at. When no process has one,
-//! what is left is a request in the kernel of a process that is gone. That is concluded only where every process that could
-//! have the descriptor has been looked at: none can be in another PID namespace or on another host.
+//! A classic POSIX lock names its process. The lock of an open file description belongs to no process, so the kernel
+//! names none. But `/proc/PID/fdinfo/FD` shows the locks of a description, so the process with such a descriptor can be
+//! found. If no process has one, the lock belongs to a request in the kernel whose process has ended. This is concluded
+//! only if every process that could have the descriptor was examined: none can be in another PID namespace or on
+//! another host.
 //!
-//! All of it is best effort and runs only after a refusal: it reads the whole of /proc.
+//! All of it is best effort, and runs only after a lock was refused, because it reads the whole of /proc.
 
 use std::fmt;
 use std::fs;
@@ -15,33 +15,34 @@ use std::path::Path;
 
 use rustix::fs::{FileType, fstat, fstatfs, major, minor};
 
-/// `f_type` of file systems whose locks are held on this host alone: ext2 to ext4, xfs, btrfs, tmpfs.
+/// `f_type` of file systems whose locks are held only on this host: ext2 to ext4, xfs, btrfs, tmpfs.
 const LOCAL: [u64; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994];
-/// The namespace in which all processes of the host are. The inodes of the initial namespaces are the same on every host.
+/// The namespace that contains all processes of the host. The inodes of the initial namespaces are the same on every
+/// host.
 const INITIAL_PID_NAMESPACE: &str = "pid:[4026531836]";
-/// The namespace in which root may look at all processes.
+/// The namespace in which root may inspect all processes.
 const INITIAL_USER_NAMESPACE: &str = "user:[4026531837]";
 
-/// Who holds a lock, as far as can be seen.
+/// The holder of a lock, as far as it is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holder {
-    /// Another volume of this very process.
+    /// Another volume of this process.
     ThisProcess,
     /// Another process.
     Process {
         /// Its process id.
         pid: u32,
-        /// Its command name, empty when it cannot be read.
+        /// Its command name; empty if it cannot be read.
         name: String,
     },
-    /// No process: requests in the kernel, of one that is gone.
+    /// No process: requests in the kernel of a process that has ended.
     Gone,
-    /// No process that can be seen from here.
+    /// No process that is visible from here.
     Unknown,
 }
 
 impl Holder {
-    /// The holder by its process id.
+    /// Returns the holder with this process id.
     pub(super) fn by_pid(pid: u32) -> Self {
         if pid == std::process::id() {
             return Self::ThisProcess;
@@ -50,8 +51,8 @@ impl Holder {
         Self::Process { pid, name: name.trim_end().to_owned() }
     }
 
-    /// Looks for a process with a descriptor whose description locks the file of `fd` from byte `start` on. `shown` is the file
-    /// as fdinfo shows it; without it, it is derived from `fstat`, which on btrfs names another device.
+    /// Finds a process with a descriptor whose description locks the file of `fd` from byte `start`. `shown` is the
+    /// file as fdinfo shows it. Without it, it is derived from `fstat`, which on btrfs reports another device.
     pub(super) fn find(fd: BorrowedFd<'_>, shown: Option<String>, start: u64) -> Self {
         let (Ok(stat), Ok(processes)) = (fstat(fd), fs::read_dir("/proc")) else {
             return Self::Unknown;
@@ -61,7 +62,7 @@ impl Holder {
         let is_in =
             |kind: &str, id: &str| fs::read_link(format!("/proc/self/ns/{kind}")).is_ok_and(|own| own == Path::new(id));
         let mut all_seen = shown.is_some() && is_local && is_in("pid", INITIAL_PID_NAMESPACE);
-        // Where /proc hides processes of others, the first one is hidden too.
+        // If /proc hides processes of other users, it hides the first one too.
         let mut first_listed = false;
         let by_stat = || format!("{:02x}:{:02x}:{}", major(stat.st_dev), minor(stat.st_dev), stat.st_ino);
         let file = shown.unwrap_or_else(by_stat);
@@ -71,17 +72,17 @@ impl Holder {
             match has_lock(Path::new(&format!("/proc/{pid}/fdinfo")), &file, start) {
                 Ok(true) => return Self::by_pid(pid),
                 Ok(false) => {}
-                // It has ended meanwhile, or is about to.
+                // The process has ended in the meantime, or is about to.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {}
-                // What even root may not look at is a supervisor of the host, which has no disks open.
+                // Processes that even root may not inspect are supervisors of the host, which have no disks open.
                 Err(_) => all_seen &= is_root,
             }
         }
         if all_seen && first_listed { Self::Gone } else { Self::Unknown }
     }
 
-    /// Whether nobody is left who could give the lock back but the kernel: no process has it, or one that has been killed
-    /// and waits for its requests.
+    /// Whether only the kernel can release the lock: no process has it, or one that was killed and waits for its
+    /// requests.
     pub(super) fn is_dying(&self) -> bool {
         match self {
             Self::ThisProcess | Self::Unknown => false,
@@ -91,7 +92,7 @@ impl Holder {
     }
 }
 
-/// Whether a process ends: it is a zombie, all its threads exit, or it has been sent SIGKILL.
+/// Whether a process is ending: it is a zombie, all its threads are exiting, or it was sent SIGKILL.
 fn is_dying(pid: u32) -> bool {
     /// Linux: the task is being shut down.
     const PF_EXITING: u64 = 4;
@@ -103,7 +104,7 @@ fn is_dying(pid: u32) -> bool {
     let ended = matches!(of("State:").chars().next(), None | Some('Z' | 'X'));
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return true };
     let exits = |stat: String| {
-        // The name in parentheses may hold anything.
+        // The name in parentheses may contain anything.
         let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
         flags.is_some_and(|flags| flags & PF_EXITING != 0)
     };
@@ -125,7 +126,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// The file of the lock from byte `start` on that the own descriptor `fd` has, as fdinfo shows it.
+/// Returns the file of the lock from byte `start` that our descriptor `fd` has, as fdinfo shows it.
 pub(super) fn shown_file(fd: BorrowedFd<'_>, start: u64) -> Option<String> {
     use std::os::fd::AsRawFd;
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd())).ok()?;
@@ -138,7 +139,7 @@ fn has_lock(fdinfo: &Path, file: &str, start: u64) -> std::io::Result<bool> {
     Ok(texts.into_iter().any(|text| text.lines().any(|line| is_lock(line, file, start))))
 }
 
-/// Whether a line reads like `lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:1234 0 4095` for this file and start.
+/// Whether a line has the form `lock: 1: OFDLCK ADVISORY WRITE -1 fe:00:1234 0 4095` for this file and start.
 fn is_lock(line: &str, file: &str, start: u64) -> bool {
     let mut words = line.split_whitespace();
     words.next() == Some("lock:")
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_been_killed_is_dying_and_who_runs_is_not() {
+    fn a_killed_process_is_dying_and_a_running_one_is_not() {
         assert!(!Holder::by_pid(std::process::id()).is_dying());
         assert!(!is_dying(std::process::id()));
         let mut child = std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().unwrap();

@@ -1,22 +1,21 @@
-//! One writer per byte: a lock on the volume's range, held by the very description that does the I/O.
+//! One writer per byte: a lock on the volume's range, held by the open file description that does the I/O.
 //!
-//! The lock is an "open file description" lock (Linux 3.15). It goes away when the last reference to the
-//! description goes away, and a request in the kernel is such a reference. So when a daemon is killed while
-//! its writes are in flight, the lock stays until the last of them has landed, and a new daemon that has
-//! the lock knows that no old write can overtake the ones it replays. A classic POSIX lock goes away with
-//! the process and promises nothing of the kind.
+//! The lock is an "open file description" lock (Linux 3.15). It ends with the last reference to the description, and a
+//! request in the kernel is such a reference. So if a daemon is killed while its writes are in flight, the lock stays
+//! until the last of them has completed. A new daemon that has the lock knows that no old write can overwrite the ones
+//! it replays. A classic POSIX lock ends with the process and gives no such guarantee.
 //!
-//! Locks are advisory and belong to the inode that was opened: they keep out everybody who asks (our
-//! volumes, other daemons, QEMU's image locks), not a `dd`, and not who opens the same block device through
-//! a second device node.
+//! Locks are advisory and belong to the inode that was opened. They exclude all programs that check locks (our volumes,
+//! other daemons, QEMU's image locks), but not a `dd`, and not a program that opens the same block device through a
+//! second device node.
 //!
-//! Readers lock beside each other, so a new daemon would have its lock while reads of the dead one still write into the
-//! memory of a guest. So who reads also locks a byte that stands for its name, far beyond every volume, and whoever comes
-//! after it under that name asks for that byte first ([`read_as`]).
+//! Readers share their locks, so a new daemon would get its lock while reads of the dead one still write into the
+//! memory of a guest. So a reader also locks a byte that stands for its name, far past the end of every volume. The
+//! next reader of that name waits for that byte first ([`read_as`]).
 //!
-//! The same holds for a descriptor that leaks into a child process: it keeps the lock as long as the child
-//! lives. Our descriptors are close-on-exec; between fork and exec the lock can still outlive its owner for
-//! a moment, so who reopens a volume right after closing it should use a bound above zero.
+//! The same holds for a descriptor that leaks into a child process: the lock stays as long as the child lives. Our
+//! descriptors are close-on-exec. Between fork and exec the lock can still outlive its owner for a moment, so code that
+//! reopens a volume right after closing it should use a timeout above zero.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -32,15 +31,15 @@ const PAUSE_MIN: Duration = Duration::from_millis(1);
 /// The longest pause: how late a freed lock may be noticed.
 const PAUSE_MAX: Duration = Duration::from_millis(50);
 
-/// Locks `range` for reading or writing on this description, and waits for it at most `wait` in all.
+/// Locks `range` for reading or writing on this description, and waits for it at most `wait` in total.
 ///
-/// `Duration::ZERO` asks once. Returns how long it waited, for the log. Asking again for a range that this
-/// description has already is granted at once, so a grown volume locks its longer range the same way.
-/// `path` is for the message only. The wait sleeps: never call it on a device thread.
+/// With `Duration::ZERO` it tries once. Returns how long it waited, for the log. A range that this description has
+/// locked already is granted immediately, so a grown volume locks its longer range in the same way. `path` is only for
+/// the message. The wait sleeps, so it must not be called on a device thread.
 ///
 /// # Errors
-/// [`SourceError::Busy`] names the holder; [`SourceError::Lock`] means that this file cannot be locked
-/// (also: a write lock on a description opened for reading, a range of no bytes).
+/// [`SourceError::Busy`] names the holder; [`SourceError::Lock`] means that this file cannot be locked (also: a write
+/// lock on a description opened for reading, an empty range).
 pub fn lock_within(
     fd: BorrowedFd<'_>,
     path: &Path,
@@ -54,7 +53,7 @@ pub fn lock_within(
     taken.ok_or_else(|| SourceError::Busy { path: path.to_path_buf(), range, holder: holder_of(fd, range, write) })
 }
 
-/// Gives back what this description has locked of `range`.
+/// Releases the part of `range` that this description has locked.
 ///
 /// # Errors
 /// [`SourceError::Lock`].
@@ -65,8 +64,8 @@ pub fn unlock(fd: BorrowedFd<'_>, path: &Path, range: ByteRange) -> Result<(), S
     fcntl_lock(fd, libc::F_OFD_SETLK, &mut unwanted).map_err(failed)
 }
 
-/// Locks the byte that stands for `reader` on this description, which reads `range`. Before that it waits at most `wait` in
-/// all until nobody else has it; `None` does not ask. Returns how long it waited.
+/// Locks the byte that stands for `reader` on this description, which reads `range`. Before that it waits at most
+/// `wait` in total until no other description has it locked; `None` does not wait. Returns how long it waited.
 ///
 /// # Errors
 /// As [`lock_within`].
@@ -89,7 +88,8 @@ pub fn read_as(
     if try_lock(fd, &mut wanted).map_err(failed)? { Ok(waited) } else { Err(busy()) }
 }
 
-/// FNV-1a of the name, so that every version of the daemon finds the same; from 2^62 bytes on there is no volume.
+/// Returns the byte for a name: FNV-1a of it, so that every version of the daemon gets the same one. No volume reaches
+/// 2^62 bytes, where these bytes start.
 fn byte_of(reader: &str) -> u64 {
     let hash = reader
         .bytes()
@@ -97,14 +97,14 @@ fn byte_of(reader: &str) -> u64 {
     1 << 62 | hash >> 16
 }
 
-/// Whether no other description has a lock there. Who may only read can ask for that too.
+/// Whether no other description has a lock there. A description that is open only for reading can check this too.
 fn is_free(fd: BorrowedFd<'_>, byte: ByteRange) -> io::Result<bool> {
     let mut asked = flock_of(byte, true)?;
     fcntl_lock(fd, libc::F_OFD_GETLK, &mut asked)?;
     Ok(asked.l_type == libc::F_UNLCK as libc::c_short)
 }
 
-/// Attempts, pauses, attempts again, until it worked or the pauses add up to `wait`. `None`: it never worked.
+/// Repeats attempts with pauses until one succeeds or the pauses add up to `wait`. Returns `None` if none succeeded.
 fn until(
     mut attempt: impl FnMut() -> io::Result<bool>,
     wait: Duration,
@@ -130,7 +130,7 @@ fn flock_of(range: ByteRange, write: bool) -> io::Result<libc::flock> {
     let number = |bytes: u64| {
         i64::try_from(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "range beyond 2^63 bytes"))
     };
-    // A length of 0 would mean "to the end, wherever that will be".
+    // A length of 0 would mean "to the end of the file, even if it grows".
     if range.length == 0 {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "range of no bytes"));
     }
@@ -151,7 +151,7 @@ fn try_lock(fd: BorrowedFd<'_>, wanted: &mut libc::flock) -> io::Result<bool> {
     }
 }
 
-/// Who is in the way. Between the refusal and this question it may have gone.
+/// Returns the holder of a conflicting lock. It may have ended since the refusal.
 fn holder_of(fd: BorrowedFd<'_>, range: ByteRange, write: bool) -> Holder {
     let Ok(mut lock) = flock_of(range, write) else {
         return Holder::Unknown;
@@ -166,8 +166,8 @@ fn holder_of(fd: BorrowedFd<'_>, range: ByteRange, write: bool) -> Holder {
     }
 }
 
-/// The file of a descriptor as fdinfo shows it beside a lock. A lock on a byte behind all others is taken for that and given
-/// back.
+/// Returns the file of a descriptor as fdinfo shows it in a lock. For that a lock on a byte past all others is taken
+/// and released.
 fn shown_file(fd: BorrowedFd<'_>) -> Option<String> {
     let last = ByteRange::new(i64::MAX as u64 - 1, 1);
     let mut lock = flock_of(last, false).ok()?;
@@ -178,8 +178,8 @@ fn shown_file(fd: BorrowedFd<'_>) -> Option<String> {
 }
 
 fn fcntl_lock(fd: BorrowedFd<'_>, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open for as long as it is borrowed, and both commands read and write
-    // exactly one `flock`, which `lock` points to exclusively for the time of the call.
+    // SAFETY: the descriptor is open while it is borrowed, and both commands read and write exactly one `flock`, to
+    // which `lock` is an exclusive reference for the time of the call.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), command, std::ptr::from_mut(lock)) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
@@ -201,7 +201,7 @@ mod tests {
         image
     }
 
-    /// A description of its own, as every volume has.
+    /// Opens a separate description, as every volume has.
     fn open(image: &NamedTempFile) -> File {
         File::options().read(true).write(true).open(image.path()).unwrap()
     }
@@ -225,7 +225,7 @@ mod tests {
         let shown = shown_file(second.as_fd()).unwrap();
         assert_eq!(holder::shown_file(first.as_fd(), 0), Some(shown));
         assert_eq!(shown_file(second.as_fd()), holder::shown_file(first.as_fd(), 0));
-        assert_eq!(holder::shown_file(second.as_fd(), i64::MAX as u64 - 1), None, "it is given back");
+        assert_eq!(holder::shown_file(second.as_fd(), i64::MAX as u64 - 1), None, "it is released");
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
         let image = image();
         let (first, second) = (open(&image), open(&image));
         lock(&first, 0, 4096, true, Duration::ZERO).unwrap();
-        // `cat` waits for its input, which never comes, with our description as its output.
+        // `cat` waits for input that never arrives, with our description as its output.
         let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(first).spawn().unwrap();
 
         match holder(lock(&second, 0, 4096, true, Duration::ZERO)) {
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_posix_lock_is_in_the_way_and_names_its_process() {
+    fn a_conflicting_posix_lock_names_its_process() {
         let image = image();
         let (first, second) = (open(&image), open(&image));
         let mut posix = flock_of(ByteRange::new(0, 1), true).unwrap();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_waits_for_its_predecessor_and_for_nobody_else() {
+    fn a_reader_waits_only_for_the_previous_reader_of_its_name() {
         let image = image();
         let reader = || File::open(image.path()).unwrap();
         let read_as =
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_locked_says_so() {
+    fn a_file_that_cannot_be_locked_is_an_error() {
         let image = image();
         let reader = File::open(image.path()).unwrap();
         for result in [

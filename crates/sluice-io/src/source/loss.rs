@@ -1,26 +1,26 @@
-//! What a failed sync may have lost, and whom it concerns.
+//! Data that a failed sync may have lost, and the volumes that it affects.
 //!
-//! The kernel says once that data did not reach the disk, and may have thrown them away. Whoever wrote them must hear of it:
-//! from then on writes and flushes fail, so that nobody builds on what may be gone, until an operator accepts the loss.
-//! Reads with direct I/O say what is on the disk and go on; those through the page cache may show what never got there.
+//! The kernel reports once that data did not reach the disk, and may have dropped it. From then on writes and flushes
+//! fail, so that no guest relies on lost data, until an operator accepts the loss. Reads with direct I/O return what is
+//! on the disk and continue. Reads through the page cache may return data that never reached the disk.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What may have been lost.
+/// The data that may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Loss {
-    /// Nothing that is known.
+    /// None.
     None = 0,
-    /// A forced write of this volume, which went to a block device by itself.
+    /// A forced write of this volume to a block device.
     OfVolume = 1,
     /// Anything that was written to the file or disk before.
     OfFile = 2,
 }
 
 impl Loss {
-    /// What has failed, in words; `None`: nothing.
+    /// Returns what has failed, as text; `None` if nothing has.
     #[must_use]
     pub const fn reason(self) -> Option<&'static str> {
         match self {
@@ -31,7 +31,7 @@ impl Loss {
     }
 }
 
-/// The mark of a volume, which its device thread sets and others read. It stays with the open volume.
+/// The loss of a volume, which its device thread sets and other threads read. It stays with the open volume.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Mark(Arc<AtomicU8>);
 
@@ -49,9 +49,9 @@ impl Mark {
     }
 }
 
-/// Whether a forced write that failed with `errno` may have lost writes before it, which were acknowledged: the disk, its
-/// transport or its file system failed. The block layer has many numbers for that, so all are taken for it but those that
-/// reject the write alone.
+/// Whether a forced write that failed with `errno` may have lost earlier acknowledged writes, because the disk, its
+/// transport or its file system failed. The block layer uses many numbers for that, so all count except those that
+/// reject only the write itself.
 pub(crate) fn may_lose_earlier_writes(errno: i32) -> bool {
     const WRITE_REJECTED: [i32; 10] = [
         libc::EINVAL,

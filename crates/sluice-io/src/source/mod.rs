@@ -1,16 +1,15 @@
-//! Volume sources: what happens when a volume is opened, all of it off the request path.
+//! Volume sources: opening a volume, which happens outside the request path.
 //!
-//! A volume is a raw regular file, a block device, or a byte range of one. Opening it answers, once,
-//! every question that the request path must not ask later: may we write it, does anybody else
-//! ([`lock`]), how must I/O be aligned ([`alignment`]), what can be zeroed or discarded
-//! ([`capabilities`]), which physical disks does it use ([`disk`]), where on the disk does it lie
-//! ([`extents`]) and which parts of it hold data ([`allocation`]).
+//! A volume is a raw regular file, a block device, or a byte range of one. Opening it determines once everything that
+//! the request path needs: whether it can be written, whether another process writes it ([`lock`]), how I/O must be
+//! aligned ([`alignment`]), what can be zeroed or discarded ([`capabilities`]), which physical disks it uses
+//! ([`disk`]), where on the disk it is ([`extents`]) and which parts of it hold data ([`allocation`]).
 //!
-//! What cannot be honoured is refused here, with what to change, and never clamped: a guest must not
-//! learn at its first write that its disk is shorter than declared.
+//! What cannot be honoured is rejected here, with what to change, and never clamped: a guest must not find out at its
+//! first write that its disk is shorter than configured.
 //!
-//! Calls in this module block (they open, stat, lock, walk sysfs, map extents). They belong to the
-//! control thread; the device thread gets the finished [`Source`] and [`ExtentMap`].
+//! Calls in this module block (they open, stat, lock, walk sysfs, map extents). They belong to the control thread; the
+//! device thread gets the open [`Source`] and [`ExtentMap`].
 //!
 //! ```no_run
 //! use sluice_io::source::{Source, SourceSpec};

@@ -1,10 +1,10 @@
-//! Opens a volume: the checks in the order in which they can be answered.
+//! Opens a volume: the checks, in the order in which they are possible.
 //!
-//! One description is opened and does everything: it carries the I/O, the lock and `O_DIRECT`. Opening
-//! a second one for the lock would lose the guarantee that [`super::lock`] explains.
+//! One open file description does everything: I/O, the lock and `O_DIRECT`. A second one for the lock would lose the
+//! guarantee that [`super::lock`] explains.
 //!
-//! The path is looked up once, and symbolic links that a tenant can change are refused ([`crate::path_walk`]). What is
-//! opened afterwards is compared with what was checked: a file that has taken its place in between is refused.
+//! The path is walked once, and symbolic links that a tenant can change are rejected ([`crate::path_walk`]). The opened
+//! file is compared with the checked one: a file that has replaced it in between is rejected.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,24 +26,24 @@ use super::range::ByteRange;
 use super::sysfs::Sysfs;
 use crate::path_walk::{self, Found, Trust, WalkError};
 
-/// What the configuration says about a volume.
+/// The configuration of a volume's source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceSpec {
     /// A raw regular file or a block device.
     pub path: PathBuf,
-    /// Where the volume starts in it, in bytes.
+    /// Start of the volume in it, in bytes.
     pub offset: u64,
-    /// How long it is, in bytes; `None` means to the end of the file or device.
+    /// Length of the volume in bytes; `None` means to the end of the file or device.
     pub length: Option<u64>,
-    /// Opened and locked for reading only.
+    /// Whether it is opened and locked for reading only.
     pub read_only: bool,
-    /// Through the page cache (`cache = "buffered"`); promises are then not given, because writeback
-    /// escapes the gate.
+    /// Whether it uses the page cache (`cache = "buffered"`). Guarantees are then not given, because writeback bypasses
+    /// the gate.
     pub buffered: bool,
 }
 
 impl SourceSpec {
-    /// All of `path`, for reading and writing, with direct I/O.
+    /// Returns all of `path`, for reading and writing, with direct I/O.
     #[must_use]
     pub fn whole(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into(), offset: 0, length: None, read_only: false, buffered: false }
@@ -56,16 +56,16 @@ impl SourceSpec {
 }
 
 impl Source {
-    /// Opens, checks and locks a volume; a lock that is taken is refused at once.
+    /// Opens, checks and locks a volume. Fails immediately if it is locked.
     ///
     /// # Errors
-    /// Every [`SourceError`] but `Disk`.
+    /// Every [`SourceError`] except `Disk`.
     pub fn open(spec: &SourceSpec) -> Result<Self, SourceError> {
         Self::open_within(spec, Duration::ZERO)
     }
 
-    /// As [`Source::open`], but waits for the lock at most `wait`: after a crash, requests of the dead daemon
-    /// may still be in the kernel. [`Source::waited`] tells how long it took.
+    /// As [`Source::open`], but waits for the lock at most `wait`: after a crash, requests of the dead daemon may still
+    /// be in the kernel. [`Source::waited`] returns how long it took.
     ///
     /// # Errors
     /// As [`Source::open`].
@@ -129,7 +129,7 @@ pub(super) fn inspect(path: &Path, what: &'static str, source: io::Error) -> Sou
     SourceError::Inspect { path: path.to_path_buf(), what, source }
 }
 
-/// Asked before opening, because opening a pipe or a tape has effects of its own.
+/// Checked before opening, because opening a pipe or a tape has side effects.
 fn is_block_device(stat: &Stat, path: &Path) -> Result<bool, SourceError> {
     let kind = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(false),
@@ -143,10 +143,9 @@ fn is_block_device(stat: &Stat, path: &Path) -> Result<bool, SourceError> {
     Err(SourceError::NotAVolume { path: path.to_path_buf(), kind })
 }
 
-/// Whether a mount, swap, RAID or volume group of this host has the device for itself: the kernel then
-/// refuses to open it exclusively. The exclusive descriptor is closed at once, since volumes on other
-/// ranges of the device must be able to ask the same; and one at a time, or two of our own opens would
-/// take each other for a mount.
+/// Whether a mount, swap, RAID or volume group of this host uses the device exclusively. The kernel then refuses to
+/// open it exclusively. The exclusive descriptor is closed immediately, because volumes on other ranges of the device
+/// must be able to check the same. Checks are made one at a time, otherwise two of our own would conflict.
 fn is_claimed_by_host(device: &Found) -> bool {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
@@ -157,14 +156,14 @@ fn open_description(spec: &SourceSpec, found: &Found) -> Result<OwnedFd, SourceE
     let access = if spec.read_only { OFlags::RDONLY } else { OFlags::RDWR };
     let cache = if spec.buffered { OFlags::empty() } else { OFlags::DIRECT };
     found.open(access | cache).map_err(|errno| match errno {
-        // The one reason for EINVAL on an existing file: its filesystem does not know O_DIRECT.
+        // EINVAL for an existing file has only one reason: its filesystem does not support O_DIRECT.
         Errno::INVAL if !spec.buffered => SourceError::NotDirect { path: spec.path.clone() },
         Errno::STALE => SourceError::Replaced { path: spec.path.clone() },
         errno => cannot_open(spec, errno),
     })
 }
 
-/// A block device has no size in its inode; its end is where seeking to the end leads.
+/// A block device has no size in its inode; its size is the offset of its end.
 pub(super) fn size_of(fd: BorrowedFd<'_>, stat: &Stat, block_device: bool) -> io::Result<u64> {
     if block_device {
         return Ok(rustix::fs::seek(fd, SeekFrom::End(0))?);
@@ -207,7 +206,8 @@ pub(super) fn check_alignment(path: &Path, range: ByteRange, alignment: Alignmen
     Ok(())
 }
 
-/// The format of a disk image that is not raw, by its first bytes. A raw disk may begin like one too, if its guest wants it so.
+/// Returns the format of a disk image that is not raw, by its first bytes. A raw disk may start with the same bytes if
+/// its guest writes them.
 fn format_of(file: &Found) -> Option<&'static str> {
     let mut start = [0; 8];
     rustix::io::read(file.open(OFlags::RDONLY).ok()?, &mut start).ok()?;

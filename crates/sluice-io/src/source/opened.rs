@@ -1,4 +1,4 @@
-//! An open volume: what is known of it, changes of its length, and its lock.
+//! An open volume: its properties, changes of its length, and its lock.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,7 +19,7 @@ use super::open::{check_alignment, check_extent, inspect, size_of};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
 
-/// Which file or device a description belongs to, whatever path led there.
+/// Identity of a file or device, independent of its path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileId {
     /// The filesystem's device number; for a block device its own.
@@ -47,11 +47,11 @@ pub struct Source {
 }
 
 impl Source {
-    /// The same volume with another length, on the same description and so under the same lock, which covers what is
-    /// added. `None`: up to the end of the file or device as it is now.
+    /// Returns the same volume with another length, on the same description and so under the same lock, which is
+    /// extended to the new range. `None`: up to the current end of the file or device.
     ///
     /// # Errors
-    /// As [`Source::open`]; nothing has changed then.
+    /// As [`Source::open`]; then nothing has changed.
     pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
         let path = &self.path;
         let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspect(path, "type", errno.into()))?;
@@ -67,11 +67,12 @@ impl Source {
         Ok(Self { path: path.clone(), range, waited, fd, lost: self.lost.clone(), ..*self })
     }
 
-    /// Gives back the lock of what `longer` has beyond this: it came out of [`Source::resized`] and is not put into force.
+    /// Releases the lock of what `longer` has past the end of this volume. `longer` is a result of [`Source::resized`]
+    /// that is not put into force.
     ///
     /// # Errors
     /// [`SourceError::Lock`].
-    pub fn give_back(&self, longer: &Source) -> Result<(), SourceError> {
+    pub fn release_growth(&self, longer: &Source) -> Result<(), SourceError> {
         let (end, length) = (self.range.end(), longer.range.end().saturating_sub(self.range.end()));
         if length == 0 {
             return Ok(());
@@ -79,11 +80,11 @@ impl Source {
         lock::unlock(self.fd.as_fd(), &self.path, ByteRange::new(end, length))
     }
 
-    /// Makes a regular file long enough for the volume to have `length` bytes; a longer one stays as it is, and so does a
-    /// block device, which must be long enough. Returns the size that it had.
+    /// Extends a regular file so that the volume can have `length` bytes. A longer file stays as it is; a block device
+    /// must be long enough. Returns the previous size.
     ///
     /// # Errors
-    /// [`SourceError::Length`]: too short and not a regular file that may be written, or the file system refuses.
+    /// [`SourceError::Length`]: it is too short and not a writable regular file, or the file system refuses.
     /// [`SourceError::Inspect`].
     pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
         let inspected = |error: io::Error| inspect(&self.path, "size", error);
@@ -99,7 +100,7 @@ impl Source {
         Ok(before)
     }
 
-    /// Gives a regular file the size that it had before [`Source::extend`].
+    /// Restores the size that a regular file had before [`Source::extend`].
     ///
     /// # Errors
     /// [`SourceError::Length`]: the file system refuses.
@@ -111,9 +112,9 @@ impl Source {
         SourceError::Length { path: self.path.clone(), length_bytes, source: errno.into() }
     }
 
-    /// Says that `reader` reads here, on a volume that is opened for reading only. Waits at most `wait` for the last requests
-    /// of who did so under that name before, with whom the lock of a reader may be shared; `None` does not wait. Returns how
-    /// long it waited.
+    /// Registers `reader` as the reader of a volume that is opened for reading only. Waits at most `wait` for the last
+    /// requests of the previous reader of that name, which may share its lock; `None` does not wait. Returns how long
+    /// it waited.
     ///
     /// # Errors
     /// [`SourceError::Busy`], [`SourceError::Lock`].
@@ -121,49 +122,49 @@ impl Source {
         lock::read_as(self.fd.as_fd(), &self.path, self.range, reader, wait)
     }
 
-    /// The path it was opened by.
+    /// Returns the path by which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the volume lies in its file: a request at byte `n` of the volume is I/O at `range().offset + n`.
+    /// Returns the volume's range in its file: a request at byte `n` of the volume is I/O at `range().offset + n`.
     #[must_use]
     pub fn range(&self) -> ByteRange {
         self.range
     }
 
-    /// The volume's size in bytes, a multiple of `alignment().offset`.
+    /// Returns the volume's size in bytes, a multiple of `alignment().offset`.
     #[must_use]
     pub fn size_bytes(&self) -> u64 {
         self.range.length
     }
 
-    /// Which file or device it is.
+    /// Returns the identity of its file or device.
     #[must_use]
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// What I/O on it wants.
+    /// Returns the alignment that I/O on it needs.
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.alignment
     }
 
-    /// What it can do besides reading and writing.
+    /// Returns which operations it supports besides reading and writing.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
 
-    /// Whether the disk has a command that makes zeroes, as far as the kernel knows now; for a block device. Reads sysfs.
+    /// Whether a block device can zero by itself, as far as the kernel knows now. Reads sysfs.
     #[must_use]
     pub fn zeroing_now(&self) -> Support {
         Capabilities::zeroing_now(&Sysfs::host(), self.id.dev)
     }
 
-    /// Whether it is (a range of) a block device.
+    /// Whether it is a block device, or a range of one.
     #[must_use]
     pub fn is_block_device(&self) -> bool {
         self.block_device
@@ -175,56 +176,56 @@ impl Source {
         self.read_only
     }
 
-    /// Whether it goes through the page cache, so that its promises are not given.
+    /// Whether it uses the page cache, so that guarantees are not given.
     #[must_use]
     pub fn is_buffered(&self) -> bool {
         self.buffered
     }
 
-    /// Whether a write that is asked to make itself durable (`RWF_DSYNC`) does; else a sync must follow it. Never through the
-    /// page cache, where it is often others' writes that the sync fails for.
+    /// Whether a write can be made durable by a flag (`RWF_DSYNC`). Otherwise a sync must follow it. Never with the
+    /// page cache, where the sync often fails for writes of others.
     #[must_use]
     pub fn forces_writes(&self) -> bool {
         self.forces
     }
 
-    /// Whether even the submission of an operation may wait, for a server of the file system.
+    /// Whether the submission of an operation may wait for a server of the file system.
     #[must_use]
     pub fn submission_may_block(&self) -> bool {
         self.submission_may_block
     }
 
-    /// How long opening waited for the lock.
+    /// Returns how long opening waited for the lock.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.waited
     }
 
-    /// What may have been lost of it, so that its writes and flushes fail.
+    /// Returns which data may be lost, so that writes and flushes fail.
     #[must_use]
     pub fn loss(&self) -> Loss {
         self.lost.get()
     }
 
-    /// Notes a loss, or that it has been accepted.
+    /// Records a loss, or its acceptance.
     pub fn set_loss(&self, loss: Loss) {
         self.lost.set(loss);
     }
 
-    /// Takes from the kernel what it would still say of writes that were lost before: it says so once to each description,
-    /// and to none that has heard of it already. Blocks as long as a sync takes.
-    pub fn hear_of_loss(&self) {
+    /// Consumes the kernel's report of writes that were lost before: the kernel reports them once to each description.
+    /// Blocks as long as a sync takes.
+    pub fn consume_loss_report(&self) {
         let _ = rustix::fs::fdatasync(&self.fd);
     }
 
-    /// Whether both have a byte of the same file or device: also through two nodes of one block device,
-    /// which locks do not see.
+    /// Whether both have a byte of the same file or device, even through two nodes of one block device, which locks do
+    /// not detect.
     #[must_use]
     pub fn shares_bytes_with(&self, other: &Self) -> bool {
         self.id == other.id && self.range.overlaps(other.range)
     }
 
-    /// The disks that serve it.
+    /// Returns the disks that serve it.
     ///
     /// # Errors
     /// [`SourceError::Disk`].
@@ -232,7 +233,7 @@ impl Source {
         DiskSet::of_fd(&self.fd, &self.path)
     }
 
-    /// Where its bytes lie on the disk, as of now.
+    /// Returns the current addresses of its bytes on the disk.
     ///
     /// # Errors
     /// [`SourceError::Inspect`].
@@ -240,13 +241,13 @@ impl Source {
         ExtentMap::load(self.fd.as_fd(), self.range).map_err(|error| inspect(&self.path, "extents", error))
     }
 
-    /// Which parts of `part` (bytes of the volume) hold data: at most `spans_max` spans from its start on.
+    /// Returns which parts of `part` (bytes of the volume) hold data: at most `spans_max` spans from its start.
     #[must_use]
     pub fn allocation(&self, part: ByteRange, spans_max: usize) -> Vec<Span> {
         allocation::allocation(self.fd.as_fd(), self.range, part, spans_max)
     }
 
-    /// The description, for I/O. Every duplicate of it keeps the lock.
+    /// Returns the description, for I/O. Every duplicate of it keeps the lock.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
         self.fd

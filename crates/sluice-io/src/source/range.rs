@@ -1,11 +1,10 @@
-//! A range of bytes: where a volume lies in its file or block device.
+//! A range of bytes: where a volume is in its file or block device.
 //!
-//! `std::ops::Range` is neither `Copy` nor printable in words, and its second number is an end; locks,
-//! FIEMAP and NBD all speak of offset and length, so this type does too.
+//! `std::ops::Range` is neither `Copy` nor printable as text, and its second number is an end. Locks, FIEMAP and NBD all use offset and length, and so does this type.
 
 use std::fmt;
 
-/// `length` bytes from `offset` on.
+/// `length` bytes from `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ByteRange {
     /// First byte, counted from the start of the file or device.
@@ -15,26 +14,26 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The range of `length` bytes from `offset` on.
+    /// Returns the range of `length` bytes from `offset`.
     #[must_use]
     pub const fn new(offset: u64, length: u64) -> Self {
         Self { offset, length }
     }
 
-    /// One past the last byte; `u64::MAX` where that does not fit, so that such a range is beyond
-    /// the end of every file.
+    /// Returns one past the last byte; `u64::MAX` if that does not fit, so that such a range is past the end of every
+    /// file.
     #[must_use]
     pub const fn end(self) -> u64 {
         self.offset.saturating_add(self.length)
     }
 
-    /// Whether at least one byte lies in both.
+    /// Whether at least one byte is in both.
     #[must_use]
     pub const fn overlaps(self, other: Self) -> bool {
         self.offset < other.end() && other.offset < self.end()
     }
 
-    /// The part of this range that lies in `other`; of length 0 when there is none.
+    /// Returns the part of this range that is in `other`; its length is 0 if there is none.
     #[must_use]
     pub fn within(self, other: Self) -> Self {
         let offset = self.offset.clamp(other.offset, other.end());

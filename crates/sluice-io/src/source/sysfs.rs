@@ -1,6 +1,6 @@
-//! The little that we read from sysfs about block devices, by device number.
+//! What we read from sysfs about block devices, by device number.
 //!
-//! The root is a field, so that tests put a tree of their own in a temporary folder.
+//! The root is a field, so that tests can use a tree in a temporary folder.
 
 use std::fs;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, makedev, minor};
 
-/// Sysfs counts in sectors of this size, whatever the device's own block size is.
+/// sysfs counts in sectors of this size, whatever the device's block size is.
 const SECTOR_BYTES: u64 = 512;
 
 /// A sysfs tree.
@@ -18,17 +18,17 @@ pub(super) struct Sysfs {
 }
 
 impl Sysfs {
-    /// The host's own.
+    /// Returns the host's sysfs.
     pub(super) fn host() -> Self {
         Self::at("/sys")
     }
 
-    /// One that lies somewhere else.
+    /// Returns a tree with another root.
     pub(super) fn at(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
-    /// The folder of a block device or partition, symbolic links resolved.
+    /// Returns the folder of a block device or partition, with symbolic links resolved.
     ///
     /// # Errors
     /// There is no such block device, or sysfs is not mounted.
@@ -36,7 +36,7 @@ impl Sysfs {
         self.root.join("dev/block").join(number(dev)).canonicalize()
     }
 
-    /// The folder of the whole device: a partition's parent, else the device's own folder.
+    /// Returns the folder of the whole device: a partition's parent, or the device's own folder.
     ///
     /// # Errors
     /// As [`Sysfs::folder`].
@@ -48,7 +48,7 @@ impl Sysfs {
         }
     }
 
-    /// Where a partition starts on its disk, in bytes; 0 for everything that is no partition.
+    /// Returns the start of a partition on its disk, in bytes; 0 for other devices.
     pub(super) fn partition_start_bytes(&self, dev: u64) -> u64 {
         self.folder(dev)
             .ok()
@@ -57,7 +57,7 @@ impl Sysfs {
             .saturating_mul(SECTOR_BYTES)
     }
 
-    /// A number from the `queue` folder of the whole device; `None` where the kernel has none.
+    /// Returns a number from the `queue` folder of the whole device; `None` if the kernel has none.
     pub(super) fn queue(&self, dev: u64, name: &str) -> Option<u64> {
         let folder = self.whole_folder(dev).ok()?;
         read_u64(&folder.join("queue").join(name))
@@ -69,10 +69,10 @@ pub(super) fn number(dev: u64) -> String {
     format!("{}:{}", major(dev), minor(dev))
 }
 
-/// The device number in a folder's `dev` file.
+/// Returns the device number in a folder's `dev` file.
 ///
 /// # Errors
-/// The file is missing or holds something else than `MAJOR:MINOR`.
+/// The file is missing or does not contain `MAJOR:MINOR`.
 pub(super) fn read_number(folder: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(folder.join("dev"))?;
     let parsed =
@@ -90,7 +90,7 @@ mod tests {
     use crate::source::disk::testing::FakeSysfs;
 
     #[test]
-    fn partitions_know_their_start_and_their_disks_queue() {
+    fn the_start_of_a_partition_and_its_disks_queue_are_found() {
         let fake = FakeSysfs::new();
         fake.disk("sda", 8, 0, true);
         fake.partition("sda", "sda2", 8, 2, 2048);

@@ -1,8 +1,9 @@
-//! What a block device says of itself: features and configuration space (VIRTIO 1.3, 5.2.3 and 5.2.4).
+//! Features and configuration space of a virtio block device (VIRTIO 1.3, 5.2.3 and 5.2.4).
 //!
-//! All of it follows from the [`VolumeInfo`]. A file that wants 4096-byte alignment for direct I/O has blocks of that
-//! size; smaller requests do not come then. Segments are as many as QEMU's devices have, so that a request fits into rings of
-//! 128 entries, and so long that a request of so many is no longer than the export takes.
+//! Both follow from the [`VolumeInfo`]. A file that needs 4096-byte alignment for direct I/O has blocks of that size,
+//! so that drivers send no smaller requests. The number of segments is that of QEMU's devices, so that a request fits
+//! into rings of 128 entries. Their maximum length is chosen so that a request with all segments does not exceed the
+//! maximum length of a request.
 
 use std::mem::{offset_of, size_of};
 
@@ -21,19 +22,19 @@ use super::device_kind::DeviceKind;
 use super::device_kind::Driver;
 use crate::volume::VolumeInfo;
 
-/// The bit by which a driver asks for event indices.
+/// Feature bit by which a driver requests event indices.
 pub const EVENT_INDEX: u32 = VIRTIO_RING_F_EVENT_IDX;
-/// Bytes of a sector, in which sizes are told whatever the block size.
+/// Length of a sector in bytes. The configuration space states sizes in sectors, whatever the block size.
 const SECTOR: u64 = 512;
-/// Most data segments of a request; header and status come with them.
+/// Maximum number of data segments of a request, without header and status.
 const SEGMENTS_MAX: u32 = 126;
-/// Shortest longest segment: a page of the guest.
+/// Smallest `size_max` that the device offers: one guest page.
 const SEGMENT_LEN_MIN: u32 = 4096;
-/// Longest discard.
+/// Maximum length of a discard, in bytes.
 const RANGE_MAX: u64 = 2 << 30;
-/// As much of a configuration space can be asked for; behind what is known there are zeroes.
+/// Length of the readable configuration space, in bytes. Fields that are not defined read as zeroes.
 const SPACE_LEN: usize = 256;
-/// Where the only byte lies that a driver may write.
+/// Offset of the only byte that a driver may write.
 const WRITE_CACHE: u32 = offset_of!(Layout, wce) as u32;
 
 /// Protocol features that are offered.
@@ -48,14 +49,14 @@ const PROTOCOL: Protocol = Protocol::MQ
 /// A virtio block device.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Blk {
-    /// What the device is like.
+    /// Size and properties of the disk.
     pub info: VolumeInfo,
-    /// Queues that are offered, 1 to 256.
+    /// Number of queues, 1 to 256.
     pub queues: u16,
 }
 
 impl DeviceKind for Blk {
-    /// Whether the write cache is on, if the driver has switched it.
+    /// Whether the write cache is on, if the driver has set it.
     type Written = Option<bool>;
 
     fn features(&self) -> u64 {
@@ -83,13 +84,13 @@ impl DeviceKind for Blk {
     }
 }
 
-/// Whether a bit is among features.
+/// Whether `features` contain a bit.
 #[must_use]
 pub fn has(features: u64, bit: u32) -> bool {
     features & (1 << bit) != 0
 }
 
-/// What is offered for an export.
+/// Returns the features that are offered for a volume.
 fn features(info: &VolumeInfo) -> u64 {
     let offered = [
         (true, VIRTIO_F_VERSION_1),
@@ -110,8 +111,8 @@ fn features(info: &VolumeInfo) -> u64 {
     bits | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
 }
 
-/// Whether writes may be cached until a flush: as the driver has set it, else as the features say that it settled for
-/// (5.2.5: with a flush it is a cache, without one it is none).
+/// Whether writes may be cached until a flush: as the driver has set it, otherwise as the negotiated features imply
+/// (5.2.5: with flush there is a cache, without flush there is none).
 fn write_back(features: u64, set: Option<bool>) -> bool {
     let flushes = has(features, VIRTIO_BLK_F_FLUSH);
     match set {
@@ -120,8 +121,8 @@ fn write_back(features: u64, set: Option<bool>) -> bool {
     }
 }
 
-/// A part of the configuration space; nothing if it ends beyond what can be asked for. Some front ends count from where the
-/// space lies among the registers of virtio-mmio, 0x100.
+/// Returns a part of the configuration space; `None` if it ends past the readable part. Some front ends add 0x100, the
+/// offset of the space among the registers of virtio-mmio.
 fn read_config(info: &VolumeInfo, queues: u16, write_back: bool, offset: u32, len: u32) -> Option<Vec<u8>> {
     let mut space = [0; SPACE_LEN];
     space[..size_of::<Layout>()].copy_from_slice(&config(info, queues, write_back));
@@ -130,7 +131,8 @@ fn read_config(info: &VolumeInfo, queues: u16, write_back: bool, offset: u32, le
     space.get(start..end).filter(|part| !part.is_empty()).map(<[u8]>::to_vec)
 }
 
-/// What a driver wants to write to the configuration space: whether writes may be cached. Nothing else can be written.
+/// Returns whether a driver's write to the configuration space turns the write cache on; `None` if it is not a valid
+/// write to that field.
 fn write_config(features: u64, offset: u32, bytes: &[u8]) -> Option<bool> {
     match (in_space(offset), bytes) {
         (WRITE_CACHE, [value @ 0..=1]) if has(features, VIRTIO_BLK_F_CONFIG_WCE) => Some(*value == 1),
@@ -164,8 +166,8 @@ fn config(info: &VolumeInfo, queues: u16, write_back: bool) -> [u8; size_of::<La
         put(offset_of!(Layout, discard_sector_alignment), &aligned.to_le_bytes());
     }
     if info.write_zeroes && !info.read_only {
-        // As long as a write: on a volume that cannot make zeroes they are written, at the rate of the VM's limit, and a
-        // guest has to wait for the answer.
+        // The same as for a write. On a volume that cannot zero by itself, zeroes are written at the rate of the VM's
+        // limit, and the guest waits for the reply.
         put(offset_of!(Layout, max_write_zeroes_sectors), &(info.block_maximum / SECTOR as u32).to_le_bytes());
         put(offset_of!(Layout, max_write_zeroes_seg), &1u32.to_le_bytes());
         put(offset_of!(Layout, write_zeroes_may_unmap), &[u8::from(info.trim)]);
@@ -173,12 +175,13 @@ fn config(info: &VolumeInfo, queues: u16, write_back: bool) -> [u8; size_of::<La
     space
 }
 
-/// The logical block: no smaller than a sector.
+/// Returns the logical block size, which is at least a sector.
 fn block_len(info: &VolumeInfo) -> u32 {
     info.block_minimum.max(SECTOR as u32)
 }
 
-/// Most segments of a request, and the longest of them; both together are no more than the export takes.
+/// Returns the maximum number of segments, and their maximum length. Their product does not exceed the maximum length
+/// of a request.
 fn segments(info: &VolumeInfo) -> (u32, u32) {
     let longest = info.block_maximum / SEGMENTS_MAX;
     let longest = (longest + 1).next_power_of_two() / 2;
@@ -192,7 +195,7 @@ mod tests {
     use crate::volume::sample;
     use sluice_client::vhost::config::BlockConfig;
 
-    fn told(info: &VolumeInfo) -> BlockConfig {
+    fn config_of(info: &VolumeInfo) -> BlockConfig {
         BlockConfig::parse(&read_config(info, 4, true, 0, 60).unwrap())
     }
 
@@ -217,31 +220,31 @@ mod tests {
             zeroes_segments_max: 1,
             zeroes_may_unmap: true,
         };
-        assert_eq!(told(&info), expected);
+        assert_eq!(config_of(&info), expected);
         let bits = [1, 2, 6, 9, 10, 11, 12, 13, 14, 28, 29, 30, 32];
         assert_eq!(features(&info), bits.iter().fold(0, |all, bit| all | 1u64 << bit));
     }
 
     #[test]
-    fn a_volume_that_is_only_read_offers_nothing_that_changes_it() {
+    fn a_read_only_volume_offers_no_feature_that_changes_it() {
         let info = VolumeInfo { read_only: true, ..sample() };
         let bits = features(&info);
         assert!(
             has(bits, VIRTIO_BLK_F_RO) && !has(bits, VIRTIO_BLK_F_DISCARD) && !has(bits, VIRTIO_BLK_F_WRITE_ZEROES)
         );
-        assert_eq!((told(&info).discard_sectors_max, told(&info).zeroes_segments_max), (0, 0));
+        assert_eq!((config_of(&info).discard_sectors_max, config_of(&info).zeroes_segments_max), (0, 0));
     }
 
     #[test]
     fn a_disk_of_4096_byte_blocks() {
         let info = VolumeInfo { block_minimum: 4096, ..sample() };
-        let told = told(&info);
+        let told = config_of(&info);
         assert_eq!((told.block_size, told.physical_block_exponent, told.io_min), (4096, 0, 1));
-        assert_eq!(told.capacity, 2048, "in sectors of 512 bytes all the same");
+        assert_eq!(told.capacity, 2048, "in sectors of 512 bytes nevertheless");
     }
 
     #[test]
-    fn no_request_that_is_offered_is_longer_than_the_export_takes() {
+    fn no_offered_request_exceeds_the_maximum_length() {
         for shift in 12..27 {
             for block_minimum in [1, 512, 4096, 65536] {
                 let info = VolumeInfo { block_maximum: 1 << shift, block_minimum, ..sample() };
@@ -274,7 +277,7 @@ mod tests {
         for (offset, bytes) in [(32, &[2][..]), (32, &[]), (32, &[0, 0]), (0, &[0; 8]), (31, &[0]), (33, &[0])] {
             assert_eq!(write_config(all, offset, bytes), None, "{offset}, {bytes:?}");
         }
-        assert_eq!(write_config(all & !(1 << VIRTIO_BLK_F_CONFIG_WCE), 32, &[0]), None, "not settled for");
+        assert_eq!(write_config(all & !(1 << VIRTIO_BLK_F_CONFIG_WCE), 32, &[0]), None, "not negotiated");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What happened on the socket of a volume, counted.
+//! Counters of the socket of a volume.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,43 +8,43 @@ pub struct Counts {
     sessions: AtomicU64,
     messages: AtomicU64,
     queues_started: AtomicU64,
-    turned_away: AtomicU64,
+    rejected: AtomicU64,
     refusals: AtomicU64,
     faults: AtomicU64,
     config_changes: AtomicU64,
-    taken_over: AtomicU64,
+    recovered: AtomicU64,
 }
 
-/// Their values at one moment.
+/// Values of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Totals {
     /// VMMs that were served.
     pub sessions: u64,
-    /// Connections that were closed at once: another VMM was there, or there was no place.
-    pub turned_away: u64,
-    /// Messages that were refused.
+    /// Connections that were rejected, because another VMM was served or resources were exhausted.
+    pub rejected: u64,
+    /// Messages that were rejected.
     pub refusals: u64,
-    /// Sessions that ended because the VMM broke the protocol, or took its memory away.
+    /// Sessions that ended because the VMM violated the protocol or truncated its memory.
     pub faults: u64,
-    /// Times that a VMM was told of a changed configuration.
+    /// Notifications of a changed configuration.
     pub config_changes: u64,
-    /// Requests that the in-flight log says were taken before and not returned, by a daemon that ended or in a session that
-    /// did: they were done once more.
-    pub taken_over: u64,
+    /// Requests recovered from the in-flight log: they were taken by a previous daemon or session and not returned, and
+    /// were done again.
+    pub recovered: u64,
 }
 
 impl Counts {
-    /// As they are now.
+    /// Returns the current values.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Totals {
             sessions: read(&self.sessions),
-            turned_away: read(&self.turned_away),
+            rejected: read(&self.rejected),
             refusals: read(&self.refusals),
             faults: read(&self.faults),
             config_changes: read(&self.config_changes),
-            taken_over: read(&self.taken_over),
+            recovered: read(&self.recovered),
         }
     }
 
@@ -52,7 +52,7 @@ impl Counts {
         self.messages.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Messages that were received in all sessions.
+    /// Returns the number of messages received in all sessions.
     pub(super) fn messages(&self) -> u64 {
         self.messages.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl Counts {
         self.queues_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Queues that were started in all sessions.
+    /// Returns the number of queues started in all sessions.
     pub(super) fn queues_started(&self) -> u64 {
         self.queues_started.load(Ordering::Relaxed)
     }
@@ -70,9 +70,9 @@ impl Counts {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether it is worth a line in the log, as with the two below.
-    pub(super) fn turned_away(&self) -> bool {
-        is_worth_a_line(self.turned_away.fetch_add(1, Ordering::Relaxed) + 1)
+    /// Counts a rejected VMM. Returns whether to log it; so do the next two.
+    pub(super) fn rejected(&self) -> bool {
+        is_worth_a_line(self.rejected.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     pub(super) fn refusal(&self) -> bool {
@@ -83,8 +83,8 @@ impl Counts {
         is_worth_a_line(self.faults.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    pub(super) fn taken_over(&self, requests: u64) {
-        self.taken_over.fetch_add(requests, Ordering::Relaxed);
+    pub(super) fn recovered(&self, requests: u64) {
+        self.recovered.fetch_add(requests, Ordering::Relaxed);
     }
 
     pub(super) fn config_change(&self) {
@@ -92,7 +92,8 @@ impl Counts {
     }
 }
 
-/// Who does it again and again, by mistake or on purpose, must not fill the log: the first ones, then ever fewer.
+/// Whether to log an event that has occurred `times` times: the first ones, then at increasing distances, so that a VMM
+/// that repeats it does not fill the log.
 fn is_worth_a_line(times: u64) -> bool {
     times <= 16 || times.is_power_of_two()
 }
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_log_is_told_ever_more_seldom() {
+    fn repeated_events_are_logged_at_increasing_distances() {
         let counts = Counts::default();
         let lines = (0..10_000).filter(|_| counts.refusal()).count();
         assert_eq!((lines, counts.totals().refusals), (16 + 9, 10_000), "16, then 32, 64, up to 8192");

@@ -1,7 +1,7 @@
-//! Whether a descriptor is an eventfd, which the kernel alone knows.
+//! Whether a descriptor is an eventfd, which only the kernel knows.
 //!
-//! It is asked through a ring of its own: a ring takes eventfds to be rung at completions, and nothing else. That needs no
-//! /proc, and does nothing to the descriptor.
+//! The check uses a separate io_uring, which accepts an eventfd for notifications of completions and nothing else. It
+//! needs no /proc and has no effect on the descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,10 +9,10 @@ use std::sync::{Mutex, PoisonError};
 
 use io_uring::IoUring;
 
-/// Whether it is one.
+/// Whether a descriptor is an eventfd.
 ///
 /// # Errors
-/// If the kernel cannot be asked.
+/// If the ring cannot be created.
 pub(super) fn is_eventfd(descriptor: impl AsFd) -> io::Result<bool> {
     static ASKED: Mutex<Option<IoUring>> = Mutex::new(None);
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);

@@ -167,8 +167,8 @@ impl<K: DeviceKind> Service for Sessions<K> {
 
     /// Some VMMs connect again each second, which must not fill the log.
     fn reject(&self, reason: &dyn Display) {
-        if self.counts.turned_away() {
-            let times = self.counts.totals().turned_away;
+        if self.counts.rejected() {
+            let times = self.counts.totals().rejected;
             tracing::warn!(endpoint = self.endpoint, times, "VMM rejected: {reason}");
         }
     }

@@ -1,4 +1,4 @@
-//! One mapping of a file that a VMM gave us: shared, watched against SIGBUS, unmapped where nobody waits.
+//! A mapping of a file of a VMM: shared, guarded against SIGBUS, and unmapped in a separate thread.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,43 +13,44 @@ use super::guard::{self, Watch};
 use crate::limits::is_memory_for_clients;
 use crate::shared_limit::{Permit, Quota, SharedLimit};
 
-/// As `statfs` knows it.
+/// File system number reported by `statfs`.
 const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
 
-/// What atomic accesses to a mapping want of its start, in bytes: the descriptor tables of rings want the most.
+/// Alignment of a mapping's start, in bytes, for atomic accesses. Descriptor tables of rings have the largest
+/// alignment.
 pub const ALIGNMENT: u64 = 16;
 
-/// Mappings that are kept for each socket: a VMM of QEMU with 20 memory slots needs less than that, also while it changes them.
+/// Mappings reserved for each socket. A VMM of QEMU with 20 memory slots needs fewer, even while it changes them.
 const MAPPINGS_PER_SOCKET: u32 = 64;
 
-/// Areas that wait to be unmapped; beyond them who drops a mapping unmaps it.
+/// Maximum number of areas that wait for the unmapping thread. If it is reached, dropping a mapping unmaps it directly.
 const AREAS_MAX: usize = 1024;
 
 /// Why a file cannot be mapped.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
-    /// Its words would not lie where words may lie.
+    /// The offset is not aligned.
     #[error("Offset {0:#x} is not a multiple of {ALIGNMENT}")]
     Offset(u64),
-    /// It ends before the part that is to be mapped does.
-    #[error("The file has {file} bytes, but offset and size need {wanted}")]
+    /// The file is too short.
+    #[error("The file has {file} bytes, but offset and size need {required}")]
     Short {
-        /// Its length.
+        /// Length of the file in bytes.
         file: u64,
-        /// What it should have at least.
-        wanted: u64,
+        /// Required length in bytes.
+        required: u64,
     },
-    /// A file whose pages may have to be waited for.
+    /// The file is not in memory, so an access may wait for its file system.
     #[error("The file is not in memory; share memory by memfd, tmpfs or hugetlbfs")]
     NotMemory,
-    /// Its addresses would leave the daemon none, or too little memory is left.
-    #[error("Too little memory is left for it; raise LimitAS or give the VM less memory")]
+    /// The address space or the memory is exhausted.
+    #[error("Too little memory is left for the mapping; raise LimitAS or give the VM less memory")]
     NoMemory,
-    /// As many mappings are in use as there may be; some are kept for other sockets.
+    /// The limit of mappings is reached, or the rest is reserved for other sockets.
     #[error("Too many memory regions of all VMs are mapped; give this VM fewer")]
     Quota,
-    /// The system says no.
-    #[error("Cannot map it")]
+    /// A system call failed.
+    #[error("Cannot map the file")]
     Io(#[from] io::Error),
 }
 
@@ -62,21 +63,21 @@ impl From<rustix::io::Errno> for MappingError {
 /// A part of a file, mapped for reading and writing until this is dropped.
 #[derive(Debug)]
 pub struct Mapping {
-    /// All that is mapped: the part, widened to whole pages of the file.
+    /// Start of the whole mapping: the part, extended to whole pages of the file.
     start: *mut u8,
     len: usize,
-    /// Where the part begins.
+    /// Start of the part.
     part: *mut u8,
     part_len: usize,
     watch: Option<Watch>,
     _permit: Option<Permit>,
 }
 
-/// The session that a mapping is made for.
+/// The owner of a mapping.
 #[derive(Debug, Clone, Default)]
 pub struct MappingOwner {
-    /// An eventfd that does not block, rung when a page is found to be gone.
-    pub bell: Option<Arc<OwnedFd>>,
+    /// A non-blocking eventfd, signalled when a missing page is accessed.
+    pub fault_event: Option<Arc<OwnedFd>>,
     /// The mappings that the VMMs of its socket may have.
     pub quota: Option<Arc<Quota>>,
 }
@@ -90,13 +91,16 @@ pub fn quota() -> Quota {
     MAPPINGS.quota()
 }
 
-// SAFETY: a mapping is an address and a length; who reads and writes there does so by volatile or atomic accesses.
+// SAFETY: a mapping is an address and a length; its users read and write by volatile or atomic accesses.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps `len` bytes from `offset` on, which is a multiple of [`ALIGNMENT`].
+    /// Maps `len` bytes from `offset`, which is a multiple of [`ALIGNMENT`].
+    ///
+    /// # Errors
+    /// [`MappingError`].
     pub fn new(file: impl AsFd, offset: u64, len: u64, owner: &MappingOwner) -> Result<Self, MappingError> {
         if !offset.is_multiple_of(ALIGNMENT) {
             return Err(MappingError::Offset(offset));
@@ -105,14 +109,14 @@ impl Mapping {
         let file_len = fstat(&file)?.st_size as u64;
         let end = offset.checked_add(len).filter(|&end| len > 0 && end <= file_len);
         let Some(end) = end else {
-            return Err(MappingError::Short { file: file_len, wanted: offset.saturating_add(len) });
+            return Err(MappingError::Short { file: file_len, required: offset.saturating_add(len) });
         };
         let from = offset & !(page_len - 1);
         let whole = (end - from).next_multiple_of(page_len) as usize;
         let permit = owner.quota.as_ref().map(|quota| quota.take()).transpose();
         let permit = permit.map_err(|_| MappingError::Quota)?;
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at a place of the kernel's choice.
+        // SAFETY: a new mapping at an address that the kernel chooses.
         let start = unsafe { mmap(ptr::null_mut(), whole, protection, flags, &file, from)? }.cast::<u8>();
         let mut mapping = Mapping {
             start,
@@ -125,25 +129,25 @@ impl Mapping {
         if !is_memory_for_clients(0) {
             return Err(MappingError::NoMemory);
         }
-        mapping.watch = Some(guard::watch(start, whole, page_len as usize, owner.bell.clone())?);
-        // SAFETY: the area is ours. Guests' data belong into no core dump; that it is not left out would be no harm.
+        mapping.watch = Some(guard::watch(start, whole, page_len as usize, owner.fault_event.clone())?);
+        // SAFETY: the area is ours. It excludes guests' data from core dumps; a failure does no harm.
         let _ = unsafe { rustix::mm::madvise(start.cast(), whole, rustix::mm::Advice::LinuxDontDump) };
         Ok(mapping)
     }
 
-    /// Where the part begins. Valid while this lives.
+    /// Returns the start of the part. Valid while this exists.
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.part
     }
 
-    /// Its length in bytes.
+    /// Returns its length in bytes.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         self.part_len
     }
 
-    /// How often a page was gone when it was touched: the VMM has shortened the file.
+    /// Returns the number of missing pages that were accessed, because the VMM has truncated the file.
     #[must_use]
     pub fn faults(&self) -> u32 {
         self.watch.as_ref().map_or(0, Watch::faults)
@@ -153,7 +157,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         self.watch = None;
-        // A device thread may be the last that used it, and taking apart the tables of a large guest takes milliseconds.
+        // A device thread may be the last user, and unmapping a large guest takes milliseconds.
         let area = Area { start: self.start as usize, len: self.len };
         match unmapper() {
             Some(unmapper) => match unmapper.try_send(area) {
@@ -165,7 +169,7 @@ impl Drop for Mapping {
     }
 }
 
-/// What is mapped and has no user any more.
+/// A mapping without users.
 struct Area {
     start: usize,
     len: usize,
@@ -178,7 +182,7 @@ impl Area {
     }
 }
 
-/// The thread that unmaps; waits for work without cost. Absent if it could not be started.
+/// Returns the channel to the unmapping thread; `None` if it could not be started.
 fn unmapper() -> Option<&'static SyncSender<Area>> {
     static UNMAPPER: OnceLock<Option<SyncSender<Area>>> = OnceLock::new();
     let start = || {
@@ -189,8 +193,9 @@ fn unmapper() -> Option<&'static SyncSender<Area>> {
     UNMAPPER.get_or_init(start).as_ref()
 }
 
-/// The size of the pages of a file in memory: memfd, tmpfs or hugetlbfs. Others can be sealed by none, which is asked first,
-/// since the kernel answers that itself: any other question may go to a server of the VMM's own, who never answers.
+/// Returns the page size of a file in memory (memfd, tmpfs or hugetlbfs). Only these support seals, which is checked
+/// first because the kernel answers it by itself. Any other call may go to a server that the VMM controls, which may
+/// never respond.
 fn page_len(file: impl AsFd) -> Result<u64, MappingError> {
     fcntl_get_seals(&file).map_err(|_| MappingError::NotMemory)?;
     let of = fstatfs(file)?;
@@ -221,7 +226,7 @@ mod tests {
 
     fn byte(mapping: &Mapping, at: usize) -> &AtomicU8 {
         assert!(at < mapping.len_bytes());
-        // SAFETY: inside of the mapping, which outlives the reference.
+        // SAFETY: within the mapping, which outlives the reference.
         unsafe { &*mapping.as_ptr().add(at).cast() }
     }
 
@@ -248,7 +253,7 @@ mod tests {
         assert!(matches!(Mapping::new(&file, 520, 512, &MappingOwner::default()), Err(MappingError::Offset(520))));
         assert!(matches!(
             Mapping::new(&file, 4096, 4097, &MappingOwner::default()),
-            Err(MappingError::Short { file: 8192, wanted: 8193 })
+            Err(MappingError::Short { file: 8192, required: 8193 })
         ));
         assert_eq!(
             Mapping::new(&file, 512, 512, &MappingOwner::default()).unwrap().len_bytes(),
@@ -271,29 +276,34 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_shortened_under_access_costs_zeroes_and_a_ring() {
+    fn missing_pages_of_a_truncated_file_read_as_zeroes_and_signal_the_owner() {
         let file = memfd(64 * 4096);
-        let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let mapping =
-            Mapping::new(&file, 0, 64 * 4096, &MappingOwner { bell: Some(Arc::clone(&bell)), quota: None }).unwrap();
+        let fault_event = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let mapping = Mapping::new(
+            &file,
+            0,
+            64 * 4096,
+            &MappingOwner { fault_event: Some(Arc::clone(&fault_event)), quota: None },
+        )
+        .unwrap();
         byte(&mapping, 5 * 4096).store(1, Ordering::Relaxed);
         byte(&mapping, 0).store(3, Ordering::Relaxed);
         ftruncate(&file, 4096).unwrap();
-        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 0, "the page has gone");
+        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 0, "the page is missing");
         byte(&mapping, 5 * 4096).store(2, Ordering::Relaxed);
-        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 2, "and can be used");
-        assert_eq!((mapping.faults(), byte(&mapping, 0).load(Ordering::Relaxed)), (1, 3), "others are as before");
+        assert_eq!(byte(&mapping, 5 * 4096).load(Ordering::Relaxed), 2, "its replacement can be written");
+        assert_eq!((mapping.faults(), byte(&mapping, 0).load(Ordering::Relaxed)), (1, 3), "other pages are unchanged");
         let mut rung = [0; 8];
-        rustix::io::read(&bell, &mut rung).unwrap();
+        rustix::io::read(&fault_event, &mut rung).unwrap();
         assert_eq!(u64::from_ne_bytes(rung), 1);
         for page in 6..64 {
             byte(&mapping, page * 4096).store(1, Ordering::Relaxed);
         }
-        assert_eq!(mapping.faults(), 17, "the seventeenth replaces all of it");
+        assert_eq!(mapping.faults(), 17, "the seventeenth fault replaces the whole mapping");
     }
 
     #[test]
-    fn threads_that_fault_together_all_go_on() {
+    fn threads_with_concurrent_faults_all_continue() {
         let file = memfd(1024 * 4096);
         let mapping = Mapping::new(&file, 0, 1024 * 4096, &MappingOwner::default()).unwrap();
         ftruncate(&file, 0).unwrap();
@@ -316,15 +326,15 @@ mod tests {
     fn a_fault_elsewhere_still_ends_the_process() {
         let file = memfd(4096);
         let _installs_the_handler = Mapping::new(&file, 0, 4096, &MappingOwner::default()).unwrap();
-        // SAFETY: a new mapping, which nobody watches.
+        // SAFETY: a new mapping without a guard.
         let other = unsafe {
             mmap(ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::SHARED, &file, 0).unwrap().cast::<AtomicU8>()
         };
         ftruncate(&file, 0).unwrap();
-        // SAFETY: the child only touches memory and leaves; it takes no lock.
+        // SAFETY: the child only touches memory and exits; it takes no lock.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            // SAFETY: no core is to be written for a death that is wanted; then the access that kills.
+            // SAFETY: disables the core dump of an intended crash; then the access that crashes.
             unsafe {
                 let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
                 libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
@@ -333,7 +343,7 @@ mod tests {
             }
         }
         let mut status = 0;
-        // SAFETY: waits for the child of above.
+        // SAFETY: waits for that child.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGBUS, "status {status:#x}");
     }
@@ -344,7 +354,7 @@ mod tests {
         let [greedy, modest] = [(); 2].map(|()| Some(Arc::new(limit.quota())));
         let map = |quota: &Option<Arc<Quota>>| {
             let file = memfd(4096);
-            Mapping::new(&file, 0, 4096, &MappingOwner { bell: None, quota: quota.clone() })
+            Mapping::new(&file, 0, 4096, &MappingOwner { fault_event: None, quota: quota.clone() })
         };
         let all: Vec<_> = std::iter::from_fn(|| map(&greedy).ok()).collect();
         assert_eq!(all.len(), 1000 - MAPPINGS_PER_SOCKET as usize);

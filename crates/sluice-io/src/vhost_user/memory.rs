@@ -1,8 +1,8 @@
-//! Guest memory: what a VMM shares with us.
+//! Guest memory that a VMM shares.
 //!
-//! The VMM sends a table of regions, each with a descriptor: where it lies for the guest, where for the VMM itself (in these
-//! addresses it says where rings are), and where in the file. A table is never changed: a message makes a new one, which
-//! shares the mappings of the regions that stay. So a request in flight keeps what it came with.
+//! The VMM sends a table of regions, each with a descriptor: its address in the guest, its address in the VMM (which
+//! the addresses of rings refer to), and its offset in the file. A table is never changed. A message creates a new one,
+//! which shares the mappings of regions that stay. So a request in flight keeps the table with which it arrived.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,21 +19,22 @@ use vm_memory::{
 
 use super::mapping::{Mapping, MappingError, MappingOwner};
 
-/// Regions of one VMM. QEMU never has more memory slots for hot-plug.
+/// Maximum number of regions of one VMM. QEMU has at most as many memory slots.
 pub const REGIONS_MAX: usize = 256;
 
-/// Bytes of all regions of one VMM, so that none uses up the addresses of the process.
+/// Maximum number of bytes of all regions of one VMM, so that none uses up the address space of the process.
 pub const BYTES_MAX: u64 = 4 << 40;
 
-/// So many times both a VMM may have mapped: requests in flight keep the tables that they came with, and a VMM that changes
-/// its table with every request would have as many as it has requests.
+/// A VMM may have this multiple of both mapped. Requests in flight keep their tables, so a VMM that changes its table
+/// with every request would otherwise have as many tables as requests.
 const TABLES_MAX: usize = 4;
 
-/// A memory table of a VMM, mapped. A request in flight holds the table that it came with, so nothing is unmapped under it.
+/// A mapped memory table of a VMM. A request in flight holds the table with which it arrived, so its memory is not
+/// unmapped.
 pub type Memory = GuestRegionCollection<GuestRegion>;
 
-/// A region as `vm-memory` reads and writes it: a mapping, and where the guest has it. It may begin anywhere in a page: what
-/// pages the host has is none of the guest's business.
+/// A region for `vm-memory`: a mapping and its guest address. It may start anywhere in a page, because the guest does
+/// not know the host's page size.
 #[derive(Debug)]
 pub struct GuestRegion {
     start: GuestAddress,
@@ -58,18 +59,18 @@ impl GuestMemoryRegion for GuestRegion {
         let len = self.mapping.len_bytes();
         let offset = usize::try_from(offset.0).ok().filter(|offset| *offset <= len && count <= len - offset);
         let offset = offset.ok_or(GuestMemoryError::InvalidBackendAddress)?;
-        // SAFETY: the part lies within the mapping, which the region keeps. Guests write to it at any time, so whoever has
-        // the slice reads by volatile or atomic accesses.
+        // SAFETY: the part lies within the mapping, which the region keeps. Guests write to it at any time, so users of
+        // the slice read by volatile or atomic accesses.
         Ok(unsafe { VolatileSlice::new(self.mapping.as_ptr().add(offset), count) })
     }
 }
 
 impl GuestMemoryRegionBytes for GuestRegion {}
 
-/// Memory that is nobody else's, as tests have it: start and length of each region, in order.
+/// Creates memory that is not shared, for tests. `regions` has the start and length of each region, in order.
 ///
 /// # Errors
-/// If there is none to be had.
+/// If there is no memory.
 pub fn unshared(regions: &[(GuestAddress, usize)]) -> io::Result<Memory> {
     let regions = regions.iter().map(|&(start, len)| {
         let file = memfd_create("unshared", MemfdFlags::CLOEXEC)?;
@@ -80,14 +81,14 @@ pub fn unshared(regions: &[(GuestAddress, usize)]) -> io::Result<Memory> {
     Memory::from_regions(regions.collect::<io::Result<_>>()?).map_err(io::Error::other)
 }
 
-/// What a VMM has mapped, whichever table it is in.
+/// What a VMM has mapped in all its tables.
 #[derive(Debug, Default)]
 struct Usage {
     regions: AtomicUsize,
     bytes: AtomicU64,
 }
 
-/// One region of that.
+/// A region's part of the usage.
 #[derive(Debug)]
 struct Share {
     of: Arc<Usage>,
@@ -109,55 +110,49 @@ impl Drop for Share {
     }
 }
 
-/// A memory table that cannot be used, and why.
+/// Why a memory table cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum MemoryError {
-    /// Each region has one descriptor.
+    /// The numbers of regions and descriptors differ.
     #[error("{regions} memory regions with {descriptors} file descriptors; each region needs one")]
-    Descriptors {
-        /// Regions.
-        regions: usize,
-        /// Descriptors.
-        descriptors: usize,
-    },
+    Descriptors { regions: usize, descriptors: usize },
     /// More than [`REGIONS_MAX`].
     #[error("{0} memory regions exceed the maximum of {REGIONS_MAX}")]
     TooMany(usize),
     /// More than [`BYTES_MAX`].
     #[error("{0} bytes of memory exceed the maximum of {BYTES_MAX}")]
     TooLarge(u64),
-    /// With what requests in flight keep, more than several times what there may be.
+    /// Together with tables that requests in flight keep, the usage is above the limit.
     #[error(
         "Requests in flight still keep {regions} memory regions of {bytes} bytes; wait for them before the next change"
     )]
     Kept {
-        /// Regions that are mapped.
+        /// Mapped regions.
         regions: usize,
-        /// And their bytes.
+        /// Their size in bytes.
         bytes: u64,
     },
-    /// Empty, or its addresses wrap.
+    /// The region is empty, or its addresses wrap around.
     #[error("Memory region at {guest:#x} has {len} bytes at {user:#x}: the range is empty or wraps around")]
     Range {
-        /// Where, for the guest.
+        /// Guest address.
         guest: u64,
-        /// Where, for the VMM.
+        /// Address in the VMM.
         user: u64,
-        /// Its size in bytes.
+        /// Size in bytes.
         len: u64,
     },
-    /// Two regions have addresses in common.
+    /// Two regions overlap.
     #[error("Memory regions at {0:#x} and {1:#x} overlap")]
     Overlap(u64, u64),
-    /// None is like the one that is to go.
+    /// No region matches the one to remove.
     #[error("No memory region at {0:#x} matches the one to remove")]
     Unknown(u64),
-    /// It cannot be mapped.
+    /// A region cannot be mapped.
     #[error("Memory region at {guest:#x}: {source}")]
     Mapping {
-        /// Where, for the guest.
+        /// Guest address.
         guest: u64,
-        /// Why.
         source: MappingError,
     },
 }
@@ -194,32 +189,32 @@ impl Region {
 pub struct Table {
     regions: Vec<Region>,
     memory: Arc<Memory>,
-    /// Rung when a page of it is found to be gone.
+    /// Owner of the mappings.
     owner: MappingOwner,
-    /// Of all tables of this VMM.
+    /// Usage of all tables of this VMM.
     usage: Arc<Usage>,
 }
 
 impl Table {
-    /// No memory.
+    /// Creates a table without regions.
     #[must_use]
     pub fn empty(owner: MappingOwner) -> Self {
         Table { regions: Vec::new(), memory: Arc::new(Memory::new()), owner, usage: Arc::default() }
     }
 
-    /// For who reads and writes it.
+    /// Returns the memory, for reading and writing.
     #[must_use]
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
 
-    /// Whether there is none.
+    /// Whether it has no regions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.regions.is_empty()
     }
 
-    /// Another table in its place (`SET_MEM_TABLE`).
+    /// Returns a table with the given regions instead (`SET_MEM_TABLE`).
     pub fn replaced(&self, wanted: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Table, MemoryError> {
         if wanted.len() != files.len() {
             return Err(MemoryError::Descriptors { regions: wanted.len(), descriptors: files.len() });
@@ -231,7 +226,7 @@ impl Table {
         Ok(self.made_of(regions.collect::<Result<_, _>>()?))
     }
 
-    /// With one region more (`ADD_MEM_REG`).
+    /// Returns the table with another region (`ADD_MEM_REG`).
     pub fn with(&self, wanted: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Table, MemoryError> {
         check(self.regions.iter().map(Place::at).chain([Place::of(wanted)]).collect())?;
         self.check_usage(std::slice::from_ref(wanted))?;
@@ -240,7 +235,7 @@ impl Table {
         Ok(self.made_of(regions))
     }
 
-    /// With one region less (`REM_MEM_REG`).
+    /// Returns the table without a region (`REM_MEM_REG`).
     pub fn without(&self, unwanted: &VhostUserMemoryRegion) -> Result<Table, MemoryError> {
         let unwanted = Place::of(unwanted);
         let mut regions = self.regions.clone();
@@ -251,7 +246,8 @@ impl Table {
         }
     }
 
-    /// Where the guest finds what the VMM finds at `user`; `len` bytes without a gap.
+    /// Returns the guest address of `user`, an address in the VMM, if `len` bytes from there are in the table without a
+    /// gap.
     #[must_use]
     pub fn translate(&self, user: u64, len: u64) -> Option<GuestAddress> {
         let end = user.checked_add(len)?;
@@ -259,13 +255,13 @@ impl Table {
         self.regions.iter().find(inside).map(|region| GuestAddress(region.guest + (user - region.user)))
     }
 
-    /// How often a page of it was gone when it was touched.
+    /// Returns the number of missing pages that were accessed.
     #[must_use]
     pub fn faults(&self) -> u32 {
         self.regions.iter().map(|region| region.mapping.faults()).sum()
     }
 
-    /// Whether so much more may be mapped beside what is.
+    /// Checks that these regions may be mapped in addition.
     fn check_usage(&self, wanted: &[VhostUserMemoryRegion]) -> Result<(), MemoryError> {
         let regions = self.usage.regions.load(Ordering::Relaxed);
         let bytes = self.usage.bytes.load(Ordering::Relaxed);
@@ -285,7 +281,7 @@ impl Table {
     }
 }
 
-/// Where a region lies.
+/// Addresses of a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Place {
     guest: u64,
@@ -303,7 +299,7 @@ impl Place {
     }
 }
 
-/// What holds for all regions together.
+/// Checks the rules for all regions together.
 fn check(mut places: Vec<Place>) -> Result<(), MemoryError> {
     if places.len() > REGIONS_MAX {
         return Err(MemoryError::TooMany(places.len()));
@@ -337,8 +333,8 @@ mod tests {
     const PAGE: u64 = 4096;
 
     fn empty() -> Table {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        Table::empty(MappingOwner { bell: Some(Arc::new(bell)), quota: None })
+        let fault_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        Table::empty(MappingOwner { fault_event: Some(Arc::new(fault_event)), quota: None })
     }
 
     fn memfd(len: u64) -> OwnedFd {
@@ -353,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_that_requests_keep_are_few() {
+    fn requests_in_flight_keep_a_limited_number_of_tables() {
         let file = memfd(REGIONS_MAX as u64 * PAGE);
         let at = |number: u64| region(number * PAGE, PAGE, (1 << 40) + number * PAGE, number * PAGE);
         let wanted: Vec<_> = (0..REGIONS_MAX as u64).map(at).collect();
@@ -373,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_are_found_where_they_are_said_to_be() {
+    fn regions_are_found_at_their_addresses() {
         let file = memfd(4 * PAGE);
         let again = || file.try_clone().unwrap();
         let wanted = [region(8 * PAGE, 2 * PAGE, 100 * PAGE, 2 * PAGE), region(0, PAGE, 50 * PAGE, 0)];
@@ -387,24 +383,27 @@ mod tests {
         let mut bytes = [0; 4];
         rustix::io::pread(&file, &mut bytes, 3 * PAGE + 10).unwrap();
         assert_eq!(&bytes, b"HIGH");
-        assert!(table.memory().read_slice(&mut bytes, GuestAddress(PAGE)).is_err(), "between the regions is nothing");
+        assert!(
+            table.memory().read_slice(&mut bytes, GuestAddress(PAGE)).is_err(),
+            "there is a gap between the regions"
+        );
         assert_eq!(table.translate(101 * PAGE + 5, PAGE - 5), Some(GuestAddress(9 * PAGE + 5)));
         assert_eq!(table.translate(101 * PAGE + 5, PAGE - 4), None, "a byte too long");
         assert_eq!(table.translate(50 * PAGE, 0), Some(GuestAddress(0)));
         assert_eq!(table.translate(u64::MAX, 2), None);
-        assert_eq!(table.translate(8 * PAGE, 1), None, "that is where the guest has it");
+        assert_eq!(table.translate(8 * PAGE, 1), None, "that is its guest address");
     }
 
     #[test]
     fn a_region_may_begin_anywhere_in_a_page_of_the_host() {
-        // As on a host with pages of 64 KiB, where a region at 4 KiB is in the middle of one.
+        // As on a host with pages of 64 KiB, where a region at 4 KiB starts within a page.
         let file = memfd(2 * PAGE);
         let table = empty().with(&region(0x1000, PAGE, 0x5000, 1024), &file).unwrap();
         rustix::io::pwrite(&file, b"here", 1024 + 8).unwrap();
         let mut bytes = [0; 4];
         table.memory().read_slice(&mut bytes, GuestAddress(0x1008)).unwrap();
         assert_eq!(&bytes, b"here");
-        assert!(table.memory().read_slice(&mut bytes, GuestAddress(0x1ffd)).is_err(), "a byte beyond its end");
+        assert!(table.memory().read_slice(&mut bytes, GuestAddress(0x1ffd)).is_err(), "a byte past its end");
         assert!(matches!(empty().with(&region(0, PAGE, 0, 1020), &file), Err(MemoryError::Mapping { .. })));
     }
 
@@ -432,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn regions_come_and_go_and_a_table_in_use_keeps_its_own() {
+    fn a_table_in_use_keeps_its_regions_when_others_are_added_and_removed() {
         let file = memfd(4 * PAGE);
         let first = empty().with(&region(0, PAGE, 50 * PAGE, 0), &file).unwrap();
         let second = first.with(&region(4 * PAGE, PAGE, 60 * PAGE, PAGE), &file).unwrap();
@@ -450,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_its_vmm_takes_away_reads_as_zeroes() {
+    fn memory_that_its_vmm_truncates_reads_as_zeroes() {
         let file = memfd(4 * PAGE);
         let table = empty().with(&region(0, 4 * PAGE, 0, 0), &file).unwrap();
         table.memory().write_obj(7u64, GuestAddress(2 * PAGE)).unwrap();
@@ -458,6 +457,10 @@ mod tests {
         assert_eq!(table.memory().read_obj::<u64>(GuestAddress(2 * PAGE)).unwrap(), 0);
         assert_eq!(table.faults(), 1);
         let mut rung = [0; 8];
-        assert_eq!(rustix::io::read(table.owner.bell.as_ref().unwrap(), &mut rung), Ok(8), "its owner is told");
+        assert_eq!(
+            rustix::io::read(table.owner.fault_event.as_ref().unwrap(), &mut rung),
+            Ok(8),
+            "its owner is notified"
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! vhost-user: a VMM hands over guest memory and virtqueues by messages on a Unix socket.
+//! vhost-user: a VMM shares guest memory and virtqueues by messages on a Unix socket.
 //!
-//! Messages, descriptors and mappings are the control thread's work; it checks everything, and tells a device thread only
-//! what has been found right ([`session_handle`]). Definitions of messages come from crate `vhost`, queues from `virtio-queue`,
-//! memory from `vm-memory`; who speaks, waits and answers is here.
+//! The control thread handles messages, descriptors and mappings. It checks everything, and sends only valid changes to
+//! a device thread ([`session_handle`]). The definitions of messages come from crate `vhost`, queues from
+//! `virtio-queue`, memory from `vm-memory`; this module has the sessions.
 
 pub mod blk;
 pub mod counts;

@@ -1,7 +1,7 @@
-//! What a VMM has said of one ring, and when that is enough to start it.
+//! The state of one ring as its VMM has set it, and when the ring can start.
 //!
-//! A ring starts when everything is there: memory, features, size, addresses, a kick, and that it is enabled. It stops when
-//! the VMM asks for its base, and then waits for another kick.
+//! A ring starts when everything is set: memory, features, size, addresses, a kick descriptor, and that it is enabled.
+//! It stops when the VMM requests its base, and then waits for another kick descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,95 +13,89 @@ use vm_memory::GuestAddress;
 use super::eventfd::is_eventfd;
 use super::memory::Table;
 
-/// Most entries of a ring.
+/// Maximum number of entries of a ring.
 pub const ENTRIES_MAX: u16 = 1024;
 
-/// Why a ring cannot be as the VMM wants it.
+/// Why the state of a ring cannot be set.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
-    /// There is no such ring.
+    /// The ring does not exist.
     #[error("There is no ring {0}")]
     Unknown(u32),
-    /// So many entries there cannot be.
+    /// The number of entries is invalid.
     #[error("A ring of {0} entries is invalid; use a power of two, at most {ENTRIES_MAX}")]
     Size(u32),
-    /// An index of 16 bits.
+    /// The index does not have 16 bits.
     #[error("Invalid index {0} of an available ring")]
     Base(u32),
-    /// What can be set only while it is stopped.
+    /// The field can be set only while the ring is stopped.
     #[error("Ring {0} is running; stop it first")]
     Running(u32),
-    /// A flag of its addresses that was not negotiated.
+    /// The flag for dirty logging, which is not offered.
     #[error("Ring {0}: dirty logging is not supported")]
     Log(u32),
-    /// Where it is said to be is no memory, or no place for it.
+    /// The addresses are not in guest memory, or not aligned.
     #[error("Ring {0}: each of its three areas must be aligned and lie within one memory region")]
     Addresses(u32),
-    /// It would have to be looked at all the time.
+    /// There is no kick descriptor, so the ring would have to be polled all the time.
     #[error("Ring {0} has no kick descriptor; polling is not supported")]
     Polling(u32),
-    /// Something else than an eventfd.
+    /// The descriptor is not an eventfd.
     #[error("Notification descriptor must be an eventfd")]
     NoEventfd,
-    /// The system says no.
+    /// A system call failed.
     #[error("Cannot use a notification descriptor: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Where the VMM finds the parts of a ring in its own memory.
+/// Addresses of a ring in the VMM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct UserPlaces {
-    /// The descriptor table.
+pub struct UserRingAddresses {
     pub descriptors: u64,
-    /// The available ring.
     pub available: u64,
-    /// The used ring.
     pub used: u64,
 }
 
-/// Where the guest finds them.
+/// Addresses of a ring in the guest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Places {
-    /// The descriptor table.
+pub struct RingAddresses {
     pub descriptors: GuestAddress,
-    /// The available ring.
     pub available: GuestAddress,
-    /// The used ring.
     pub used: GuestAddress,
 }
 
 /// One ring.
 #[derive(Debug, Default)]
 pub struct Ring {
-    /// Entries; 0: not said yet.
+    /// Number of entries; 0 if not set yet.
     pub size: u16,
-    /// Not said yet, if absent.
-    pub places: Option<UserPlaces>,
-    /// The next entry of the available ring.
+    /// `None` if not set yet.
+    pub addresses: Option<UserRingAddresses>,
+    /// Index of the next entry of the available ring.
     pub base: u16,
-    /// What starts it; given away when it starts.
+    /// The kick descriptor, which starts the ring; moved to the device thread at the start.
     pub kick: Option<OwnedFd>,
-    /// Rung for the guest.
+    /// Signalled for the guest.
     pub call: Option<Arc<OwnedFd>>,
-    /// Rung when the guest has broken it.
+    /// Signalled when the guest has broken the ring.
     pub error: Option<Arc<OwnedFd>>,
-    /// As the VMM wants it.
+    /// Whether the VMM has enabled it.
     pub enabled: bool,
-    /// Where it runs.
-    pub running: Option<Places>,
+    /// Addresses with which it is running.
+    pub running: Option<RingAddresses>,
 }
 
 impl Ring {
-    /// Where its parts are for the guest: each in one piece, aligned as VIRTIO 1.3, 2.7 wants them, with the words for
-    /// notifications behind them.
+    /// Returns the guest addresses, if each area lies within one region, is aligned as VIRTIO 1.3, 2.7 requires, and
+    /// has room for the notification fields after it.
     #[must_use]
-    pub fn find(&self, memory: &Table) -> Option<Places> {
-        let UserPlaces { descriptors, available, used } = self.places?;
+    pub fn find(&self, memory: &Table) -> Option<RingAddresses> {
+        let UserRingAddresses { descriptors, available, used } = self.addresses?;
         let size = u64::from(self.size);
         let find = |user, len, alignment: u64| {
             memory.translate(user, len).filter(|address| address.0.is_multiple_of(alignment))
         };
-        Some(Places {
+        Some(RingAddresses {
             descriptors: find(descriptors, 16 * size, 16)?,
             available: find(available, 6 + 2 * size, 2)?,
             used: find(used, 6 + 8 * size, 4)?,
@@ -109,7 +103,11 @@ impl Ring {
     }
 }
 
-/// An eventfd, made to never block. What is no eventfd could block for ever, or be a file of ours.
+/// Makes an eventfd non-blocking. Any other descriptor is rejected: it could block forever, or be one of the daemon's
+/// files.
+///
+/// # Errors
+/// [`RingError::NoEventfd`], [`RingError::Io`].
 pub fn eventfd(descriptor: OwnedFd) -> Result<OwnedFd, RingError> {
     if !is_eventfd(&descriptor)? {
         return Err(RingError::NoEventfd);
@@ -129,13 +127,13 @@ mod tests {
     use crate::vhost_user::mapping::MappingOwner;
 
     #[test]
-    fn only_eventfds_ring() {
+    fn only_eventfds_are_accepted_for_notifications() {
         let made = eventfd(rustix::event::eventfd(0, EventfdFlags::empty()).unwrap()).unwrap();
         assert!(fcntl_getfl(&made).unwrap().contains(OFlags::NONBLOCK));
         let (pipe, _) = io::pipe().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
         let folder = rustix::fs::open(".", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-        // The kernel makes it as it makes eventfds.
+        // The kernel creates it in the same way as eventfds.
         let timer =
             rustix::time::timerfd_create(rustix::time::TimerfdClockId::Monotonic, rustix::time::TimerfdFlags::empty());
         for other in [pipe.into(), null.into(), folder, timer.unwrap()] {
@@ -144,18 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_lies_in_one_piece_and_aligned() {
-        let bell = Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap());
+    fn each_area_of_a_ring_is_aligned_and_within_one_region() {
+        let fault_event = Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, 0x3000).unwrap();
         let region = VhostUserMemoryRegion::new(0x10_0000, 0x3000, 0x7000_0000, 0);
-        let table = Table::empty(MappingOwner { bell: Some(bell), quota: None }).with(&region, &file).unwrap();
+        let table =
+            Table::empty(MappingOwner { fault_event: Some(fault_event), quota: None }).with(&region, &file).unwrap();
         let find = |descriptors, available, used, size| {
-            let places = UserPlaces { descriptors, available, used };
-            Ring { size, places: Some(places), ..Ring::default() }.find(&table)
+            let addresses = UserRingAddresses { descriptors, available, used };
+            Ring { size, addresses: Some(addresses), ..Ring::default() }.find(&table)
         };
         let base = 0x7000_0000;
-        let expected = Places {
+        let expected = RingAddresses {
             descriptors: GuestAddress(0x10_0000),
             available: GuestAddress(0x10_1000),
             used: GuestAddress(0x10_2000),
@@ -164,9 +163,9 @@ mod tests {
         assert_eq!(find(base + 8, base + 0x1000, base + 0x2000, 16), None);
         assert_eq!(find(base, base + 0x1001, base + 0x2000, 16), None);
         assert_eq!(find(base, base + 0x1000, base + 0x2002, 16), None);
-        assert_eq!(find(base, base + 0x1000, base + 0x3000 - 6 - 128 + 4, 16), None, "a word beyond the end");
+        assert_eq!(find(base, base + 0x1000, base + 0x3000 - 6 - 128 + 4, 16), None, "a field past the end");
         assert_eq!(find(base + 0x2000, base, base, 512), None, "its table is too long");
-        assert_eq!(find(u64::MAX - 15, base, base, 16), None, "it wraps");
+        assert_eq!(find(u64::MAX - 15, base, base, 16), None, "its addresses wrap around");
         assert_eq!(find(0, 0, 0, 16), None);
         assert_eq!(Ring::default().find(&table), None);
     }

@@ -1,13 +1,13 @@
-//! One VMM at one volume: from its first message until it has gone and nothing of it is left.
+//! The session of one VMM, from its first message until its requests have completed after it has disconnected.
 //!
-//! The session takes a message at a time, checks it against what was said before, changes its own state, and tells the
-//! device thread what follows from that. A message that is refused has changed nothing, but that a ring which cannot start
-//! with what is said waits for another kick. If the VMM asked for an acknowledgement it is told so and may go on, else, or
-//! after [`REFUSALS_MAX`], the session ends. Whatever ends it, the device thread is asked to let go of the VMM's queues, and
-//! the session is over when it has.
+//! The session takes one message at a time, checks it against its state, changes the state, and sends the effects to
+//! the device thread. A rejected message changes nothing, except that a ring that cannot start waits for another kick
+//! descriptor. If the VMM requested an acknowledgement, it is notified of the rejection and may continue. Otherwise, or
+//! after [`REFUSALS_MAX`] rejections, the session ends. When it ends for any reason, the device thread closes the VMM's
+//! queues, and the session waits for that.
 //!
-//! Besides messages four things happen to a session: its volume changes or leaves, the device thread has given it up, and
-//! the VMM is found to have taken away memory that it had given.
+//! Apart from messages, four events affect a session: its volume changes or is removed, the device thread closes it,
+//! and the VMM truncates shared memory.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -38,28 +38,28 @@ use crate::virtio::queue::QueueSpec;
 
 mod messages;
 
-/// Messages of one session that may be refused.
+/// Maximum number of rejected messages of one session.
 pub const REFUSALS_MAX: u32 = 64;
 
-/// How often a VMM that waits for an answer is looked for.
+/// Interval at which the connection is checked while a VMM waits for a reply.
 const GONE_EVERY: Duration = Duration::from_millis(50);
 
-/// What a socket offers.
+/// The volume that a socket offers.
 #[derive(Clone)]
 pub struct Entry<K = Blk> {
-    /// What the device is like.
+    /// The device that the guest sees.
     pub kind: K,
-    /// Whose disk it is.
+    /// Name of the VM.
     pub vm: String,
-    /// Which one.
+    /// Name of the volume.
     pub volume: String,
-    /// Its generation.
+    /// Generation of the volume.
     pub generation: VolumeGeneration,
-    /// Where its device is.
+    /// The volume's device thread.
     pub device: DeviceHandle,
 }
 
-/// What the VMMs of one socket may take, one after another.
+/// Limits for the VMMs of one socket together.
 pub struct Bounds {
     /// Mappings of guest memory.
     mappings: Arc<Quota>,
@@ -67,7 +67,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of one more socket.
+    /// Creates the limits of one more socket.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one keeps mappings from the others")]
     pub fn new() -> Self {
@@ -75,97 +75,96 @@ impl Bounds {
     }
 }
 
-/// Why a session is over, though nobody did anything wrong.
+/// Why a session ended without an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SessionEnd {
     /// The VMM disconnected.
     Left,
-    /// The volume is not offered any more, or became a device of another kind.
+    /// The volume was removed, or its device kind has changed.
     Withdrawn,
-    /// The device thread has given it up: the volume has left, or the thread had to begin anew.
+    /// The device thread closed the session: the volume was removed, or the thread was restarted.
     GivenUp,
 }
 
-/// Why a session cannot go on.
+/// The error that ended a session.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// Bytes that are no messages.
+    /// Invalid bytes, or a failed connection.
     #[error(transparent)]
     Socket(#[from] SocketError),
-    /// A message that was refused, and nobody waits to be told.
+    /// A message was rejected that needed no acknowledgement.
     #[error("{what} was rejected: {refusal}")]
     Refused {
-        /// Which message.
+        /// The message.
         what: String,
-        /// Why.
         refusal: Refusal,
     },
-    /// More than [`REFUSALS_MAX`].
+    /// More than [`REFUSALS_MAX`] messages were rejected.
     #[error("{REFUSALS_MAX} messages were rejected")]
     Refusals,
-    /// Pages of its memory are gone.
+    /// Pages of the memory are missing.
     #[error("The VMM truncated a memory file while it was in use ({0} pages are missing)")]
     Memory(u32),
-    /// The device does not take it.
+    /// The device thread rejected the session.
     #[error(transparent)]
     Device(#[from] SessionError),
-    /// The system says no.
+    /// A system call failed.
     #[error("Cannot start the session: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Why a message is refused.
+/// Why a message is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// It is not what its request needs.
+    /// Its contents do not fit its type.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// Nobody knows it, or it belongs to a feature that is not offered.
+    /// It is unknown, or belongs to a feature that is not offered.
     #[error("This message is not supported")]
     Unknown,
-    /// It belongs to a feature that was not settled for.
+    /// It belongs to a feature that was not negotiated.
     #[error("Protocol feature {0:?} is required and was not negotiated")]
     NotNegotiated(Protocol),
-    /// Bits that were never offered.
+    /// Feature bits that were not offered.
     #[error("Features {0:#x} were not offered")]
     Features(u64),
-    /// Features change only while nothing runs.
+    /// Features can change only while no ring is running.
     #[error("Rings are running; stop them first")]
     Running,
-    /// A part of the configuration space that is not there, or cannot be written.
+    /// A part of the configuration space that does not exist or cannot be written.
     #[error("This part of the configuration space does not exist or is read-only")]
     Config,
-    /// A ring.
+    /// Of a ring.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The memory table.
+    /// Of the memory table.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// The in-flight log.
+    /// Of the in-flight log.
     #[error(transparent)]
     Log(#[from] LogError),
     /// The log has no part for a ring.
     #[error("The in-flight log has no region for ring {0} with its size")]
     NotInLog(u16),
-    /// A running ring would lose its handle.
+    /// The new memory table has a running ring at another address, or not at all.
     #[error("Ring {0} is running, and the new memory table does not contain it at the same address")]
     Moved(usize),
-    /// For the back end's own messages.
+    /// The channel for messages to the VMM cannot be used.
     #[error("The backend channel is not a Unix stream socket")]
     Channel,
-    /// The device thread.
+    /// The device thread rejected the change.
     #[error(transparent)]
     Device(SessionError),
-    /// The system says no.
+    /// A system call failed.
     #[error("Out of system resources: {0}")]
     Io(#[from] io::Error),
 }
 
-/// What follows from a message.
+/// Effect of a message.
 enum Answer {
-    /// Nothing but an acknowledgement.
+    /// An acknowledgement, if requested.
     Done,
-    /// The message has an answer of its own, with a descriptor or without.
+    /// A reply, possibly with a descriptor.
     Reply(Vec<u8>, Option<OwnedFd>),
 }
 
@@ -175,7 +174,11 @@ impl Answer {
     }
 }
 
-/// Serves a VMM until one of both has had enough, and lets go of all that it held. `entry` holds something when it begins.
+/// Serves a VMM until the session ends, and closes its queues on the device thread. `entry` contains a volume when this
+/// is called.
+///
+/// # Errors
+/// [`Fault`].
 pub async fn serve<K: DeviceKind>(
     stream: Arc<UnixStream>,
     entry: watch::Receiver<Option<Entry<K>>>,
@@ -185,14 +188,14 @@ pub async fn serve<K: DeviceKind>(
 ) -> Result<SessionEnd, Fault> {
     let mut entry = entry;
     let Some(offered) = entry.borrow_and_update().clone() else { return Ok(SessionEnd::Withdrawn) };
-    // The device thread drops the permit when the session ends there, for whatever reason.
+    // The device thread drops the permit when the session ends there, for any reason.
     let (permit_held, mut permit_released) = oneshot::channel::<()>();
     let Entry { vm, volume, generation, device, .. } = &offered;
     let handle = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, handle, (counts, bounds))?;
     let ended = match session.run(entry, &mut permit_released).await {
-        // Killed while an answer was on its way to it, which breaks nothing.
+        // The VMM was killed while a reply was being sent, which is not an error.
         Err(Fault::Socket(error)) if error.is_departure() => Ok(SessionEnd::Left),
         ended => ended,
     };
@@ -202,7 +205,7 @@ pub async fn serve<K: DeviceKind>(
         let Entry { vm, volume, .. } = &session.entry;
         tracing::warn!(vm, volume, %fault, "VMM disconnected: protocol violation");
     }
-    // The VMM learns it before the drain, which may take long.
+    // Closes the connection before the drain, which may take long.
     let Session { socket, handle, .. } = session;
     drop(socket);
     if permit_released.is_terminated() {
@@ -219,7 +222,7 @@ struct Session<K: DeviceKind> {
     entry: Entry<K>,
     handle: SessionHandle,
     counts: Arc<Counts>,
-    /// As the driver has settled for them.
+    /// Features that the driver acknowledged.
     features: Option<u64>,
     protocol: Protocol,
     /// What the driver has written to the configuration space.
@@ -227,10 +230,10 @@ struct Session<K: DeviceKind> {
     memory: Table,
     log: Option<Log>,
     rings: Vec<Ring>,
-    /// For messages of our own.
+    /// For messages to the VMM.
     channel: Option<OwnedFd>,
-    /// Rung when memory is found to be gone.
-    bell: Arc<OwnedFd>,
+    /// Signalled when a missing page is accessed.
+    fault_event: Arc<OwnedFd>,
     owner: MappingOwner,
     bounds: Arc<Bounds>,
     refusals: u32,
@@ -243,12 +246,13 @@ impl<K: DeviceKind> Session<K> {
         handle: SessionHandle,
         (counts, bounds): (Arc<Counts>, Arc<Bounds>),
     ) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        if !is_for_clients(&bell) {
+        let fault_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        if !is_for_clients(&fault_event) {
             return Err(io::Error::other("too few descriptors are left; raise LimitNOFILE"));
         }
-        let bell = Arc::new(bell);
-        let owner = MappingOwner { bell: Some(Arc::clone(&bell)), quota: Some(Arc::clone(&bounds.mappings)) };
+        let fault_event = Arc::new(fault_event);
+        let owner =
+            MappingOwner { fault_event: Some(Arc::clone(&fault_event)), quota: Some(Arc::clone(&bounds.mappings)) };
         let queues = entry.kind.queues();
         Ok(Session {
             socket: Socket::new(stream),
@@ -263,7 +267,7 @@ impl<K: DeviceKind> Session<K> {
             log: None,
             rings: (0..queues).map(|_| Ring::default()).collect(),
             channel: None,
-            bell,
+            fault_event,
             bounds,
             refusals: 0,
         })
@@ -274,10 +278,10 @@ impl<K: DeviceKind> Session<K> {
         mut entry: watch::Receiver<Option<Entry<K>>>,
         permit_released: &mut oneshot::Receiver<()>,
     ) -> Result<SessionEnd, Fault> {
-        // SAFETY: the descriptor is open and the same as long as it is registered, which holds it.
-        let bell = unsafe { AsyncFd::register(Arc::clone(&self.bell)) }.map_err(io::Error::from)?;
+        // SAFETY: the descriptor is open and stays the same while it is registered, because the registration holds it.
+        let fault_event = unsafe { AsyncFd::register(Arc::clone(&self.fault_event)) }.map_err(io::Error::from)?;
         loop {
-            // What ends the session, or changes it, comes before what its VMM has queued up.
+            // Events that end or change the session come before messages that the VMM has queued.
             tokio::select! {
                 biased;
                 changed = entry.changed() => {
@@ -287,13 +291,13 @@ impl<K: DeviceKind> Session<K> {
                     }
                 }
                 _ = &mut *permit_released => return Ok(SessionEnd::GivenUp),
-                _ = bell.readable() => return Err(Fault::Memory(self.missed())),
+                _ = fault_event.readable() => return Err(Fault::Memory(self.missed())),
                 received = self.socket.receive() => match received? {
                     None => return Ok(SessionEnd::Left),
                     Some(message) => {
                         self.counts.message();
                         let stream = Arc::clone(self.socket.stream());
-                        // A reply that the VMM does not take must not outlive the session.
+                        // A reply that the VMM does not read must not outlive the session.
                         let over = tokio::select! {
                             biased;
                             _ = &mut *permit_released => Some(SessionEnd::GivenUp),
@@ -303,7 +307,7 @@ impl<K: DeviceKind> Session<K> {
                         if let Some(over) = over {
                             return Ok(over);
                         }
-                        // Who never stops sending must not keep the others of this thread waiting.
+                        // A VMM that never stops sending must not block other tasks of this thread.
                         tokio::task::yield_now().await;
                     }
                 },
@@ -311,7 +315,7 @@ impl<K: DeviceKind> Session<K> {
         }
     }
 
-    /// Does what a message says and answers it.
+    /// Handles a message and replies to it.
     async fn take(&mut self, message: Message) -> Result<Option<SessionEnd>, Fault> {
         let request = message.header.request;
         let (known, need_reply) = (message.request(), message.header.need_reply);
@@ -330,7 +334,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(None)
     }
 
-    /// What the VMM is told of a refusal, if it can be told.
+    /// Reports a rejection to the VMM, if it can be reported.
     fn refuse(
         &mut self,
         known: Option<FrontendReq>,
@@ -344,10 +348,10 @@ impl<K: DeviceKind> Session<K> {
         if self.refusals > REFUSALS_MAX {
             return Err(Fault::Refusals);
         }
-        // A configuration that is not there has an answer of its own: nothing.
+        // The reply for a part of the configuration that does not exist is empty.
         let payload = match known {
             Some(FrontendReq::GET_CONFIG) => Vec::new(),
-            known if acknowledge && !known.is_some_and(has_an_answer) => 1u64.to_ne_bytes().to_vec(),
+            known if acknowledge && !known.is_some_and(has_reply) => 1u64.to_ne_bytes().to_vec(),
             _ => return Err(Fault::Refused { what, refusal }),
         };
         if worth_a_line {
@@ -357,7 +361,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(payload)
     }
 
-    /// The volume has changed; whether it is still the device that the VMM knows.
+    /// Applies a changed volume. Returns whether it is still the device that the VMM knows.
     fn follow(&mut self, now: Entry<K>) -> bool {
         let before = &self.entry;
         let same = now.vm == before.vm
@@ -372,13 +376,13 @@ impl<K: DeviceKind> Session<K> {
         let changed = now.kind != before.kind;
         self.entry = now;
         if changed {
-            self.tell_of_change();
+            self.send_config_change();
         }
         true
     }
 
-    /// Tells the VMM that it should read the configuration again.
-    fn tell_of_change(&self) {
+    /// Notifies the VMM that the configuration has changed.
+    fn send_config_change(&self) {
         let Entry { vm, volume, .. } = &self.entry;
         let Some(channel) = &self.channel else {
             tracing::info!(vm, volume, "VMM has no backend channel: the guest is not notified of the change");
@@ -390,34 +394,34 @@ impl<K: DeviceKind> Session<K> {
         }
     }
 
-    /// What the device thread must know of the driver.
+    /// Returns what the device thread must know of the driver.
     fn driver(&self) -> Driver {
         self.entry.kind.driver(self.features.unwrap_or(0), self.written)
     }
 
     /// Starts all rings that can start.
-    async fn settle(&mut self) -> Result<(), Refusal> {
+    async fn start_rings(&mut self) -> Result<(), Refusal> {
         for index in 0..self.rings.len() {
-            self.settle_ring(index).await?;
+            self.apply_ring_state(index).await?;
         }
         Ok(())
     }
 
-    /// Starts a ring if all is there that it takes. If it cannot start it waits for another kick.
-    async fn settle_ring(&mut self, index: usize) -> Result<(), Refusal> {
+    /// Starts a ring if everything is set. If it cannot start, it waits for another kick descriptor.
+    async fn apply_ring_state(&mut self, index: usize) -> Result<(), Refusal> {
         let ring = &self.rings[index];
-        let ready = ring.enabled && ring.size > 0 && ring.places.is_some() && ring.kick.is_some();
+        let ready = ring.enabled && ring.size > 0 && ring.addresses.is_some() && ring.kick.is_some();
         if !ready || ring.running.is_some() || self.features.is_none() || self.memory.is_empty() {
             return Ok(());
         }
-        let kick = self.rings[index].kick.take().expect("it is there");
+        let kick = self.rings[index].kick.take().expect("a ring that can start has a kick descriptor");
         self.start(index, kick).await
     }
 
     async fn start(&mut self, index: usize, kick: OwnedFd) -> Result<(), Refusal> {
         let ring = &self.rings[index];
         let number = index as u16;
-        let places = ring.find(&self.memory).ok_or(RingError::Addresses(number.into()))?;
+        let addresses = ring.find(&self.memory).ok_or(RingError::Addresses(number.into()))?;
         let log = match &self.log {
             Some(log) => Some(log.queue(number, ring.size).ok_or(Refusal::NotInLog(number))?),
             None => None,
@@ -425,9 +429,9 @@ impl<K: DeviceKind> Session<K> {
         let spec = QueueSpec {
             index: number,
             size: ring.size,
-            descriptors: places.descriptors,
-            available: places.available,
-            used: places.used,
+            descriptors: addresses.descriptors,
+            available: addresses.available,
+            used: addresses.used,
             next_available: ring.base,
             event_index: blk::has(self.features.unwrap_or(0), blk::EVENT_INDEX),
             kick,
@@ -439,9 +443,9 @@ impl<K: DeviceKind> Session<K> {
         let started = self.handle.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
         self.counts.queue_started();
-        self.rings[index].running = Some(places);
+        self.rings[index].running = Some(addresses);
         if recovered > 0 {
-            self.counts.taken_over(recovered.into());
+            self.counts.recovered(recovered.into());
             let Entry { vm, volume, .. } = &self.entry;
             tracing::info!(
                 vm,
@@ -454,7 +458,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(())
     }
 
-    /// Stops a ring, when all that the device has of it is over. It waits for another kick then.
+    /// Stops a ring and waits for its requests in flight. After that it waits for another kick descriptor.
     async fn stop(&mut self, index: usize) -> Result<u16, Refusal> {
         self.rings[index].kick = None;
         if self.rings[index].running.is_some() {
@@ -465,7 +469,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(self.rings[index].base)
     }
 
-    /// Another memory table, if all that runs lies in it where it was.
+    /// Changes the memory table, if all running rings are in it at the same addresses.
     async fn adopt(&mut self, table: Table) -> Result<(), Refusal> {
         let moved = |ring: &Ring| ring.running.is_some() && ring.find(&table) != ring.running;
         if let Some(index) = self.rings.iter().position(moved) {
@@ -475,10 +479,10 @@ impl<K: DeviceKind> Session<K> {
             self.handle.set_memory(Arc::clone(table.memory())).await.map_err(Refusal::Device)?;
         }
         self.memory = table;
-        self.settle().await
+        self.start_rings().await
     }
 
-    /// Pages of the VMM's files that were gone when they were touched.
+    /// Returns the number of missing pages that were accessed.
     fn missed(&self) -> u32 {
         self.memory.faults() + self.log.as_ref().map_or(0, Log::faults)
     }
@@ -488,8 +492,8 @@ impl<K: DeviceKind> Session<K> {
     }
 }
 
-/// Ends when the VMM has gone, though nothing is read from it: a ring may take long to stop. Asked now and then, since what
-/// it has sent before it went looks like any other message.
+/// Ends when the VMM has disconnected, without reading from the connection, because stopping a ring may take long. The
+/// check is periodic, because unread messages of the VMM look like any others.
 async fn gone(stream: &UnixStream) {
     loop {
         tokio::time::sleep(GONE_EVERY).await;
@@ -499,8 +503,8 @@ async fn gone(stream: &UnixStream) {
     }
 }
 
-/// Whether a message has an answer of its own, which is not the handle for an acknowledgement.
-fn has_an_answer(request: FrontendReq) -> bool {
+/// Whether a message has a reply, which takes the place of an acknowledgement.
+fn has_reply(request: FrontendReq) -> bool {
     matches!(
         request,
         FrontendReq::GET_FEATURES

@@ -1,4 +1,5 @@
-//! Where a VMM's queues go into a device thread: checked state changes, each answered when it has happened.
+//! The control thread's handle of a session on a device thread: sends checked changes, each of which is answered when
+//! it is in force.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -12,13 +13,13 @@ use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
-/// Why a device does not take something.
+/// Why a device thread rejects a session or a change.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SessionError {
-    /// The volume has left, or the device has stopped.
+    /// The volume was removed, or the device has stopped.
     #[error("Volume {1} of VM {0} is no longer served")]
     Gone(String, String),
-    /// Its rings do not lie in the memory table.
+    /// The rings are not in the memory table.
     #[error("Queue {0}: its rings are outside the guest memory")]
     Rings(u16),
 }
@@ -33,7 +34,11 @@ pub struct SessionHandle {
 }
 
 impl DeviceHandle {
-    /// A VMM has connected for a volume. Ends with the volume: its queues then take nothing more, and `permit` is dropped.
+    /// Opens a session for a VMM. It ends when the volume is removed: its queues then take no requests, and `permit` is
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`SessionError::Gone`].
     pub async fn open(
         &self,
         vm: &str,
@@ -44,7 +49,7 @@ impl DeviceHandle {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
         let (vm, volume) = of.clone();
-        self.tell(SessionMessage::Open { vm, volume, generation, permit, reply });
+        self.send(SessionMessage::Open { vm, volume, generation, permit, reply });
         match answer.await {
             Ok(Some(session)) => Ok(SessionHandle { device: self.clone(), session, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
@@ -53,8 +58,11 @@ impl DeviceHandle {
 }
 
 impl SessionHandle {
-    /// The rings of a queue are set and the guest may ring: requests are taken from it from now on. How many the in-flight log
-    /// says were taken before and not returned: they come first.
+    /// Starts a queue: requests are taken from it from now on. Returns the number of requests in the in-flight log that
+    /// were taken before and not returned. They are done first.
+    ///
+    /// # Errors
+    /// [`SessionError`].
     pub async fn start_queue(
         &self,
         queue: QueueSpec,
@@ -71,30 +79,33 @@ impl SessionHandle {
         }
     }
 
-    /// Takes nothing more from a queue, and puts back what waits, the last taken first. Answered when all before it is over: an
-    /// index of the ring is all that the VMM is told, so nothing can be left undone before it. Returns the next entry of the
-    /// available ring to be taken.
+    /// Stops a queue: takes no more requests, and puts back those that wait, the last taken first. Returns when all
+    /// others have completed, with the index of the next entry of the available ring. The VMM only gets this index, so
+    /// no request before it may be incomplete.
+    ///
+    /// # Errors
+    /// [`SessionError::Gone`].
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::StopQueue { index, reply });
         answer.await.map_err(|_| self.gone())
     }
 
-    /// Lets a running queue rest, or go on.
+    /// Disables or enables a running queue.
     pub async fn enable_queue(&self, index: u16, enabled: bool) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::Enable { index, enabled, reply });
         answer.await.map_err(|_| self.gone())
     }
 
-    /// Another way to ring for the guest.
+    /// Replaces the eventfd for interrupts.
     pub async fn set_call(&self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::SetCall { index, call, reply });
         answer.await.map_err(|_| self.gone())
     }
 
-    /// Another memory table, for what is taken from now on. A queue whose rings do not lie in it stops.
+    /// Replaces the memory table for requests that are taken from now on. A queue whose rings are not in it stops.
     pub async fn set_memory(&self, memory: Arc<Memory>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::SetMemory { memory, reply });
@@ -105,15 +116,15 @@ impl SessionHandle {
         }
     }
 
-    /// The driver switched the write cache.
+    /// Applies a change of the write cache by the driver.
     pub async fn set_driver(&self, driver: Driver) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
         self.change(SessionChange::SetDriver { driver, reply });
         answer.await.map_err(|_| self.gone())
     }
 
-    /// The VMM has gone: nothing more of its memory is touched than what is at the device already. Returns when that is over
-    /// too, and everything that it held is given back.
+    /// Closes the session: no memory of the VMM is accessed except by requests in flight. Returns when these have
+    /// completed and all resources are free.
     pub async fn close(mut self) {
         self.closed = true;
         let (reply, answer) = oneshot::channel();
@@ -121,13 +132,13 @@ impl SessionHandle {
         let _ = answer.await;
     }
 
-    /// The device thread has let go of it already: there is nothing to close.
+    /// Drops the handle of a session that the device thread has already closed.
     pub fn forget(mut self) {
         self.closed = true;
     }
 
     fn change(&self, change: SessionChange) {
-        self.device.tell(SessionMessage::Change(self.session, change));
+        self.device.send(SessionMessage::Change(self.session, change));
     }
 
     fn gone(&self) -> SessionError {

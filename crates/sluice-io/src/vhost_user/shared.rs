@@ -1,15 +1,15 @@
-//! Reads of memory that others write at the same time.
+//! Reads of memory that others write concurrently.
 //!
-//! A guest or its VMM may change any byte of its memory while we read it. An ordinary load lets the compiler assume that
-//! this cannot happen: it may load a byte twice, or copy one where it was compared. So what they have written is read by
-//! volatile loads, each word once, and looked at in our own memory. `cargo xtask tidy` keeps other reads out of the folders
-//! that deal with guests.
+//! A guest or its VMM may change any byte of its memory while we read it. With an ordinary load the compiler assumes
+//! that this cannot happen: it may load a byte twice, so that a value that was checked and a value that is used differ.
+//! So shared memory is read by volatile loads, each word once, and examined in our own memory. `cargo xtask tidy`
+//! prevents other reads in the folders that access guest memory.
 
-/// Reads `N` bytes of shared memory: a descriptor or a header, which lie at a multiple of eight but for odd guests, or an
-/// index.
+/// Reads `N` bytes of shared memory: a descriptor, a header or an index. The address of a descriptor or header is a
+/// multiple of eight for all usual guests.
 ///
 /// # Safety
-/// As many bytes from `place` on are mapped for reading.
+/// `N` bytes from `place` are mapped for reading.
 #[inline(always)]
 pub(crate) unsafe fn read<const N: usize>(place: *const u8) -> [u8; N] {
     let mut bytes = [0; N];
@@ -24,23 +24,23 @@ pub(crate) unsafe fn read<const N: usize>(place: *const u8) -> [u8; N] {
         return bytes;
     }
     for (at, word) in bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // SAFETY: the word is one of those that the caller vouches for, and its address is a multiple of eight.
+        // SAFETY: the word is within the bytes that the caller promised, and its address is a multiple of eight.
         *word = unsafe { place.add(at * 8).cast::<u64>().read_volatile() }.to_ne_bytes();
     }
     bytes
 }
 
-/// Copies from shared memory as many bytes as there is room for.
+/// Fills `room` with bytes of shared memory.
 ///
 /// # Safety
-/// As many bytes from `place` on are mapped for reading, and `room` is no part of them.
+/// `room.len()` bytes from `place` are mapped for reading, and do not overlap `room`.
 pub(crate) unsafe fn copy_to(place: *const u8, room: &mut [u8]) {
     let before = place.align_offset(size_of::<u64>()).min(room.len());
     let (head, rest) = room.split_at_mut(before);
     let (words, tail) = rest.as_chunks_mut::<8>();
     let tail_at = before + words.len() * 8;
     for (at, byte) in head.iter_mut().enumerate() {
-        // SAFETY: the byte is one of those that the caller vouches for.
+        // SAFETY: the byte is within those that the caller promised.
         *byte = unsafe { place.add(at).read_volatile() };
     }
     for (at, word) in words.iter_mut().enumerate() {
@@ -58,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_copied_wherever_it_begins_and_ends() {
+    fn every_byte_is_copied_for_any_start_and_length() {
         let bytes: Vec<u8> = (0..100).collect();
         for start in 0..20 {
             for len in 0..60 {
                 let mut room = vec![0xff; len];
-                // SAFETY: the bytes are there, and nobody changes them.
+                // SAFETY: the bytes exist and do not change.
                 unsafe { copy_to(bytes[start..].as_ptr(), &mut room) };
                 assert_eq!(room, bytes[start..start + len], "{len} from {start} on");
             }

@@ -1,7 +1,8 @@
-//! The socket of a VMM: whole messages in, whole answers out, nobody waits for ever and no descriptor is lost.
+//! The socket of a VMM: receives whole messages and sends whole replies, with time limits, and closes descriptors that
+//! are not used.
 //!
-//! A message may take as long to begin as it likes, and [`MESSAGE_MAX`] from its first byte to its last. What has come of one
-//! stays here while the session turns to something else, so waiting can be given up at any moment.
+//! A message may start at any time, and must be complete [`MESSAGE_MAX`] after its first byte. An incomplete message is
+//! kept while the session does something else, so waiting for a message can be cancelled at any time.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,34 +23,34 @@ use crate::limits::is_for_clients;
 
 use super::wire::{DESCRIPTORS_MAX, HEADER_LEN, Header, HeaderError, Message};
 
-/// How long a message may take from its first byte to its last, and an answer to be taken.
+/// Maximum time for a message from its first byte to its last, and for the VMM to read a reply.
 pub const MESSAGE_MAX: Duration = Duration::from_secs(5);
 
-/// Why a connection cannot go on.
+/// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// It ended within a message.
     #[error("The connection ended within a message")]
     Truncated,
-    /// A message did not become whole in time, or an answer was not taken.
+    /// A message was not complete in time, or a reply was not read in time.
     #[error("A message took longer than {} s", MESSAGE_MAX.as_secs())]
     Slow,
-    /// No header of this protocol.
+    /// The header is invalid.
     #[error(transparent)]
     Header(#[from] HeaderError),
-    /// Descriptors in the middle of a message, or more than any has.
+    /// Descriptors arrived within a message, or too many.
     #[error("More than {DESCRIPTORS_MAX} file descriptors, or descriptors in the middle of a message")]
     Descriptors,
     /// The host has few descriptors left.
     #[error("Too few file descriptors are left to receive a message; raise LimitNOFILE")]
     NoDescriptors,
-    /// The system says no.
+    /// A system call failed.
     #[error("The connection failed: {0}")]
     Io(#[from] io::Error),
 }
 
 impl SocketError {
-    /// Whether there is nobody at the other end any more.
+    /// Whether the error means that the VMM has disconnected.
     pub(super) fn is_departure(&self) -> bool {
         let SocketError::Io(error) = self else { return false };
         matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset)
@@ -60,29 +61,32 @@ impl SocketError {
 #[derive(Debug)]
 pub struct Socket {
     stream: Arc<UnixStream>,
-    /// What has come of the next message.
+    /// Received bytes of the next message.
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    /// Its header, when that has come.
+    /// Header of the next message, when it is complete.
     header: Option<Header>,
-    /// When it must be whole.
+    /// When the message must be complete.
     deadline: Option<Instant>,
 }
 
 impl Socket {
-    /// A connection that has just begun.
+    /// Creates the socket of a new connection.
     #[must_use]
     pub fn new(stream: Arc<UnixStream>) -> Self {
         Socket { stream, bytes: Vec::new(), descriptors: Vec::new(), header: None, deadline: None }
     }
 
-    /// The connection itself.
+    /// Returns the connection.
     #[must_use]
     pub fn stream(&self) -> &Arc<UnixStream> {
         &self.stream
     }
 
-    /// The next message; `None`: the VMM disconnected. May be given up and called again.
+    /// Returns the next message; `None` if the VMM has disconnected. May be cancelled and called again.
+    ///
+    /// # Errors
+    /// [`SocketError`].
     pub async fn receive(&mut self) -> Result<Option<Message>, SocketError> {
         loop {
             if let Some(header) = self.header
@@ -104,7 +108,10 @@ impl Socket {
         }
     }
 
-    /// Sends an answer, with a descriptor if need be.
+    /// Sends a reply, with a descriptor if there is one.
+    ///
+    /// # Errors
+    /// [`SocketError`].
     pub async fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
         let deadline = Instant::now() + MESSAGE_MAX;
         let (mut sent, mut descriptor) = (0, descriptor);
@@ -129,7 +136,7 @@ impl Socket {
         Ok(())
     }
 
-    /// Reads what belongs to the next message, and nothing beyond it.
+    /// Reads bytes of the next message, and none after it.
     fn read(&self) -> io::Result<Read> {
         let whole = HEADER_LEN + self.header.map_or(0, |header| header.len);
         let mut bytes = vec![0; whole - self.bytes.len()];
@@ -147,7 +154,7 @@ impl Socket {
         Ok(Read { bytes, descriptors, cut: received.flags.contains(ReturnFlags::CTRUNC) })
     }
 
-    /// Adds what was read; false: the VMM disconnected.
+    /// Adds the bytes that were read. Returns `false` if the VMM has disconnected.
     fn accept(&mut self, read: Read) -> Result<bool, SocketError> {
         let Read { bytes, descriptors, cut } = read;
         let in_payload = self.header.is_some();
@@ -182,11 +189,11 @@ impl Socket {
     }
 }
 
-/// What one call has read.
+/// Result of a read.
 struct Read {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
-    /// There were more descriptors than any message has.
+    /// Whether there were more descriptors than a message may have.
     cut: bool,
 }
 
@@ -201,13 +208,16 @@ fn write(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) 
     Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?)
 }
 
-/// Sends a short message on a descriptor that was given to us, if it can be sent at once.
+/// Sends a short message on a descriptor of the VMM, if that is possible without waiting.
+///
+/// # Errors
+/// The error of the system call.
 pub fn try_send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     let sent = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
-/// Whether the other side of a socket has gone, even if not all is read that it sent.
+/// Whether the peer of a socket has disconnected, even if bytes that it sent are unread.
 #[must_use]
 pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut waiting = [PollFd::new(&socket, PollFlags::RDHUP)];
@@ -225,7 +235,7 @@ mod tests {
     use super::*;
     use sluice_client::vhost::link::Link;
 
-    /// A socket, and the VMM's end of it.
+    /// Returns a socket and the VMM's end of it.
     fn pair() -> (Socket, StdStream) {
         let (ours, theirs) = StdStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
@@ -236,7 +246,7 @@ mod tests {
         Link::new(stream, Duration::from_secs(10)).unwrap()
     }
 
-    /// Two ends of a pipe: the reading one is at its end when the other was closed everywhere.
+    /// Returns both ends of a pipe. Reading returns the end of file when all writers are closed.
     fn pipe() -> (File, OwnedFd) {
         let (reader, writer) = io::pipe().unwrap();
         (OwnedFd::from(reader).into(), writer.into())
@@ -248,7 +258,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_come_whole_and_apart() {
+    async fn messages_are_received_whole_and_separately() {
         let (mut socket, theirs) = pair();
         let theirs = link(theirs);
         let (reader, writer) = pipe();
@@ -271,7 +281,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_wait_that_is_given_up_loses_nothing() {
+    async fn a_cancelled_wait_loses_no_bytes() {
         let (mut socket, mut theirs) = pair();
         let message = super::super::wire::reply(9, &[1; 20]);
         let request = [&message[..4], &1u32.to_ne_bytes(), &message[8..]].concat();
@@ -291,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_byte_and_then_silence() {
+    async fn a_message_that_stops_after_one_byte_times_out() {
         let (mut socket, mut theirs) = pair();
         theirs.write_all(&[1]).unwrap();
         let before = Instant::now();
@@ -300,7 +310,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_nobody_takes() {
+    async fn a_reply_that_is_not_read_times_out() {
         let (mut socket, theirs) = pair();
         let much = vec![0; 8 << 20];
         assert!(matches!(socket.send(&much, None).await, Err(SocketError::Slow)));
@@ -309,7 +319,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_ends_a_connection() {
+    async fn invalid_bytes_end_a_connection() {
         let header = |request: u32, flags: u32, len: u32| [request, flags, len].map(u32::to_ne_bytes).concat();
         let (mut socket, mut theirs) = pair();
         theirs.write_all(&header(1, 1, 4)[..11]).unwrap();
@@ -318,7 +328,7 @@ mod tests {
         let (mut socket, mut theirs) = pair();
         theirs.write_all(&header(1, 1, 4)).unwrap();
         drop(theirs);
-        assert!(matches!(socket.receive().await, Err(SocketError::Truncated)), "a length that lies");
+        assert!(matches!(socket.receive().await, Err(SocketError::Truncated)), "a wrong length");
         let (mut socket, mut theirs) = pair();
         theirs.write_all(&header(1, 1, u32::MAX)).unwrap();
         assert!(matches!(socket.receive().await, Err(SocketError::Header(HeaderError::Length(_)))));
@@ -328,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn descriptors_out_of_place_are_refused_and_closed() {
+    async fn unexpected_descriptors_are_rejected_and_closed() {
         let (mut socket, theirs) = pair();
         let (reader, writer) = pipe();
         let theirs = link(theirs);
@@ -356,7 +366,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_gone_is_known_though_something_is_unread() {
+    async fn a_disconnect_is_detected_although_bytes_are_unread() {
         let (socket, mut theirs) = pair();
         theirs.write_all(&[0; 100]).unwrap();
         assert!(!hung_up(socket.stream.as_fd()));

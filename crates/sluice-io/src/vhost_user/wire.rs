@@ -1,8 +1,8 @@
-//! Messages of the protocol as bytes: header, payload, descriptors, and what an answer looks like.
+//! Messages of the protocol as bytes: header, payload, descriptors, and replies.
 //!
-//! A message is a header of three words (request, flags, length of the payload) and the payload, in the machine's own byte
-//! order; descriptors come with its first byte. A [`Message`] has its announced length; whether its payload is what its
-//! request needs is asked by who takes it, by exact length.
+//! A message is a header of three words (request, flags, length of the payload) and the payload, in native byte order.
+//! Descriptors arrive with its first byte. A [`Message`] has its announced length. The handler of the message checks
+//! whether the length is the one that its type requires.
 
 use std::os::fd::OwnedFd;
 
@@ -12,41 +12,41 @@ use vhost::vhost_user::message::{
 };
 use vm_memory::ByteValued;
 
-/// Bytes of a header.
+/// Length of a header, in bytes.
 pub const HEADER_LEN: usize = 12;
-/// Longest payload.
+/// Maximum length of a payload, in bytes.
 pub const PAYLOAD_MAX: usize = MAX_MSG_SIZE;
-/// Most descriptors of a message.
+/// Maximum number of descriptors of a message.
 pub const DESCRIPTORS_MAX: usize = MAX_ATTACHED_FD_ENTRIES;
 
 /// The only version of the protocol.
 const VERSION: u32 = 1;
-/// In a message that carries the descriptor of a ring: there is none.
+/// Bit in a message with a descriptor of a ring: there is no descriptor.
 const NO_DESCRIPTOR: u64 = 1 << 8;
-/// The bits of such a message that number the ring.
+/// Bits in such a message with the index of the ring.
 const RING: u64 = 0xff;
 
-/// What no connection survives: from here on nobody knows where the next message begins, or who speaks.
+/// Why a connection cannot continue: the start of the next message is not known.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
-    /// Flags that have no meaning, another version, or a reply where a request should be.
+    /// Undefined flags, another version, or a reply instead of a request.
     #[error("Invalid message flags {0:#x}")]
     Flags(u32),
-    /// Longer than any message is.
+    /// Longer than [`PAYLOAD_MAX`].
     #[error("A message of {0} bytes exceeds the maximum of {PAYLOAD_MAX}")]
     Length(u32),
 }
 
-/// A message that is not what its request needs.
+/// Why a message does not fit its type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
-    /// Its payload has another length.
+    /// The payload has a wrong length.
     #[error("Invalid payload length of {0} bytes")]
     Length(usize),
-    /// A value that the field cannot have.
+    /// A field has an invalid value.
     #[error("Invalid values in the payload")]
     Value,
-    /// Descriptors are missing, or there are too many.
+    /// A wrong number of descriptors.
     #[error("Unexpected number of file descriptors: {0}")]
     Descriptors(usize),
 }
@@ -54,16 +54,16 @@ pub enum MessageError {
 /// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Which request, as a number.
+    /// Number of the request.
     pub request: u32,
-    /// The sender waits for an acknowledgement, if that was negotiated.
+    /// Whether the sender requests an acknowledgement, if that was negotiated.
     pub need_reply: bool,
-    /// Bytes that follow.
+    /// Length of the payload.
     pub len: usize,
 }
 
 impl Header {
-    /// Reads the header of a front end's request.
+    /// Parses the header of a front end's request.
     pub fn parse(bytes: &[u8; HEADER_LEN]) -> Result<Self, HeaderError> {
         let word = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
         let (request, flags, len) = (word(0), word(4), word(8));
@@ -78,31 +78,28 @@ impl Header {
     }
 }
 
-/// A message of a front end. Descriptors that nobody takes out are closed with it.
+/// A message of a front end. Descriptors that are not taken out are closed with it.
 #[derive(Debug)]
 pub struct Message {
-    /// As it came.
     pub header: Header,
-    /// All of it.
     pub payload: Vec<u8>,
-    /// As they came.
     pub descriptors: Vec<OwnedFd>,
 }
 
 impl Message {
-    /// What it asks, if that is known.
+    /// Returns the type of the request, if it is known.
     #[must_use]
     pub fn request(&self) -> Option<FrontendReq> {
         FrontendReq::try_from(self.header.request).ok()
     }
 
-    /// It is the request alone.
+    /// Checks that there is no payload and no descriptor.
     pub fn nothing(&self) -> Result<(), MessageError> {
         self.no_descriptors()?;
         self.exactly(0)
     }
 
-    /// It carries no descriptor.
+    /// Checks that there is no descriptor.
     pub fn no_descriptors(&self) -> Result<(), MessageError> {
         match self.descriptors.len() {
             0 => Ok(()),
@@ -110,7 +107,7 @@ impl Message {
         }
     }
 
-    /// It carries one descriptor.
+    /// Takes the only descriptor.
     pub fn one_descriptor(&mut self) -> Result<OwnedFd, MessageError> {
         match self.descriptors.len() {
             1 => Ok(self.descriptors.remove(0)),
@@ -118,19 +115,19 @@ impl Message {
         }
     }
 
-    /// Its payload is a number.
+    /// Returns the payload as a number.
     pub fn number(&self) -> Result<u64, MessageError> {
         let bytes = self.payload.as_slice().try_into();
         bytes.map(u64::from_ne_bytes).map_err(|_| MessageError::Length(self.payload.len()))
     }
 
-    /// Its payload is a structure, and the values in it are possible.
+    /// Returns the payload as a structure with valid values.
     pub fn structure<T: ByteValued + Default + VhostUserMsgValidator>(&self) -> Result<T, MessageError> {
         self.exactly(size_of::<T>())?;
         self.front()
     }
 
-    /// Its payload begins with a structure; the rest.
+    /// Returns the structure at the start of the payload, and the rest.
     pub fn structure_and_rest<T>(&self) -> Result<(T, &[u8]), MessageError>
     where
         T: ByteValued + Default + VhostUserMsgValidator,
@@ -139,7 +136,7 @@ impl Message {
         Ok((self.front()?, rest))
     }
 
-    /// Its payload is a memory table.
+    /// Returns the payload as a memory table.
     pub fn regions(&self) -> Result<Vec<VhostUserMemoryRegion>, MessageError> {
         let (count, rest) = self.structure_and_rest::<VhostUserMemory>()?;
         let len = size_of::<VhostUserMemoryRegion>();
@@ -152,7 +149,7 @@ impl Message {
         Ok(rest.chunks_exact(len).map(read).collect())
     }
 
-    /// It hands over a descriptor for a ring, or says that there is none.
+    /// Returns the index of a ring and the descriptor for it, if there is one.
     pub fn ring_descriptor(&mut self) -> Result<(u32, Option<OwnedFd>), MessageError> {
         let number = self.number()?;
         if number & !(RING | NO_DESCRIPTOR) != 0 {
@@ -169,7 +166,7 @@ impl Message {
         if self.payload.len() == len { Ok(()) } else { Err(MessageError::Length(self.payload.len())) }
     }
 
-    /// The structure at the front, which is known to be long enough.
+    /// Returns the structure at the start of the payload, which is known to be long enough.
     fn front<T: ByteValued + Default + VhostUserMsgValidator>(&self) -> Result<T, MessageError> {
         let mut value = T::default();
         value.as_mut_slice().copy_from_slice(&self.payload[..size_of::<T>()]);
@@ -177,13 +174,13 @@ impl Message {
     }
 }
 
-/// An answer to a request.
+/// Returns a reply to a request.
 #[must_use]
 pub fn reply(request: u32, payload: &[u8]) -> Vec<u8> {
     encode(request, VERSION | VhostUserHeaderFlag::REPLY.bits(), payload)
 }
 
-/// A request of our own, which wants no answer.
+/// Returns a request to the front end that needs no reply.
 #[must_use]
 pub fn back_end_request(request: BackendReq) -> Vec<u8> {
     encode(request.into(), VERSION, &[])
@@ -215,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn headers() {
+    fn invalid_headers_are_rejected() {
         assert_eq!(header(7, 1, 0), Ok(Header { request: 7, need_reply: false, len: 0 }));
         assert_eq!(header(7, 9, 4096), Ok(Header { request: 7, need_reply: true, len: 4096 }));
         assert_eq!(header(7, 1, 4097), Err(HeaderError::Length(4097)));
@@ -226,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_have_their_exact_length() {
+    fn payloads_of_a_wrong_length_are_rejected() {
         let number = message(&7u64.to_ne_bytes(), 0);
         assert_eq!(number.number(), Ok(7));
         assert_eq!(number.nothing(), Err(MessageError::Length(8)));
@@ -239,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_tables_that_lie_about_their_length() {
+    fn memory_tables_with_a_wrong_length_are_rejected() {
         let table = |count: u32, bytes: usize| {
             let mut payload = VhostUserMemory::new(count).as_slice().to_vec();
             payload.resize(8 + bytes, 1);
@@ -255,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn descriptors_of_rings() {
+    fn ring_messages_carry_one_descriptor_or_none() {
         let ring = |number: u64, descriptors| message(&number.to_ne_bytes(), descriptors).ring_descriptor();
         assert!(matches!(ring(3, 1), Ok((3, Some(_)))));
         assert!(matches!(ring(0x1ff, 0), Ok((255, None))));

@@ -1,21 +1,21 @@
-//! The in-flight log: which requests a queue has taken and not returned, in memory that outlives the daemon.
+//! The in-flight log: the requests that a queue has taken and not returned, in memory that outlives the daemon.
 //!
-//! A scheduler completes out of order, so the rings alone do not tell a restarted daemon what was left undone. The log does:
-//! a part for each queue, in a file in memory that the VMM keeps and gives to whoever comes next (vhost-user
-//! specification, "Inflight I/O tracking", split virtqueues):
+//! Requests complete out of order, so the rings alone do not tell a restarted daemon which requests are incomplete. The
+//! log does. It has a part for each queue, in a memory file that the VMM keeps and gives to the next back end
+//! (vhost-user specification, "Inflight I/O tracking", split virtqueues):
 //!
 //! ```text
-//!  0 features u64 = 0 | version u16 = 1 | desc_num u16 | last_batch_head u16 | used_idx u16
-//! 16 desc[0]: inflight u8, padding[5], next u16, counter u64
-//! 32 desc[1]: ...
+//!      0 features u64 = 0 | version u16 = 1 | desc_num u16 | last_batch_head u16 | used_idx u16
+//!     16 desc[0]: inflight u8, padding[5], next u16, counter u64
+//!     32 desc[1]: ...
 //! ```
 //!
-//! Example: requests 0 and 5 were taken (counters 7 and 8), 5 was answered, and the daemon was killed before it could note
-//! that. It had set `last_batch_head = 5`, the ring's index says 12 and `used_idx` 11: so one request, 5, is struck out, and
-//! 0 is done again.
+//! Example: requests 0 and 5 were taken (counters 7 and 8), 5 was returned, and the daemon was killed before it could
+//! record that. It had set `last_batch_head = 5`. The ring's index is 12 and `used_idx` is 11, so one request, 5, is
+//! removed from the log, and 0 is done again.
 //!
-//! The VMM can write there too, so nothing read from it is believed: heads beyond the queue end a walk, a walk has as many
-//! steps as the queue has entries, and counters are only compared.
+//! The VMM can write there too, so nothing that is read from it is trusted: an invalid head ends a walk, a walk has at
+//! most as many steps as the queue has entries, and counters are only compared.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -27,54 +27,52 @@ use vhost::vhost_user::message::VhostUserInflight;
 
 use crate::vhost_user::mapping::{Mapping, MappingError, MappingOwner};
 
-/// Queues that a log may have.
+/// Maximum number of queues of a log.
 const QUEUES_MAX: u16 = 256;
-/// Entries that each of them may have.
+/// Maximum number of entries of each queue.
 const ENTRIES_MAX: u16 = 32768;
-/// Bytes before the entries of a queue.
+/// Length of the header of a queue's part, in bytes.
 const HEADER_LEN: usize = 16;
-/// Bytes of one entry.
+/// Length of an entry, in bytes.
 const ENTRY_LEN: usize = 16;
-/// The part of each queue begins at a multiple of this.
+/// The part of each queue starts at a multiple of this.
 const ALIGNMENT: usize = 64;
-/// The version of the format.
+/// Version of the format.
 const VERSION: u16 = 1;
 
-/// A log that cannot be used, and why.
+/// Why a log cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
-    /// So many queues or entries there cannot be.
+    /// The number of queues or entries is out of range.
     #[error(
         "{queues} queues of {entries} entries are out of range; use 1 to {QUEUES_MAX} queues of 1 to {ENTRIES_MAX} entries"
     )]
     Shape {
-        /// Queues.
         queues: u16,
-        /// Entries of each.
+        /// Entries of each queue.
         entries: u16,
     },
-    /// It has no room for its queues.
+    /// The file is too small for the queues.
     #[error("A log of {len} bytes is too small; its queues need {needed} bytes")]
     Small {
-        /// Its size in bytes.
+        /// Size of the file in bytes.
         len: u64,
-        /// What they take.
+        /// Size that the queues need.
         needed: u64,
     },
-    /// Written by somebody who means something else by it.
+    /// The log has an unknown format.
     #[error("Queue {queue}: unknown log format (version {version}, {entries} entries)")]
-    Foreign {
-        /// Which queue.
+    UnknownFormat {
         queue: u16,
-        /// As it says.
+        /// Version in the log.
         version: u16,
-        /// As it says.
+        /// Number of entries in the log.
         entries: u16,
     },
-    /// It cannot be mapped.
+    /// The file cannot be mapped.
     #[error("In-flight log: {0}")]
     Mapping(#[from] MappingError),
-    /// It cannot be made.
+    /// The file cannot be created.
     #[error("Cannot create an in-flight log")]
     IoRequest(#[from] io::Error),
 }
@@ -88,7 +86,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// A new one, empty, and the file that the VMM keeps (`GET_INFLIGHT_FD`). The file cannot be shortened.
+    /// Creates an empty log, and the file that the VMM keeps (`GET_INFLIGHT_FD`). The file cannot be shortened.
     pub fn create(queues: u16, entries: u16, owner: &MappingOwner) -> Result<(Log, OwnedFd, u64), LogError> {
         let len = len_of(queues, entries)?;
         let file =
@@ -100,7 +98,7 @@ impl Log {
         Ok((log, file, len))
     }
 
-    /// One that the VMM has kept (`SET_INFLIGHT_FD`). What it says stays, unless it has never been written.
+    /// Opens a log that the VMM has kept (`SET_INFLIGHT_FD`). Its contents stay, unless it has never been written.
     pub fn open(wanted: &VhostUserInflight, file: impl AsFd, owner: &MappingOwner) -> Result<Log, LogError> {
         let (queues, entries) = (wanted.num_queues, wanted.queue_size);
         let needed = len_of(queues, entries)?;
@@ -110,23 +108,28 @@ impl Log {
         let mapping = Arc::new(Mapping::new(file, wanted.mmap_offset, needed, owner)?);
         let log = Log { mapping, queues, entries };
         for queue in 0..queues {
-            log.part(queue).prepare().map_err(|(version, entries)| LogError::Foreign { queue, version, entries })?;
+            log.part(queue).prepare().map_err(|(version, entries)| LogError::UnknownFormat {
+                queue,
+                version,
+                entries,
+            })?;
         }
         Ok(log)
     }
 
-    /// The part of a queue of `size` entries; nothing if it has none, or too few entries. One at a time may be written to.
+    /// Returns the part of a queue of `size` entries; `None` if there is no such part or it has too few entries. At
+    /// most one `QueueLog` of a queue may be in use.
     #[must_use]
     pub fn queue(&self, index: u16, size: u16) -> Option<QueueLog> {
         (index < self.queues && size <= self.entries).then(|| self.part(index))
     }
 
-    /// Strikes everything out: the device has been reset, and nothing is to be done again.
+    /// Removes all requests, because the device has been reset.
     pub fn clear(&self) {
         (0..self.queues).for_each(|queue| self.part(queue).clear());
     }
 
-    /// How often a page of it was gone when it was touched.
+    /// Returns how often a page of the file was missing.
     #[must_use]
     pub fn faults(&self) -> u32 {
         self.mapping.faults()
@@ -146,12 +149,12 @@ impl Log {
     }
 }
 
-/// Bytes of one queue's part.
+/// Returns the length of one queue's part, in bytes.
 fn part_len(entries: u16) -> usize {
     (HEADER_LEN + ENTRY_LEN * usize::from(entries)).next_multiple_of(ALIGNMENT)
 }
 
-/// Bytes of a log.
+/// Returns the length of a log, in bytes.
 fn len_of(queues: u16, entries: u16) -> Result<u64, LogError> {
     if !(1..=QUEUES_MAX).contains(&queues) || !(1..=ENTRIES_MAX).contains(&entries) {
         return Err(LogError::Shape { queues, entries });
@@ -159,32 +162,33 @@ fn len_of(queues: u16, entries: u16) -> Result<u64, LogError> {
     Ok(u64::from(queues) * part_len(entries) as u64)
 }
 
-/// The part of one queue. Who writes it calls [`QueueLog::recover`] first, each time that the queue starts.
+/// The part of one queue. [`QueueLog::recover`] must be called first, each time that the queue starts.
 ///
-/// For each request: [`QueueLog::taken`]; later [`QueueLog::returning`], then the used ring's index is moved past it, then
-/// [`QueueLog::returned`], or, of those taken last, the last first, [`QueueLog::put_back`]. Several requests may be returned together if one store of the index publishes all of them:
-/// first all of `returning`, then the store, then all of `returned`.
+/// For each request: [`QueueLog::taken`]; later [`QueueLog::returning`], then the used ring's index is advanced, then
+/// [`QueueLog::returned`]. Alternatively, requests that were taken last are put back with [`QueueLog::put_back`], the
+/// last one first. Several requests may be returned together if one store of the index publishes all of them: first all
+/// calls of `returning`, then the store, then all calls of `returned`.
 #[derive(Debug)]
 pub struct QueueLog {
     mapping: Arc<Mapping>,
-    /// Where the part begins in the mapping.
+    /// Offset of the part in the mapping.
     base: usize,
     entries: u16,
-    /// Of the next request.
+    /// Counter of the next request.
     counter: u64,
-    /// Requests that are being returned.
+    /// Number of requests that are being returned.
     batch: u16,
-    /// A test's way to die: later stores do not happen.
+    /// In tests: stores until the simulated death of the daemon. Later stores do not happen.
     #[cfg(test)]
     stores_left: u64,
 }
 
 impl QueueLog {
-    /// Settles what was being returned when its writer died; `used` is the ring's index. Returns the heads of requests
-    /// that were taken and not returned, oldest first.
+    /// Finishes the batch that was being returned when the previous daemon ended; `used` is the ring's index. Returns
+    /// the heads of requests that were taken and not returned, oldest first.
     pub fn recover(&mut self, used: u16) -> Vec<u16> {
-        // What was returned last is struck out as often as the ring's index is ahead; further on the list lie older
-        // batches, whose heads may have been taken anew.
+        // The last batch is removed from the log as far as the ring's index is ahead. The rest of the list consists of
+        // older batches, whose heads may have been taken again.
         let ahead = used.wrapping_sub(self.used_idx().load(Ordering::Relaxed)).min(self.entries);
         let mut head = self.last_batch_head().load(Ordering::Relaxed);
         for _ in 0..ahead {
@@ -195,12 +199,12 @@ impl QueueLog {
             head = self.next(head).load(Ordering::Relaxed);
         }
         self.batch = 0;
-        self.settle(used);
+        self.finish_batch(used);
         let in_flight = (0..self.entries).filter(|&head| self.inflight(head).load(Ordering::Relaxed) != 0);
         let mut found: Vec<_> = in_flight.map(|head| (self.order(head).load(Ordering::Relaxed), head)).collect();
         found.sort_unstable();
-        // Counted anew from 0: no counter grows without end, however large it was. The first k come before all others at
-        // each step, for the k-th of different numbers is at least k.
+        // The counters start at 0 again, so that no counter grows without bound, however large it was. At each step the
+        // first k requests stay before all others, because the k-th of different numbers is at least k.
         for (counter, &(_, head)) in found.iter().enumerate() {
             self.store64(head, counter as u64);
         }
@@ -208,7 +212,7 @@ impl QueueLog {
         found.into_iter().map(|(_, head)| head).collect()
     }
 
-    /// A request has been taken from the ring.
+    /// Records that a request was taken from the ring.
     pub fn taken(&mut self, head: u16) {
         if head >= self.entries {
             return;
@@ -218,14 +222,14 @@ impl QueueLog {
         self.store8(head, 1);
     }
 
-    /// The request that was taken last is in the ring again, as if it had not been.
+    /// Records that the request that was taken last is in the available ring again.
     pub fn put_back(&mut self, head: u16) {
         if head < self.entries {
             self.store8(head, 0);
         }
     }
 
-    /// A request is about to be put into the used ring.
+    /// Records that a request is about to be put into the used ring.
     pub fn returning(&mut self, head: u16) {
         if head >= self.entries {
             return;
@@ -236,24 +240,24 @@ impl QueueLog {
         self.batch += 1;
     }
 
-    /// It has been put there; `used` is the ring's index behind it.
+    /// Records that it was put there; `used` is the ring's index after it.
     pub fn returned(&mut self, head: u16, used: u16) {
         if head >= self.entries {
             return;
         }
         self.store8(head, 0);
         self.batch = self.batch.saturating_sub(1);
-        // Not before all of a batch are struck out: until then the ring's index must be found to be ahead.
+        // Only when all requests of a batch are removed. Until then the ring's index must be ahead of the log's.
         if self.batch == 0 {
-            self.settle(used);
+            self.finish_batch(used);
         }
     }
 
-    fn settle(&mut self, used: u16) {
+    fn finish_batch(&mut self, used: u16) {
         self.store16(Word::UsedIndex, used);
     }
 
-    /// Makes sense of what is there; if it is nothing, it is now ours, else who wrote it must have meant the same by it.
+    /// Checks the format. An empty part gets our header.
     fn prepare(&self) -> Result<(), (u16, u16)> {
         let (version, entries) = (self.version().load(Ordering::Relaxed), self.desc_num().load(Ordering::Relaxed));
         match (version, entries) {
@@ -271,9 +275,9 @@ impl QueueLog {
         (0..self.entries).for_each(|head| self.inflight(head).store(0, Ordering::Relaxed));
     }
 
-    // Every store is made in the order that the code has: a kill may come between any two, and the next daemon must find
-    // what was written before and not what was to come. For that the compiler must not move them, also not past the
-    // ring's index, which others store; the processor shows them in order to whoever looks after our death.
+    // All stores are made in program order. The daemon may be killed between any two, and the next daemon must find the
+    // earlier ones and not the later ones. So the compiler must not reorder them, not even with the ring's index, which
+    // other code stores. The processor shows them in order to any observer after the daemon's death.
 
     fn store8(&mut self, head: u16, value: u8) {
         if self.alive() {
@@ -333,7 +337,7 @@ impl QueueLog {
     }
 
     fn inflight(&self, head: u16) -> &AtomicU8 {
-        // SAFETY: inside of the mapping, as `at` checks; a byte has no alignment, and all accesses to it are atomic.
+        // SAFETY: within the mapping, as `at` checks; a byte has no alignment, and all accesses to it are atomic.
         unsafe { &*self.at(self.entry(head), 1).cast() }
     }
 
@@ -342,13 +346,13 @@ impl QueueLog {
     }
 
     fn order(&self, head: u16) -> &AtomicU64 {
-        // SAFETY: inside of the mapping, as `at` checks; at a multiple of 8, since parts and entries begin at multiples of
-        // 16. All accesses to it are atomic.
+        // SAFETY: within the mapping, as `at` checks; at a multiple of 8, because parts and entries start at multiples
+        // of 16. All accesses to it are atomic.
         unsafe { &*self.at(self.entry(head) + 8, 8).cast() }
     }
 
     fn word(&self, at: usize) -> &AtomicU16 {
-        // SAFETY: inside of the mapping, as `at` checks, and at an even place. All accesses to it are atomic.
+        // SAFETY: within the mapping, as `at` checks, and at an even offset. All accesses to it are atomic.
         unsafe { &*self.at(at, 2).cast() }
     }
 
@@ -359,7 +363,7 @@ impl QueueLog {
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let at = self.base + offset;
         assert!(at + len <= self.mapping.len_bytes(), "heads are compared with the number of entries, which has room");
-        // SAFETY: inside of the mapping.
+        // SAFETY: within the mapping.
         unsafe { self.mapping.as_ptr().add(at) }
     }
 }
@@ -383,8 +387,8 @@ mod tests {
     const NONE: [u16; 0] = [];
 
     fn owner() -> MappingOwner {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        MappingOwner { bell: Some(Arc::new(bell)), quota: None }
+        let fault_event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        MappingOwner { fault_event: Some(Arc::new(fault_event)), quota: None }
     }
 
     fn log(queues: u16, entries: u16) -> Log {
@@ -392,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_and_not_returned_is_found_oldest_first() {
+    fn requests_taken_and_not_returned_are_found_oldest_first() {
         let log = log(1, 8);
         let mut queue = log.queue(0, 8).unwrap();
         assert_eq!(queue.recover(0), NONE);
@@ -403,21 +407,21 @@ mod tests {
         queue.returned(5, 1);
         queue.taken(5);
         assert_eq!(log.queue(0, 8).unwrap().recover(1), [3, 0, 1, 5]);
-        assert_eq!(log.queue(0, 8).unwrap().recover(1), [3, 0, 1, 5], "and again");
+        assert_eq!(log.queue(0, 8).unwrap().recover(1), [3, 0, 1, 5], "the result is the same again");
     }
 
     #[test]
-    fn head_0_is_not_lost_when_the_log_is_new_to_a_ring_that_is_not() {
+    fn head_0_is_not_lost_when_a_used_ring_gets_a_new_log() {
         let log = log(1, 4);
         let mut queue = log.queue(0, 4).unwrap();
-        assert_eq!(queue.recover(77), NONE, "the ring had run without a log");
+        assert_eq!(queue.recover(77), NONE, "the ring was used without a log before");
         queue.taken(0);
         queue.taken(2);
         assert_eq!(log.queue(0, 4).unwrap().recover(77), [0, 2]);
     }
 
     #[test]
-    fn a_part_lies_where_the_specification_says() {
+    fn a_part_has_the_layout_of_the_specification() {
         let (log, file, len) = Log::create(2, 5, &owner()).unwrap();
         assert_eq!(len, 2 * 128, "16 + 5 x 16 bytes, to the next 64");
         let mut queue = log.queue(1, 5).unwrap();
@@ -444,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_log_is_opened_again_and_a_foreign_one_refused() {
+    fn a_kept_log_is_opened_again_and_one_of_another_format_refused() {
         let (log, file, len) = Log::create(2, 16, &owner()).unwrap();
         let mut queue = log.queue(1, 16).unwrap();
         queue.recover(0);
@@ -458,18 +462,18 @@ mod tests {
         assert!(open(len, 0, 2, 16).unwrap().queue(2, 16).is_none());
         assert!(open(len, 0, 2, 16).unwrap().queue(1, 17).is_none());
         assert!(matches!(open(len - 1, 0, 2, 16), Err(LogError::Small { .. })));
-        assert!(matches!(open(len, 4096, 2, 16), Err(LogError::Mapping(_))), "beyond the file");
+        assert!(matches!(open(len, 4096, 2, 16), Err(LogError::Mapping(_))), "past the end of the file");
         assert!(matches!(open(len, 0, 0, 16), Err(LogError::Shape { .. })));
         assert!(matches!(open(len, 0, 1, 0), Err(LogError::Shape { .. })));
         assert!(matches!(open(u64::MAX, 0, u16::MAX, u16::MAX), Err(LogError::Shape { .. })));
         let other = open(len, 0, 1, 8);
-        assert!(matches!(other, Err(LogError::Foreign { queue: 0, version: 1, entries: 16 })), "{other:?}");
+        assert!(matches!(other, Err(LogError::UnknownFormat { queue: 0, version: 1, entries: 16 })), "{other:?}");
         rustix::io::pwrite(&file, &[2, 0], 8).unwrap();
-        assert!(matches!(open(len, 0, 2, 16), Err(LogError::Foreign { version: 2, .. })));
+        assert!(matches!(open(len, 0, 2, 16), Err(LogError::UnknownFormat { version: 2, .. })));
     }
 
     #[test]
-    fn a_reset_strikes_everything_out() {
+    fn a_reset_removes_all_requests() {
         let log = log(2, 8);
         for index in 0..2 {
             let mut queue = log.queue(index, 8).unwrap();
@@ -482,14 +486,14 @@ mod tests {
         assert_eq!(log.queue(1, 8).unwrap().recover(0), NONE);
     }
 
-    /// What a queue does.
+    /// An action on a queue.
     #[derive(Debug, Clone)]
     enum Step {
-        /// Takes a head that is free, the n-th of them.
+        /// Takes the n-th of the free heads.
         Take(usize),
-        /// Returns so many, beginning with the n-th of those in flight, by one store of the index.
+        /// Returns a number of requests by one store of the index, starting with the n-th of those in flight.
         Return(usize, usize),
-        /// Puts back what was taken last.
+        /// Puts back the request that was taken last.
         PutBack,
     }
 
@@ -501,8 +505,8 @@ mod tests {
         prop::collection::vec(prop_oneof![6 => take, 4 => give_back, 1 => Just(Step::PutBack)], 1..40)
     }
 
-    /// Lives through `steps` until it has made `stores` stores, that of the ring's index among them. What is in flight then
-    /// in truth, oldest first, the ring's index, and whether it died.
+    /// Runs `steps` until `stores` stores have been made, including those of the ring's index. Returns the requests
+    /// that are really in flight, oldest first, the ring's index, and whether the daemon died.
     fn live(queue: &mut QueueLog, steps: &[Step], mut used: u16, stores: u64) -> (Vec<u16>, u16, bool) {
         let mut in_flight: Vec<u16> = Vec::new();
         queue.stores_left = stores;
@@ -549,7 +553,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_death_at_any_store_loses_nothing_and_repeats_nothing(steps in steps(), start in any::<u16>()) {
+        fn a_daemon_killed_at_any_store_loses_and_repeats_no_request(steps in steps(), start in any::<u16>()) {
             for stores in 0.. {
                 let log = log(1, ENTRIES);
                 let mut queue = log.queue(0, ENTRIES).unwrap();
@@ -564,7 +568,7 @@ mod tests {
         }
 
         #[test]
-        fn a_death_while_recovering_changes_nothing(steps in steps(), stores in 0..200u64, recovering in 0..20u64) {
+        fn a_daemon_killed_during_recovery_changes_nothing(steps in steps(), stores in 0..200u64, recovering in 0..20u64) {
             let log = log(1, ENTRIES);
             let mut queue = log.queue(0, ENTRIES).unwrap();
             queue.recover(0);
@@ -576,13 +580,13 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_settled(bytes in prop::collection::vec(any::<u8>(), 144), used in any::<u16>()) {
+        fn any_bytes_are_recovered_from(bytes in prop::collection::vec(any::<u8>(), 144), used in any::<u16>()) {
             let (log, file, _) = Log::create(1, 8, &owner()).unwrap();
             rustix::io::pwrite(&file, &bytes, 0).unwrap();
             let mut queue = log.queue(0, 8).unwrap();
             let found = queue.recover(used);
             prop_assert!(found.iter().all(|&head| head < 8));
-            prop_assert_eq!(queue.recover(used), found, "settled once is settled");
+            prop_assert_eq!(queue.recover(used), found, "a second recovery finds the same");
             for head in [0, 7, 8, u16::MAX] {
                 queue.taken(head);
                 queue.returning(head);

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluice_io::device::{Asked, Device, Health, Snapshot};
+use sluice_io::device::{Device, Health, Snapshot, SnapshotRequest};
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::vhost_user::listener::VhostListener;
 
@@ -20,7 +20,7 @@ const GLANCE: Duration = Duration::from_millis(5);
 
 /// Returns the snapshots of devices. All are requested before the first is waited for.
 pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, timeout: Duration) -> Vec<Snapshot> {
-    let asked: Vec<_> = devices.map(Device::ask).collect();
+    let asked: Vec<_> = devices.map(Device::request_snapshot).collect();
     let deadline = Instant::now() + timeout;
     asked.into_iter().map(|asked| asked.until(deadline)).collect()
 }
@@ -44,7 +44,7 @@ impl Draining {
         deadline: Instant,
     ) -> Self {
         // The snapshots are requested before the devices are told to end, so that they count the remaining requests.
-        let asked: Vec<Asked> = devices.iter().map(Device::ask).collect();
+        let asked: Vec<SnapshotRequest> = devices.iter().map(Device::request_snapshot).collect();
         devices.iter().for_each(Device::drain);
         let closing = Closing::start(listeners);
         let deadline = deadline.min(Instant::now() + LAST_WORD_MAX);
@@ -76,7 +76,7 @@ impl Draining {
     /// does not respond is logged and not waited for.
     pub(crate) async fn finish(self) -> Vec<Snapshot> {
         let before = ask(self.devices.iter(), LAST_WORD_MAX);
-        self.devices.iter().for_each(Device::tell_to_stop);
+        self.devices.iter().for_each(Device::request_stop);
         self.until(Instant::now() + END_MAX).await;
         let mut last = Vec::new();
         for (device, before) in self.devices.into_iter().zip(before) {

@@ -24,7 +24,7 @@ impl LossQuery {
     pub(crate) fn run(self, progress: &Progress) {
         for writer in self.0 {
             progress.set(writer.path());
-            writer.hear_of_loss();
+            writer.consume_loss_report();
         }
     }
 }

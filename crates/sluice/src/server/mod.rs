@@ -74,7 +74,7 @@ impl Running {
     /// once: later changes are queued in its mailbox.
     fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
         if self.is_silent.get() {
-            let now = self.device.ask().until(Instant::now() + GLANCE);
+            let now = self.device.request_snapshot().until(Instant::now() + GLANCE);
             self.is_silent.set(now.health == Health::Silent);
         }
         let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };

@@ -123,7 +123,7 @@ impl Resized {
 impl Drop for Resized {
     fn drop(&mut self) {
         if let Some(to_be) = &self.to_be
-            && let Err(error) = self.is.give_back(to_be)
+            && let Err(error) = self.is.release_growth(to_be)
         {
             tracing::error!(
                 error = crate::failure::chain(&error),

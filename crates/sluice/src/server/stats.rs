@@ -41,11 +41,11 @@ fn socket(socket: &GuestSocket) -> Value {
         "volume": socket.volume,
         "socket": socket.socket,
         "sessions": totals.sessions,
-        "turned_away": totals.turned_away,
+        "turned_away": totals.rejected,
         "refusals": totals.refusals,
         "faults": totals.faults,
         "config_changes": totals.config_changes,
-        "taken_over": totals.taken_over,
+        "taken_over": totals.recovered,
     })
 }
 

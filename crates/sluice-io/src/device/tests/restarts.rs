@@ -86,7 +86,7 @@ fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
     device.mailbox.wake();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);
-    let seen = device.ask().until(Instant::now() + LONG);
+    let seen = device.request_snapshot().until(Instant::now() + LONG);
     assert_eq!((seen.health, seen.restarts, seen.device.as_str()), (Health::Down, 6, "d"));
     assert!(device.snapshot().is_none());
     assert_eq!(device.edit(vec![]), Err(EditError::Stopped("d".to_owned())));

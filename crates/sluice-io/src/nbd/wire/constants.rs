@@ -2,37 +2,37 @@
 
 /// First eight bytes that a server sends: `NBDMAGIC`.
 pub const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// `IHAVEOPT`: second magic of a newstyle server, and the head of every option from the client.
+/// `IHAVEOPT`: second magic of a newstyle server, and the start of every option from the client.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Head of every option reply from the server.
+/// Start of every option reply from the server.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Head of a request in transmission.
+/// Start of a request in transmission.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Head of a simple reply.
+/// Start of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Head of a structured reply chunk.
+/// Start of a structured reply chunk.
 pub const CHUNK_MAGIC: u32 = 0x668e_33ef;
 
-/// Longest string (export name, description, message, context name) that the protocol allows, in bytes.
+/// Maximum length of a string (export name, description, message, context name), in bytes.
 pub const STRING_LEN_MAX: usize = 4096;
-/// Longest payload of a read or write that this implementation takes, in bytes.
+/// Maximum payload of a read or write that this implementation accepts, in bytes.
 pub const PAYLOAD_LEN_MAX: u32 = crate::volume::BLOCK_MAXIMUM_MAX;
-/// Payload, in bytes, that a client may assume to be allowed when no block sizes were negotiated.
+/// Payload, in bytes, that a client may assume to be allowed if no block sizes were negotiated.
 pub const PAYLOAD_LEN_ASSUMED: u32 = 32 << 20;
-/// Name of the one metadata context that we offer.
+/// Name of the only metadata context that is offered.
 pub const BASE_ALLOCATION: &str = "base:allocation";
 
 /// Handshake flags; the client's flags use the same two bits.
 pub mod handshake_flag {
-    /// Fixed newstyle: options may be answered with errors.
+    /// Fixed newstyle: options may get error replies.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// Leave out the 124 zero bytes after the answer to `EXPORT_NAME`.
+    /// Leave out the 124 zero bytes after the reply to `EXPORT_NAME`.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
 /// Options that a client sends during the handshake.
 pub mod option {
-    /// Choose an export, the old way: no error reply possible.
+    /// Choose an export, without an error reply.
     pub const EXPORT_NAME: u32 = 1;
     /// End the handshake.
     pub const ABORT: u32 = 2;
@@ -40,9 +40,9 @@ pub mod option {
     pub const LIST: u32 = 3;
     /// Start TLS.
     pub const STARTTLS: u32 = 5;
-    /// Ask about an export.
+    /// Query an export.
     pub const INFO: u32 = 6;
-    /// Ask about an export and enter transmission.
+    /// Query an export and enter transmission.
     pub const GO: u32 = 7;
     /// Use structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
@@ -74,9 +74,9 @@ pub mod option_reply {
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
     /// No such export.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
-    /// Block sizes must be asked for first; we never send it.
+    /// Block sizes must be requested first; we never send it.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
-    /// The option, or its answer, is too big.
+    /// The option or its reply is too big.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
 }
 
@@ -120,7 +120,7 @@ pub mod transmission_flag {
 
 /// Flags of a request.
 pub mod command_flag {
-    /// Answer only when the data are on stable storage.
+    /// Reply only when the data is on stable storage.
     pub const FUA: u16 = 1 << 0;
     /// Zeroing must not leave a hole.
     pub const NO_HOLE: u16 = 1 << 1;

@@ -6,16 +6,16 @@ use super::constants::{
 };
 use super::{ChunkHeader, Errno, u32_at};
 
-/// One piece of a block status answer.
+/// An extent of a block status reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Length, in bytes, from the end of the extent before it.
+    /// Length in bytes, from the end of the previous extent.
     pub length: u32,
     /// Bits of [`allocation`].
     pub flags: u32,
 }
 
-/// A simple reply; the data of a successful read follow it.
+/// Returns a simple reply. The data of a successful read follows it.
 #[inline]
 pub fn simple_reply(cookie: u64, result: Result<(), Errno>) -> [u8; SIMPLE_REPLY_LEN] {
     let errno = result.map_or_else(Errno::to_wire, |()| 0);
@@ -26,10 +26,10 @@ pub fn simple_reply(cookie: u64, result: Result<(), Errno>) -> [u8; SIMPLE_REPLY
     bytes
 }
 
-/// The whole structured reply of a successful read, up to its data: `data_len_bytes` bytes must follow.
+/// Returns the structured reply of a successful read without its data: `data_len_bytes` bytes must follow.
 ///
 /// # Panics
-/// When `data_len_bytes` exceeds [`PAYLOAD_LEN_MAX`]; [`super::transmission::check`] lets no such read pass.
+/// If `data_len_bytes` exceeds [`PAYLOAD_LEN_MAX`], which `transmission::check` does not allow.
 #[inline]
 pub fn read_data_chunk(cookie: u64, offset: u64, data_len_bytes: u32) -> [u8; READ_DATA_CHUNK_LEN] {
     assert!(data_len_bytes <= PAYLOAD_LEN_MAX, "a checked read is not longer than that");
@@ -40,7 +40,7 @@ pub fn read_data_chunk(cookie: u64, offset: u64, data_len_bytes: u32) -> [u8; RE
     bytes
 }
 
-/// The whole structured reply of a read that found only zeroes: no data follow.
+/// Returns the structured reply of a read that found only zeroes. No data follows.
 #[inline]
 pub fn offset_hole_chunk(cookie: u64, offset: u64, len_bytes: u32) -> [u8; CHUNK_HEADER_LEN + 12] {
     let header = ChunkHeader { flags: chunk::DONE, kind: chunk::OFFSET_HOLE, cookie, length: 12 };
@@ -51,14 +51,14 @@ pub fn offset_hole_chunk(cookie: u64, offset: u64, len_bytes: u32) -> [u8; CHUNK
     bytes
 }
 
-/// The whole structured reply of a success without data.
+/// Returns the structured reply of a success without data.
 #[inline]
 pub fn none_chunk(cookie: u64) -> [u8; CHUNK_HEADER_LEN] {
     ChunkHeader { flags: chunk::DONE, kind: chunk::NONE, cookie, length: 0 }.encode()
 }
 
-/// Appends the whole structured reply of a failure. A message longer than
-/// [`STRING_LEN_MAX`] bytes is cut at a character's boundary.
+/// Appends the structured reply of a failure. A message longer than [`STRING_LEN_MAX`] bytes is cut at a character
+/// boundary.
 pub fn error_chunk(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str) {
     let message = &message[..message.floor_char_boundary(STRING_LEN_MAX)];
     let length = 6 + message.len() as u32;
@@ -68,7 +68,7 @@ pub fn error_chunk(out: &mut Vec<u8>, cookie: u64, errno: Errno, message: &str) 
     out.extend_from_slice(message.as_bytes());
 }
 
-/// Appends a failure in the form that the client negotiated. A simple reply has no room for the message.
+/// Appends an error reply in the negotiated form. A simple reply has no room for the message.
 pub fn error_reply(out: &mut Vec<u8>, structured_replies: bool, cookie: u64, errno: Errno, message: &str) {
     if structured_replies {
         error_chunk(out, cookie, errno, message);
@@ -77,10 +77,10 @@ pub fn error_reply(out: &mut Vec<u8>, structured_replies: bool, cookie: u64, err
     }
 }
 
-/// Appends the whole structured reply of a block status request, for one context.
+/// Appends the structured reply of a block status request, for one context.
 ///
 /// # Panics
-/// When there are no extents, or more than fit [`PAYLOAD_LEN_MAX`] bytes: the protocol wants at least one.
+/// If there are no extents (the protocol requires one), or more than fit into [`PAYLOAD_LEN_MAX`] bytes.
 pub fn block_status_chunk(
     out: &mut Vec<u8>,
     cookie: u64,
@@ -98,8 +98,8 @@ pub fn block_status_chunk(
     }
 }
 
-/// Reads the extents of a block status chunk (its payload after the context id). A rest of less
-/// than [`EXTENT_LEN`] bytes is ignored.
+/// Returns the extents of a block status chunk (its payload after the context id). A remainder of less than
+/// [`EXTENT_LEN`] bytes is ignored.
 pub fn extents(payload: &[u8]) -> impl Iterator<Item = Extent> + '_ {
     let (whole, _rest) = payload.as_chunks::<EXTENT_LEN>();
     whole.iter().map(|bytes| Extent { length: u32_at(bytes, 0), flags: u32_at(bytes, 4) })

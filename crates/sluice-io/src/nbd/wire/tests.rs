@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn request_header_is_laid_out_as_the_protocol_says() {
+fn request_header_has_the_layout_of_the_protocol() {
     let header = RequestHeader { flags: 0x0102, command: 6, cookie: 0x1122_3344_5566_7788, offset: 0x99, length: 7 };
     let bytes = header.encode();
     let expected: [u8; 28] = [
@@ -14,7 +14,7 @@ fn request_header_is_laid_out_as_the_protocol_says() {
 }
 
 #[test]
-fn each_wrong_magic_byte_is_refused() {
+fn a_magic_with_any_wrong_byte_is_rejected() {
     let good = RequestHeader { flags: 0, command: 0, cookie: 0, offset: 0, length: 0 }.encode();
     for at in 0..4 {
         let mut bad = good;

@@ -156,7 +156,7 @@ fn a_link_that_a_tenant_put_in_place_of_its_image_gave_it_the_file_of_another() 
     let own = theirs.join("own");
     std::fs::File::create_new(&own).unwrap().set_len(MIB).unwrap();
     let swap = || rustix::fs::renameat_with(CWD, &own, CWD, &image, RenameFlags::EXCHANGE).unwrap();
-    path_walk::beside(swap, || {
+    path_walk::run_concurrently(swap, || {
         for _ in 0..2000 {
             match Source::open(&spec) {
                 Ok(source) => assert_ne!(rustix::fs::fstat(&source).unwrap().st_ino, secret_inode),

@@ -1,4 +1,4 @@
-//! What each message means (vhost-user specification, "Front-end message types").
+//! Handlers of messages (vhost-user specification, "Front-end message types").
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,15 +14,16 @@ use vm_memory::ByteValued;
 use super::{Answer, Refusal, Session};
 use crate::vhost_user::device_kind::DeviceKind;
 use crate::vhost_user::memory::REGIONS_MAX;
-use crate::vhost_user::ring::{self, ENTRIES_MAX, Ring, RingError, UserPlaces};
+use crate::vhost_user::ring::{self, ENTRIES_MAX, Ring, RingError, UserRingAddresses};
 use crate::vhost_user::wire::{Message, MessageError};
 use crate::virtio::inflight::Log;
 
-/// Bytes of an in-flight description without the padding that some compilers put behind it.
+/// Length of an in-flight description without the padding that some compilers add.
 const INFLIGHT_LEN: usize = 20;
 
 impl<K: DeviceKind> Session<K> {
-    /// Does what a message says. What is refused has changed nothing, unless what it says is fine and a ring cannot start.
+    /// Handles a message. If it is rejected, nothing has changed, except that a ring may not have started although the
+    /// message itself is valid.
     pub(super) async fn handle(&mut self, mut message: Message) -> Result<Answer, Refusal> {
         let request = message.request().ok_or(Refusal::Unknown)?;
         match request {
@@ -51,7 +52,7 @@ impl<K: DeviceKind> Session<K> {
             FrontendReq::ADD_MEM_REG => self.add_region(message).await,
             FrontendReq::REM_MEM_REG => self.remove_region(message).await,
             FrontendReq::SET_VRING_NUM => self.set_ring_size(message.structure()?).await,
-            FrontendReq::SET_VRING_ADDR => self.set_ring_places(message.structure()?).await,
+            FrontendReq::SET_VRING_ADDR => self.set_ring_addresses(message.structure()?).await,
             FrontendReq::SET_VRING_BASE => self.set_ring_base(message.structure()?),
             FrontendReq::GET_VRING_BASE => self.ring_base(message.structure()?).await,
             FrontendReq::SET_VRING_KICK => self.set_ring_kick(&mut message).await,
@@ -77,7 +78,7 @@ impl<K: DeviceKind> Session<K> {
         if self.protocol.contains(feature) { Ok(()) } else { Err(Refusal::NotNegotiated(feature)) }
     }
 
-    /// The answer to a message that is nothing but a question.
+    /// Replies to a message that only queries a value.
     fn ask(&self, message: &Message, answer: u64) -> Result<Answer, Refusal> {
         message.nothing()?;
         Ok(Answer::number(answer))
@@ -102,11 +103,12 @@ impl<K: DeviceKind> Session<K> {
             return Err(Refusal::Running);
         }
         self.features = Some(features);
-        // Who knows nothing of protocol features does not enable rings.
+        // Without `VHOST_USER_F_PROTOCOL_FEATURES` the front end does not send `SET_VRING_ENABLE`, so rings start
+        // enabled.
         if features & VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits() == 0 {
             self.rings.iter_mut().for_each(|ring| ring.enabled = true);
         }
-        self.settle().await?;
+        self.start_rings().await?;
         Ok(Answer::Done)
     }
 
@@ -119,7 +121,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(Answer::Done)
     }
 
-    /// Deprecated; the specification has it disable all rings, or do nothing.
+    /// Deprecated. The specification allows to disable all rings or to do nothing.
     async fn reset_owner(&mut self, message: &Message) -> Result<Answer, Refusal> {
         message.nothing()?;
         for index in 0..self.rings.len() {
@@ -143,7 +145,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(Answer::Done)
     }
 
-    /// Some front ends send a descriptor along, which is closed.
+    /// Some front ends send a descriptor, which is closed.
     async fn remove_region(&mut self, message: Message) -> Result<Answer, Refusal> {
         self.needs(Protocol::CONFIGURE_MEM_SLOTS)?;
         let region: VhostUserSingleMemoryRegion = message.structure()?;
@@ -156,23 +158,23 @@ impl<K: DeviceKind> Session<K> {
         let index = self.find_stopped(state.index)?;
         let size = u16::try_from(state.num).ok().filter(|size| size.is_power_of_two() && *size <= ENTRIES_MAX);
         self.rings[index].size = size.ok_or(RingError::Size(state.num))?;
-        self.settle_ring(index).await?;
+        self.apply_ring_state(index).await?;
         Ok(Answer::Done)
     }
 
-    /// While it runs a ring may be told its places again, as QEMU does around a migration, but no others.
-    async fn set_ring_places(&mut self, places: VhostUserVringAddr) -> Result<Answer, Refusal> {
-        let index = self.find(places.index)?;
-        if places.flags != 0 {
-            return Err(RingError::Log(places.index).into());
+    /// While a ring is running its addresses may be set again, as QEMU does around a migration, but not changed.
+    async fn set_ring_addresses(&mut self, addresses: VhostUserVringAddr) -> Result<Answer, Refusal> {
+        let index = self.find(addresses.index)?;
+        if addresses.flags != 0 {
+            return Err(RingError::Log(addresses.index).into());
         }
-        let VhostUserVringAddr { descriptor, used, available, .. } = places;
-        let places = Some(UserPlaces { descriptors: descriptor, available, used });
-        if self.rings[index].running.is_some() && self.rings[index].places != places {
+        let VhostUserVringAddr { descriptor, used, available, .. } = addresses;
+        let addresses = Some(UserRingAddresses { descriptors: descriptor, available, used });
+        if self.rings[index].running.is_some() && self.rings[index].addresses != addresses {
             return Err(RingError::Running(index as u32).into());
         }
-        self.rings[index].places = places;
-        self.settle_ring(index).await?;
+        self.rings[index].addresses = addresses;
+        self.apply_ring_state(index).await?;
         Ok(Answer::Done)
     }
 
@@ -189,13 +191,13 @@ impl<K: DeviceKind> Session<K> {
         Ok(Answer::Reply(state.as_slice().to_vec(), None))
     }
 
-    /// A running ring goes on with the new kick where it was.
+    /// A running ring continues with the new kick descriptor.
     async fn set_ring_kick(&mut self, message: &mut Message) -> Result<Answer, Refusal> {
         let (index, kick) = self.ring_eventfd(message)?;
         let kick = kick.ok_or(RingError::Polling(index as u32))?;
         self.stop(index).await?;
         self.rings[index].kick = Some(kick);
-        self.settle_ring(index).await?;
+        self.apply_ring_state(index).await?;
         Ok(Answer::Done)
     }
 
@@ -214,7 +216,7 @@ impl<K: DeviceKind> Session<K> {
         Ok((self.find(index)?, descriptor.map(ring::eventfd).transpose()?))
     }
 
-    /// May come before the features, as QEMU sends it for other devices.
+    /// May arrive before the features; QEMU does so for other devices.
     async fn enable_ring(&mut self, state: VhostUserVringState) -> Result<Answer, Refusal> {
         let index = self.find(state.index)?;
         match state.num {
@@ -230,7 +232,7 @@ impl<K: DeviceKind> Session<K> {
             self.handle.enable_queue(index as u16, enabled).await.map_err(Refusal::Device)?;
         }
         self.rings[index].enabled = enabled;
-        self.settle_ring(index).await
+        self.apply_ring_state(index).await
     }
 
     fn config(&self, message: &Message) -> Result<Answer, Refusal> {
@@ -239,7 +241,7 @@ impl<K: DeviceKind> Session<K> {
         if !rest.is_empty() && rest.len() != { wanted.size } as usize {
             return Err(MessageError::Length(message.payload.len()).into());
         }
-        // Before the driver has settled, what is said is what it would find.
+        // Until the driver has acknowledged features, all that are offered apply.
         let features = self.features.unwrap_or_else(|| self.entry.kind.features());
         let part = self.entry.kind.read_config(features, self.written, wanted.offset, wanted.size);
         Ok(Answer::Reply([wanted.as_slice(), &part.ok_or(Refusal::Config)?].concat(), None))
@@ -272,7 +274,7 @@ impl<K: DeviceKind> Session<K> {
         Ok(Answer::Done)
     }
 
-    /// The answer is as long as the question: compilers differ in the padding.
+    /// The reply has the length of the request, because compilers differ in the padding.
     fn inflight(&self, message: &Message) -> Result<Answer, Refusal> {
         let wanted = self.inflight_shape(message)?;
         let (_, file, len) = Log::create(wanted.num_queues, wanted.queue_size, &self.owner)?;
@@ -302,7 +304,7 @@ impl<K: DeviceKind> Session<K> {
         if fits { Ok(wanted) } else { Err(MessageError::Value.into()) }
     }
 
-    /// Everything as it was at first, but the memory and the channel: QEMU counts on both.
+    /// Resets everything except the memory and the channel to the VMM, which QEMU relies on.
     async fn reset_device(&mut self, message: &Message) -> Result<Answer, Refusal> {
         self.needs(Protocol::RESET_DEVICE)?;
         message.nothing()?;
@@ -310,7 +312,7 @@ impl<K: DeviceKind> Session<K> {
             self.stop(index).await?;
             self.rings[index] = Ring::default();
         }
-        // The driver that made those requests is gone; they are not to be done again.
+        // The driver that made those requests has been reset, so they are not done again.
         if let Some(log) = self.log.take() {
             log.clear();
         }

@@ -199,8 +199,8 @@ fn a_vmm_comes_and_goes_and_comes_back() {
     client.disconnect();
     client.reconnect(&bench.path()).unwrap();
     write_and_read(&mut client);
-    let Totals { sessions, turned_away, refusals, faults, .. } = bench.totals();
-    assert_eq!((sessions, turned_away, refusals, faults), (2, 0, 0, 0));
+    let Totals { sessions, rejected, refusals, faults, .. } = bench.totals();
+    assert_eq!((sessions, rejected, refusals, faults), (2, 0, 0, 0));
 }
 
 #[test]
@@ -496,7 +496,7 @@ fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
     bench.still_serves();
     bench.listener.replace(None);
     assert!(matches!(Client::connect(&bench.path(), &options()), Err(ClientError::Closed | ClientError::Io(_))));
-    assert_eq!(bench.totals().turned_away, 1);
+    assert_eq!(bench.totals().rejected, 1);
 }
 
 #[test]
@@ -517,7 +517,7 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     let first = bench.vmm();
     let second = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&second));
-    assert_eq!(bench.totals().turned_away, 1);
+    assert_eq!(bench.totals().rejected, 1);
     drop(first);
     let mut third = bench.connect(&options());
     write_and_read(&mut third);
@@ -526,7 +526,7 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
     bench.connections.set_max(0);
     let nowhere = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     assert!(is_over(&nowhere));
-    assert_eq!(bench.totals().turned_away, 2);
+    assert_eq!(bench.totals().rejected, 2);
 }
 
 #[test]
@@ -543,5 +543,5 @@ fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
     let vmm = bench.vmm();
     vmm.features().unwrap();
     assert_eq!(in_flight(), 0);
-    assert_eq!((bench.totals().sessions, bench.totals().turned_away), (2, 0));
+    assert_eq!((bench.totals().sessions, bench.totals().rejected), (2, 0));
 }

@@ -65,7 +65,7 @@ fn an_in_flight_log_outlives_its_daemon() {
     let head = client.memory().u16(available + 4 + 2 * last).load(Ordering::Relaxed);
     let log = client.inflight().unwrap();
     let shape = VhostUserInflight::new(log.len, log.offset, log.queues, log.queue_size);
-    let mut part = Log::open(&shape, &log.file, &MappingOwner { bell: Some(Arc::new(ring_fd())), quota: None })
+    let mut part = Log::open(&shape, &log.file, &MappingOwner { fault_event: Some(Arc::new(ring_fd())), quota: None })
         .unwrap()
         .queue(0, 256)
         .unwrap();
