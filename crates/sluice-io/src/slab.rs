@@ -1,17 +1,17 @@
 //! Slabs: tables whose entries keep their index until they are removed.
 //!
-//! The kernel and the gate name an object by a 32-bit index, which is reused. Everything else names it by an id: the index
-//! and a generation that no other entry of this process ever had. An id of an entry that was removed finds nothing, even if
-//! its index is in use again, and even after a restart of the device thread.
+//! The kernel and the gate refer to an object by a 32-bit index, which is reused. Everything else uses an id: the index
+//! and a generation that no other entry of this process ever had. The id of a removed entry finds nothing, even if its
+//! index is in use again, and even after a restart of the device thread.
 //!
-//! Example: a session is entry 3, generation 7. It ends, and the next session becomes entry 3, generation 8. A message to
-//! `{3, 7}` is stale and finds nothing.
+//! Example: a session is entry 3, generation 7. It ends, and the next session becomes entry 3, generation 8. A message
+//! to `{3, 7}` is stale and finds nothing.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Names an entry of one kind of slab.
+/// Id of an entry of one kind of slab.
 pub(crate) trait Id: Copy {
     fn new(index: u32, generation: u64) -> Self;
     fn index(self) -> u32;
@@ -47,7 +47,7 @@ macro_rules! ids {
 ids! {
     /// A VM on a device thread.
     VmId;
-    /// A volume on a device thread; the gate's `VolumeId` names it inside its VM.
+    /// A volume on a device thread. The gate's `VolumeId` identifies it within its VM.
     VolumeKey;
     /// A request of a client.
     IoId;
@@ -55,12 +55,12 @@ ids! {
 
 pub(crate) use ids;
 
-/// The number of a frontend: its position in the list of frontends.
+/// Number of a frontend: its position in the list of frontends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrontendNumber(pub(crate) u8);
 
-/// A client of any frontend: what sends requests, waits for room in the window of its VM, and gets replies. Only its frontend
-/// knows what it is (an NBD connection, a virtqueue); everything else passes the reference on.
+/// A client of any frontend: it sends requests, waits for room in the window of its VM, and gets replies. Only its
+/// frontend knows its kind (an NBD connection, a virtqueue); other code only passes the reference on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClientRef {
     pub(crate) frontend: FrontendNumber,
@@ -73,7 +73,7 @@ impl ClientRef {
         ClientRef { frontend, index: id.index(), generation: id.generation() }
     }
 
-    /// The id that the client has in the table of its frontend.
+    /// Returns the client's id in the table of its frontend.
     pub(crate) fn id<I: Id>(self) -> I {
         I::new(self.index, self.generation)
     }
@@ -105,8 +105,8 @@ impl<T> Entry<T> {
 /// The generation of free entries, which no id has.
 const FREE: u64 = u64::MAX;
 
-/// Generations that one slab hands out before it would take those of another: 2^40, at 1,000,000 a second 12 days of one
-/// device thread without a pause; a slab that comes to its end takes the next range.
+/// Number of generations in a range. Each slab uses its own ranges, and takes a new one when a range is used up. At
+/// 1,000,000 a second, 2^40 generations last for 12 days of a device thread.
 const RANGE: u64 = 1 << 40;
 
 fn next_range() -> u64 {
@@ -182,11 +182,11 @@ impl<I: Id, T> Slab<I, T> {
         if entry.generation == id.generation() { entry.value.as_mut() } else { None }
     }
 
-    /// The id of the entry that is at `index` now. For indices that come back from the kernel and the gate, which name an
-    /// entry only while it is there.
+    /// Returns the id of the current entry at `index`. For indices from the kernel and the gate, which refer to an
+    /// entry only while it exists.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no entry.
     pub(crate) fn id_at(&self, index: u32) -> I {
         let entry = &self.entries[index as usize];
         assert!(!entry.is_free(), "an index in use has a value");
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_finds_nothing_after_its_entry_was_replaced_or_its_slab_restarted() {
+    fn the_id_of_a_replaced_entry_or_of_another_slab_finds_nothing() {
         let mut slab: Slab<VmId, &str> = Slab::default();
         let (first, other) = (slab.insert("first"), slab.insert("other"));
         assert_eq!((slab.remove(first), slab.get(first)), ("first", None));

@@ -1,14 +1,15 @@
-//! The way of a request through a device thread: from its frontend to the gate, to the device, and back.
+//! The path of a request through a device thread: from its frontend to the gate, to the device, and back.
 //!
 //! ```text
-//!              open, arrive              pump                operations
-//! [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
-//!      ^                        | ^                            |
-//!      '--- complete ---- completed '--------- op_completed ---'
+//!                  open, arrive              pump                operations
+//!     [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
+//!          ^                        | ^                            |
+//!          '--- complete ---- completed '--------- op_completed ---'
 //! ```
 //!
-//! A frontend calls the core; the core never calls a frontend. What a frontend has to hear of is kept until the event loop
-//! delivers it: completed requests, clients for which there is room again, volumes that may be read again.
+//! A frontend calls the core; the core never calls a frontend. The core keeps what a frontend must be notified of until
+//! the event loop delivers it: completed requests, clients that may send again, and volumes whose new clients may be
+//! served.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -29,17 +30,17 @@ use crate::device::vm::Vm;
 use crate::slab::{ClientRef, Id as _, IoId, Slab, VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
 
-/// Requests taken from one client before another one of the same VM that waits has its turn.
+/// Requests taken from one client before the next waiting client of the same VM.
 const CLIENT_BATCH_MAX: u32 = 16;
 
-/// Bytes that each VM may have outstanding of the memory that is kept from clients.
+/// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
 
-/// How far the end of a device thread has come.
+/// State of the shutdown of a device thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     No,
-    /// When every request has been answered.
+    /// Ends when every request has been answered.
     Draining,
     Now,
 }
@@ -53,40 +54,40 @@ pub(crate) enum DataIn {
     Guest,
 }
 
-/// The gate, the requests, the VMs with their windows, and the device: what all frontends of a device thread share.
+/// What all frontends of a device thread share: the gate, the requests, the VMs with their windows, and the device.
 pub(crate) struct Core {
     pub(crate) device: String,
     pub(crate) clock: Clock,
     pub(crate) gate: Gate,
-    /// The one that has taken over since the start, and whether its gate merges.
+    /// The scheduler that has replaced the first one, and whether its gate merges.
     pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
-    /// Wraps the backend, if the device is to be slower than it is.
+    /// Wraps the backend if the device is to be slower than it is.
     delay: Option<Delay>,
     pub(crate) vms: Slab<VmId, Vm>,
-    /// Those that have not been removed.
+    /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
     pub(crate) ending: Ending,
-    /// Messages for clients that had gone, which were refused.
+    /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
-    /// When the gate wants to be asked again.
+    /// When the gate must be called again.
     wake: Option<Instant>,
-    /// Requests to which their frontends have to reply.
+    /// Requests to be replied to.
     completed: VecDeque<IoId>,
-    /// Requests of which the next part has arrived at the gate.
+    /// Requests whose next part has arrived at the gate.
     continued: VecDeque<IoId>,
-    /// VMs with clients that wait for room, which there may be again.
+    /// VMs whose waiting clients may fit into the window again.
     vms_to_resume: VecDeque<VmId>,
-    /// Volumes of which a client has gone, which may have left requests that nobody wants any more.
+    /// Volumes from which a client has disconnected. It may have abandoned requests.
     volumes_to_cancel: Vec<VolumeKey>,
-    /// Volumes on which nothing is left of clients that have gone: those that came after them may be read now.
+    /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
     volumes_to_admit: VecDeque<VolumeKey>,
     finished: Vec<Finished>,
 }
 
-/// What the scheduler is told of a request. Somebody waits for whatever goes to the disk itself: what a guest still has in
-/// its page cache it does not send, and direct writes of the host are sync too. Through the host's page cache a write is
-/// over once it is there, unless it is forced.
+/// Returns the flags of a request for the scheduler. A request that goes to the disk is sync: a guest does not send
+/// what it still has in its page cache, and a direct write of the host is waited for. A write through the host's page
+/// cache completes there, so it is not sync unless it is forced.
 // rule: gate.sync-guest
 fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
     let sync = if kind == Kind::Write && buffered && !forced { Flags::NONE } else { Flags::SYNC };
@@ -167,23 +168,23 @@ impl Core {
         self.arrive(now, id);
     }
 
-    /// A request ends with an error, without the gate.
+    /// Completes a request with an error, without the gate.
     fn fail(&mut self, id: IoId, errno: i32) {
         self.backend.ios[id].errno = errno;
         self.complete(id);
     }
 
-    /// A request is over: its frontend is told.
+    /// Queues a completed request for its frontend.
     fn complete(&mut self, id: IoId) {
         self.completed.push_back(id);
     }
 
-    /// The next request for whose frontend it is to reply.
+    /// Returns the next request to be replied to.
     pub(crate) fn next_completed(&mut self) -> Option<IoId> {
         self.completed.pop_front()
     }
 
-    /// The next request of which another part has arrived at the gate.
+    /// Returns the next request of which another part has arrived at the gate.
     pub(crate) fn next_continued(&mut self) -> Option<IoId> {
         self.continued.pop_front()
     }
@@ -209,8 +210,8 @@ impl Core {
         }
     }
 
-    /// Marks the requests of a client that has gone: what is not at the device yet is not done. Looks at the requests of that
-    /// client alone: others must not notice that it goes.
+    /// Marks the requests of a disconnected client: they are not dispatched any more. Only looks at requests of that
+    /// client, so that others do not wait.
     pub(crate) fn abandon(&mut self, list: &RequestList) {
         for id in list.iter() {
             let io = &mut self.backend.ios[id];
@@ -221,7 +222,7 @@ impl Core {
 
     // ---- Completions ----
 
-    /// Tells the gate what the device has completed.
+    /// Reports the completions of the device to the gate.
     pub(crate) fn take_completions(&mut self, now: Instant) {
         while let Some(index) = self.next_completed_op(now) {
             self.op_completed(now, index);
@@ -265,9 +266,9 @@ impl Core {
         }
     }
 
-    /// The gate has completed what it had of a request. The rest of a request for zeroes arrives next. A request that was
-    /// cancelled although its client and its volume are there arrives again: the gate cancels by volume, and was asked to
-    /// because of another client.
+    /// Handles a request, or a part of one, that the gate has completed. The next part of a request for zeroes arrives.
+    /// A request that was cancelled although its client is connected and its volume is served arrives again: the gate
+    /// cancels by volume, and another client was the reason.
     pub(crate) fn on_gate_completion(&mut self, now: Instant, finished: Finished) {
         let id = self.backend.ios.id_at(finished.token);
         let io = &mut self.backend.ios[id];
@@ -293,7 +294,7 @@ impl Core {
         self.complete(id);
     }
 
-    /// The helper thread has done a job.
+    /// Handles the result of a job of the helper threads.
     pub(crate) fn blocking_done(&mut self, result: BlockingResult) {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
@@ -322,7 +323,7 @@ impl Core {
         }
     }
 
-    /// Asks the gate for what goes to the device now.
+    /// Lets the gate dispatch to the device.
     pub(crate) fn pump(&mut self, now: Instant) {
         self.wake = match &mut self.delay {
             None => self.gate.pump(now, &mut self.backend),
@@ -330,7 +331,7 @@ impl Core {
         };
     }
 
-    /// When the gate or the device has something to do next, even if no event comes.
+    /// Returns when the gate or the device has something to do, even if no event arrives.
     pub(crate) fn next_wakeup(&mut self) -> Option<Instant> {
         let device = match &mut self.delay {
             None => self.backend.next_wakeup(),
@@ -339,7 +340,7 @@ impl Core {
         [self.wake, device].into_iter().flatten().min()
     }
 
-    /// Whether nothing is left to be delivered or to be told to the gate.
+    /// Whether nothing is left to deliver or to report to the gate.
     pub(crate) fn is_settled(&self) -> bool {
         self.backend.completed.is_empty()
             && self.completed.is_empty()
@@ -351,14 +352,14 @@ impl Core {
 
     // ---- Windows ----
 
-    /// Whether there is room for one more request of a volume, with its data where `data` says.
+    /// Whether the window has room for one more request of a volume, whose data are in `data`.
     pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
         let volume = &self.backend.volumes[volume];
         let vm = &self.vms[volume.vm];
         vm.has_room(volume.outstanding) && (data == DataIn::Guest || vm.memory.has_room())
     }
 
-    /// A client of a volume waits for room, or lets others go first.
+    /// Queues a client of a volume until there is room, or until other clients have been served.
     pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
@@ -367,32 +368,31 @@ impl Core {
         }
     }
 
-    /// A client of a volume waits for nothing any more.
+    /// Removes a client of a volume from the wait queue.
     pub(crate) fn unpark(&mut self, volume: VolumeKey, client: ClientRef) {
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.retain(|waiting| *waiting != client);
     }
 
-    /// The clients of a VM that wait for room may find some.
+    /// Schedules the waiting clients of a VM, because there may be room.
     pub(crate) fn schedule_resume(&mut self, vm: VmId) {
         if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
             self.vms_to_resume.push_back(vm);
         }
     }
 
-    /// How many VMs may have room for clients that wait.
+    /// Returns the number of VMs that may have room for waiting clients.
     pub(crate) fn vms_to_resume(&self) -> usize {
         self.vms_to_resume.len()
     }
 
-    /// The next VM that may have room for clients that wait, and how many of its clients do.
+    /// Returns the next VM that may have room for waiting clients, and their number.
     pub(crate) fn next_vm_to_resume(&mut self) -> Option<(VmId, usize)> {
         let vm = self.vms_to_resume.pop_front()?;
         Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
     }
 
-    /// The next client of a VM that waits for room, and how many requests may be taken from it before the others have their
-    /// turn.
+    /// Returns the next waiting client of a VM, and how many requests may be taken from it before the next client.
     pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, u32)> {
         let state = self.vms.get_mut(vm)?;
         let client = state.waiting.pop_front()?;
@@ -401,7 +401,8 @@ impl Core {
 
     // ---- Clients of volumes ----
 
-    /// Returns the volume that a client was offered; `None` if it was removed since, even if another one has its name now.
+    /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
+    /// name.
     pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
         let vm = *self.vms_by_name.get(vm)?;
         let found = self.find_volume(vm, volume)?;
@@ -412,8 +413,8 @@ impl Core {
         self.vms[vm].volumes_by_name.get(name).copied()
     }
 
-    /// A client has connected to a volume. Returns whether it may be read already: not before what a dead client of this
-    /// volume left at the device is over, so that no old write lands on top of a new one.
+    /// Adds a client to a volume. Returns whether it may be served now. It may not while requests of disconnected
+    /// clients of this volume are in flight, because an old write could overwrite a newer one.
     pub(crate) fn client_opened(&mut self, volume: VolumeKey) -> bool {
         let volume = &mut self.backend.volumes[volume];
         volume.clients += 1;
@@ -421,26 +422,27 @@ impl Core {
         volume.abandoned_in_flight == 0
     }
 
-    /// A client of a volume has gone, or was disconnected. What it has at the gate is cancelled, what it has at the device
-    /// ends there.
+    /// Records that a client of a volume has disconnected. Its requests at the gate are cancelled; those in flight end
+    /// at the device.
     pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
         self.backend.volumes[volume].open_clients -= 1;
         self.volumes_to_cancel.push(volume);
     }
 
-    /// Nothing refers any more to a client that was closed.
+    /// Removes a disconnected client to which nothing refers any more.
     pub(crate) fn client_removed(&mut self, volume: VolumeKey) {
         self.backend.volumes[volume].clients -= 1;
         self.remove_left_volume(volume);
     }
 
-    /// The next volume of which clients that wait may be read.
+    /// Returns the next volume whose waiting clients may be served.
     pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
         self.volumes_to_admit.pop_front()
     }
 
-    /// Cancels what dead clients have at the gate: it would use up their VM's limit and its window before the next client is
-    /// served. The gate cancels by volume, so it stays where another client still works on the same volume.
+    /// Cancels queued requests of disconnected clients. Otherwise they would use up their VM's limit and window before
+    /// the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
+    /// volume.
     pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
         while let Some(key) = self.volumes_to_cancel.pop() {
             let Some(volume) = self.backend.volumes.get(key) else { continue };
@@ -454,7 +456,7 @@ impl Core {
         }
     }
 
-    /// Counts a violation of a protocol by a client of `volume`; returns how many there were.
+    /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
     pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
         let vm = &mut self.vms[self.backend.volumes[volume].vm];
         vm.protocol_errors += 1;
@@ -466,7 +468,7 @@ impl Core {
         self.vms[self.backend.volumes[volume].vm].refused += 1;
     }
 
-    /// Forgets a volume that has left when nothing refers to it any more.
+    /// Removes a volume that is being removed, when nothing refers to it any more.
     pub(crate) fn remove_left_volume(&mut self, key: VolumeKey) {
         let Some(volume) = self.backend.volumes.get(key) else { return };
         if !volume.leaving || volume.in_flight > 0 || volume.clients > 0 {
@@ -484,7 +486,7 @@ impl Core {
         self.remove_left_vm(volume.vm);
     }
 
-    /// Forgets a VM that has been removed, with its last volume: at once, if no client has it.
+    /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
     pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
         if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
             self.vms.remove(vm);

@@ -1,9 +1,9 @@
-//! Descriptor chains: from a head in the available ring to pieces of host memory.
+//! Descriptor chains: from a head in the available ring to segments of host memory.
 //!
-//! Everything here was written by a guest. Each descriptor is read once, every piece must lie in the memory table, a chain
-//! has at most as many descriptors as the table that it is in, and one that loops, points nowhere or nests tables is
-//! malformed as a whole: nothing of it is used. A chain in an indirect table may be longer than its queue, which the
-//! standard forbids drivers and Linux does all the same where a queue has fewer entries than `seg_max` says.
+//! A guest controls everything that is read here. Each descriptor is read once, each segment must lie in the memory
+//! table, and a chain has at most as many descriptors as its table. A chain that loops, contains an invalid index or
+//! nests tables is malformed, and no part of it is used. A chain in an indirect table may be longer than its queue. The
+//! standard forbids this, but Linux does it if a queue has fewer entries than `seg_max`.
 
 use libc::iovec;
 use virtio_queue::desc::split::Descriptor;
@@ -12,9 +12,9 @@ use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend};
 use crate::vhost_user::shared;
 use crate::virtio::data::MemoryTable;
 
-/// Pieces that the kernel takes in one operation.
+/// Maximum number of segments of one operation of the kernel.
 const PIECES_MAX: usize = 1024;
-/// Descriptors that a chain in an indirect table has at most: pieces, a header and a status.
+/// Maximum number of descriptors of a chain in an indirect table: segments, a header and a status.
 const INDIRECT_MAX: u16 = PIECES_MAX as u16 + 2;
 const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 
@@ -37,7 +37,7 @@ pub(crate) enum Malformed {
     Frame,
 }
 
-/// A place in guest memory, as the kernel takes it.
+/// A segment of guest memory, as the kernel takes it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Piece(pub(crate) iovec);
 
@@ -54,14 +54,14 @@ impl Piece {
         self.0.iov_len
     }
 
-    /// Without its first bytes.
+    /// Returns the segment without its first `bytes` bytes.
     pub(crate) fn behind(&self, bytes: usize) -> Self {
         debug_assert!(bytes <= self.len());
         Piece::new(self.place().wrapping_add(bytes), self.len() - bytes)
     }
 }
 
-/// A descriptor table, found in host memory.
+/// A descriptor table, translated to host memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct DescriptorTable {
     start: *const u8,
@@ -69,7 +69,7 @@ pub(crate) struct DescriptorTable {
 }
 
 impl DescriptorTable {
-    /// The table of `entries` descriptors at `address`; `None`: it does not lie in one piece of the memory.
+    /// Returns the table of `entries` descriptors at `address`; `None` if it is not within one memory region.
     pub(crate) fn find(memory: &MemoryTable, address: GuestAddress, entries: u16) -> Option<Self> {
         let start = memory.find(address, usize::from(entries) * DESCRIPTOR_LEN)?;
         Some(DescriptorTable { start, entries })
@@ -81,14 +81,14 @@ impl DescriptorTable {
         }
         let mut descriptor = Descriptor::default();
         let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
-        // SAFETY: the place lies within the table, which lies in mapped guest memory that the caller's memory table keeps
+        // SAFETY: the address is within the table, which lies in guest memory that the caller's memory table keeps
         // mapped.
         descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(place) });
         Ok(descriptor)
     }
 }
 
-/// What a chain consists of; kept for its memory.
+/// The segments of a chain. It is reused, so that its lists need no new memory.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     pub(crate) readable: Vec<Piece>,
@@ -97,7 +97,7 @@ pub(crate) struct Chain {
 }
 
 impl Chain {
-    /// Follows the chain that begins at `head`.
+    /// Follows the chain that starts at `head`.
     pub(crate) fn follow(&mut self, memory: &MemoryTable, table: &DescriptorTable, head: u16) -> Result<(), Malformed> {
         self.readable.clear();
         self.writable.clear();
@@ -155,7 +155,7 @@ impl Chain {
         if let Some(place) = memory.find(descriptor.addr(), len) {
             pieces.push(Piece::new(place, len));
         } else {
-            // Over the border of two regions of the table.
+            // A segment may cross the border of two regions.
             for slice in memory.get_slices(descriptor.addr(), len) {
                 let slice = slice.map_err(|_| Malformed::Address)?;
                 pieces.push(Piece::new(slice.ptr_guard_mut().as_ptr(), slice.len()));
@@ -164,11 +164,11 @@ impl Chain {
         if pieces.len() > PIECES_MAX { Err(Malformed::Pieces) } else { Ok(()) }
     }
 
-    /// Takes the first `N` bytes to be read out of the chain.
+    /// Removes the first `N` readable bytes from the chain and returns them.
     pub(crate) fn take_front<const N: usize>(&mut self) -> Option<[u8; N]> {
         let first = self.readable.first()?;
         if first.len() == N {
-            // SAFETY: the piece lies in mapped guest memory and is as long.
+            // SAFETY: the segment lies in mapped guest memory and has this length.
             let bytes = unsafe { shared::read(first.place()) };
             self.readable.remove(0);
             return Some(bytes);
@@ -179,7 +179,7 @@ impl Chain {
         while have < N {
             let piece = self.readable.get_mut(used)?;
             let part = piece.len().min(N - have);
-            // SAFETY: the piece lies in mapped guest memory, and the array is our own.
+            // SAFETY: the segment lies in mapped guest memory, and the array is our own.
             unsafe { shared::copy_to(piece.place(), &mut bytes[have..have + part]) };
             have += part;
             if part == piece.len() {
@@ -192,7 +192,7 @@ impl Chain {
         Some(bytes)
     }
 
-    /// Takes the last byte to be written out of the chain: where it is.
+    /// Removes the last writable byte from the chain and returns its address.
     pub(crate) fn take_last_byte(&mut self) -> Option<*mut u8> {
         let last = self.writable.pop()?;
         let rest = last.len() - 1;
@@ -203,7 +203,7 @@ impl Chain {
     }
 }
 
-/// The bytes of some pieces.
+/// Returns the number of bytes of some segments.
 pub(crate) fn total(pieces: &[Piece]) -> u64 {
     pieces.iter().map(|piece| piece.len() as u64).sum()
 }

@@ -1,4 +1,4 @@
-//! The data of a request where they lie: in the memory of a guest.
+//! The data of a request in the memory of a guest.
 
 use std::ops::Deref;
 use std::rc::Rc;
@@ -12,22 +12,22 @@ use crate::vhost_user::memory::{GuestRegion, Memory};
 use crate::vhost_user::shared;
 use crate::virtio::chain::Piece;
 
-/// The memory table of a queue on its device thread. Each request holds it, and its `Rc` is counted without atomic
-/// operations: one would wait until everything that was written before has reached the caches, which guests share.
+/// The memory table of a queue on its device thread. Each request holds a reference, which is counted without atomic
+/// operations: an atomic operation would wait until all earlier writes have reached the caches, which guests share.
 pub(crate) struct MemoryTable {
     memory: Arc<Memory>,
-    /// The regions in order of their addresses. A request looks up four addresses and more, and through `memory` each would
-    /// load from four places.
+    /// The regions in order of their guest addresses. A request looks up at least four addresses, and each lookup through
+    /// `memory` would load from four cache lines.
     regions: Vec<HostRegion>,
 }
 
-/// Where a region is.
+/// Addresses of a region.
 struct HostRegion {
     /// Address in the guest.
     guest: u64,
-    /// In bytes.
+    /// Length in bytes.
     len: u64,
-    /// Address here.
+    /// Address in the daemon.
     host: *mut u8,
 }
 
@@ -41,8 +41,8 @@ impl MemoryTable {
         MemoryTable { memory, regions }
     }
 
-    /// Where `len` bytes at an address of the guest are; `None` if they are not all in one region. The pointer is valid for
-    /// as long as the table is.
+    /// Returns the address of `len` bytes at a guest address; `None` if they are not all in one region. The pointer is valid
+    /// as long as the table exists.
     pub(crate) fn find(&self, address: GuestAddress, len: usize) -> Option<*mut u8> {
         let behind = self.regions.partition_point(|region| region.guest <= address.0);
         let region = self.regions.get(behind.checked_sub(1)?)?;
@@ -60,23 +60,24 @@ impl Deref for MemoryTable {
     }
 }
 
-/// Pieces of guest memory, in the order of the bytes of a request (none, if it has no data), and its status byte. The memory table that the
-/// request came with stays mapped for as long as this lives.
+/// Segments of guest memory in the order of a request's bytes, and its status byte. A request without data has no
+/// segments. The memory table that the request arrived with stays mapped for as long as this exists.
 pub(crate) struct GuestData {
     pieces: Pieces,
-    /// Where its status goes, in the same memory table.
+    /// Address of the status byte, in the same memory table.
     status: *mut u8,
     _memory: Rc<MemoryTable>,
 }
 
-/// Most requests have one piece, which needs no list.
+/// Most requests have one segment, which needs no list.
 enum Pieces {
     One(Piece),
     Many(Vec<Piece>),
 }
 
 impl GuestData {
-    /// `Err`: there is no memory for the list of pieces; what is returned keeps the memory table and has no data.
+    /// Creates the data of a request. `Err` if there is no memory for the list of segments; it contains the memory
+    /// table without data.
     pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Rc<MemoryTable>) -> Result<Self, Self> {
         let mut list = Vec::new();
         let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
@@ -98,13 +99,14 @@ impl GuestData {
         }
     }
 
-    /// Whether the kernel can read and write it without a copy: addresses and lengths are multiples of `alignment` bytes.
+    /// Whether the kernel can read and write the data without a copy: addresses and lengths are multiples of
+    /// `alignment` bytes.
     pub(crate) fn is_aligned(&self, alignment: usize) -> bool {
         let fits = |piece: &Piece| (piece.place() as usize | piece.len()).is_multiple_of(alignment);
         self.pieces().iter().all(fits)
     }
 
-    /// Lists the memory of `length` bytes behind the first `skip`; `false`: there is no memory for the list.
+    /// Lists the memory of `length` bytes after the first `skip`. Returns `false` if there is no memory for the list.
     pub(crate) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) -> bool {
         list.clear();
         if !reserve(list, self.pieces().len()) {
@@ -130,7 +132,7 @@ impl GuestData {
 
     /// Writes the status of the request.
     pub(crate) fn set_status(&self, status: u8) {
-        // SAFETY: the byte lies in guest memory, which is mapped while this lives.
+        // SAFETY: the byte lies in guest memory, which is mapped while this exists.
         unsafe { self.status.write_volatile(status) };
     }
 
@@ -139,14 +141,14 @@ impl GuestData {
         for piece in self.pieces() {
             let len = piece.len().min(bytes.len());
             let (part, rest) = bytes.split_at(len);
-            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own. The guest may
-            // write there at the same time: then it has what it made of it, and nothing of ours reads it.
+            // SAFETY: the segment lies in guest memory, which is mapped while this exists and never overlaps our own.
+            // The guest may write there at the same time, which only changes its own data: nothing of ours reads it.
             unsafe { piece.place().copy_from_nonoverlapping(part.as_ptr(), len) };
             bytes = rest;
         }
     }
 
-    /// Copies from the guest, behind the first `skip` bytes, as many as there is room for.
+    /// Copies from the guest into `room`, starting after the first `skip` bytes.
     pub(crate) fn copy_to(&self, skip: u32, mut room: &mut [u8]) {
         let mut skip = skip as usize;
         for piece in self.pieces() {
@@ -155,7 +157,7 @@ impl GuestData {
             let piece = piece.behind(skipped);
             let len = piece.len().min(room.len());
             let (part, rest) = room.split_at_mut(len);
-            // SAFETY: the piece lies in guest memory, which is mapped while this lives and never overlaps our own.
+            // SAFETY: the segment lies in guest memory, which is mapped while this exists and never overlaps our own.
             unsafe { shared::copy_to(piece.place(), part) };
             room = rest;
         }

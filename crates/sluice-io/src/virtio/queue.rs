@@ -1,4 +1,4 @@
-//! One virtqueue at a device thread.
+//! A virtqueue on a device thread.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,31 +25,31 @@ ids! {
     SessionId;
 }
 
-/// A virtqueue, ready to run. The size is a power of two, at most 1024; the rings lie in the memory that comes with it; the
-/// descriptors are eventfds that do not block.
+/// A virtqueue, ready to start. The size is a power of two, at most 1024. The rings lie in the memory that is given
+/// with it, and the descriptors are non-blocking eventfds.
 #[derive(Debug)]
 pub struct QueueSpec {
-    /// Its number.
+    /// Index of the queue.
     pub index: u16,
-    /// Entries.
+    /// Number of entries.
     pub size: u16,
-    /// Where its descriptor table is, as the guest counts.
+    /// Guest address of the descriptor table.
     pub descriptors: GuestAddress,
-    /// Its available ring.
+    /// Guest address of the available ring.
     pub available: GuestAddress,
-    /// Its used ring.
+    /// Guest address of the used ring.
     pub used: GuestAddress,
-    /// The next entry of the available ring to be taken, as the VMM says; with a log, the log knows better.
+    /// Index of the next entry of the available ring, as the VMM states it. An in-flight log takes precedence.
     pub next_available: u16,
-    /// EVENT_IDX was negotiated.
+    /// Whether EVENT_IDX was negotiated.
     pub event_index: bool,
-    /// Rung by the guest.
+    /// Signalled by the guest.
     pub kick: OwnedFd,
-    /// Rung for the guest; absent: it polls.
+    /// Signalled for the guest; `None` if it polls.
     pub call: Option<Arc<OwnedFd>>,
-    /// Rung for the VMM when the guest has broken the queue.
+    /// Signalled for the VMM when the guest has broken the queue.
     pub error: Option<Arc<OwnedFd>>,
-    /// If the VMM keeps one.
+    /// The in-flight log, if the VMM keeps one.
     pub log: Option<QueueLog>,
 }
 
@@ -58,12 +58,12 @@ pub struct QueueSpec {
 pub(crate) struct Taken {
     /// The head of its descriptor chain.
     pub(crate) head: u16,
-    /// Its position in the available ring, counted as the ring's index is; none if a daemon before us had taken it.
+    /// Its position in the available ring, as the ring's index counts; `None` if a previous daemon had taken it.
     pub(crate) place: Option<u16>,
 }
 
 impl Taken {
-    /// As the cookie of a request.
+    /// Returns it as the cookie of a request.
     pub(crate) fn pack(self) -> u64 {
         u64::from(self.head) | self.place.map_or(0, |place| 1 << 32 | u64::from(place) << 16)
     }
@@ -74,19 +74,20 @@ impl Taken {
     }
 }
 
-/// How far the life of a queue has come.
+/// State of a queue.
 pub(crate) enum State {
     Running,
-    /// The guest has broken it; it takes nothing more until it is started anew.
+    /// Broken by the guest. It takes no requests until it is started again.
     Broken,
-    /// The VMM waits for its end.
+    /// The VMM waits until it has stopped.
     Stopping(Sender<u16>),
-    /// Its VMM has gone: guest memory is not written any more. It may have waited for the end of the queue.
+    /// Its VMM has disconnected, and guest memory is not written any more. The sender is that of a VMM that waited for
+    /// the stop.
     Closed(Option<Sender<u16>>),
 }
 
 impl State {
-    /// Whether the queue ends when nothing refers to it any more.
+    /// Whether the queue is removed when nothing refers to it any more.
     fn ends(&self) -> bool {
         matches!(self, State::Stopping(_) | State::Closed(_))
     }
@@ -108,7 +109,7 @@ impl State {
         };
     }
 
-    /// The VMM that waits for the end of the queue.
+    /// Returns the sender to the VMM that waits until the queue has stopped.
     pub(crate) fn into_reply(self) -> Option<Sender<u16>> {
         match self {
             State::Stopping(reply) => Some(reply),
@@ -118,32 +119,32 @@ impl State {
     }
 }
 
-/// An interrupt on its way in the kernel.
+/// State of an interrupt in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Interrupt {
     Idle,
     Raising,
-    /// Another one is due when this one has been raised.
+    /// Another one is needed when this one has been raised.
     RaisingAgain,
 }
 
-/// Whether a guest is interrupted at the end of the iteration.
+/// Whether the guest is interrupted at the end of the iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Signal {
     No,
-    /// Something was returned: if the guest asks to be told.
+    /// If the guest requests it; something was returned.
     IfWanted,
-    /// Also if it does not ask.
+    /// Even if the guest does not request it.
     Always,
 }
 
-/// A queue of a guest.
+/// A virtqueue.
 pub(crate) struct VirtQueue {
     pub(crate) session: SessionId,
     pub(crate) index: u16,
     queue: Queue,
-    /// The available ring was filled up to here when it was looked at last. The guest writes that index, on another
-    /// processor, so it is read once for all that it covers.
+    /// The index of the available ring when it was last read. The guest writes it on another CPU, so it is read only
+    /// once for all entries that it covers.
     filled: u16,
     pub(crate) memory: Rc<MemoryTable>,
     rings: Rings,
@@ -151,33 +152,33 @@ pub(crate) struct VirtQueue {
     /// The heads of chains that were returned and that the guest cannot see yet.
     returned: Vec<u16>,
     pub(crate) kick: OwnedFd,
-    /// Where the count of kicks is read to.
+    /// Buffer for reading the kick eventfd.
     pub(crate) kicks: Box<u64>,
-    /// The next kick wakes us.
+    /// Whether the next kick wakes the loop.
     pub(crate) listening: bool,
     pub(crate) call: Option<Arc<OwnedFd>>,
     pub(crate) error: Option<Arc<OwnedFd>>,
     pub(crate) interrupt: Interrupt,
-    /// It was raised with this, which has been replaced meanwhile.
+    /// The eventfd of an interrupt that is being raised, if it was replaced in the meantime.
     pub(crate) old_call: Option<Arc<OwnedFd>>,
     /// Whether the guest is interrupted at the end of the iteration.
     pub(crate) signal: Signal,
     log: Option<QueueLog>,
-    /// Taken by a daemon before us, and not returned.
+    /// Heads that a previous daemon took and did not return.
     recovered: VecDeque<u16>,
     pub(crate) enabled: bool,
     pub(crate) state: State,
     pub(crate) intake: Intake,
-    /// It is looked at in every iteration, and the guest need not kick.
+    /// Whether it is polled in each iteration, so that the guest need not kick.
     pub(crate) polled: bool,
-    /// Operations of the ring that refer to it.
+    /// Number of operations of the ring that refer to it.
     pub(crate) operations: u32,
-    /// Requests taken and not returned.
+    /// Requests that were taken and not returned.
     pub(crate) requests: RequestList,
 }
 
 impl VirtQueue {
-    /// A queue as the control plane found it right; `None`: its rings do not lie in the memory.
+    /// Creates a queue from a checked specification; `None` if its rings are outside the memory.
     pub(crate) fn new(session: SessionId, spec: QueueSpec, memory: Arc<Memory>) -> Option<Self> {
         let mut queue = Queue::new(spec.size).ok()?;
         queue.set_size(spec.size);
@@ -211,8 +212,8 @@ impl VirtQueue {
             error: spec.error,
             interrupt: Interrupt::Idle,
             old_call: None,
-            // Who served the queue before us may have returned requests and died, or left, before it could say so, and of
-            // those the guest's wish to be told is behind us.
+            // The previous daemon may have returned requests and ended before it signalled the guest. Whether the guest
+            // wanted that signal cannot be determined any more.
             signal: Signal::Always,
             log,
             recovered,
@@ -225,17 +226,17 @@ impl VirtQueue {
         })
     }
 
-    /// Requests that a daemon before us took and did not return, as far as they are not taken again yet.
+    /// Returns the number of requests that a previous daemon took and did not return, and that are not taken again yet.
     pub(crate) fn recovered(&self) -> u16 {
         self.recovered.len() as u16
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(crate) fn size(&self) -> u16 {
         self.queue.size()
     }
 
-    /// Goes on in another memory table; `false`: its rings do not lie in it.
+    /// Changes the memory table. Returns `false` if the rings are outside the new one.
     pub(crate) fn move_to(&mut self, memory: Arc<Memory>) -> bool {
         let memory = Rc::new(MemoryTable::new(memory));
         self.publish();
@@ -253,7 +254,7 @@ impl VirtQueue {
         self.enabled && matches!(self.state, State::Running) && self.intake == Intake::Open
     }
 
-    /// Whether there may be something to be taken.
+    /// Whether there may be a request.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.takes() && self.has_next().unwrap_or(true)
     }
@@ -263,7 +264,7 @@ impl VirtQueue {
         self.state.ends() && self.requests.is_empty() && self.operations == 0
     }
 
-    /// Whether there is a request to be taken. An error: the guest's index makes no sense.
+    /// Whether there is a request. An error means that the guest's index is invalid.
     pub(crate) fn has_next(&mut self) -> Result<bool, virtio_queue::Error> {
         if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
             return Ok(true);
@@ -298,17 +299,17 @@ impl VirtQueue {
         Ok(Some(Taken { head, place: Some(next) }))
     }
 
-    /// The place of what was taken last from the available ring.
+    /// Returns the position of the request that was taken last from the available ring.
     pub(crate) fn last_taken(&self) -> u16 {
         self.queue.next_avail().wrapping_sub(1)
     }
 
-    /// Whether the queue stops, and what was taken from `place` of the available ring was taken last.
+    /// Whether the queue is stopping and the request at `place` of the available ring was the last one taken.
     pub(crate) fn gives_back(&self, place: u16) -> bool {
         matches!(self.state, State::Stopping(_)) && self.last_taken() == place
     }
 
-    /// What was taken last was not done, and is in the ring again.
+    /// Puts the request that was taken last back into the available ring.
     pub(crate) fn put_back(&mut self, head: u16) {
         self.queue.set_next_avail(self.last_taken());
         if let Some(log) = &mut self.log {
@@ -316,8 +317,8 @@ impl VirtQueue {
         }
     }
 
-    /// Returns a request to the guest, with how many bytes were written for it. The guest can see it after
-    /// [`VirtQueue::publish`] at the latest.
+    /// Returns a request to the guest, with the number of bytes that were written for it. The guest sees it at the latest after
+    /// [`VirtQueue::publish`].
     pub(crate) fn give_back(&mut self, head: u16, written: u32) {
         if let Some(log) = &mut self.log {
             log.returning(head);
@@ -343,7 +344,7 @@ impl VirtQueue {
         }
     }
 
-    /// Whether the guest is to be interrupted for what was returned since this was called last.
+    /// Whether the guest must be interrupted for what was returned since the last call.
     pub(crate) fn take_signal(&mut self) -> bool {
         match std::mem::replace(&mut self.signal, Signal::No) {
             Signal::No => false,
@@ -355,17 +356,17 @@ impl VirtQueue {
         }
     }
 
-    /// The guest need not kick.
+    /// Tells the guest that it need not kick.
     pub(crate) fn disable_notification(&mut self) {
         let _ = self.queue.disable_notification(&**self.memory);
     }
 
-    /// The guest shall kick; `true`: there is something already.
+    /// Tells the guest to kick. Returns `true` if there is a request already.
     pub(crate) fn enable_notification(&mut self) -> bool {
         self.queue.enable_notification(&**self.memory).unwrap_or(false)
     }
 
-    /// The next entry of the available ring to be taken.
+    /// Returns the index of the next entry of the available ring.
     pub(crate) fn next_available(&self) -> u16 {
         self.queue.next_avail().wrapping_sub(self.recovered())
     }
@@ -375,7 +376,7 @@ impl VirtQueue {
     }
 }
 
-/// Where the parts of a queue that are read for each request are, for as long as its memory table is.
+/// Addresses of the parts of a queue that each request accesses, valid as long as its memory table exists.
 struct Rings {
     descriptors: DescriptorTable,
     available: *const u8,
@@ -383,7 +384,7 @@ struct Rings {
 }
 
 impl Rings {
-    /// `None`: the descriptor table or a ring does not lie in one region of the memory, or is not aligned there.
+    /// Returns `None` if the descriptor table or a ring is not within one memory region, or not aligned.
     fn find(queue: &Queue, memory: &MemoryTable) -> Option<Self> {
         let entries = usize::from(queue.size());
         let available = memory.find(GuestAddress(queue.avail_ring()), 6 + 2 * entries)?;

@@ -1,9 +1,9 @@
-//! The virtqueues of a frontend: kicks, polling, interrupts, and the end of a queue. What a request means, only the frontend
-//! knows, which is the [`Consumer`].
+//! The virtqueues of a frontend: kicks, polling, interrupts, and removing queues. The meaning of a request is known
+//! only to the frontend, which is the [`Consumer`].
 //!
 //! ```text
-//! kick --> [QueueSet] --chain--> Consumer --> ... --> give_back --> [QueueSet] --> interrupt
-//!             ^ available ring                            | used ring, in-flight log
+//!     kick --> [QueueSet] --chain--> Consumer --> ... --> give_back --> [QueueSet] --> interrupt
+//!                 ^ available ring                            | used ring, in-flight log
 //! ```
 
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -25,22 +25,22 @@ ids! {
     QueueId;
 }
 
-/// What is written to an eventfd: one more.
+/// The value written to an eventfd.
 static ONE: u64 = 1;
 
 /// An operation of the ring for a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 enum Operation {
-    /// A guest has added requests.
+    /// A kick by a guest.
     Kick = 0,
-    /// An interrupt for a guest.
+    /// An interrupt of a guest.
     Interrupt = 1,
-    /// Another one, of which only the end matters.
+    /// Another operation, of which only the end matters.
     Other = 2,
 }
 
-/// What takes the requests of virtqueues: the kind of virtio device.
+/// What takes the requests of virtqueues: a kind of virtio device.
 pub(crate) trait Consumer {
     fn ring(&mut self) -> &mut Ring;
 
@@ -50,7 +50,7 @@ pub(crate) trait Consumer {
     /// Whether there is room for one more request of a queue.
     fn has_room(&self, queue: &VirtQueue) -> bool;
 
-    /// A queue has a request that is not taken now: the frontend calls [`QueueSet::resume`] later.
+    /// Queues a queue whose request does not fit into the window. The frontend calls [`QueueSet::resume`] later.
     fn park(&mut self, id: QueueId, queue: &VirtQueue);
 
     /// Takes a request. An error breaks the queue.
@@ -63,7 +63,7 @@ pub(crate) trait Consumer {
         chain: &mut Chain,
     ) -> Result<(), Malformed>;
 
-    /// A guest has broken a queue.
+    /// Handles a queue that its guest has broken.
     fn broken(&mut self, queue: &VirtQueue, reason: &str);
 }
 
@@ -71,11 +71,11 @@ pub(crate) trait Consumer {
 pub(crate) struct QueueSet {
     number: FrontendNumber,
     queues: Slab<QueueId, VirtQueue>,
-    /// Queues that are looked at in every iteration.
+    /// Queues that are polled in each iteration.
     polled: Vec<QueueId>,
-    /// Queues of guests to whom something was returned.
+    /// Queues with returned requests, whose guests may have to be interrupted.
     irq_pending: Vec<QueueId>,
-    /// Queues that may be over.
+    /// Queues that may be removed.
     ended: Vec<QueueId>,
     chain: Chain,
 }
@@ -92,7 +92,7 @@ impl QueueSet {
         }
     }
 
-    /// A queue has been started: what is in its ring is taken from the next iteration on.
+    /// Adds a queue. Its requests are taken from the next iteration on.
     pub(crate) fn insert(&mut self, queue: VirtQueue) -> QueueId {
         let id = self.queues.insert(queue);
         self.irq_pending.push(id);
@@ -115,7 +115,7 @@ impl QueueSet {
         Tag::Frontend(self.number, operation as u8, id.index()).pack()
     }
 
-    /// An operation for a queue has completed.
+    /// Handles the end of an operation for a queue.
     pub(crate) fn event(
         &mut self,
         consumer: &mut impl Consumer,
@@ -131,7 +131,7 @@ impl QueueSet {
         }
     }
 
-    /// The guest has kicked.
+    /// Handles a kick.
     fn kicked(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId, result: i32) {
         let queue = &mut self.queues[id];
         queue.operations -= 1;
@@ -148,7 +148,7 @@ impl QueueSet {
         self.resume(consumer, now, id, u32::MAX);
     }
 
-    /// Polls a queue from now on.
+    /// Starts polling a queue.
     pub(crate) fn start_polling(&mut self, id: QueueId) {
         let queue = &mut self.queues[id];
         if !queue.polled {
@@ -162,7 +162,7 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
-    /// Takes what guests have put into the queues that are polled; whether there was anything.
+    /// Takes requests from the polled queues. Returns whether there were any.
     pub(crate) fn poll(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         let mut found = false;
         for position in 0..self.polled.len() {
@@ -173,7 +173,7 @@ impl QueueSet {
         found
     }
 
-    /// Asks the guests of all queues to kick; `false`: something has come meanwhile.
+    /// Makes the guests of all queues kick. Returns `false` if a request has arrived in the meantime.
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         if !consumer.is_open() {
             return true;
@@ -203,7 +203,7 @@ impl QueueSet {
         all_idle
     }
 
-    /// Reads the next kick.
+    /// Starts reading the next kick.
     fn listen(&mut self, ring: &mut Ring, id: QueueId) {
         let tag = self.tag(Operation::Kick, id);
         let queue = &mut self.queues[id];
@@ -212,21 +212,20 @@ impl QueueSet {
         }
         let counter = (&raw mut *queue.kicks).cast();
         let entry = opcode::Read::new(types::Fd(queue.kick_fd()), counter, 8).build();
-        // SAFETY: the eight bytes are boxed, and a queue with an operation in the kernel is not removed; its descriptor
-        // neither.
+        // SAFETY: the eight bytes are boxed, and a queue with an operation in the kernel keeps them and its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
         queue.listening = true;
         queue.operations += 1;
     }
 
-    /// Polls a queue from now on, and takes up to `budget` requests of it.
+    /// Starts polling a queue, and takes up to `budget` requests from it.
     pub(crate) fn resume(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId, budget: u32) {
         self.start_polling(id);
         self.take_chains(consumer, now, id, budget);
     }
 
-    /// Takes up to `budget` requests of a queue, as far as there is room; whether there was any. The next iteration goes on
-    /// behind as many as the queue has entries: a guest may fill it as fast as it is emptied.
+    /// Takes up to `budget` requests from a queue while there is room. Returns whether there were any. At most as many
+    /// as the queue has entries are taken in an iteration, because a guest may fill it as fast as it is emptied.
     pub(crate) fn take_chains(
         &mut self,
         consumer: &mut impl Consumer,
@@ -274,14 +273,14 @@ impl QueueSet {
         }
         match broken {
             Some(reason) => self.break_queue(consumer, id, &reason),
-            // It was looked at last when it waited for room.
+            // It was last polled when it waited for room.
             None => self.start_polling(id),
         }
         found
     }
 
-    /// The ring makes no sense, or a chain of which not even the frame is sound: the queue takes nothing more until it is
-    /// started anew. To give such a chain back would not do: its status byte, wherever it is, may say that all went well.
+    /// Breaks a queue whose ring or request frame is invalid: it takes no requests until it is started again. Returning
+    /// such a chain would be wrong, because its status byte may already state success.
     pub(crate) fn break_queue(&mut self, consumer: &mut impl Consumer, id: QueueId, reason: &str) {
         let queue = &mut self.queues[id];
         queue.state.break_down();
@@ -289,18 +288,18 @@ impl QueueSet {
         self.signal_error(consumer.ring(), id);
     }
 
-    /// Tells the VMM that its guest has done something wrong.
+    /// Signals the VMM that its guest has broken a queue.
     fn signal_error(&mut self, ring: &mut Ring, id: QueueId) {
         let tag = self.tag(Operation::Other, id);
         let queue = &mut self.queues[id];
         let Some(error) = &queue.error else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
-        // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
+        // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
         queue.operations += 1;
     }
 
-    /// Returns a request to the guest, with how many bytes were written for it.
+    /// Returns a request to the guest, with the number of bytes that were written for it.
     pub(crate) fn give_back(&mut self, id: QueueId, head: u16, written: u32) {
         let queue = &mut self.queues[id];
         if queue.signal == Signal::No {
@@ -309,7 +308,7 @@ impl QueueSet {
         queue.give_back(head, written);
     }
 
-    /// Lets guests see what was returned to them in this iteration, and interrupts them as far as they want it.
+    /// Publishes the requests that were returned in this iteration, and interrupts the guests that request it.
     pub(crate) fn signal_guests(&mut self, ring: &mut Ring) {
         let mut irq_pending = std::mem::take(&mut self.irq_pending);
         for id in irq_pending.drain(..) {
@@ -331,13 +330,13 @@ impl QueueSet {
         let queue = &mut self.queues[id];
         let Some(call) = &queue.call else { return };
         let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
-        // SAFETY: the number is static, and a queue with an operation in the kernel keeps its descriptor.
+        // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
         queue.interrupt = Interrupt::Raising;
         queue.operations += 1;
     }
 
-    /// An interrupt has been raised.
+    /// Handles the end of an interrupt.
     fn interrupted(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &mut self.queues[id];
         queue.old_call = None;
@@ -351,12 +350,13 @@ impl QueueSet {
     /// Replaces the eventfd for interrupts.
     pub(crate) fn set_call(&mut self, id: QueueId, call: Option<Arc<OwnedFd>>) {
         let queue = &mut self.queues[id];
-        // The descriptor of an interrupt on its way must stay open.
+        // The descriptor of an interrupt that is being raised must stay open.
         let old = std::mem::replace(&mut queue.call, call);
         if queue.interrupt != Interrupt::Idle {
             queue.old_call = old;
         }
-        // What was returned while there was nobody to call: that the guest wanted to be told is forgotten by now.
+        // Requests may have been returned while there was no eventfd, and the guest's wish for an interrupt is not
+        // known any more.
         queue.signal = Signal::Always;
         self.irq_pending.push(id);
     }
@@ -366,14 +366,14 @@ impl QueueSet {
         self.look_for_end(id);
     }
 
-    /// Has a queue removed at the end of the iteration, if nothing refers to it any more.
+    /// Schedules a check at the end of the iteration whether the queue can be removed.
     pub(crate) fn look_for_end(&mut self, id: QueueId) {
         if self.queues[id].is_over() {
             self.ended.push(id);
         }
     }
 
-    /// Removes the next queue that nothing refers to any more.
+    /// Removes and returns the next queue that nothing refers to any more.
     pub(crate) fn next_ended(&mut self) -> Option<(QueueId, VirtQueue)> {
         while let Some(id) = self.ended.pop() {
             if self.queues.get(id).is_some_and(VirtQueue::is_over) {
@@ -384,7 +384,7 @@ impl QueueSet {
         None
     }
 
-    /// Cancels what waits in the kernel for a queue.
+    /// Cancels the operations in the kernel that wait for a queue's events.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
         let waiting = [(queue.listening, Operation::Kick), (queue.interrupt != Interrupt::Idle, Operation::Interrupt)];
@@ -396,12 +396,12 @@ impl QueueSet {
         }
     }
 
-    /// While everything drains: whether no guest waits for an answer.
+    /// Whether all requests have been answered, while the device drains.
     pub(crate) fn is_drained(&self) -> bool {
         self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && queue.interrupt == Interrupt::Idle)
     }
 
-    /// Lets the kernel let go of all queues.
+    /// Ends all operations in the kernel that wait for events.
     pub(crate) fn shut_down(&mut self, ring: &mut Ring) {
         self.queues.ids().into_iter().for_each(|id| self.stop_listening(ring, id));
     }
