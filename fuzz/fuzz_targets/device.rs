@@ -9,7 +9,7 @@ use crate::sluice_fuzz_export::export;
 pub fn device() -> Device {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").expect("it is in the list"),
-        facts: Default::default(),
+        info: Default::default(),
         params: Default::default(),
     };
     let gate = GateSettings { depth: 4, ..GateSettings::default() };

@@ -169,7 +169,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     let Descriptor { name, summary, idea, when, source, .. } = descriptor;
     let mut text = format!(
         "{MADE}# {name}\n\n{summary}\n\n## Idea\n\n{idea}\n\n## When to use it\n\n{when} {}\n\n",
-        descriptor.medium.about()
+        descriptor.device_class.about()
     );
     text.push_str("## Policy fields that it enforces\n\n");
     if descriptor.enforces.is_empty() {

@@ -2,7 +2,7 @@
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
-use sluice_sched::scheduler::{Facts, Medium};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::StatedIops;
 use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, schedulers};
 
@@ -32,7 +32,7 @@ impl DeviceDraft {
         if backend == Backend::Direct && reader.node("path").is_none() {
             reader.missing("path", "");
         }
-        let device = read_belief(name, reader, Some(Medium::Disk));
+        let device = read_belief(name, reader, Some(DeviceClass::Disk));
         let device = Device {
             path: reader.path("path"),
             backend,
@@ -45,8 +45,9 @@ impl DeviceDraft {
     }
 }
 
-/// Its scheduler, and the properties that the scheduler assumes, but not the backend; `medium` is its kind, if known.
-pub fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> Device {
+/// Its scheduler, and the properties that the scheduler assumes, but not the backend. `device_class` is `None` if it is
+/// not known.
+pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceClass>) -> Device {
     let depth = reader.small("depth").unwrap_or(32);
     let reference = read_reference(reader);
     let cost = read_cost(reader, reference);
@@ -58,8 +59,8 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, medium: Option<Medium>) -> D
     let merging = reader.bool("merging");
     let settings = GateSettings { depth, cost, ..GateSettings::default() };
     let capacity = Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") };
-    let facts = Facts::of(&settings, rotational.unwrap_or(false), &capacity);
-    let (scheduler, params) = read_scheduler(reader, &facts, medium);
+    let info = DeviceInfo::of(&settings, rotational.unwrap_or(false), &capacity);
+    let (scheduler, params) = read_scheduler(reader, &info, device_class);
     Device {
         name: name.to_owned(),
         path: None,
@@ -170,21 +171,28 @@ fn read_spread(reader: &Reader<'_>) -> Option<DelayTime> {
 }
 
 /// Parses a scheduler by name, with its parameters. It must be for this kind of device, if known.
-pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>) -> (&'static Descriptor, ParamTable) {
-    let default =
-        if medium == Some(Medium::Network) { &schedulers::wrr::DESCRIPTOR } else { &schedulers::mclock::DESCRIPTOR };
+pub fn read_scheduler(
+    reader: &Reader<'_>,
+    info: &DeviceInfo,
+    device_class: Option<DeviceClass>,
+) -> (&'static Descriptor, ParamTable) {
+    let default = if device_class == Some(DeviceClass::Network) {
+        &schedulers::wrr::DESCRIPTOR
+    } else {
+        &schedulers::mclock::DESCRIPTOR
+    };
     let name = match reader.node("scheduler") {
         Some(_) => reader.text("scheduler"),
         None => Some(default.name),
     };
     let found = name.and_then(schedulers::find);
-    let suits = |scheduler: &Descriptor| medium.is_none_or(|medium| scheduler.medium == medium);
+    let suits = |scheduler: &Descriptor| device_class.is_none_or(|device_class| scheduler.device_class == device_class);
     let names = || schedulers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
     let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
-        let what = match found.medium {
-            Medium::Network => "schedules packets of network interfaces, but this device is a disk",
-            Medium::Disk => "schedules requests to disks, but this device is a network link",
+        let what = match found.device_class {
+            DeviceClass::Network => "schedules packets of network interfaces, but this device is a disk",
+            DeviceClass::Disk => "schedules requests to disks, but this device is a network link",
         };
         let what = format!("{} {what}", found.name);
         reader.refuse("scheduler", what, format!("write {}", one_of(names())));
@@ -197,7 +205,7 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
     }
     let mut chosen_params = ParamTable::new();
     for (scheduler, node) in reader.scheduler_tables() {
-        let params = read_params(reader, scheduler, node, facts);
+        let params = read_params(reader, scheduler, node, info);
         match chosen {
             Some(chosen) if chosen.name == scheduler.name => chosen_params = params,
             Some(chosen) => {
@@ -216,7 +224,7 @@ pub fn read_scheduler(reader: &Reader<'_>, facts: &Facts, medium: Option<Medium>
 
 /// Parameters of a scheduler, checked by the scheduler: one by one, so that each error has its position, and then all
 /// together.
-fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, facts: &Facts) -> ParamTable {
+fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, info: &DeviceInfo) -> ParamTable {
     let title = format!("{}: {}", reader.whose, scheduler.name);
     let Value::Table(table) = &node.value else {
         let hint = format!("write a table, [device.NAME.{}]", scheduler.name);
@@ -243,13 +251,13 @@ fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node,
             continue;
         };
         let alone = ParamTable::from([(name.clone(), value.clone())]);
-        if let Err(error) = scheduler.build(facts, &alone) {
+        if let Err(error) = scheduler.build(info, &alone) {
             reader.report.error(node.span, format!("{title}.{name}: {error}"), hint);
         }
         params.insert(name.clone(), value);
     }
     if reader.report.errors() == before
-        && let Err(error) = scheduler.build(facts, &params)
+        && let Err(error) = scheduler.build(info, &params)
     {
         reader.report.error(node.span, format!("{title}: {error}"), "change one of its parameters".to_owned());
     }

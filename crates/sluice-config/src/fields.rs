@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use sluice_sched::params::Parameter;
 use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Descriptor, schedulers};
 
 mod serving;
@@ -22,7 +22,7 @@ pub struct Section {
     /// Keys in groups, since the keys of a policy appear in three tables.
     pub groups: &'static [&'static [Key]],
     /// Kinds of its devices: for each scheduler of these it also has a table with parameters, named like the scheduler.
-    pub scheduler_tables: &'static [Medium],
+    pub scheduler_tables: &'static [DeviceClass],
 }
 
 /// A key of a table.
@@ -133,7 +133,7 @@ impl Section {
 
     /// Schedulers with a table for parameters.
     pub(crate) fn schedulers(&self) -> impl Iterator<Item = &'static Descriptor> + use<> {
-        self.scheduler_tables.iter().copied().flat_map(schedulers::for_medium)
+        self.scheduler_tables.iter().copied().flat_map(schedulers::for_class)
     }
 }
 
@@ -210,7 +210,7 @@ pub static DEVICE: Section = Section {
             "Gives any file the speed of a device of known capacity",
         )],
     ],
-    scheduler_tables: &[Medium::Disk],
+    scheduler_tables: &[DeviceClass::Disk],
 };
 
 /// Whether reservations must fit the device.

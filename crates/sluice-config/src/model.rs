@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy};
 
 use crate::diagnostics::Diagnostic;
@@ -62,15 +62,15 @@ pub struct Device {
 impl Device {
     /// Properties for its scheduler, on a disk that reports `rotational`.
     #[must_use]
-    pub fn facts(&self, rotational: bool) -> Facts {
-        Facts::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
+    pub fn info(&self, rotational: bool) -> DeviceInfo {
+        DeviceInfo::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
     }
 
     /// Capacity against which its reservations are checked.
     #[must_use]
     pub fn supply(&self) -> Supply {
         let weight_floor = (self.scheduler.weight_floor)(&self.params);
-        Supply { capacity: self.capacity, weight_floor, medium: self.scheduler.medium }
+        Supply { capacity: self.capacity, weight_floor, device_class: self.scheduler.device_class }
     }
 
     /// Parameters of its gate.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::stack::{Guest, Ring};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy, schedulers};
@@ -97,8 +97,8 @@ impl Host {
     pub fn build(&self) -> Result<Box<dyn Scheduler>, LabError> {
         let descriptor = schedulers::find(self.scheduler);
         let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
-        let facts = Facts::of(&self.settings, self.rotational, &Capacity::default());
-        descriptor.build(&facts, &self.parameters).map_err(refused)
+        let info = DeviceInfo::of(&self.settings, self.rotational, &Capacity::default());
+        descriptor.build(&info, &self.parameters).map_err(refused)
     }
 
     /// The gate.

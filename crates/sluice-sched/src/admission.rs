@@ -14,7 +14,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::policy::{Policy, Reservation};
-use crate::scheduler::{ChangeError, Medium};
+use crate::scheduler::{ChangeError, DeviceClass};
 use crate::units::{ByteRate, Bytes, Iops, Percent};
 
 mod burst;
@@ -48,7 +48,7 @@ pub struct Supply {
     /// The part that must stay free, see [`Descriptor::weight_floor`](crate::Descriptor::weight_floor).
     pub weight_floor: Percent,
     /// A disk also needs time for each request, so a reservation in bytes needs its capacity as well as its bandwidth.
-    pub medium: Medium,
+    pub device_class: DeviceClass,
 }
 
 /// Requests or bytes.
@@ -244,7 +244,8 @@ impl Supply {
     /// The figures that are missing to check this reservation.
     fn missing(&self, reservation: &Reservation) -> Vec<&'static str> {
         // Small requests reach the capacity of a disk before its bandwidth.
-        let by_requests = reservation.iops.is_some() || (reservation.bytes.is_some() && self.medium == Medium::Disk);
+        let by_requests =
+            reservation.iops.is_some() || (reservation.bytes.is_some() && self.device_class == DeviceClass::Disk);
         let capacity = (by_requests && self.capacity.iops.is_none()).then_some("capacity");
         let bandwidth = (reservation.bytes.is_some() && self.capacity.bytes.is_none()).then_some("bandwidth");
         capacity.into_iter().chain(bandwidth).collect()
@@ -416,7 +417,7 @@ mod tests {
     fn supply(bandwidth: Option<u64>, floor: u16) -> Supply {
         let bytes = bandwidth.map(|mib| ByteRate::per_second(Bytes::mib(mib).0));
         let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes };
-        Supply { capacity, weight_floor: Percent::from_hundredths(floor), medium: Medium::Disk }
+        Supply { capacity, weight_floor: Percent::from_hundredths(floor), device_class: DeviceClass::Disk }
     }
 
     fn reserving(iops: Option<u64>, mib: Option<u64>) -> Policy {
@@ -483,7 +484,7 @@ mod tests {
         let disk = Supply { capacity: bandwidth, ..supply(None, 0) };
         let refusal = admits(&disk, &[reserving(None, Some(10))]).unwrap_err().to_string();
         assert!(refusal.starts_with("VM vm0 reserves 10MiB/s, but the device has no capacity;"), "{refusal}");
-        let link = Supply { medium: Medium::Network, ..disk };
+        let link = Supply { device_class: DeviceClass::Network, ..disk };
         assert_eq!(admits(&link, &[reserving(None, Some(100))]), Ok(()), "a link transfers bytes alone");
         let refusal = admits(&supply(None, 0), &[reserving(None, Some(10))]).unwrap_err().to_string();
         assert!(refusal.contains("the device has no bandwidth;"), "{refusal}");
@@ -528,7 +529,7 @@ mod tests {
     fn the_largest_rates_do_not_overflow() {
         let most = Reservation { iops: Some(Iops::from_milli(u64::MAX)), bytes: Some(ByteRate::per_second(u64::MAX)) };
         let capacity = Capacity { iops: most.iops, bytes: most.bytes };
-        let supply = Supply { capacity, weight_floor: Percent::ZERO, medium: Medium::Disk };
+        let supply = Supply { capacity, weight_floor: Percent::ZERO, device_class: DeviceClass::Disk };
         let policy = Policy { reservation: most, ..Policy::default() };
         assert_eq!(admits(&supply, &[policy]), Ok(()));
         assert!(admits(&supply, &[policy, policy]).is_err());

@@ -209,7 +209,7 @@ pub trait Scheduler: Send {
 
 /// Properties of a device that a scheduler may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Facts {
+pub struct DeviceInfo {
     /// Queue depth.
     pub depth: u32,
     /// Whether adjacent requests are much cheaper than distant ones.
@@ -223,10 +223,10 @@ pub struct Facts {
     pub request_bytes: Bytes,
 }
 
-impl Default for Facts {
+impl Default for DeviceInfo {
     fn default() -> Self {
         let settings = GateSettings::default();
-        Facts {
+        DeviceInfo {
             depth: settings.depth,
             rotational: false,
             cost: settings.cost,
@@ -236,13 +236,13 @@ impl Default for Facts {
     }
 }
 
-impl Facts {
+impl DeviceInfo {
     /// Properties for the scheduler of a gate with these settings, in front of a device of this capacity.
     #[must_use]
     pub fn of(settings: &GateSettings, rotational: bool, capacity: &Capacity) -> Self {
         let request_bytes = capacity.request_bytes().unwrap_or(settings.cost.reference_size());
         let GateSettings { depth, cost, transfer_max: piece_max, .. } = *settings;
-        Facts { depth, rotational, cost, piece_max, request_bytes }
+        DeviceInfo { depth, rotational, cost, piece_max, request_bytes }
     }
 
     /// Cost of the largest read or write that is submitted unsplit.
@@ -254,20 +254,20 @@ impl Facts {
 
 /// Kind of device that a scheduler is made for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Medium {
+pub enum DeviceClass {
     /// Disks: requests have an offset.
     Disk,
     /// Network interfaces: requests are packets that VMs send.
     Network,
 }
 
-impl Medium {
+impl DeviceClass {
     /// Name in output.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Medium::Disk => "disk",
-            Medium::Network => "network",
+            DeviceClass::Disk => "disk",
+            DeviceClass::Network => "network",
         }
     }
 
@@ -275,21 +275,21 @@ impl Medium {
     /// are in bytes per second.
     #[must_use]
     pub const fn counts_requests(self) -> bool {
-        matches!(self, Medium::Disk)
+        matches!(self, DeviceClass::Disk)
     }
 
     /// The kind of device in a sentence, for the manual.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
-            Medium::Disk => "It is for disks.",
-            Medium::Network => "It is for network interfaces; a disk device rejects it.",
+            DeviceClass::Disk => "It is for disks.",
+            DeviceClass::Network => "It is for network interfaces; a disk device rejects it.",
         }
     }
 }
 
 /// Makes a scheduler for a device from its parameters.
-pub type Build = fn(&Facts, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>;
+pub type Build = fn(&DeviceInfo, &ParamTable) -> Result<Box<dyn Scheduler>, ParamError>;
 
 /// Description of a scheduler in addition to its code; one per scheduler, in the scheduler's file.
 pub struct Descriptor {
@@ -311,7 +311,7 @@ pub struct Descriptor {
     pub volumes_depend: Option<(&'static str, &'static [&'static str])>,
     /// Fields of `enforces` that depend on a parameter: field, parameter, and the values with which it is enforced.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
-    pub medium: Medium,
+    pub device_class: DeviceClass,
     /// Whether the gate merges adjacent requests, unless the device's configuration says otherwise.
     pub merging: bool,
     /// Minimum part of the device that is divided by weight while a VM without a reservation has requests queued, with
@@ -320,7 +320,7 @@ pub struct Descriptor {
     /// Form in which it uses service at other servers, with these parameters; `None` if it does not.
     pub remote: fn(&ParamTable) -> Option<Form>,
     /// What tests check, on this device with these parameters.
-    pub guarantees: fn(&Facts, &ParamTable) -> Guarantees,
+    pub guarantees: fn(&DeviceInfo, &ParamTable) -> Guarantees,
     pub advice: Advice,
     pub parameters: &'static [Parameter],
     /// Makes a scheduler. [`Descriptor::build`] checks the ranges of the parameters first.
@@ -369,7 +369,7 @@ impl Descriptor {
         volumes: false,
         volumes_depend: None,
         depends: &[],
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         merging: false,
         weight_floor: |_| Percent::ZERO,
         remote: |_| None,
@@ -383,9 +383,9 @@ impl Descriptor {
     ///
     /// # Errors
     /// If a parameter is unknown, has an invalid value, or is outside its range.
-    pub fn build(&self, facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    pub fn build(&self, info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
         params::check(self.parameters, table)?;
-        (self.build)(facts, table)
+        (self.build)(info, table)
     }
 
     /// Whether the scheduler enforces `field`.
@@ -403,7 +403,7 @@ impl Descriptor {
         let rates = [(Field::Reservation, policy.reservation.iops), (Field::Limit, policy.limit.iops)];
         let stated = rates.into_iter().find_map(|(field, rate)| Some((field, rate?)));
         match stated {
-            Some((field, rate)) if !self.medium.counts_requests() => {
+            Some((field, rate)) if !self.device_class.counts_requests() => {
                 Err(ChangeError::CountsBytes { scheduler: self.name, field, rate: rate.to_string() })
             }
             _ => Ok(()),

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use common::{Subject, subjects};
 use sluice_sched::gate::{Slot, Submission};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -44,8 +44,8 @@ struct Load {
 
 impl Load {
     fn new(subject: &Subject, policy: impl Fn(u32) -> Policy) -> Self {
-        let facts = Facts { depth: DEPTH, rotational: true, ..Facts::default() };
-        let gate = Gate::new(subject.build(&facts), GateSettings { depth: DEPTH, ..GateSettings::default() });
+        let info = DeviceInfo { depth: DEPTH, rotational: true, ..DeviceInfo::default() };
+        let gate = Gate::new(subject.build(&info), GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Oldest { flight: VecDeque::with_capacity(64), left: Vec::with_capacity(64) };
         let mut load = Load { gate, device, vms: Vec::new(), now: 1, random: 1 };
         for index in 0..VMS {
@@ -132,7 +132,7 @@ fn a_request_in_steady_state_costs_no_allocation() {
             }
             if limited && subject.descriptor.enforces_with(policy::Field::Limit, &subject.params) {
                 let waited = |(owner, _): &(OwnerId, VolumeId)| {
-                    load.gate.account(*owner).expect("a present owner").waited_for(Wait::OwnLimit)
+                    load.gate.stats(*owner).expect("a present owner").waited_for(Wait::OwnLimit)
                 };
                 let waited = load.vms.iter().map(waited);
                 assert!(waited.clone().all(|waited| waited > 100), "{}: limits hold requests back", subject.label());

@@ -4,16 +4,16 @@ mod common;
 
 use common::*;
 use sluice_sched::policy::PriorityClass;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// Reads per second of the VM that reads sequentially (16 outstanding) and of the one that reads at random (8), with
 /// policy `rnd`.
 fn seq_and_rnd(rnd: Policy) -> Vec<f64> {
     let subject = Subject::of("cfq").text("mode", "2.6.18");
-    let facts = Facts { depth: 1, rotational: true, ..Facts::default() };
+    let info = DeviceInfo { depth: 1, rotational: true, ..DeviceInfo::default() };
     let settings = GateSettings { depth: 1, ..GateSettings::default() };
-    let mut world = World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk));
+    let mut world = World::new(subject.build(&info), settings, Stub::new(1, Order::Fifo, Service::Disk));
     let seq = world.vm(Policy::default());
     let rnd = world.vm(rnd);
     world.source(Source::new(seq, VolumeId(0), Pattern::Closed(16)).places(Places::Contiguous));

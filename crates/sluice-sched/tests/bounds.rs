@@ -7,15 +7,15 @@ use std::time::Duration;
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// Six VMs submit 20 requests each, alternately and at the same instant, to a device that serves them in order. Returns
 /// the arrival numbers in order of dispatch.
 fn all_at_once(subject: &Subject, policy: impl Fn(u32) -> Policy, depth: u32) -> Vec<u64> {
-    let facts = Facts { depth, ..Facts::default() };
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
     let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
-    let mut world = World::new(subject.build(&facts), settings, Stub::serial(MILLI));
+    let mut world = World::new(subject.build(&info), settings, Stub::serial(MILLI));
     let sources: Vec<usize> = (0..6)
         .map(|vm| {
             let vm = world.vm(policy(vm));
@@ -82,10 +82,10 @@ fn q17_while_a_request_waits_other_vms_are_served_by_weight() {
     let vms: [(u64, &[u64]); 6] = [(1, &[1]), (2, &[4, 1]), (4, &[1]), (10, &[16, 1, 4]), (100, &[64]), (100, &[1])];
     let length = |cost: &u64| plan::LENGTHS[cost.ilog(4) as usize];
     for subject in [product(), Subject::of("sfqd").with("depth", Value::Integer(0))] {
-        let facts = Facts { depth: 4, ..Facts::default() };
+        let info = DeviceInfo { depth: 4, ..DeviceInfo::default() };
         let transfer_max = Bytes::mib(1);
         let settings = GateSettings { depth: 4, cost: plan::cost_model(), transfer_max, ..GateSettings::default() };
-        let mut world = World::new(subject.build(&facts), settings, Stub::serial(MILLI));
+        let mut world = World::new(subject.build(&info), settings, Stub::serial(MILLI));
         let owners = vms.map(|(weight, costs)| {
             let vm = world.vm(Policy { idle_credit: 0, ..Policy::weighted(weight as u32) });
             let lengths: Vec<u32> = costs.iter().map(length).collect();
@@ -113,9 +113,9 @@ fn q17_while_a_request_waits_other_vms_are_served_by_weight() {
 
 /// A disk of queue depth eight that serves one request at a time.
 fn disk(subject: &Subject) -> World {
-    let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
+    let info = DeviceInfo { depth: 8, rotational: true, ..DeviceInfo::default() };
     let settings = GateSettings { depth: 8, ..GateSettings::default() };
-    World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk))
+    World::new(subject.build(&info), settings, Stub::new(1, Order::Fifo, Service::Disk))
 }
 
 // rule: deadline.read-progress, anticipatory.alternation

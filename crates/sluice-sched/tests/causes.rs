@@ -8,8 +8,8 @@ use sluice_sched::*;
 
 /// Requests of a VM by reason: none, own limit, share, device, batch.
 fn causes(world: &World, vm: OwnerId) -> [u64; 5] {
-    let account = world.gate.account(vm).expect("a known VM");
-    [Wait::None, Wait::OwnLimit, Wait::Share, Wait::Device, Wait::Batch].map(|wait| account.waited_for(wait))
+    let stats = world.gate.stats(vm).expect("a known VM");
+    [Wait::None, Wait::OwnLimit, Wait::Share, Wait::Device, Wait::Batch].map(|wait| stats.waited_for(wait))
 }
 
 fn limited(iops: u64) -> Policy {

@@ -17,7 +17,7 @@ use common::watched::{Waits, keep_contract, watch, watch_in_any_order, watched};
 use common::*;
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::policy::{Class, Field};
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};
 use sluice_sched::*;
 
 // rule: sfqd.work-conserving
@@ -58,7 +58,7 @@ fn mm13_without_idling_a_free_device_gets_a_queued_request() {
     ];
     for subject in subjects {
         for_plans(60, plan(true), |plan| {
-            keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Never, plan));
+            keep_contract(plan, || watch_in_any_order(subject.build(&plan.info()), Waits::Never, plan));
         });
     }
 }
@@ -75,7 +75,7 @@ fn every_scheduler_is_in_the_list_once_and_builds() {
     assert_eq!(names.len(), schedulers::ALL.len());
     for subject in subjects() {
         let unknown = subject.clone().text("no_such_parameter", "1");
-        assert!(subject.descriptor.build(&Facts::default(), &unknown.params).is_err(), "{}", subject.label());
+        assert!(subject.descriptor.build(&DeviceInfo::default(), &unknown.params).is_err(), "{}", subject.label());
     }
 }
 
@@ -233,7 +233,7 @@ fn no_vm_with_a_weight_starves() {
     let weights = [1.0, 2.0, 4.0, 10.0, 1000.0, 1.0, 10.0, 1000.0];
     let sum: f64 = weights.iter().sum();
     for subject in subjects() {
-        let rates = served(subject.build(&Facts { depth: 4, ..Facts::default() }));
+        let rates = served(subject.build(&DeviceInfo { depth: 4, ..DeviceInfo::default() }));
         // The smallest share of the lightest VM, less two requests.
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         assert!(least >= 1000.0 / sum - 0.1, "{}: {rates:?}", subject.label());
@@ -291,7 +291,7 @@ impl Scheduler for Again {
 fn a_repeated_dispatch_call_changes_nothing() {
     for subject in subjects() {
         for_plans(16, plan(true), |plan| {
-            let scheduler = || subject.build(&plan.facts());
+            let scheduler = || subject.build(&plan.info());
             let once = plan.run(scheduler(), Instant::ZERO, |_| ());
             let again = plan.run(Box::new(Again(scheduler())), Instant::ZERO, |_| ());
             assert!(once.log == again.log, "{}", subject.label());

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use sluice_sched::gate::{GateSettings, RemoteService};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 const SERVERS_2: RemoteService =
@@ -98,8 +98,8 @@ fn what_was_served_elsewhere_before_a_silence_was_a_credit_after_it() {
 #[test]
 fn small_remote_requests_counted_as_large_local_ones() {
     let settings = GateSettings { transfer_max: Bytes::mib(1), ..GateSettings::default() };
-    let facts = Facts::of(&settings, false, &admission::Capacity::default());
-    let mut world = World::new(product().build(&facts), settings, Stub::serial(SECOND / 1000));
+    let info = DeviceInfo::of(&settings, false, &admission::Capacity::default());
+    let mut world = World::new(product().build(&info), settings, Stub::serial(SECOND / 1000));
     let limit = Limit { iops: None, bytes: Some(ByteRate::per_second(100 << 20)) };
     let vm = world.vm(Policy { limit, ..Policy::default() });
     let mut source = Source::new(vm, VolumeId(0), Pattern::Closed(64)).lengths(&[1 << 20]);

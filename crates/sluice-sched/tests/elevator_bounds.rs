@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use sluice_sched::params::Value;
 use sluice_sched::policy::PriorityClass;
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};
 use sluice_sched::*;
 
 // Deadline: how many requests of the other direction are dispatched before.
@@ -108,7 +108,7 @@ fn q9_each_direction_waits_for_a_bounded_number_of_batches() {
         let subject = subject.with("fifo_batch", Value::Integer(batch)).with("writes_starved", Value::Integer(starved));
         let subject = subject.text("read_expire", &format!("{read}ms")).text("write_expire", &format!("{write}ms"));
         let counting = Counting {
-            inner: subject.build(&Facts::default()),
+            inner: subject.build(&DeviceInfo::default()),
             batch: batch as u64,
             starved: starved as u64,
             expire: [read * MILLI, write * MILLI],
@@ -297,8 +297,8 @@ fn by_class(mode: &str, preempts: bool) {
     let mut rng = chance(17);
     for _ in 0..40 {
         let depth = pick(&mut rng, &[1, 4, 32]);
-        let facts = Facts { depth, rotational: below(&mut rng, 2) == 0, ..Facts::default() };
-        let classes = Classes { inner: cfq(mode).build(&facts), preempts, classes: Vec::new(), queued: Vec::new() };
+        let info = DeviceInfo { depth, rotational: below(&mut rng, 2) == 0, ..DeviceInfo::default() };
+        let classes = Classes { inner: cfq(mode).build(&info), preempts, classes: Vec::new(), queued: Vec::new() };
         let device = Stub::new(pick(&mut rng, &[1, 4]), Order::Random, Service::Between(MILLI / 4, 6 * MILLI));
         let settings = gate::GateSettings { depth, ..gate::GateSettings::default() };
         let mut world = World::new(Box::new(classes), settings, device);
@@ -341,9 +341,9 @@ fn in_2_6_18_real_time_ends_no_running_slice() {
 // Weaknesses, on a disk: 0.25 ms for the request that follows the last one, 3.2 to 11.2 ms for others.
 
 fn disk(subject: &Subject, depth: u32) -> World {
-    let facts = Facts { depth, rotational: true, ..Facts::default() };
+    let info = DeviceInfo { depth, rotational: true, ..DeviceInfo::default() };
     let settings = gate::GateSettings { depth, ..gate::GateSettings::default() };
-    World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk))
+    World::new(subject.build(&info), settings, Stub::new(1, Order::Fifo, Service::Disk))
 }
 
 fn cfq(mode: &str) -> Subject {

@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 fn named(name: &str) -> Subject {
@@ -18,9 +18,9 @@ fn cfq(mode: &str) -> Subject {
 
 /// A spinning disk of queue depth `depth` that serves one request at a time.
 fn disk(subject: &Subject, depth: u32, merging: bool) -> World {
-    let facts = Facts { depth, rotational: true, ..Facts::default() };
+    let info = DeviceInfo { depth, rotational: true, ..DeviceInfo::default() };
     let settings = GateSettings { depth, merging, ..GateSettings::default() };
-    World::new(subject.build(&facts), settings, Stub::new(1, Order::Fifo, Service::Disk))
+    World::new(subject.build(&info), settings, Stub::new(1, Order::Fifo, Service::Disk))
 }
 
 /// A reader of 8 KiB that thinks; sequential, or at random in its own 1 GiB.
@@ -59,9 +59,9 @@ fn two_sequential_readers_stream_only_if_the_disk_idles_for_them() {
 fn anticipation_is_the_worst_for_many_random_readers() {
     // A device that serves eight requests concurrently, 8 ms each, and sixteen readers that think for 2 ms.
     let rate = |subject: Subject| {
-        let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
+        let info = DeviceInfo { depth: 8, rotational: true, ..DeviceInfo::default() };
         let settings = GateSettings { depth: 8, ..GateSettings::default() };
-        let mut world = World::new(subject.build(&facts), settings, Stub::parallel(8, 8 * MILLI));
+        let mut world = World::new(subject.build(&info), settings, Stub::parallel(8, 8 * MILLI));
         let vms: Vec<OwnerId> = (0..16).map(|number| reader(&mut world, number, 2 * MILLI, false)).collect();
         world.run_until(secs(20));
         world.rates(&vms, secs(2), secs(20)).iter().sum::<f64>()
@@ -120,9 +120,9 @@ fn equal_time_is_not_equal_requests() {
 fn idling_wastes_an_array() {
     // An array of sixteen disks, and eight sequential readers that think for 1 ms.
     let rate = |subject: &Subject, rotational: bool| {
-        let facts = Facts { depth: 16, rotational, ..Facts::default() };
+        let info = DeviceInfo { depth: 16, rotational, ..DeviceInfo::default() };
         let settings = GateSettings { depth: 16, ..GateSettings::default() };
-        let mut world = World::new(subject.build(&facts), settings, Stub::parallel(16, 4 * MILLI));
+        let mut world = World::new(subject.build(&info), settings, Stub::parallel(16, 4 * MILLI));
         let vms: Vec<OwnerId> = (0..8).map(|number| reader(&mut world, number, MILLI, true)).collect();
         world.run_until(secs(10));
         world.rates(&vms, secs(1), secs(10)).iter().sum::<f64>()
@@ -201,7 +201,7 @@ fn mm12_merging_changes_only_the_number_of_submissions() {
             });
             world.pump();
             world.run_until(secs(100));
-            let bytes = vms.map(|vm| world.gate.account(vm).unwrap().bytes);
+            let bytes = vms.map(|vm| world.gate.stats(vm).unwrap().bytes);
             (bytes, world.finished.len(), world.log.len())
         };
         let ((alone, finished, dispatches), (joined, finished_joined, fewer)) = (run(false), run(true));

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// Two VMs of extreme weights and rates next to an ordinary one, with requests of extreme costs.
@@ -16,10 +16,10 @@ fn extremes(subject: &Subject, start: Instant) -> World {
         discard: Cost::from_raw(u32::MAX),
         discard_mib: Cost::from_raw(u32::MAX),
     };
-    let facts = Facts { depth: 3, ..Facts::default() };
+    let info = DeviceInfo { depth: 3, ..DeviceInfo::default() };
     let transfer_max = Bytes(u64::from(u32::MAX));
     let settings = GateSettings { depth: 3, transfer_max, cost, ..GateSettings::default() };
-    let mut world = World::new(subject.build(&facts), settings, Stub::new(3, Order::Random, Service::Fixed(MILLI)));
+    let mut world = World::new(subject.build(&info), settings, Stub::new(3, Order::Random, Service::Fixed(MILLI)));
     world.now = start;
     let lightest = Policy { weight: Some(Weight::MIN), ..Policy::default() };
     let heaviest = Policy { weight: Some(Weight::MAX), idle_credit: 256, ..Policy::default() };
@@ -91,7 +91,7 @@ fn a_million_idle_seconds_change_nothing() {
         }
         assert!(rounds.iter().all(|round| round.len() == 900), "{}", subject.label());
         // No pause restores the initial state of a scheduler that learns think times and seeks.
-        if subject.guarantees(&Facts::default()).learns {
+        if subject.guarantees(&DeviceInfo::default()).learns {
             continue;
         }
         // In paper mode, Flubber idles at the last address after any pause; in the first round there is none.

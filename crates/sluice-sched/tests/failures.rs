@@ -11,7 +11,7 @@ use common::analysis::{assert_close, cost, window_max};
 use common::*;
 use sluice_sched::admission::{self, Capacity, Supply};
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::{Facts, Medium};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::*;
 
 const BOTH: [fn() -> Subject; 2] = [product, paper];
@@ -201,8 +201,8 @@ fn failure_06_refusals_are_a_death_spiral() {
         for offered in [11, 20, 100, 1000] {
             let settings =
                 GateSettings { depth: 1, queue_max: 2, cost: CostModel::per_request(), ..GateSettings::default() };
-            let facts = Facts { depth: 1, ..Facts::default() };
-            let mut world = World::new(subject.build(&facts), settings, Stub::serial(MILLI));
+            let info = DeviceInfo { depth: 1, ..DeviceInfo::default() };
+            let mut world = World::new(subject.build(&info), settings, Stub::serial(MILLI));
             let vm = world.vm(Policy::weighted(1).limited(10));
             let source = world.stream(vm, Pattern::Open(SECOND / offered));
             world.run_until(secs(60));
@@ -328,8 +328,8 @@ fn small_large_small(subject: &Subject) -> Vec<u64> {
     // (K + S) / (K + S_ref) with K = 8 KiB, S_ref = 0: a flush costs 1, 792 KiB cost 100.
     let cost = CostModel { reference: Some(Bytes(0)), knee: kib8, ..CostModel::default() };
     let settings = GateSettings { depth: 8, transfer_max: Bytes::mib(1), cost, ..GateSettings::default() };
-    let facts = Facts { depth: 8, ..Facts::default() };
-    let mut world = World::new(subject.build(&facts), settings, Stub::parallel(8, 1000));
+    let info = DeviceInfo { depth: 8, ..DeviceInfo::default() };
+    let mut world = World::new(subject.build(&info), settings, Stub::parallel(8, 1000));
     let vm = world.vm(burst(Policy::weighted(1).limited(100), 1));
     let lengths = [0, 99 * 8192, 0];
     let source = world.source(Source::new(vm, VolumeId(0), Pattern::Manual).lengths(&lengths));
@@ -365,7 +365,7 @@ fn over_committed(subject: &Subject, floor: bool) -> Vec<f64> {
 fn failure_14_over_commit_without_admission_control() {
     let vms = [("a", 100), ("b", 100), ("c", 20)].map(|(vm, iops)| (vm, Policy::default().reserving(iops)));
     let capacity = Capacity { iops: Some(Iops::per_second(150)), bytes: None };
-    let supply = Supply { capacity, weight_floor: Percent::ZERO, medium: Medium::Disk };
+    let supply = Supply { capacity, weight_floor: Percent::ZERO, device_class: DeviceClass::Disk };
     let refusal = admission::admit(&supply, vms.iter().map(|(vm, policy)| (*vm, policy))).unwrap_err();
     assert!(refusal.to_string().contains("with this one 133.34%; at most 100%"), "{refusal}");
 
@@ -458,8 +458,8 @@ fn failure_20_contradictions_are_accepted() {
 /// A gate whose flushes cost 65,535 requests each: virtual time at weight 0.01 passes its bound in minutes.
 fn expensive(subject: &Subject) -> World {
     let cost = CostModel { flush: Cost::requests(65_535), ..CostModel::default() };
-    let facts = Facts { depth: 2, ..Facts::default() };
-    World::new(subject.build(&facts), GateSettings { depth: 2, cost, ..GateSettings::default() }, Stub::serial(SECOND))
+    let info = DeviceInfo { depth: 2, ..DeviceInfo::default() };
+    World::new(subject.build(&info), GateSettings { depth: 2, cost, ..GateSettings::default() }, Stub::serial(SECOND))
 }
 
 fn of_hundredths(hundredths: u64) -> Policy {

@@ -11,7 +11,7 @@ use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 const WEIGHTS: [u32; 6] = [1, 2, 4, 8, 10, 1000];
@@ -59,8 +59,8 @@ fn random_run(seed: u64, subject: impl Fn(u32) -> Subject) -> (Vec<Flow>, u32, S
     let settings =
         GateSettings { depth, transfer_max: Bytes::mib(1), cost: plan::cost_model(), ..GateSettings::default() };
     let device = Stub::new(servers, order, Service::Between(MILLI, 9 * MILLI));
-    let facts = Facts { depth, ..Facts::default() };
-    let mut world = World::new(subject(depth).build(&facts), settings, device);
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
+    let mut world = World::new(subject(depth).build(&info), settings, device);
     let sources: Vec<usize> = flows
         .iter()
         .map(|flow| {
@@ -196,7 +196,7 @@ fn a_vm_that_woke_after_a_batch_of_a_light_vm_was_served_last() {
 fn a_large_request_counts_its_cost_unless_each_counts_one() {
     for (charge, due) in [("size", [800.0, 200.0]), ("request", [500.0, 500.0])] {
         let settings = GateSettings { depth: 1, cost: plan::cost_model(), ..GateSettings::default() };
-        let scheduler = sfqd(1).text("charge", charge).build(&Facts::default());
+        let scheduler = sfqd(1).text("charge", charge).build(&DeviceInfo::default());
         let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
         let vms = [1, 1].map(|weight| world.vm(Policy::weighted(weight)));
         for (vm, length) in vms.iter().zip([plan::LENGTHS[0], plan::LENGTHS[1]]) {
@@ -247,7 +247,7 @@ fn tags_never_overflow() {
         cost: CostModel { flush: Cost::from_raw(u32::MAX), ..CostModel::default() },
         ..GateSettings::default()
     };
-    let mut world = World::new(sfqd(4).build(&Facts::default()), settings, Stub::serial(MILLI));
+    let mut world = World::new(sfqd(4).build(&DeviceInfo::default()), settings, Stub::serial(MILLI));
     let weight = |hundredths| Policy { weight: Some(Weight::from_hundredths(hundredths)), ..Policy::default() };
     let vms = [weight(1), weight(3)].map(|policy| world.vm(policy));
     for vm in vms {
@@ -285,9 +285,9 @@ fn a_flow_of_low_demand_waits_for_outstanding_requests_of_others() {
         world.busy(Policy::weighted(100), Pattern::Closed(64));
         let rare = world.busy(Policy::weighted(1000), Pattern::Open(100 * MILLI));
         world.run_until(secs(10));
-        let account = world.gate.account(rare).expect("a known VM");
+        let stats = world.gate.stats(rare).expect("a known VM");
         let median = |histogram: &Histogram| histogram.percentile(50.0).expect("it was served") as f64 / MILLI as f64;
-        (median(&account.service_time), median(&account.queue_time))
+        (median(&stats.service_time), median(&stats.queue_time))
     };
     let (shallow, deep) = (wait(1), wait(32));
     assert!(shallow.0 <= 1.1 && shallow.1 <= 1.1, "at most one other request comes first: {shallow:?} ms");

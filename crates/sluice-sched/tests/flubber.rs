@@ -12,7 +12,7 @@ use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::policy::Class;
-use sluice_sched::scheduler::{Change, Decision, Facts, Scheduler};
+use sluice_sched::scheduler::{Change, Decision, DeviceInfo, Scheduler};
 use sluice_sched::*;
 
 const SEQ: OwnerId = OwnerId(0);
@@ -58,7 +58,7 @@ fn micros(micros: u64) -> Instant {
 
 impl Desk {
     fn new(subject: &Subject) -> Self {
-        let mut scheduler = subject.build(&Facts { depth: 1, ..Facts::default() });
+        let mut scheduler = subject.build(&DeviceInfo { depth: 1, ..DeviceInfo::default() });
         let owners = [(SEQ, within(80, 1000)), (RND, within(60, 120)), (BACKUP, background())];
         for (owner, policy) in owners {
             scheduler.configure(Instant::ZERO, Change::AddOwner { owner, policy }).expect("a valid policy");
@@ -523,7 +523,7 @@ fn adjacent_requests_of_one_vm_are_merged_and_keep_their_position() {
     for subject in [published(), ours(), baseline()] {
         assert!(subject.descriptor.merging);
         let settings = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
-        let mut world = World::new(subject.build(&Facts::default()), settings, Stub::serial(MILLI));
+        let mut world = World::new(subject.build(&DeviceInfo::default()), settings, Stub::serial(MILLI));
         let vms = [world.vm(within(80, 100)), world.vm(within(60, 100))];
         let source = |vm: OwnerId| Source::new(vm, VolumeId(0), Pattern::Manual).places(Places::Contiguous);
         let sources = vms.map(|vm| world.source(source(vm).lengths(&[4096])));
@@ -554,7 +554,7 @@ fn parameters_out_of_range_are_refused() {
         (ours().text("transfer_max", "0B"), "transfer_max is 0B; it must be from 1B to 1GiB"),
     ];
     for (subject, message) in table {
-        let refused = subject.descriptor.build(&Facts::default(), &subject.params).err().map(|error| error.0);
+        let refused = subject.descriptor.build(&DeviceInfo::default(), &subject.params).err().map(|error| error.0);
         assert_eq!(refused.as_deref(), Some(message));
     }
 }
@@ -564,7 +564,7 @@ fn parameters_out_of_range_are_refused() {
 fn a_device_without_seeks_never_idles() {
     for (rotational, expected) in [(true, Err(millis(10))), (false, Ok(1))] {
         let mut desk = Desk::new(&Subject::of("flubber"));
-        let mut scheduler = Subject::of("flubber").build(&Facts { depth: 1, rotational, ..Facts::default() });
+        let mut scheduler = Subject::of("flubber").build(&DeviceInfo { depth: 1, rotational, ..DeviceInfo::default() });
         std::mem::swap(&mut desk.scheduler, &mut scheduler);
         for (owner, policy) in [(SEQ, within(80, 1000)), (RND, within(60, 120))] {
             desk.scheduler.configure(Instant::ZERO, Change::AddOwner { owner, policy }).expect("a valid policy");

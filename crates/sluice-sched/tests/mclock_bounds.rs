@@ -6,7 +6,7 @@ use common::analysis::water_fill;
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 const MODES: [fn() -> Subject; 2] = [product, paper];
@@ -124,8 +124,8 @@ fn q8_each_vm_gets_its_allocation() {
         let count = 2 + below(&mut rng, 7);
         let depth = pick(&mut rng, &[1, 2, 8, 32]);
         let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
-        let facts = Facts { depth, ..Facts::default() };
-        let mut world = World::new(product().build(&facts), settings, Stub::serial(SECOND / capacity));
+        let info = DeviceInfo { depth, ..DeviceInfo::default() };
+        let mut world = World::new(product().build(&info), settings, Stub::serial(SECOND / capacity));
         let (mut table, mut vms) = (Vec::new(), Vec::new());
         for _ in 0..count {
             let weight = pick(&mut rng, &[1, 2, 4, 10, 1000]);

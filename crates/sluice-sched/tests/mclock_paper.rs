@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::*;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::{Change, Decision, Facts, OwnerState, Scheduler};
+use sluice_sched::scheduler::{Change, Decision, DeviceInfo, OwnerState, Scheduler};
 use sluice_sched::*;
 
 const A: OwnerId = OwnerId(0);
@@ -20,7 +20,7 @@ struct Desk {
 
 impl Desk {
     fn new(subject: &Subject, a: Policy, b: Policy) -> Self {
-        let mut scheduler = subject.build(&Facts::default());
+        let mut scheduler = subject.build(&DeviceInfo::default());
         for (owner, policy) in [(A, a), (B, b)] {
             scheduler.configure(Instant::ZERO, Change::AddOwner { owner, policy }).expect("a valid policy");
         }
@@ -283,7 +283,7 @@ fn a_completion_reports_the_phase() {
             assert_eq!(finished.phase, due, "{}: {finished:?}", subject.label());
         }
         let costs: f64 =
-            [reserved, weighted].map(|vm| world.gate.account(vm).expect("a known VM").service()).iter().sum();
+            [reserved, weighted].map(|vm| world.gate.stats(vm).expect("a known VM").service()).iter().sum();
         assert!((costs - world.finished.len() as f64).abs() < 1e-6, "the costs are in the statistics: {costs}");
     }
 }

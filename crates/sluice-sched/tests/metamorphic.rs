@@ -9,7 +9,7 @@ use common::plan::Asks;
 use common::*;
 use rand_pcg::Pcg32;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// A fixed trace: arrivals do not depend on completions.
@@ -35,7 +35,7 @@ const READS: Asks = (Kind::Read, Flags::NONE);
 type Dispatches = Vec<(u64, u32, u64, Phase)>;
 
 fn play(subject: &Subject, trace: &Trace) -> Dispatches {
-    let facts = Facts { depth: trace.depth, rotational: trace.rotational, ..Facts::default() };
+    let info = DeviceInfo { depth: trace.depth, rotational: trace.rotational, ..DeviceInfo::default() };
     let settings = GateSettings { depth: trace.depth, cost: plan::cost_model(), ..GateSettings::default() };
     let subject = match subject.descriptor.name {
         "mclock" => subject.clone().text("reservation_catchup_max", &format!("{}ms", trace.catchup)),
@@ -43,7 +43,7 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
         _ => slower(subject.clone(), trace.slower),
     };
     let stub = Stub::new(trace.depth as usize, Order::Fifo, Service::Fixed(trace.service));
-    let mut world = World::new(subject.build(&facts), settings, stub);
+    let mut world = World::new(subject.build(&info), settings, stub);
     world.now = trace.start;
     let vms: Vec<OwnerId> = trace.policies.iter().map(|policy| world.vm(*policy)).collect();
     let mut sources = Vec::new();

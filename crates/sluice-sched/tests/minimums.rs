@@ -7,7 +7,7 @@ use common::*;
 use proptest::prelude::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// A device that serves 1,000 normalised requests, or 100 MB, per second, one at a time, each in the time of its cost.
@@ -18,8 +18,8 @@ fn world(cost: CostModel) -> World {
     let settings = GateSettings { depth: 1, cost, ..GateSettings::default() };
     let capacity =
         admission::Capacity { iops: Some(Iops::per_second(CAPACITY)), bytes: Some(ByteRate::per_second(BANDWIDTH)) };
-    let facts = Facts::of(&settings, false, &capacity);
-    World::new(product().build(&facts), settings, Stub::serial(SECOND / CAPACITY))
+    let info = DeviceInfo::of(&settings, false, &capacity);
+    World::new(product().build(&info), settings, Stub::serial(SECOND / CAPACITY))
 }
 
 fn bytes_reserved(rate: u64) -> Policy {

@@ -9,7 +9,7 @@ use common::analysis::{assert_close, bytes, window_max};
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::{Decision, Facts, Scheduler};
+use sluice_sched::scheduler::{Decision, DeviceInfo, Scheduler};
 use sluice_sched::*;
 
 /// Bytes of a full frame, and of a small one.
@@ -18,9 +18,9 @@ const SMALL: u32 = 60;
 
 /// A link of queue depth `depth` that sends each frame in `nanos`.
 fn link(subject: &Subject, depth: u32, nanos: u64) -> World {
-    let facts = Facts { depth, ..Facts::default() };
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
     let settings = GateSettings { depth, cost: CostModel::per_request(), ..GateSettings::default() };
-    World::new(subject.build(&facts), settings, Stub::serial(nanos))
+    World::new(subject.build(&info), settings, Stub::serial(nanos))
 }
 
 fn netback(tick: &str) -> Subject {
@@ -244,7 +244,7 @@ fn no_more_packets_are_pending_than_stated() {
         if let Some(pending) = pending {
             subject = subject.with("pending", Value::Integer(pending));
         }
-        let mut scheduler = subject.build(&Facts::default());
+        let mut scheduler = subject.build(&DeviceInfo::default());
         let mut ready = 0;
         add(&mut *scheduler, 0, Policy::default());
         (0..1000).for_each(|id| scheduler.insert(Instant::ZERO, packet(id, 0)));

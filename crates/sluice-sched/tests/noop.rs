@@ -15,7 +15,7 @@ fn noop() -> Subject {
 #[test]
 fn requests_are_dispatched_in_arrival_order() {
     for_plans(64, plan(true), |plan| {
-        let world = plan.run(noop().build(&plan.facts()), Instant::ZERO, |_| ());
+        let world = plan.run(noop().build(&plan.info()), Instant::ZERO, |_| ());
         let order: Vec<u64> = world.log.iter().map(|record| record.request.id.0).collect();
         assert!(order.is_sorted(), "with completions, removals and changes: {order:?}");
     });

@@ -15,7 +15,7 @@ use common::*;
 use oracle::tags::*;
 use sluice_sched::gate::RemoteService;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};
 use sluice_sched::*;
 #[derive(Debug, Clone)]
 struct Vm {
@@ -34,10 +34,10 @@ impl Vm {
     }
 
     /// Sets the policy of the VM; its bursts and those of its volumes are divided again.
-    fn set(&mut self, policy: Policy, facts: &Facts, now: Tag, v: Tag) {
+    fn set(&mut self, policy: Policy, info: &DeviceInfo, now: Tag, v: Tag) {
         let servers = self.servers();
-        self.level.set(policy, servers, facts, now, v);
-        self.volumes.iter_mut().for_each(|(_, level)| level.set_limit(level.policy, servers, facts, now));
+        self.level.set(policy, servers, info, now, v);
+        self.volumes.iter_mut().for_each(|(_, level)| level.set_limit(level.policy, servers, info, now));
     }
 }
 
@@ -81,7 +81,7 @@ impl Floor {
 
 #[derive(Debug)]
 struct Oracle {
-    facts: Facts,
+    info: DeviceInfo,
     batch_max: u32,
     distance: u64,
     catchup: Tag,
@@ -98,9 +98,9 @@ fn tag(now: Instant) -> Tag {
 }
 
 impl Oracle {
-    fn new(facts: Facts, batch_max: u32, catchup_millis: u64) -> Self {
+    fn new(info: DeviceInfo, batch_max: u32, catchup_millis: u64) -> Self {
         Oracle {
-            facts,
+            info,
             batch_max,
             distance: 4 << 20,
             catchup: Tag::from(catchup_millis) * 16_000_000,
@@ -274,7 +274,7 @@ impl Oracle {
     fn take(&mut self, now: Tag, choice: Choice) -> Request {
         let Choice { owner, volume, reserved, inner_reserved } = choice;
         let request = self.head(owner, Some(volume)).expect("chosen");
-        let amount = Amount::of(&request, &self.facts);
+        let amount = Amount::of(&request, &self.info);
         // The following requests of a batch are not chosen, and do not advance virtual time.
         let is_chosen = self.batch.is_none();
         let (floor_waits, inner_floor_waits) = (self.unreserved_waits(), self.unreserved_volume_waits(owner));
@@ -358,7 +358,7 @@ impl Scheduler for Oracle {
         let now = tag(now);
         self.refresh(owner);
         let piece = self.vm(owner).client.map_or(ONE, |client| client.piece);
-        let ((line, inner_line), facts) = (self.lines(owner, volume, piece), self.facts);
+        let ((line, inner_line), info) = (self.lines(owner, volume, piece), self.info);
         let vm = self.vm(owner);
         let servers = Tag::from(remote.servers.max(2));
         vm.client = match vm.client {
@@ -368,14 +368,14 @@ impl Scheduler for Oracle {
         };
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
         let servers = vm.client.map_or(1, |client| client.servers);
-        vm.level.set_limit(vm.level.policy, servers, &facts, now);
-        level.set_limit(level.policy, servers, &facts, now);
+        vm.level.set_limit(vm.level.policy, servers, &info, now);
+        level.set_limit(level.policy, servers, &info, now);
         if let Some(client) = &mut vm.client {
             let (rho, delta) = (Tag::from(remote.rho), Tag::from(remote.delta));
             client.reported += delta.min(remote.recent.into()) * ONE;
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
-            let reserved = Amount::new(rho * ONE, rho_bytes, &facts);
-            let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &facts);
+            let reserved = Amount::new(rho * ONE, rho_bytes, &info);
+            let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &info);
             vm.level.add_remote(now, line, client, reserved, beyond);
             level.add_remote(now, inner_line, client, reserved, beyond);
         }
@@ -413,29 +413,29 @@ impl Scheduler for Oracle {
         let mut settles = None;
         match change {
             Change::AddOwner { owner, policy } => {
-                let level = Level::new(policy, &self.facts, now, v);
+                let level = Level::new(policy, &self.info, now, v);
                 let floor = Floor::default();
                 self.vms.push((owner, Vm { level, volumes: Vec::new(), v: 0, floor, client: None, stale: false }));
             }
             Change::SetOwner { owner, policy } => {
-                let facts = self.facts;
-                self.vm(owner).set(policy, &facts, now, v);
+                let info = self.info;
+                self.vm(owner).set(policy, &info, now, v);
                 settles = Some(owner);
                 self.batch = None;
             }
             Change::AddVolume { owner, volume, policy } => {
-                let facts = self.facts;
+                let info = self.info;
                 let vm = self.vm(owner);
-                vm.volumes.push((volume, Level::new(policy, &facts, now, vm.v)));
+                vm.volumes.push((volume, Level::new(policy, &info, now, vm.v)));
                 settles = Some(owner);
                 self.batch = None;
             }
             Change::SetVolume { owner, volume, policy } => {
-                let facts = self.facts;
+                let info = self.info;
                 let vm = self.vm(owner);
                 let (v, servers) = (vm.v, vm.servers());
                 let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("a known volume").1;
-                level.set(policy, servers, &facts, now, v);
+                level.set(policy, servers, &info, now, v);
                 settles = Some(owner);
                 self.batch = None;
             }
@@ -450,17 +450,17 @@ impl Scheduler for Oracle {
                 settles = Some(owner);
             }
             Change::Depth(depth) => {
-                self.facts.depth = depth;
+                self.info.depth = depth;
                 self.batch = None;
-                let (facts, v) = (self.facts, self.v);
-                self.vms.iter_mut().for_each(|(_, vm)| vm.set(vm.level.policy, &facts, now, v));
+                let (info, v) = (self.info, self.v);
+                self.vms.iter_mut().for_each(|(_, vm)| vm.set(vm.level.policy, &info, now, v));
                 self.settle(now, None);
             }
         }
         if let Some(owner) = settles {
-            let (facts, v) = (self.facts, self.v);
+            let (info, v) = (self.info, self.v);
             let vm = self.vm(owner);
-            vm.set(vm.level.policy, &facts, now, v);
+            vm.set(vm.level.policy, &info, now, v);
             self.settle(now, settles);
         }
         Ok(())
@@ -555,8 +555,8 @@ fn pair(plan: &Plan, catchup_millis: u64) -> Box<dyn Scheduler> {
     let subject = product()
         .with("batch", Value::Integer(i64::from(plan.batch)))
         .text("reservation_catchup_max", &format!("{catchup_millis}ms"));
-    let oracle = Oracle::new(plan.facts(), plan.batch, catchup_millis);
-    Box::new(Pair { fast: subject.build(&plan.facts()), oracle, decisions: 0, early: 0 })
+    let oracle = Oracle::new(plan.info(), plan.batch, catchup_millis);
+    Box::new(Pair { fast: subject.build(&plan.info()), oracle, decisions: 0, early: 0 })
 }
 
 // rule: mclock.charge-after, mclock.byte-reservation, mclock.product-counts, mclock.eligible
@@ -581,8 +581,8 @@ fn a_scheduler_that_differs_is_noticed() {
     for_plans_as_found(96, plan(false), |plan| {
         let subject =
             product().text("reservation_catchup_max", "1ms").with("batch", Value::Integer(i64::from(plan.batch)));
-        let oracle = Oracle::new(plan.facts(), plan.batch, 1000);
-        let pair = Pair { fast: subject.build(&plan.facts()), oracle, decisions: 0, early: 0 };
+        let oracle = Oracle::new(plan.info(), plan.batch, 1000);
+        let pair = Pair { fast: subject.build(&plan.info()), oracle, decisions: 0, early: 0 };
         drop(plan.run(Box::new(pair), Instant::ZERO, |_| ()));
     });
 }

@@ -172,7 +172,7 @@ fn both(plan: &Plan, fast: Numbers, oracle: Numbers) -> Box<dyn Scheduler> {
         .text("write_expire", &nanos(fast.write_expire))
         .with("writes_starved", Value::Integer(fast.writes_starved as i64))
         .with("fifo_batch", Value::Integer(fast.fifo_batch as i64));
-    twin(subject.build(&plan.facts()), Box::new(Oracle::new(oracle)))
+    twin(subject.build(&plan.info()), Box::new(Oracle::new(oracle)))
 }
 
 const USUAL: Numbers =

@@ -299,7 +299,7 @@ fn the_fast_schedulers_match_the_oracle() {
         for beta in [1, 4, 32] {
             for_plans(48, plan(true), |plan| {
                 let plan = plan.flavoured();
-                let pair = twin(subject(kind, beta).build(&plan.facts()), Box::new(Oracle::new(kind, beta)));
+                let pair = twin(subject(kind, beta).build(&plan.info()), Box::new(Oracle::new(kind, beta)));
                 let world = plan.run(pair, Instant::ZERO, |_| ());
                 assert!(!world.log.is_empty());
             });
@@ -312,7 +312,7 @@ fn the_fast_schedulers_match_the_oracle() {
 fn another_interval_factor_is_noticed() {
     for_plans_as_found(32, plan(true), |plan| {
         let plan = plan.flavoured();
-        let pair = twin(subject(Which::Paper, 1).build(&plan.facts()), Box::new(Oracle::new(Which::Paper, 2)));
+        let pair = twin(subject(Which::Paper, 1).build(&plan.info()), Box::new(Oracle::new(Which::Paper, 2)));
         drop(plan.run(pair, Instant::ZERO, |_| ()));
     });
 }

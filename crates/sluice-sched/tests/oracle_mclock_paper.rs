@@ -233,7 +233,7 @@ fn published(plan: &Plan) -> Plan {
 fn hold(plan: &Plan, oracle: Oracle) {
     let plan = published(plan);
     let subject = paper().with("batch", Value::Integer(1));
-    let both = twin(subject.build(&plan.facts()), Box::new(oracle));
+    let both = twin(subject.build(&plan.info()), Box::new(oracle));
     assert!(!plan.run(both, Instant::ZERO, |_| ()).log.is_empty());
 }
 

@@ -129,7 +129,7 @@ impl Scheduler for Oracle {
 }
 
 fn both(plan: &Plan, of_fast: i64, of_oracle: u64) -> Box<dyn Scheduler> {
-    let fast = Subject::of("sfqd").with("depth", Value::Integer(of_fast)).build(&plan.facts());
+    let fast = Subject::of("sfqd").with("depth", Value::Integer(of_fast)).build(&plan.info());
     twin(fast, Box::new(Oracle { depth: of_oracle, ..Oracle::default() }))
 }
 

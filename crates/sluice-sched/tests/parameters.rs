@@ -8,7 +8,7 @@ use common::plan::{Plan, for_plans, plan};
 use common::watched::{Waits, keep_contract, watch_in_any_order};
 use common::*;
 use sluice_sched::params::{ParamTable, Parameter, Range, Value};
-use sluice_sched::scheduler::{Descriptor, Facts};
+use sluice_sched::scheduler::{Descriptor, DeviceInfo};
 use sluice_sched::units::show_duration;
 use sluice_sched::*;
 
@@ -43,7 +43,7 @@ fn outside(range: Range) -> Vec<Value> {
 }
 
 fn builds(descriptor: &Descriptor, table: &ParamTable) -> Result<(), String> {
-    descriptor.build(&Facts::default(), table).map(|_| ()).map_err(|error| error.0)
+    descriptor.build(&DeviceInfo::default(), table).map(|_| ()).map_err(|error| error.0)
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn keeps_contract(descriptor: &'static Descriptor, corner: &ParamTable, plan: &P
     if builds(descriptor, corner).is_err_and(|error| error.contains("is a parameter of mode")) {
         return;
     }
-    keep_contract(plan, || watch_in_any_order(subject.build(&plan.facts()), Waits::Other, plan));
+    keep_contract(plan, || watch_in_any_order(subject.build(&plan.info()), Waits::Other, plan));
 }
 
 /// Each pair of parameters at all of their ends.

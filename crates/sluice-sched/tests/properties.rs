@@ -9,7 +9,7 @@ use common::analysis::{assert_close, bytes, cost, water_fill, window_max};
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 fn burst(policy: Policy, burst: u32) -> Policy {
@@ -152,9 +152,9 @@ fn the_published_limit_holds_from_the_start_of_the_backlog() {
 
 /// A limited VM with requests of several sizes next to two others, on a device that stalls and changes its speed.
 fn rough_ride(policy: Policy, depth: u32) -> (World, OwnerId) {
-    let facts = Facts { depth, ..Facts::default() };
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
     let settings = GateSettings { depth, ..GateSettings::default() };
-    let mut world = World::new(product().build(&facts), settings, Stub::parallel(depth as usize, 4 * MILLI));
+    let mut world = World::new(product().build(&info), settings, Stub::parallel(depth as usize, 4 * MILLI));
     let vm = world.vm(policy);
     closed(&mut world, &[Policy::weighted(300), Policy::weighted(10).reserving(50)]);
     for lengths in [[4096, 65_536, 8192], [262_144, 512, 16_384]] {
@@ -259,8 +259,8 @@ fn service_stays_within_one_request_of_the_share() {
     let vms = [(1.0, 1), (2.0, 4), (4.0, 16), (10.0, 1), (1000.0, 64), (1000.0, 4)];
     for depth in [1, 4, 32] {
         let settings = GateSettings { depth, transfer_max: Bytes::mib(1), cost: cost_model, ..GateSettings::default() };
-        let facts = Facts { depth, ..Facts::default() };
-        let mut world = World::new(product().build(&facts), settings, Stub::parallel(depth as usize, MILLI));
+        let info = DeviceInfo { depth, ..DeviceInfo::default() };
+        let mut world = World::new(product().build(&info), settings, Stub::parallel(depth as usize, MILLI));
         let owners: Vec<OwnerId> =
             vms.map(|(weight, _)| world.vm(Policy { idle_credit: 0, ..Policy::weighted(weight as u32) })).to_vec();
         for (owner, (_, size)) in owners.iter().zip(vms) {
@@ -328,7 +328,7 @@ fn becoming_idle_at_every_completion_erases_no_debt() {
         for _ in 0..5000 {
             let source = Source::new(toggler, VolumeId(0), Pattern::Manual);
             let index = if world.sources.len() < 2 { world.source(source) } else { 1 };
-            if world.gate.account(toggler).unwrap().waiting == 0 {
+            if world.gate.stats(toggler).unwrap().waiting == 0 {
                 world.ask(index);
                 world.pump();
             }

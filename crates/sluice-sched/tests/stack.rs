@@ -10,7 +10,7 @@ use common::device::Taken;
 use common::*;
 use sluice_sched::gate::{GateSettings, Outcome, Slot};
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::stack::{Ended, Guest, Ring, StackError};
 use sluice_sched::*;
 
@@ -47,10 +47,10 @@ struct StackWorld {
 
 impl StackWorld {
     fn new(host: &Subject, depth: u32, device: Stub) -> Self {
-        let facts = Facts { depth, ..Facts::default() };
+        let info = DeviceInfo { depth, ..DeviceInfo::default() };
         let settings = GateSettings { depth, ..GateSettings::default() };
         StackWorld {
-            stack: Stack::new(Gate::new(host.build(&facts), settings)),
+            stack: Stack::new(Gate::new(host.build(&info), settings)),
             device,
             now: Instant::ZERO,
             log: Vec::new(),
@@ -66,9 +66,9 @@ impl StackWorld {
     }
 
     fn vm(&mut self, policy: Policy, guest: &Subject, ring: Ring) -> OwnerId {
-        let facts = Facts { depth: ring.slots, ..Facts::default() };
+        let info = DeviceInfo { depth: ring.slots, ..DeviceInfo::default() };
         let merging = guest.descriptor.merging;
-        let guest = Guest { scheduler: guest.build(&facts), ring, merging, queue_max: 1000 };
+        let guest = Guest { scheduler: guest.build(&info), ring, merging, queue_max: 1000 };
         self.stack.add_vm(self.now, policy, guest).expect("the test's VM is valid")
     }
 
@@ -299,8 +299,8 @@ fn a_guest_that_idles_for_its_threads_keeps_the_ring_nearly_empty() {
     // Eight threads with one read outstanding each, on a device that serves eight concurrently.
     let served = |guest: &Subject| {
         let mut world = StackWorld::new(&Subject::of("noop"), 8, Stub::parallel(8, 4 * MILLI));
-        let facts = Facts { depth: 32, rotational: true, ..Facts::default() };
-        let guest = Guest { scheduler: guest.build(&facts), ring: Ring::XEN, merging: false, queue_max: 100 };
+        let info = DeviceInfo { depth: 32, rotational: true, ..DeviceInfo::default() };
+        let guest = Guest { scheduler: guest.build(&info), ring: Ring::XEN, merging: false, queue_max: 100 };
         let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
         for _ in 0..8 {
             world.thread(vm, 1, Places::Contiguous, Kind::Read, &[4096]);
@@ -330,9 +330,9 @@ fn a_removed_vm_cancels_its_queue_and_completes_its_flight() {
 #[test]
 fn a_ring_larger_than_the_host_queue_is_rejected() {
     let settings = GateSettings { queue_max: 100, transfer_max: Bytes::kib(16), ..GateSettings::default() };
-    let facts = Facts::default();
-    let mut stack = Stack::new(Gate::new(Subject::of("noop").build(&facts), settings));
-    let guest = |ring| Guest { scheduler: Subject::of("noop").build(&facts), ring, merging: false, queue_max: 8 };
+    let info = DeviceInfo::default();
+    let mut stack = Stack::new(Gate::new(Subject::of("noop").build(&info), settings));
+    let guest = |ring| Guest { scheduler: Subject::of("noop").build(&info), ring, merging: false, queue_max: 8 };
     let refused = stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::VIRTIO));
     assert_eq!(refused, Err(StackError::RingTooLarge { slots: 256, pieces: 256 * 64, queue_max: 100 }));
     assert!(stack.add_vm(Instant::ZERO, Policy::default(), guest(Ring::XEN)).is_ok(), "96 of 100");
@@ -341,7 +341,7 @@ fn a_ring_larger_than_the_host_queue_is_rejected() {
 /// Bytes per second that one VM reads, 8 at a time, from a device that takes 1 ms per request.
 fn bytes_through(ring: Ring, places: Places, length: u32) -> f64 {
     let mut world = StackWorld::new(&Subject::of("noop"), 1, Stub::serial(MILLI));
-    let scheduler = Subject::of("noop").build(&Facts::default());
+    let scheduler = Subject::of("noop").build(&DeviceInfo::default());
     let guest = Guest { scheduler, ring, merging: false, queue_max: 100 };
     let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
     world.thread(vm, 8, places, Kind::Read, &[length]);
@@ -361,12 +361,12 @@ fn the_ring_slows_down_large_requests_only() {
 
 /// Reads per second of two VMs with two threads each, one sequential read outstanding each.
 fn four_readers(guest: &Subject, host: &Subject, depth: u32, device: Stub) -> f64 {
-    let facts = Facts { depth, rotational: true, ..Facts::default() };
+    let info = DeviceInfo { depth, rotational: true, ..DeviceInfo::default() };
     let settings = GateSettings { depth, ..GateSettings::default() };
     let mut world = StackWorld::new(host, depth, device);
-    world.stack = Stack::new(Gate::new(host.build(&facts), settings));
+    world.stack = Stack::new(Gate::new(host.build(&info), settings));
     for _ in 0..2 {
-        let scheduler = guest.build(&Facts { depth: Ring::XEN.slots, ..facts });
+        let scheduler = guest.build(&DeviceInfo { depth: Ring::XEN.slots, ..info });
         let guest = Guest { scheduler, ring: Ring::XEN, merging: false, queue_max: 100 };
         let vm = world.stack.add_vm(world.now, Policy::default(), guest).expect("a valid VM");
         (0..2).for_each(|_| {

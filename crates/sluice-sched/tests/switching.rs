@@ -6,21 +6,21 @@ mod common;
 use common::plan::{Plan, for_plans, plan};
 use common::*;
 use sluice_sched::gate::{GateSettings, Outcome};
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};
 use sluice_sched::*;
 
 /// A plan in which the scheduler changes between the two several times, with and without merging.
 fn run(plan: &Plan, pair: [&Subject; 2]) -> World {
-    let facts = plan.facts();
-    let (mut world, _) = plan.world(pair[0].build(&facts), Instant::ZERO);
+    let info = plan.info();
+    let (mut world, _) = plan.world(pair[0].build(&info), Instant::ZERO);
     for turn in 1..8usize {
         world.run_for(170 * MILLI);
         let (now, next) = (world.now, pair[turn % 2]);
         let before = (world.gate.queued(), world.gate.in_flight());
-        let facts = Facts { depth: world.gate.settings().depth, ..facts };
+        let info = DeviceInfo { depth: world.gate.settings().depth, ..info };
         world
             .gate
-            .replace_scheduler(now, next.build(&facts), turn % 3 == 1)
+            .replace_scheduler(now, next.build(&info), turn % 3 == 1)
             .expect("the scheduler accepts every policy");
         assert_eq!((world.gate.queued(), world.gate.in_flight()), before, "queued and in-flight requests stay");
         let _ = world.gate.inspect(now);
@@ -41,9 +41,9 @@ fn check(plan: &Plan, pair: [&Subject; 2]) {
         assert_eq!(source.finished, source.accepted, "{label}: each arrival completes once");
     }
     assert!(world.finished.iter().all(|finished| finished.outcome == Outcome::Done), "{label}");
-    let accounts = world.sources.iter().filter_map(|source| world.gate.account(source.owner));
-    accounts.for_each(|account| assert_eq!((account.waiting, account.in_flight), (0, 0), "{label}"));
-    if pair.iter().all(|subject| subject.guarantees(&plan.facts()).order.keeps_volumes()) {
+    let accounts = world.sources.iter().filter_map(|source| world.gate.stats(source.owner));
+    accounts.for_each(|stats| assert_eq!((stats.waiting, stats.in_flight), (0, 0), "{label}"));
+    if pair.iter().all(|subject| subject.guarantees(&plan.info()).order.keeps_volumes()) {
         for source in &world.sources {
             let of = |r: &&Record| r.request.owner == source.owner && r.request.volume == source.volume;
             let ids: Vec<RequestId> = world.log.iter().filter(of).map(|r| r.request.id).collect();
@@ -115,7 +115,7 @@ fn a_refusal_changes_nothing() {
     let vms = [world.busy(plain, Pattern::Closed(8)), world.busy(reserved, Pattern::Closed(8))];
     world.run_until(secs(1));
     let before = world.gate.inspect(world.now);
-    let choosy = |_: ()| Box::new(Choosy(Subject::of("noop").build(&Facts::default())));
+    let choosy = |_: ()| Box::new(Choosy(Subject::of("noop").build(&DeviceInfo::default())));
     let refused = world.gate.replace_scheduler(world.now, choosy(()), true);
     assert_eq!(refused, Err(ChangeError::Full("no reservations")));
     assert_eq!(world.gate.inspect(world.now), before);
@@ -131,8 +131,8 @@ fn a_refusal_changes_nothing() {
 fn guarantees_follow_the_scheduler() {
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
     let noop = Subject::of("noop");
-    let facts = Facts { depth: 4, ..Facts::default() };
-    let mut world = World::new(noop.build(&facts), settings, Stub::serial(MILLI));
+    let info = DeviceInfo { depth: 4, ..DeviceInfo::default() };
+    let mut world = World::new(noop.build(&info), settings, Stub::serial(MILLI));
     let limited = world.busy(Policy::weighted(1).limited(100), Pattern::Closed(16));
     let heavy = world.busy(Policy::weighted(3), Pattern::Closed(16));
     let light = world.busy(Policy::weighted(1), Pattern::Closed(16));
@@ -140,11 +140,11 @@ fn guarantees_follow_the_scheduler() {
     world.run_until(secs(5));
     let of = |world: &World, second: u64| world.rates(&vms, secs(second), secs(second + 4));
     analysis::assert_close("noop", &of(&world, 1), &[333.3; 3], 0.02);
-    world.gate.replace_scheduler(world.now, product().build(&facts), false).unwrap();
+    world.gate.replace_scheduler(world.now, product().build(&info), false).unwrap();
     world.pump();
     world.run_until(secs(10));
     analysis::assert_close("mclock", &of(&world, 6), &[100.0, 675.0, 225.0], 0.02);
-    world.gate.replace_scheduler(world.now, noop.build(&facts), false).unwrap();
+    world.gate.replace_scheduler(world.now, noop.build(&info), false).unwrap();
     world.pump();
     world.run_until(secs(15));
     analysis::assert_close("noop again", &of(&world, 11), &[333.3; 3], 0.02);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use sluice_sched::gate::{Slot, Submission};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::*;
 
@@ -58,7 +58,8 @@ impl Cloud {
     fn new(servers: usize, vms: &[(Policy, u64)], counted: bool) -> Cloud {
         let server = || {
             let build = schedulers::find("mclock").expect("it is in the list").build;
-            let scheduler = build(&Facts { depth: 1, ..Facts::default() }, &Default::default()).expect("its defaults");
+            let scheduler =
+                build(&DeviceInfo { depth: 1, ..DeviceInfo::default() }, &Default::default()).expect("its defaults");
             let cost = CostModel::per_request();
             let mut gate = Gate::new(scheduler, GateSettings { depth: 1, cost, ..GateSettings::default() });
             for (policy, _) in vms {

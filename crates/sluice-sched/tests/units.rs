@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::policy::Field;
-use sluice_sched::scheduler::{ChangeError, Facts};
+use sluice_sched::scheduler::{ChangeError, DeviceInfo};
 use sluice_sched::*;
 
 /// A unit of a rate; requests of these tests have 8 KiB and cost 1.
@@ -37,10 +37,10 @@ fn reserving(unit: Unit, rate_iops: u64) -> Policy {
 
 /// Requests per second of two VMs that always have requests, on a device of 1000; or why a policy is rejected.
 fn rates(subject: &Subject, policies: [Policy; 2]) -> Result<[f64; 2], ChangeError> {
-    let facts = Facts { depth: 4, ..Facts::default() };
+    let info = DeviceInfo { depth: 4, ..DeviceInfo::default() };
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
     // As it is, not as the other tests wrap it.
-    let scheduler = subject.descriptor.build(&facts, &subject.params).expect("valid parameters");
+    let scheduler = subject.descriptor.build(&info, &subject.params).expect("valid parameters");
     let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
     let mut vms = Vec::new();
     for policy in policies {
@@ -111,9 +111,9 @@ fn a_reservation_is_enforced_in_its_unit_or_rejected() {
 fn a_refused_unit_changes_nothing() {
     for name in ["wrr", "netback"] {
         let subject = Subject::of(name);
-        let facts = Facts { depth: 4, ..Facts::default() };
+        let info = DeviceInfo { depth: 4, ..DeviceInfo::default() };
         let settings = GateSettings { depth: 4, ..GateSettings::default() };
-        let scheduler = subject.descriptor.build(&facts, &subject.params).expect("valid parameters");
+        let scheduler = subject.descriptor.build(&info, &subject.params).expect("valid parameters");
         let mut world = World::new(scheduler, settings, Stub::serial(MILLI));
         let vm = world.busy(limited(Unit::Bytes, 100), Pattern::Closed(32));
         world.run_until(secs(1));
@@ -125,7 +125,7 @@ fn a_refused_unit_changes_nothing() {
         // A gate with such a policy cannot change to this scheduler.
         let mut other = World::simple(&product(), 4, 1000);
         let vm = other.busy(limited(Unit::Requests, 100), Pattern::Closed(32));
-        let scheduler = subject.descriptor.build(&facts, &subject.params).expect("valid parameters");
+        let scheduler = subject.descriptor.build(&info, &subject.params).expect("valid parameters");
         let refused = other.gate.replace_scheduler(other.now, scheduler, false);
         assert!(matches!(refused, Err(ChangeError::CountsBytes { .. })), "{refused:?}");
         other.run_until(secs(2));

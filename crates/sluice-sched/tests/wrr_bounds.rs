@@ -6,7 +6,7 @@ use common::analysis::{assert_close, bytes};
 use common::*;
 use rand_pcg::Pcg32;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// Bytes of a full frame, and of a small one.
@@ -15,13 +15,9 @@ const SMALL: u32 = 60;
 
 /// A link of depth 4 that sends each frame in `nanos`.
 fn link(rounds: &str, unit: &str, nanos: u64) -> World {
-    let facts = Facts { depth: 4, ..Facts::default() };
+    let info = DeviceInfo { depth: 4, ..DeviceInfo::default() };
     let settings = GateSettings { depth: 4, cost: CostModel::per_request(), ..GateSettings::default() };
-    World::new(
-        Subject::of("wrr").text("rounds", rounds).text("unit", unit).build(&facts),
-        settings,
-        Stub::serial(nanos),
-    )
+    World::new(Subject::of("wrr").text("rounds", rounds).text("unit", unit).build(&info), settings, Stub::serial(nanos))
 }
 
 fn of_weight(weight: u32, minimum_mbit: Option<u64>, maximum_mbit: Option<u64>) -> Policy {

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, Outcome, OwnerAccount};
+use sluice_sched::gate::{Finished, Outcome, OwnerStats};
 use sluice_sched::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
@@ -267,7 +267,7 @@ impl Simulation {
     /// Service that the gates gave a VM after the warm-up, and how long it had a queued request.
     #[must_use]
     pub fn served(&self, vm: usize) -> Served {
-        let waiting = self.accounts(vm).any(|account| account.waiting > 0);
+        let waiting = self.stats_by_node(vm).any(|stats| stats.waiting > 0);
         let open = self.open.iter().filter(|open| waiting && open.vm as usize == vm);
         self.record(vm).served(self.now, open.map(|open| open.arrived).min())
     }
@@ -286,19 +286,19 @@ impl Simulation {
 
     /// Statistics of a VM at its first node.
     #[must_use]
-    pub fn account(&self, vm: usize) -> &OwnerAccount {
-        self.accounts(vm).next().expect("VMs are never removed")
+    pub fn stats(&self, vm: usize) -> &OwnerStats {
+        self.stats_by_node(vm).next().expect("VMs are never removed")
     }
 
-    fn accounts(&self, vm: usize) -> impl Iterator<Item = &OwnerAccount> {
+    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = &OwnerStats> {
         let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.account(owner).expect("VMs are never removed")))
+        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.stats(owner).expect("VMs are never removed")))
     }
 
     /// Requests dispatched at all nodes, by phase, from the start.
     fn dispatched_so_far(&self, vm: usize) -> [u64; 3] {
-        self.accounts(vm)
-            .fold([0; 3], |sum, account| std::array::from_fn(|phase| sum[phase] + account.dispatched[phase]))
+        self.stats_by_node(vm)
+            .fold([0; 3], |sum, stats| std::array::from_fn(|phase| sum[phase] + stats.dispatched[phase]))
     }
 
     /// Requests dispatched after the warm-up, by [`sluice_sched::Phase`].

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{Bytes, Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
@@ -22,7 +22,7 @@ const LARGE: u32 = 128 << 20;
 /// Requests and bytes per second of one run.
 fn run(model: Box<dyn Model>, mix: Mix, outstanding: u32, seconds: u64) -> (f64, f64) {
     let noop = schedulers::find("noop").unwrap();
-    let scheduler = noop.build(&Facts::default(), &ParamTable::new()).unwrap();
+    let scheduler = noop.build(&DeviceInfo::default(), &ParamTable::new()).unwrap();
     let transfer_max = Bytes(u64::from(LARGE));
     let settings = GateSettings { depth: outstanding, transfer_max, merging: false, ..GateSettings::default() };
     let warm = Duration::from_secs(seconds / 10);

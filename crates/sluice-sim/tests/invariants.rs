@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::Iops;
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::{Violation, check};
@@ -18,8 +18,8 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern};
 
 /// One VM with this number of requests outstanding, on a device that holds all of them.
 fn simulation(model: Box<dyn Model>, outstanding: u32) -> Simulation {
-    let facts = Facts { depth: outstanding, ..Facts::default() };
-    let noop = schedulers::find("noop").unwrap().build(&facts, &Default::default()).unwrap();
+    let info = DeviceInfo { depth: outstanding, ..DeviceInfo::default() };
+    let noop = schedulers::find("noop").unwrap().build(&info, &Default::default()).unwrap();
     let gate = Gate::new(noop, GateSettings { depth: outstanding, ..GateSettings::default() });
     let mut simulation = Simulation::new(gate, model, Duration::from_millis(500), Duration::from_secs(1));
     let mix = Mix { reads: 1.0, length: 4096, address: Address::random(0, 100 << 30) };

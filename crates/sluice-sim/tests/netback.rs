@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, CostModel, Gate, Instant, Limit, Policy, Reservation, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::cpu::credit1::Params;
@@ -32,8 +32,9 @@ fn secs(seconds: u64) -> Instant {
 
 fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
     let params: ParamTable = params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    let scheduler =
-        schedulers::find(name).expect("it is in the list").build(&Facts { depth, ..Facts::default() }, &params);
+    let scheduler = schedulers::find(name)
+        .expect("it is in the list")
+        .build(&DeviceInfo { depth, ..DeviceInfo::default() }, &params);
     let settings = GateSettings { depth, queue_max: 256, cost: CostModel::per_request(), ..GateSettings::default() };
     Gate::new(scheduler.expect("valid parameters"), settings)
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_sched::params::Value;
-use sluice_sched::scheduler::{Facts, Medium};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::hdd::{Hdd, HddSpec};
@@ -16,8 +16,8 @@ const VOLUME: u64 = 32 << 30;
 
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
-    let facts = Facts { depth: 8, rotational: true, ..Facts::default() };
-    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
+    let info = DeviceInfo { depth: 8, rotational: true, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
     let disk = Hdd::new(HddSpec { queue: 8, ..HddSpec::sata_7200_1tb() });
     Simulation::new(gate, Box::new(disk), Duration::from_secs(1), Duration::from_secs(1))
@@ -31,7 +31,7 @@ fn profile(name: &str, overrides: &[(&str, i64)]) -> Box<dyn Workload> {
 
 #[test]
 fn every_profile_runs_on_a_disk() {
-    for known in profiles::all().filter(|known| known.medium() == Medium::Disk) {
+    for known in profiles::all().filter(|known| known.device_class() == DeviceClass::Disk) {
         let mut simulation = simulation();
         simulation.add_vm(Policy::default(), 0, profile(known.name, &[])).unwrap();
         simulation.run_until(Instant::from_millis(10_000));

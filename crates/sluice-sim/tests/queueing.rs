@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Kind, Policy, schedulers};
 use sluice_sim::checks::check;
@@ -17,8 +17,8 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Replay, ReplayT
 
 fn simulation(scheduler: &str, depth: u32, model: Box<dyn Model>, warm_s: u64) -> Simulation {
     let descriptor = schedulers::find(scheduler).unwrap();
-    let facts = Facts { depth, ..Facts::default() };
-    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &Default::default()).unwrap();
     let settings = GateSettings { depth, merging: false, ..GateSettings::default() };
     let gate = Gate::new(scheduler, settings);
     Simulation::new(gate, model, Duration::from_secs(warm_s), Duration::from_secs(1))
@@ -205,8 +205,8 @@ fn zeroes_on_a_drive_took_no_time_and_were_one_cheap_request() {
         let replay = Replay::new([row].into_iter(), ReplayTiming::Open(1.0), Instant::ZERO);
         simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
         run(&mut simulation, 60);
-        let account = simulation.account(0);
-        (account.bytes, account.completed[Kind::Write as usize], account.completed[Kind::WriteZeroes as usize])
+        let stats = simulation.stats(0);
+        (stats.bytes, stats.completed[Kind::Write as usize], stats.completed[Kind::WriteZeroes as usize])
     };
     let drive = HddSpec::sata_7200_1tb();
     let written = (u64::from(LENGTH), 256, 0);

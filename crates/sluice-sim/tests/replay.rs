@@ -4,7 +4,7 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
@@ -15,8 +15,8 @@ use sluice_sim::workloads::{Replay, ReplayTiming};
 
 fn simulation() -> Simulation {
     let descriptor = schedulers::find("mclock").unwrap();
-    let facts = Facts { depth: 8, rotational: false, ..Facts::default() };
-    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
+    let info = DeviceInfo { depth: 8, rotational: false, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: 8, merging: false, ..GateSettings::default() });
     let time = ServiceTime::Fixed(Duration::from_micros(100));
     let device = Box::new(Servers::new(8, time, stream(1, "service")));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::stack::{Guest, Ring, Stack};
 use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
@@ -18,8 +18,8 @@ use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
 const SECOND: Duration = Duration::from_secs(1);
 
 fn scheduler(name: &str, depth: u32) -> Box<dyn Scheduler> {
-    let facts = Facts { depth, ..Facts::default() };
-    schedulers::find(name).unwrap().build(&facts, &Default::default()).unwrap()
+    let info = DeviceInfo { depth, ..DeviceInfo::default() };
+    schedulers::find(name).unwrap().build(&info, &Default::default()).unwrap()
 }
 
 fn gate(name: &str, depth: u32) -> Gate {
@@ -165,8 +165,8 @@ fn a_guests_ring_bounds_the_requests_at_the_host() {
     simulation.add_thread(light, Thread::new(closed(64, "light"))).unwrap();
     simulation.run_until(at(10));
     assert_eq!(check(&simulation), []);
-    let account = simulation.account(heavy);
-    assert_eq!(account.waiting + account.in_flight, Ring::XEN.slots, "a ring, and not all 64");
+    let stats = simulation.stats(heavy);
+    assert_eq!(stats.waiting + stats.in_flight, Ring::XEN.slots, "a ring, and not all 64");
     let ratio = simulation.rate(heavy) / simulation.rate(light);
     assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
 }

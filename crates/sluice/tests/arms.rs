@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use common::{Daemon, LONG, Place};
 use sluice_client::nbd::{Client, Command};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
@@ -121,8 +121,8 @@ fn real(vms: &[Vm]) -> Vec<f64> {
 
 fn modelled(vms: &[Vm]) -> Vec<f64> {
     let descriptor = schedulers::find("mclock").unwrap();
-    let facts = Facts { depth: DEPTH, ..Facts::default() };
-    let scheduler = descriptor.build(&facts, &Default::default()).unwrap();
+    let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &Default::default()).unwrap();
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let device = Servers::new(SERVERS, ServiceTime::Fixed(SERVICE), stream(1, "service"));
     let mut simulation = Simulation::new(gate, Box::new(device), Duration::ZERO, Duration::from_secs(1));

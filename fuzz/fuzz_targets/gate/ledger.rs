@@ -1,7 +1,7 @@
 //! The state of each arrival: each part is dispatched at most once, each arrival completes exactly once, and the
 //! gate's statistics of each VM are right.
 
-use sluice_sched::gate::{Finished, Outcome, OwnerAccount, Part, Service};
+use sluice_sched::gate::{Finished, Outcome, OwnerStats, Part, Service};
 use sluice_sched::{Arrival, CostModel, Kind, OwnerId, Phase, Policy, Request, Scope, VolumeId};
 
 /// Maximum number of pieces of an arrival.
@@ -59,7 +59,7 @@ impl Counts {
     }
 
     /// Checks S1 for a VM.
-    pub fn check(&self, account: &OwnerAccount) {
+    pub fn check(&self, account: &OwnerStats) {
         let known = Counts {
             arrived: account.arrived,
             pieces: u64::from(account.waiting) + account.cancelled + account.dispatched.iter().sum::<u64>(),

@@ -2,7 +2,7 @@
 
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Parameter, Range, Value};
-use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
+use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
 
 use super::input::Input;
@@ -35,19 +35,19 @@ impl Subject {
             }
             let Some(value) = value(input, parameter) else { continue };
             subject.params.insert(parameter.name.to_owned(), value);
-            if subject.descriptor.build(&Facts::default(), &subject.params).is_err() {
+            if subject.descriptor.build(&DeviceInfo::default(), &subject.params).is_err() {
                 subject.params.remove(parameter.name);
             }
         }
         subject
     }
 
-    pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
-        self.descriptor.build(facts, &self.params).expect("parameters that were accepted before")
+    pub fn build(&self, info: &DeviceInfo) -> Box<dyn Scheduler> {
+        self.descriptor.build(info, &self.params).expect("parameters that were accepted before")
     }
 
-    pub fn guarantees(&self, facts: &Facts) -> Guarantees {
-        (self.descriptor.guarantees)(facts, &self.params)
+    pub fn guarantees(&self, info: &DeviceInfo) -> Guarantees {
+        (self.descriptor.guarantees)(info, &self.params)
     }
 }
 

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::guarantees::{Guarantees, Limits, Order, Waits};
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use sluice_sched::*;
 
 use super::fairness::Fairness;
@@ -57,7 +57,7 @@ pub struct Watched {
     fairness: Option<Fairness>,
     /// The longest latency target of any VM so far.
     latency_max: Duration,
-    facts: Facts,
+    info: DeviceInfo,
     members: Vec<Member>,
     queued: BTreeMap<RequestId, Request>,
     flying: BTreeMap<RequestId, Request>,
@@ -78,7 +78,7 @@ impl Member {
 
 /// Returns the burst of a limiter, in raw cost units and in bytes: as stated, otherwise the depth times the largest
 /// piece.
-fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
+fn burst(limits: Limits, info: &DeviceInfo, policy: &Policy) -> (u64, u64) {
     match (limits, policy.burst) {
         (Limits::Windows { interval, tick }, _) => {
             let windows = if tick.is_zero() { 2 } else { 3 };
@@ -86,12 +86,12 @@ fn burst(limits: Limits, facts: &Facts, policy: &Policy) -> (u64, u64) {
             (0, u64::try_from(windows * credit).unwrap_or(u64::MAX))
         }
         (_, Some(burst)) => {
-            let each = facts.cost.reference_size().0;
+            let each = info.cost.reference_size().0;
             (u64::from(burst) << Cost::SHIFT, each.saturating_mul(u64::from(burst)))
         }
         (_, None) => {
-            let (cost, depth) = (u64::from(facts.piece_cost().raw()), u64::from(facts.depth));
-            (cost * depth, facts.piece_max.0.max(512).saturating_mul(depth))
+            let (cost, depth) = (u64::from(info.piece_cost().raw()), u64::from(info.depth));
+            (cost * depth, info.piece_max.0.max(512).saturating_mul(depth))
         }
     }
 }
@@ -102,18 +102,18 @@ fn credit_of_window(rate: ByteRate, interval: Duration) -> u128 {
 }
 
 impl Watched {
-    pub fn new(subject: &Subject, facts: &Facts, settings: &GateSettings, known: Arc<Mutex<Policies>>) -> Self {
-        let facts = Facts { depth: settings.depth, ..*facts };
-        let guarantees = subject.guarantees(&facts);
+    pub fn new(subject: &Subject, info: &DeviceInfo, settings: &GateSettings, known: Arc<Mutex<Policies>>) -> Self {
+        let info = DeviceInfo { depth: settings.depth, ..*info };
+        let guarantees = subject.guarantees(&info);
         let fairness = guarantees.shares.map(|shares| Fairness::new(shares.batch.into(), shares.by_request));
         Watched {
-            inner: subject.build(&facts),
+            inner: subject.build(&info),
             name: subject.to_string(),
             known,
             guarantees,
             fairness,
             latency_max: Duration::ZERO,
-            facts,
+            info,
             members: Vec::new(),
             queued: BTreeMap::new(),
             flying: BTreeMap::new(),
@@ -140,14 +140,14 @@ impl Watched {
 
     /// Sets the limits of all policies. The default burst depends on the depth.
     fn set_meters(&mut self) {
-        let Watched { members, guarantees: Guarantees { limits, .. }, facts, now, .. } = self;
+        let Watched { members, guarantees: Guarantees { limits, .. }, info, now, .. } = self;
         let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
             let limit = match limits {
                 Limits::Buckets => policy.limit,
                 Limits::Windows { .. } if !is_volume => Limit { iops: None, ..policy.limit },
                 _ => Limit::default(),
             };
-            meters.set(now.as_nanos(), &limit, burst(*limits, facts, policy));
+            meters.set(now.as_nanos(), &limit, burst(*limits, info, policy));
         };
         for Member { policy, meters, volumes, .. } in members {
             set(meters, policy, false);
@@ -165,7 +165,7 @@ impl Watched {
         assert_eq!(as_it_came, queued, "S1: {name}: a request is dispatched as it came");
         let bytes = match guarantees.limits {
             Limits::Windows { .. } => u64::from(request.length),
-            _ => self.facts.cost.bytes(request.kind, request.length, request.cost),
+            _ => self.info.cost.bytes(request.kind, request.length, request.cost),
         };
         let now = self.now.as_nanos();
         let member = self.member(request.owner);
@@ -185,7 +185,7 @@ impl Watched {
         }
         self.check_shares(request);
         self.flying.insert(request.id, request);
-        assert!(self.flying.len() <= self.facts.depth as usize, "S2: {name}: more in flight than slots");
+        assert!(self.flying.len() <= self.info.depth as usize, "S2: {name}: more in flight than slots");
     }
 
     fn check_shares(&mut self, request: Request) {
@@ -269,7 +269,7 @@ impl Watched {
         let enough = |depth: u64| assert!(flying >= depth, "S5: {name} waits with {flying} of {depth} in flight");
         match self.guarantees.waits {
             Waits::Never | Waits::Windows { in_flight: None } => panic!("S5: {name} waits with {flying} in flight"),
-            Waits::InFlight(0) => enough(self.facts.depth.into()),
+            Waits::InFlight(0) => enough(self.info.depth.into()),
             Waits::InFlight(least) | Waits::Windows { in_flight: Some(least) } => enough(least.into()),
             Waits::Tags { .. } => self.check_tags(now, None),
             Waits::Other | Waits::Idling { .. } | Waits::Deadlines { .. } => {}
@@ -348,7 +348,7 @@ impl Watched {
                 Some(owner)
             }
             Change::Depth(depth) => {
-                self.facts.depth = depth;
+                self.info.depth = depth;
                 None
             }
         };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::{Finished, Outcome, Refused, RemoteService};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::tracker::Tracker;
 use sluice_sched::*;
 
@@ -63,9 +63,9 @@ pub struct World {
 
 impl Server {
     pub fn new(subject: Subject, settings: GateSettings, capacity: Capacity, rotational: bool) -> Self {
-        let facts = Facts::of(&settings, rotational, &capacity);
+        let info = DeviceInfo::of(&settings, rotational, &capacity);
         let known = Arc::default();
-        let gate = Gate::new(Box::new(Watched::new(&subject, &facts, &settings, Arc::clone(&known))), settings);
+        let gate = Gate::new(Box::new(Watched::new(&subject, &info, &settings, Arc::clone(&known))), settings);
         let (model, homes) = (Model::new(settings.depth), Vec::new());
         Server { gate, model, homes, capacity, rotational, subject, known, wake: None }
     }
@@ -73,9 +73,9 @@ impl Server {
     /// Replaces the scheduler, unless the new one rejects the present policies.
     pub fn replace(&mut self, now: Instant, subject: Subject, merging: bool) -> Result<(), ChangeError> {
         let settings = *self.gate.settings();
-        let facts = Facts::of(&settings, self.rotational, &self.capacity);
+        let info = DeviceInfo::of(&settings, self.rotational, &self.capacity);
         let known = Arc::default();
-        let watched = Watched::new(&subject, &facts, &settings, Arc::clone(&known));
+        let watched = Watched::new(&subject, &info, &settings, Arc::clone(&known));
         let replaced = self.gate.replace_scheduler(now, Box::new(watched), merging);
         refused_for_a_reason(&subject, replaced.as_ref().err());
         if replaced.is_ok() {
@@ -116,7 +116,7 @@ impl Server {
             waiting += home.counts.waiting();
             in_flight += home.counts.in_flight();
             if home.is_present {
-                home.counts.check(self.gate.account(home.owner).expect("S7: an owner that is present has an account"));
+                home.counts.check(self.gate.stats(home.owner).expect("S7: an owner that is present has statistics"));
             }
         }
         // Merged requests share a slot.

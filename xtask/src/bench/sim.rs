@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::params::Value;
 use sluice_sched::policy::Field;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
 use sluice_sim::checks::check;
@@ -98,8 +98,8 @@ fn flash() -> (Box<dyn Model>, u64) {
 
 fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
     let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
-    let facts = Facts { depth: DEPTH, ..Facts::default() };
-    let scheduler = descriptor.build(&facts, &Default::default()).map_err(|error| error.to_string())?;
+    let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &Default::default()).map_err(|error| error.to_string())?;
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });
     let (device, size) = (case.device)();
     let mut simulation = Simulation::new(gate, device, Duration::ZERO, Duration::from_secs(3600));

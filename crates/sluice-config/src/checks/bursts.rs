@@ -17,14 +17,14 @@ pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Rep
         false => device.scheduler.enforces_with(Field::Burst, &device.params),
     };
     let Some((span, whose)) = part.span_of(Field::Burst).filter(|_| enforced && !part.broken) else { return };
-    let (policy, facts, name) = (part.policy(), device.facts(false), &device.name);
-    let large = admission::check_burst_of_large(&policy, &facts, &device.capacity).err();
+    let (policy, info, name) = (part.policy(), device.info(false), &device.name);
+    let large = admission::check_burst_of_large(&policy, &info, &device.capacity).err();
     let message = |found: &BurstTooSmall| {
         let mut text = found.to_string();
         text.replace_range(..1, "w");
         format!("{whose}: {text} (device {name})")
     };
-    if let Err(found) = admission::check_burst(&policy, &facts, &device.capacity) {
+    if let Err(found) = admission::check_burst(&policy, &info, &device.capacity) {
         if device.admission {
             report.error(span, message(&found), hint(&found, large.as_deref()));
         } else {

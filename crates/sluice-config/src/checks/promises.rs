@@ -100,7 +100,7 @@ pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
 /// Reports rates in requests if the scheduler counts bytes. `allow_unenforced` does not permit them either.
 pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     let scheduler = device.device.scheduler;
-    if scheduler.medium.counts_requests() {
+    if scheduler.device_class.counts_requests() {
         return;
     }
     for (key, of, _, span) in part.stated_iops() {
@@ -129,7 +129,7 @@ pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &
             "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no guarantee is given",
             device.name
         );
-        let able = schedulers::for_medium(device.scheduler.medium).filter(|scheduler| match inside {
+        let able = schedulers::for_class(device.scheduler.device_class).filter(|scheduler| match inside {
             true => scheduler.enforces_inside(field),
             false => scheduler.enforces(field),
         });

@@ -61,9 +61,9 @@ fn wait<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<LongWait<'a>> {
 
 /// Maximum cost of a full window of reads and writes, in normalised requests.
 fn window_cost(device: &Device) -> f64 {
-    let (window, facts) = (device.window, device.facts(false));
-    let cost = |length: u64| facts.cost.cost(Kind::Write, u32::try_from(length).unwrap_or(u32::MAX)).as_f64();
-    let largest = facts.piece_max.0;
+    let (window, info) = (device.window, device.info(false));
+    let cost = |length: u64| info.cost.cost(Kind::Write, u32::try_from(length).unwrap_or(u32::MAX)).as_f64();
+    let largest = info.piece_max.0;
     let pieces = window.bytes / largest;
     cost(largest) * pieces as f64
         + cost(0) * f64::from(window.requests.saturating_sub(1))

@@ -46,7 +46,7 @@ pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
         Some(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
-            account: core.gate.account(vm.owner)?.clone(),
+            account: core.gate.stats(vm.owner)?.clone(),
             protocol_errors: vm.protocol_errors,
             refused: vm.refused,
             outstanding: vm.outstanding.requests,

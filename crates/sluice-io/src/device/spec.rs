@@ -3,9 +3,9 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use sluice_sched::gate::OwnerAccount;
+use sluice_sched::gate::OwnerStats;
 use sluice_sched::params::{ParamError, ParamTable};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
@@ -31,7 +31,7 @@ pub struct DeviceSpec {
 pub struct SchedulerSpec {
     pub descriptor: &'static Descriptor,
     /// What the scheduler may know of the device.
-    pub facts: Facts,
+    pub info: DeviceInfo,
     pub params: ParamTable,
 }
 
@@ -41,7 +41,7 @@ impl SchedulerSpec {
     /// # Errors
     /// [`ParamError`].
     pub fn build(&self) -> Result<Box<dyn Scheduler>, ParamError> {
-        self.descriptor.build(&self.facts, &self.params)
+        self.descriptor.build(&self.info, &self.params)
     }
 }
 
@@ -206,7 +206,7 @@ pub struct VmSnapshot {
     /// Policy on this device.
     pub policy: Policy,
     /// Statistics of the gate.
-    pub account: OwnerAccount,
+    pub account: OwnerStats,
     /// Number of connections that were closed after a protocol violation.
     pub protocol_errors: u64,
     /// Number of requests that were refused before they reached the gate.

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::thread;
 
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{GateSettings, Kind, Policy, schedulers};
 
 use super::*;
@@ -27,7 +27,7 @@ mod zeroes;
 fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
-        facts: Facts::default(),
+        info: DeviceInfo::default(),
         params: Default::default(),
     };
     let gate = GateSettings::default();
@@ -129,7 +129,7 @@ fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
     add(&device, policy, Store::Null, 1 << 30);
     let bytes_alone = SchedulerSpec {
         descriptor: schedulers::find("wrr").unwrap(),
-        facts: Facts::default(),
+        info: DeviceInfo::default(),
         params: Default::default(),
     };
     let refused = device.edit(vec![Edit::SetScheduler { scheduler: bytes_alone, merging: false }]).unwrap_err();
@@ -335,7 +335,7 @@ fn draining_answers_everything_first() {
 fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let log = tempfile::NamedTempFile::new().unwrap();
     let descriptor = schedulers::find("noop").unwrap();
-    let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: Default::default() };
+    let scheduler = SchedulerSpec { descriptor, info: DeviceInfo::default(), params: Default::default() };
     let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));

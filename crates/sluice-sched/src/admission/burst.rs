@@ -21,7 +21,7 @@ use core::time::Duration;
 use crate::cost::Cost;
 use crate::policy::{BURST_MAX, Policy, Reservation};
 use crate::request::Kind;
-use crate::scheduler::Facts;
+use crate::scheduler::DeviceInfo;
 use crate::units::{ByteRate, Bytes, Iops};
 
 use super::{Capacity, Currency, show};
@@ -74,9 +74,9 @@ struct Piece {
 }
 
 impl Piece {
-    fn of(facts: &Facts, size: Bytes) -> Self {
+    fn of(info: &DeviceInfo, size: Bytes) -> Self {
         let length = u32::try_from(size.0).unwrap_or(u32::MAX);
-        Piece { size: u64::from(length).max(1), cost: u128::from(facts.cost.cost(Kind::Write, length).raw()) }
+        Piece { size: u64::from(length).max(1), cost: u128::from(info.cost.cost(Kind::Write, length).raw()) }
     }
 }
 
@@ -249,28 +249,28 @@ fn smallest(is_enough: impl Fn(u32) -> bool) -> Option<u32> {
 
 fn setting<'a>(
     policy: &'a Policy,
-    facts: &Facts,
+    info: &DeviceInfo,
     capacity: &'a Capacity,
     size: Bytes,
     currency: Currency,
 ) -> Context<'a> {
-    let reference = u128::from(facts.cost.reference_size().0.max(512));
-    let depth = u128::from(facts.depth.max(1));
-    Context { policy, depth, reference, capacity, piece: Piece::of(facts, size), currency }
+    let reference = u128::from(info.cost.reference_size().0.max(512));
+    let depth = u128::from(info.depth.max(1));
+    Context { policy, depth, reference, capacity, piece: Piece::of(info, size), currency }
 }
 
 /// Checks that a stated burst passes what is reserved: in requests of the reference size, and in bytes with the largest
 /// pieces. Figures that the device does not state are not checked.
 // rule: mclock.burst-reservation
-pub fn check_burst(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
-    setting(policy, facts, capacity, facts.cost.reference_size(), Currency::Requests).check()?;
-    setting(policy, facts, capacity, facts.piece_max, Currency::Bytes).check()
+pub fn check_burst(policy: &Policy, info: &DeviceInfo, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
+    setting(policy, info, capacity, info.cost.reference_size(), Currency::Requests).check()?;
+    setting(policy, info, capacity, info.piece_max, Currency::Bytes).check()
 }
 
 /// Checks the same for a reservation in requests that is used with the largest requests.
 // rule: mclock.burst-reservation
-pub fn check_burst_of_large(policy: &Policy, facts: &Facts, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
-    setting(policy, facts, capacity, facts.piece_max, Currency::Requests).check()
+pub fn check_burst_of_large(policy: &Policy, info: &DeviceInfo, capacity: &Capacity) -> Result<(), Box<BurstTooSmall>> {
+    setting(policy, info, capacity, info.piece_max, Currency::Requests).check()
 }
 
 #[cfg(test)]
@@ -278,8 +278,8 @@ mod tests {
     use super::*;
     use crate::cost::CostModel;
 
-    fn facts(depth: u32) -> Facts {
-        Facts { depth, ..Facts::default() }
+    fn info(depth: u32) -> DeviceInfo {
+        DeviceInfo { depth, ..DeviceInfo::default() }
     }
 
     fn iops(iops: u64) -> Capacity {
@@ -292,7 +292,7 @@ mod tests {
 
     /// Throughput of a VM in thousandths of a request per second, and the sufficient burst.
     fn got(policy: &Policy, depth: u32, capacity: u64) -> Option<(u64, Option<u32>)> {
-        let error = check_burst(policy, &facts(depth), &iops(capacity)).err()?;
+        let error = check_burst(policy, &info(depth), &iops(capacity)).err()?;
         Some((error.achieved.iops.unwrap().milli(), error.enough))
     }
 
@@ -301,7 +301,7 @@ mod tests {
     fn a_reservation_that_a_burst_of_one_makes_impossible_is_found() {
         assert_eq!(got(&policy(565, 593, 1), 1, 677), Some((338_500, Some(2))));
         assert_eq!(
-            check_burst(&policy(565, 593, 1), &facts(1), &iops(677)).unwrap_err().to_string(),
+            check_burst(&policy(565, 593, 1), &info(1), &iops(677)).unwrap_err().to_string(),
             "With burst = 1 the limit of 593 iops lets at most 338.5 iops of 8KiB requests through, less than the \
              reservation of 565 iops, if the device frees all its slots at the same instant: 1 every 1478us"
         );
@@ -365,12 +365,12 @@ mod tests {
     #[test]
     fn a_burst_counts_fewer_large_requests() {
         let capacity = iops(677);
-        let large = |burst| check_burst_of_large(&policy(565, 593, burst), &facts(1), &capacity).err();
+        let large = |burst| check_burst_of_large(&policy(565, 593, burst), &info(1), &capacity).err();
         let error = large(2).unwrap();
         assert_eq!((error.size, error.enough), (Bytes::kib(256), Some(3)));
         assert!(error.achieved.iops.unwrap() < Iops::per_second(565), "{error}");
         assert_eq!((large(3), large(1).map(|error| error.enough)), (None, Some(Some(3))));
-        let same = Facts { cost: CostModel::per_request(), ..facts(1) };
+        let same = DeviceInfo { cost: CostModel::per_request(), ..info(1) };
         assert_eq!(check_burst_of_large(&policy(565, 593, 2), &same, &capacity), Ok(()));
     }
 
@@ -379,16 +379,16 @@ mod tests {
         let (mib, mut policy) = (|mib: u64| Some(ByteRate::per_second(Bytes::mib(mib).0)), Policy::default());
         (policy.reservation.bytes, policy.limit.bytes) = (mib(250), mib(300));
         let capacity = Capacity { iops: Some(Iops::per_second(40_000)), bytes: mib(320) };
-        assert_eq!(check_burst(&policy, &facts(8), &capacity), Ok(()));
+        assert_eq!(check_burst(&policy, &info(8), &capacity), Ok(()));
         policy.burst = Some(8);
-        let error = check_burst(&policy, &facts(8), &capacity).unwrap_err();
+        let error = check_burst(&policy, &info(8), &capacity).unwrap_err();
         assert_eq!((error.achieved.bytes, error.reserved.bytes), (mib(40), mib(250)), "one of eight slots: {error}");
         let enough = error.enough.unwrap();
-        assert_eq!(check_burst(&Policy { burst: Some(enough), ..policy }, &facts(8), &capacity), Ok(()));
+        assert_eq!(check_burst(&Policy { burst: Some(enough), ..policy }, &info(8), &capacity), Ok(()));
         assert!((6 * 32..=8 * 32).contains(&enough), "{enough}");
         // A disk that is slow to seek: 256 KiB take as long as 1.8 requests, 9 ms each at 200 iops.
         let seeking = Capacity { iops: Some(Iops::per_second(200)), bytes: mib(320) };
-        let error = check_burst(&policy, &facts(8), &seeking).unwrap_err();
+        let error = check_burst(&policy, &info(8), &seeking).unwrap_err();
         assert_eq!((error.achieved.bytes, error.period.as_millis()), (mib(40), 72));
     }
 
@@ -417,8 +417,8 @@ mod tests {
                 (policy.limit.iops, policy.limit.bytes) = (Some(limit.0), Some(limit.1));
                 (policy.reservation.iops, policy.reservation.bytes) = (Some(reserved.0), Some(reserved.1));
                 let capacity = Capacity { iops: Some(device.0), bytes: Some(device.1) };
-                let facts = Facts { depth, cost, ..Facts::default() };
-                let _ = (check_burst(&policy, &facts, &capacity), check_burst_of_large(&policy, &facts, &capacity));
+                let info = DeviceInfo { depth, cost, ..DeviceInfo::default() };
+                let _ = (check_burst(&policy, &info, &capacity), check_burst_of_large(&policy, &info, &capacity));
             }
         }
     }

@@ -7,7 +7,7 @@ use crate::elevator::pool::tests::request;
 use crate::params::{ParamTable, Value};
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, Kind, OwnerId, Request, VolumeId};
-use crate::scheduler::{Change, Decision, Descriptor, Facts, Scheduler, Scope};
+use crate::scheduler::{Change, Decision, Descriptor, DeviceInfo, Scheduler, Scope};
 use crate::time::Instant;
 
 /// A scheduler, the time, and the requests in flight.
@@ -32,11 +32,11 @@ pub(crate) fn params(stated: &[(&str, &str)]) -> ParamTable {
 impl Drive {
     /// A scheduler for a spinning disk with `owners` owners of the default policy, with one volume each.
     pub(crate) fn new(descriptor: &Descriptor, stated: &[(&str, &str)], owners: u32) -> Drive {
-        Drive::on(descriptor, stated, &Facts { rotational: true, ..Facts::default() }, owners)
+        Drive::on(descriptor, stated, &DeviceInfo { rotational: true, ..DeviceInfo::default() }, owners)
     }
 
-    pub(crate) fn on(descriptor: &Descriptor, stated: &[(&str, &str)], facts: &Facts, owners: u32) -> Drive {
-        let scheduler = descriptor.build(facts, &params(stated)).expect("valid parameters");
+    pub(crate) fn on(descriptor: &Descriptor, stated: &[(&str, &str)], info: &DeviceInfo, owners: u32) -> Drive {
+        let scheduler = descriptor.build(info, &params(stated)).expect("valid parameters");
         let mut drive = Drive { scheduler, now: Instant::from_millis(10_000), flying: BTreeMap::new(), asked: 0 };
         (0..owners).for_each(|owner| drive.owner(owner, Policy::default()));
         drive

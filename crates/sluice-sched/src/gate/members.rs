@@ -4,7 +4,7 @@
 //! another owner.
 
 use crate::admission;
-use crate::gate::accounting::OwnerAccount;
+use crate::gate::stats::OwnerStats;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, VolumeId};
 use crate::scheduler::ChangeError;
@@ -23,7 +23,7 @@ struct Member {
     present: bool,
     /// One of the volumes, usually the only one, for a quick look-up.
     first: Option<VolumeId>,
-    account: OwnerAccount,
+    stats: OwnerStats,
     policy: Policy,
     /// Sorted by number.
     volumes: Vec<(VolumeId, Policy)>,
@@ -61,8 +61,8 @@ impl Members {
 
     pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy) {
         let volumes = Vec::with_capacity(1);
-        let account = OwnerAccount::default();
-        let member = Box::new(Member { present: true, first: None, account, policy, volumes });
+        let stats = OwnerStats::default();
+        let member = Box::new(Member { present: true, first: None, stats, policy, volumes });
         let index = self.members.insert(Some(member));
         assert!(index == owner.0, "the number is that of `next_owner`");
     }
@@ -136,7 +136,7 @@ impl Members {
     #[cold]
     fn retire(&mut self, owner: OwnerId) {
         let entry = &mut self.members[owner.0];
-        if entry.as_ref().is_some_and(|member| !member.present && member.account.in_flight == 0) {
+        if entry.as_ref().is_some_and(|member| !member.present && member.stats.in_flight == 0) {
             *self.members.remove(owner.0) = None;
         }
     }
@@ -147,7 +147,7 @@ impl Members {
         let owner = completion.request.owner;
         let member = self.members[owner.0].as_mut();
         let member = member.expect("an owner keeps its number while it has requests");
-        member.account.complete(now, completion);
+        member.stats.complete(now, completion);
         if !member.present {
             self.retire(owner);
         }
@@ -159,10 +159,10 @@ impl Members {
 
     /// Statistics of an owner that is present and has this volume.
     #[inline]
-    pub(super) fn account_of(&mut self, owner: OwnerId, volume: VolumeId) -> Option<&mut OwnerAccount> {
+    pub(super) fn stats_of(&mut self, owner: OwnerId, volume: VolumeId) -> Option<&mut OwnerStats> {
         let member = self.member_mut(owner)?;
         let known = member.first == Some(volume) || member.place(volume).is_ok();
-        known.then_some(&mut member.account)
+        known.then_some(&mut member.stats)
     }
 
     /// All owners that are present, with policies.
@@ -182,14 +182,14 @@ impl Members {
         self.member(owner).map(|member| (member.policy, member.volumes.as_slice()))
     }
 
-    pub(super) fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
-        self.member(owner).map(|member| &member.account)
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+        self.member(owner).map(|member| &member.stats)
     }
 
     /// Statistics of an owner with requests at this gate, even if it was removed.
     #[inline]
-    pub(super) fn account_mut(&mut self, owner: OwnerId) -> &mut OwnerAccount {
+    pub(super) fn stats_mut(&mut self, owner: OwnerId) -> &mut OwnerStats {
         let member = self.members[owner.0].as_mut();
-        &mut member.expect("an owner keeps its number while it has requests").account
+        &mut member.expect("an owner keeps its number while it has requests").stats
     }
 }

@@ -6,7 +6,7 @@
 //! The caller calls [`Gate::pump`] after every `insert`, `complete`, `configure` or `cancel` and keeps the wake-up time
 //! that it returns; several inputs may share one pump.
 //!
-//! [`Gate::account`] returns the counters and histograms of an owner, [`Gate::inspect`] the scheduler's state.
+//! [`Gate::stats`] returns the counters and histograms of an owner, [`Gate::inspect`] the scheduler's state.
 
 use crate::cost::CostModel;
 use crate::policy::Policy;
@@ -15,20 +15,20 @@ use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
 use crate::time::Instant;
 use crate::units::Bytes;
 
-pub mod accounting;
 mod fanout;
 mod finished;
 pub mod histogram;
 mod members;
 mod merging;
 mod splitting;
+pub mod stats;
 mod switching;
 
-pub use accounting::OwnerAccount;
 pub use finished::{Finished, Outcome, Service};
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
+pub use stats::OwnerStats;
 
 /// A slot of the device, numbered below the largest depth that the gate has had. After the depth was lowered, slots
 /// above it stay in use until their requests complete. They are used again when the depth is raised.
@@ -326,12 +326,12 @@ impl Gate {
         let (owner, volume) = (arrival.owner, arrival.volume);
         let piece_max = self.piece_max(arrival.kind);
         let pieces = if arrival.length <= piece_max { 1 } else { arrival.length.div_ceil(piece_max) };
-        let account = self.members.account_of(owner, volume).ok_or(Refused::Unknown(owner, volume))?;
-        if account.waiting + pieces > self.settings.queue_max && account.waiting > 0 {
+        let stats = self.members.stats_of(owner, volume).ok_or(Refused::Unknown(owner, volume))?;
+        if stats.waiting + pieces > self.settings.queue_max && stats.waiting > 0 {
             return Err(Refused::Full(owner));
         }
-        account.waiting += pieces;
-        account.arrived += 1;
+        stats.waiting += pieces;
+        stats.arrived += 1;
         self.queued += u64::from(pieces);
         let first = RequestId(self.next_id);
         self.next_id += u64::from(pieces);
@@ -454,7 +454,7 @@ impl Gate {
         }
         self.youngest = self.youngest.max(request.id);
         self.queued -= 1;
-        self.members.account_mut(request.owner).dispatch(now, request);
+        self.members.stats_mut(request.owner).dispatch(now, request);
     }
 
     #[inline]
@@ -520,21 +520,21 @@ impl Gate {
                 let Gate { merging, members, splitting, queued, settings, .. } = self;
                 Gate::unmerge(merging, request, |part| {
                     *queued -= 1;
-                    members.account_mut(part.owner).cancel();
+                    members.stats_mut(part.owner).cancel();
                     finished.extend(splitting.close(&settings.cost, &part, Outcome::Cancelled, now));
                 });
                 continue;
             }
             self.queued -= 1;
-            self.members.account_mut(request.owner).cancel();
+            self.members.stats_mut(request.owner).cancel();
             finished.extend(self.splitting.close(&self.settings.cost, request, Outcome::Cancelled, now));
         }
     }
 
     /// Statistics of an owner.
     #[must_use]
-    pub fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
-        self.members.account(owner)
+    pub fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+        self.members.stats(owner)
     }
 
     #[must_use]

@@ -1,5 +1,5 @@
 use super::*;
-use crate::scheduler::Facts;
+use crate::scheduler::DeviceInfo;
 use crate::schedulers;
 
 struct Log(Vec<Submission>);
@@ -12,7 +12,7 @@ impl Device for Log {
 
 fn gate(name: &str, depth: u32) -> Gate {
     let build = schedulers::find(name).unwrap().build;
-    let scheduler = build(&Facts::default(), &Default::default()).unwrap();
+    let scheduler = build(&DeviceInfo::default(), &Default::default()).unwrap();
     Gate::new(scheduler, GateSettings { depth, ..GateSettings::default() })
 }
 
@@ -42,7 +42,7 @@ fn a_large_request_is_split_and_completed_once() {
         assert_eq!(complete(&mut gate, log.0[2].slot, true), []);
         assert_eq!(complete(&mut gate, log.0[0].slot, false), []);
         assert_eq!(complete(&mut gate, log.0[1].slot, true), [(7, Outcome::Failed)]);
-        assert_eq!(gate.account(owner).unwrap().arrived, 1);
+        assert_eq!(gate.stats(owner).unwrap().arrived, 1);
     }
 }
 
@@ -99,7 +99,7 @@ fn a_removed_owner_cancels_its_queue_and_keeps_its_number_while_in_flight() {
 fn a_full_queue_is_refused_and_changes_nothing() {
     let now = Instant::ZERO;
     let build = schedulers::find("mclock").unwrap().build;
-    let scheduler = build(&Facts::default(), &Default::default()).unwrap();
+    let scheduler = build(&DeviceInfo::default(), &Default::default()).unwrap();
     let mut gate = Gate::new(scheduler, GateSettings { queue_max: 2, ..GateSettings::default() });
     let owner = gate.add_owner(now, Policy::default()).unwrap();
     let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
@@ -126,7 +126,7 @@ fn a_second_completion_is_a_defect() {
 /// A gate of noop that merges, with one owner and one volume, and reads of 4 KiB.
 fn merging(depth: u32) -> (Gate, impl Fn(u64, u32) -> Arrival) {
     let build = schedulers::find("noop").unwrap().build;
-    let scheduler = build(&Facts::default(), &Default::default()).unwrap();
+    let scheduler = build(&DeviceInfo::default(), &Default::default()).unwrap();
     let mut gate = Gate::new(scheduler, GateSettings { depth, merging: true, ..GateSettings::default() });
     let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
     let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
@@ -151,16 +151,16 @@ fn merged_requests_are_one_submission_and_complete_separately() {
     let _ = gate.pump(later, &mut log);
     assert_eq!(pages(&log), [(9, 4), (20, 1)], "at the position of the oldest");
     assert_eq!((gate.queued(), gate.in_flight()), (0, 2));
-    let account = gate.account(OwnerId(0)).unwrap();
-    assert_eq!((account.in_flight, account.waiting, account.dispatched_in(Phase::None)), (5, 0, 5));
-    assert_eq!(account.queue_time.count(), 5);
+    let stats = gate.stats(OwnerId(0)).unwrap();
+    assert_eq!((stats.in_flight, stats.waiting, stats.dispatched_in(Phase::None)), (5, 0, 5));
+    assert_eq!(stats.queue_time.count(), 5);
     let over = complete(&mut gate, log.0[0].slot, true);
     assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in order of their offsets");
     assert_eq!(complete(&mut gate, log.0[1].slot, true), [(3, Outcome::Done)]);
-    let account = gate.account(OwnerId(0)).unwrap();
-    assert_eq!((account.completed[0], account.bytes, account.in_flight), (5, 5 * 4096, 0));
+    let stats = gate.stats(OwnerId(0)).unwrap();
+    assert_eq!((stats.completed[0], stats.bytes, stats.in_flight), (5, 5 * 4096, 0));
     assert_eq!(
-        account.cost,
+        stats.cost,
         5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()),
         "each is charged separately"
     );
@@ -206,7 +206,7 @@ fn parts_of_a_submission_may_have_different_results() {
     gate.complete_parts(Instant::ZERO, log.0[0].slot, &[true, false, true], &mut finished);
     let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
     assert_eq!(over, [(0, Outcome::Done), (1, Outcome::Failed), (2, Outcome::Done)]);
-    assert_eq!(gate.account(OwnerId(0)).unwrap().failed, 1);
+    assert_eq!(gate.stats(OwnerId(0)).unwrap().failed, 1);
 }
 
 // rule: gate.merge-max, gate.merge-owner
@@ -272,7 +272,7 @@ fn pieces_of_a_split_request_are_merged_and_cancelled_correctly() {
     let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
     assert_eq!(over, [1, 2, 3].map(|token| (token, Outcome::Cancelled)));
     assert_eq!((gate.queued(), gate.in_flight()), (0, 0));
-    assert_eq!(gate.account(OwnerId(0)).unwrap().waiting, 0);
+    assert_eq!(gate.stats(OwnerId(0)).unwrap().waiting, 0);
     // Cancelled requests are no candidates for merges.
     gate.insert(now, &read(268 << 10, 4)).unwrap();
     let _ = gate.pump(now, &mut log);
@@ -307,7 +307,7 @@ fn a_refused_policy_of_a_volume_leaves_the_policies_of_its_owner_as_they_were() 
 fn a_merged_request_never_exceeds_the_largest_length() {
     let build = schedulers::find("noop").unwrap().build;
     let settings = GateSettings { depth: 1, transfer_max: Bytes(u64::MAX), merging: true, ..GateSettings::default() };
-    let mut gate = Gate::new(build(&Facts::default(), &Default::default()).unwrap(), settings);
+    let mut gate = Gate::new(build(&DeviceInfo::default(), &Default::default()).unwrap(), settings);
     let (mut log, now) = (Log(Vec::new()), Instant::ZERO);
     let owner = gate.add_owner(now, Policy::default()).unwrap();
     let volume = gate.add_volume(now, owner, Policy::default()).unwrap();
@@ -365,6 +365,6 @@ fn merging_completes_each_request_exactly_once() {
         }
         finished.iter().for_each(|finished| over[finished.token as usize] += 1);
         assert!(over.iter().all(|times| *times == 1));
-        assert_eq!(gate.account(OwnerId(0)).unwrap().bytes, 2000 * 4096);
+        assert_eq!(gate.stats(OwnerId(0)).unwrap().bytes, 2000 * 4096);
     }
 }

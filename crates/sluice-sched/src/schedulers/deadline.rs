@@ -28,7 +28,7 @@ use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
-use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, DeviceInfo, Scheduler, Scope, State};
 use crate::time::Instant;
 
 /// Kernel whose behaviour is used.
@@ -136,7 +136,7 @@ const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(PARAMETERS, table)?;
     Ok(Box::new(Deadline::new(&params)))
 }

@@ -24,7 +24,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, DeviceInfo, Scheduler};
 
 use super::flubber;
 use super::flubber::credits::Credits;
@@ -104,13 +104,13 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(Params { grace, .. }) = params::read(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     Guarantees { order: Order::VolumeByClass, waits: Waits::idling(grace), ..Guarantees::BASE }
 }
 
 // rule: edf-credit.credits
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
@@ -119,7 +119,7 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
         BackgroundOrder::Idle => Background::WhenEmpty,
     };
     Ok(Box::new(TwoLevel::new(
-        Credits::new(params.beta, true, facts.cost.reference_size()),
+        Credits::new(params.beta, true, info.cost.reference_size()),
         Queues::new(params.equal_deadlines, ByAddress::Nothing),
         targets,
         Rule::Earliest,

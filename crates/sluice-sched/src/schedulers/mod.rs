@@ -1,7 +1,7 @@
 //! The list of schedulers. A scheduler is one file here and one line in [`ALL`]; the command line, the schema, the
 //! manual and the contract tests are generated from the list.
 
-use crate::scheduler::{Descriptor, Medium};
+use crate::scheduler::{Descriptor, DeviceClass};
 
 pub mod anticipatory;
 pub mod cfq;
@@ -37,6 +37,6 @@ pub fn find(name: &str) -> Option<&'static Descriptor> {
 }
 
 /// The schedulers for one kind of device, by name.
-pub fn for_medium(medium: Medium) -> impl Iterator<Item = &'static Descriptor> {
-    ALL.iter().copied().filter(move |descriptor| descriptor.medium == medium)
+pub fn for_class(device_class: DeviceClass) -> impl Iterator<Item = &'static Descriptor> {
+    ALL.iter().copied().filter(move |descriptor| descriptor.device_class == device_class)
 }

@@ -23,7 +23,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Order, Waits};
 use crate::params::{self, ParamError, ParamTable};
 use crate::request::{Completion, Request};
-use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, DeviceInfo, Scheduler, Scope, State};
 use crate::time::Instant;
 
 /// No parameters.
@@ -45,7 +45,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let Params {} = params::parse(table)?;
     Ok(Box::new(Noop::default()))
 }

@@ -33,7 +33,9 @@ use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::{Advice, Change, ChangeError, Decision, Descriptor, Facts, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{
+    Advice, Change, ChangeError, Decision, Descriptor, DeviceInfo, OwnerState, Scheduler, Scope, State,
+};
 use crate::tag::{ShareTag, Spacing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
@@ -104,15 +106,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(Params { depth, charge }) = params::read(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     let shares = Shares { batch: 1, by_request: charge == Charge::Request, with_credit: false };
     Guarantees { order: Order::Volume, waits: Waits::InFlight(depth), shares: Some(shares), ..Guarantees::BASE }
 }
 
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
-    Ok(Box::new(Sfqd::new(facts, &params)))
+    Ok(Box::new(Sfqd::new(info, &params)))
 }
 
 /// One flow.
@@ -147,7 +149,7 @@ fn spacing(policy: &Policy) -> Spacing {
 impl Sfqd {
     /// Makes a scheduler for a device.
     #[must_use]
-    pub fn new(facts: &Facts, params: &Params) -> Self {
+    pub fn new(info: &DeviceInfo, params: &Params) -> Self {
         let mut sfqd = Sfqd {
             params: params.clone(),
             depth: 0,
@@ -158,7 +160,7 @@ impl Sfqd {
             generation: 0,
             in_flight: 0,
         };
-        sfqd.set_depth(facts.depth);
+        sfqd.set_depth(info.depth);
         sfqd
     }
 

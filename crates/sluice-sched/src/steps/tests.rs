@@ -4,7 +4,7 @@ use crate::gate::{Arrival, Device, Gate, GateSettings, Slot, Submission};
 use crate::params::{ParamTable, Range, Value};
 use crate::policy::Policy;
 use crate::request::{Flags, Kind, OwnerId, VolumeId};
-use crate::scheduler::{Descriptor, Facts};
+use crate::scheduler::{Descriptor, DeviceInfo};
 use crate::schedulers;
 use crate::steps::counted;
 use crate::time::Instant;
@@ -56,8 +56,8 @@ struct Load {
 impl Load {
     /// A gate that merges, with a VM that has `queued` requests waiting, all with the same arrival.
     fn new(descriptor: &Descriptor, params: &ParamTable, pattern: Pattern, queued: u64) -> Load {
-        let facts = Facts { depth: DEPTH, rotational: true, ..Facts::default() };
-        let scheduler = descriptor.build(&facts, params).expect("valid parameters");
+        let info = DeviceInfo { depth: DEPTH, rotational: true, ..DeviceInfo::default() };
+        let scheduler = descriptor.build(&info, params).expect("valid parameters");
         let settings = GateSettings { depth: DEPTH, queue_max: 1 << 20, merging: true, ..GateSettings::default() };
         let mut gate = Gate::new(scheduler, settings);
         let owner = gate.add_owner(Instant::ZERO, Policy::default()).expect("a sound policy");

@@ -18,7 +18,7 @@ use std::time::Duration;
 use rand_pcg::Pcg32;
 use rand_pcg::rand_core::{Rng, SeedableRng};
 use sluice_sched::gate::{Finished, RemoteService, Slot};
-use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::{Arrival, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Policy, Scope, VolumeId};
 
 pub use device::{Order, Service, Stub};
@@ -153,9 +153,9 @@ impl World {
     /// A device of `iops` requests per second that serves one at a time, with queue depth `depth`; every request costs
     /// 1.
     pub fn simple(subject: &Subject, depth: u32, iops: u64) -> Self {
-        let facts = Facts { depth, ..Facts::default() };
+        let info = DeviceInfo { depth, ..DeviceInfo::default() };
         let settings = GateSettings { depth, cost: sluice_sched::CostModel::per_request(), ..GateSettings::default() };
-        World::new(subject.build(&facts), settings, Stub::serial(SECOND / iops))
+        World::new(subject.build(&info), settings, Stub::serial(SECOND / iops))
     }
 
     /// An owner with one volume and no traffic.

@@ -12,7 +12,7 @@ use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use sluice_sched::gate::GateSettings;
 use sluice_sched::policy::{Class, PriorityClass};
-use sluice_sched::scheduler::{Facts, Scheduler};
+use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::{
     ByteRate, Bytes, CostModel, Flags, Instant, Iops, Kind, LatencyTarget, Limit, OwnerId, Policy, Reservation, Scope,
     VolumeId, Weight,
@@ -299,9 +299,9 @@ impl Plan {
         self.clone().policies().map(millis).max().unwrap_or(0)
     }
 
-    pub fn facts(&self) -> Facts {
+    pub fn info(&self) -> DeviceInfo {
         let (cost, piece_max, request_bytes) = (cost_model(), Bytes::mib(1), Bytes(6144));
-        Facts { depth: self.depth, rotational: self.rotational, cost, piece_max, request_bytes }
+        DeviceInfo { depth: self.depth, rotational: self.rotational, cost, piece_max, request_bytes }
     }
 
     /// A gate with these VMs, at `start`.

@@ -3,7 +3,7 @@
 use sluice_sched::gate::RemoteService;
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, State};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceInfo, Scheduler, State};
 use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
 
 /// A scheduler with parameters.
@@ -28,13 +28,13 @@ impl Subject {
         self.with(name, Value::Text(value.to_owned()))
     }
 
-    pub fn build(&self, facts: &Facts) -> Box<dyn Scheduler> {
-        let scheduler = self.descriptor.build(facts, &self.params).expect("the test's parameters are valid");
-        if self.descriptor.medium.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
+    pub fn build(&self, info: &DeviceInfo) -> Box<dyn Scheduler> {
+        let scheduler = self.descriptor.build(info, &self.params).expect("the test's parameters are valid");
+        if self.descriptor.device_class.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
     }
 
-    pub fn guarantees(&self, facts: &Facts) -> Guarantees {
-        (self.descriptor.guarantees)(facts, &self.params)
+    pub fn guarantees(&self, info: &DeviceInfo) -> Guarantees {
+        (self.descriptor.guarantees)(info, &self.params)
     }
 
     pub fn mode(&self) -> Option<&str> {

@@ -288,8 +288,8 @@ impl Scheduler for Watched {
 }
 
 pub fn watched(subject: &Subject, plan: &Plan) -> Box<dyn Scheduler> {
-    let Guarantees { waits, order, .. } = subject.guarantees(&plan.facts());
-    Box::new(Watched::new(subject.build(&plan.facts()), waits, order, plan))
+    let Guarantees { waits, order, .. } = subject.guarantees(&plan.info());
+    Box::new(Watched::new(subject.build(&plan.info()), waits, order, plan))
 }
 
 /// Checks a scheduler that must serve every volume in order.
@@ -303,23 +303,23 @@ pub fn watch_in_any_order(scheduler: Box<dyn Scheduler>, waits: Waits, plan: &Pl
 }
 
 /// S1 by owner: arrived = waiting + in flight + completed + cancelled, in requests that are not split.
-pub fn check_accounts(world: &World) {
+pub fn check_stats(world: &World) {
     let (mut waiting, mut flying) = (0, 0);
     for source in &world.sources {
-        let Some(account) = world.gate.account(source.owner) else { continue };
-        let completed: u64 = account.completed.iter().sum();
-        let known = u64::from(account.waiting) + u64::from(account.in_flight) + completed + account.cancelled;
-        assert_eq!(account.arrived, known, "S1: {:?}", source.owner);
-        let dispatched: u64 = account.dispatched.iter().sum();
-        assert_eq!(dispatched, completed + u64::from(account.in_flight));
-        assert_eq!(account.queue_time.count(), dispatched);
+        let Some(stats) = world.gate.stats(source.owner) else { continue };
+        let completed: u64 = stats.completed.iter().sum();
+        let known = u64::from(stats.waiting) + u64::from(stats.in_flight) + completed + stats.cancelled;
+        assert_eq!(stats.arrived, known, "S1: {:?}", source.owner);
+        let dispatched: u64 = stats.dispatched.iter().sum();
+        assert_eq!(dispatched, completed + u64::from(stats.in_flight));
+        assert_eq!(stats.queue_time.count(), dispatched);
     }
     let mut owners: Vec<OwnerId> = world.sources.iter().map(|source| source.owner).collect();
     owners.sort();
     owners.dedup();
-    for account in owners.iter().filter_map(|owner| world.gate.account(*owner)) {
-        waiting += u64::from(account.waiting);
-        flying += u64::from(account.in_flight);
+    for stats in owners.iter().filter_map(|owner| world.gate.stats(*owner)) {
+        waiting += u64::from(stats.waiting);
+        flying += u64::from(stats.in_flight);
     }
     assert_eq!(waiting, world.gate.queued());
     assert!(flying <= world.gate.in_flight(), "a removed owner may have requests in flight");
@@ -345,13 +345,13 @@ pub fn drain(world: &mut World) {
 
 /// All checks of a plan on one scheduler.
 pub fn keep_contract(plan: &Plan, scheduler: impl Fn() -> Box<dyn Scheduler>) {
-    let run = || plan.run(scheduler(), Instant::ZERO, check_accounts);
+    let run = || plan.run(scheduler(), Instant::ZERO, check_stats);
     let mut world = run();
-    check_accounts(&world);
+    check_stats(&world);
     assert_eq!(world.log, run().log, "S4: the run repeats");
     assert!(world.device.held_max <= 32, "S2");
     drain(&mut world);
-    check_accounts(&world);
+    check_stats(&world);
     for owner in 0..plan.vms.len() as u32 + 8 {
         if world.gate.policy(OwnerId(owner)).is_some() {
             world.remove_owner(OwnerId(owner));

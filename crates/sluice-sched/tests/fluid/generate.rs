@@ -153,8 +153,8 @@ fn policy(chance: &mut Chance, cloud: &Cloud, count: usize, reservation: Reserva
     let policy = Policy { weight, reservation, limit, burst, ..Policy::default() };
     let capacity = cloud.stated_capacity();
     let refused = |policy: &Policy| {
-        check_burst(policy, &cloud.facts(), &capacity).is_err()
-            || check_burst_of_large(policy, &cloud.facts(), &capacity).is_err()
+        check_burst(policy, &cloud.info(), &capacity).is_err()
+            || check_burst_of_large(policy, &cloud.info(), &capacity).is_err()
     };
     // Admission control rejects a burst that is too small for the reservation.
     if refused(&policy) { Policy { burst: None, ..policy } } else { policy }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, Cost, CostModel, Iops, Kind, Policy};
 
 #[derive(Debug, Clone)]
@@ -108,9 +108,9 @@ impl Cloud {
         GateSettings { depth: self.depth, cost: self.cost, queue_max: 4096, ..GateSettings::default() }
     }
 
-    pub fn facts(&self) -> Facts {
+    pub fn info(&self) -> DeviceInfo {
         let settings = self.settings();
-        Facts {
+        DeviceInfo {
             depth: self.depth,
             rotational: false,
             cost: self.cost,
@@ -175,11 +175,11 @@ impl Cloud {
 
     /// What the limits of a policy allow back to back after a pause.
     pub fn burst(&self, policy: &Policy) -> Burst {
-        let facts = self.facts();
+        let info = self.info();
         match policy.burst {
             None => {
                 let depth = f64::from(self.depth);
-                Burst { requests: depth * facts.piece_cost().as_f64(), bytes: depth * facts.piece_max.0 as f64 }
+                Burst { requests: depth * info.piece_cost().as_f64(), bytes: depth * info.piece_max.0 as f64 }
             }
             Some(burst) => {
                 let requests = f64::from(burst);

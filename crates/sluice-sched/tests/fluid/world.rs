@@ -225,7 +225,7 @@ impl World {
         let mut chance = Chance::new(seed);
         let idle = Idle { nanos: 0, servers: cloud.servers, since: 0 };
         let mut node = || {
-            let scheduler = build(&cloud.facts(), &ParamTable::new()).expect("its defaults");
+            let scheduler = build(&cloud.info(), &ParamTable::new()).expect("its defaults");
             Node {
                 gate: Gate::new(scheduler, cloud.settings()),
                 station: Station::new(cloud, Chance::new(chance.below(1 << 60) as u64)),

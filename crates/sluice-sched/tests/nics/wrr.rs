@@ -104,7 +104,7 @@ fn q15_service_by_weight_stays_within_its_bound() {
         world.pump();
         // As long as no queue is empty.
         world.run_until(millis(400));
-        assert!(vms.iter().all(|(vm, _)| world.gate.account(*vm).unwrap().waiting > 0));
+        assert!(vms.iter().all(|(vm, _)| world.gate.stats(*vm).unwrap().waiting > 0));
         let real: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
         let frame = f64::from(FRAME);
         let worst = match (packets, tags) {
@@ -251,7 +251,7 @@ fn no_packet_is_taken_while_the_link_is_full() {
     let taken = world.log.len() as u64;
     let done = world.finished.len() as u64;
     assert!(taken - done <= 8, "{taken} taken, {done} done");
-    let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.account(*vm).unwrap().waiting)).sum();
+    let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.stats(*vm).unwrap().waiting)).sum();
     assert_eq!(waiting + taken - done, 512, "the others wait in front of the gate");
 }
 
@@ -260,7 +260,7 @@ fn no_packet_is_taken_while_the_link_is_full() {
 fn a_packet_larger_than_many_turns_needs_no_more_steps() {
     // 64 MiB in turns of 64 bytes are a million rounds.
     let subject = published("bytes").with("frame", Value::Integer(64));
-    let mut scheduler = subject.build(&Facts::default());
+    let mut scheduler = subject.build(&DeviceInfo::default());
     for owner in 0..8 {
         add(&mut *scheduler, owner, Policy::weighted(1 + owner));
         (0..100_000).for_each(|id| {

@@ -1,6 +1,6 @@
 //! The oracle's tags of a VM or a volume, as exact integers.
 
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;
 
 /// 1/16 ns on the caller's clock; virtual time is 252 * 10^9 per request at weight 0.01.
@@ -42,19 +42,19 @@ pub struct Amount {
 }
 
 impl Amount {
-    pub fn new(raw: Tag, bytes: Tag, facts: &Facts) -> Self {
-        let by_cost = exact(raw * Tag::from(facts.request_bytes.0), ONE);
+    pub fn new(raw: Tag, bytes: Tag, info: &DeviceInfo) -> Self {
+        let by_cost = exact(raw * Tag::from(info.request_bytes.0), ONE);
         Amount { raw, bytes, reserved_bytes: bytes.max(by_cost) }
     }
 
-    pub fn of(request: &Request, facts: &Facts) -> Self {
+    pub fn of(request: &Request, info: &DeviceInfo) -> Self {
         let raw = Tag::from(request.cost.raw());
         let bytes = match request.kind {
             Kind::Read | Kind::Write => Tag::from(request.length),
             Kind::Flush => 0,
-            Kind::Discard | Kind::WriteZeroes => exact(raw * Tag::from(facts.cost.reference_size().0), ONE),
+            Kind::Discard | Kind::WriteZeroes => exact(raw * Tag::from(info.cost.reference_size().0), ONE),
         };
-        Amount::new(raw, bytes, facts)
+        Amount::new(raw, bytes, info)
     }
 }
 
@@ -92,8 +92,8 @@ pub struct Level {
 }
 
 impl Level {
-    pub fn new(policy: Policy, facts: &Facts, now: Tag, v: Tag) -> Self {
-        let (share, bursts) = (v - credit(&policy), bursts(&policy, facts, 1));
+    pub fn new(policy: Policy, info: &DeviceInfo, now: Tag, v: Tag) -> Self {
+        let (share, bursts) = (v - credit(&policy), bursts(&policy, info, 1));
         Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts, excess: 0 }
     }
 
@@ -114,9 +114,9 @@ impl Level {
     }
 
     /// Sets the limit, the burst or the number of servers: the rest of the burst stays, as the same service.
-    pub fn set_limit(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag) {
+    pub fn set_limit(&mut self, policy: Policy, servers: Tag, info: &DeviceInfo, now: Tag) {
         let (old, old_bursts) = (self.policy.limit, self.bursts);
-        let (new, bursts) = (policy.limit, bursts(&policy, facts, servers));
+        let (new, bursts) = (policy.limit, bursts(&policy, info, servers));
         (self.policy, self.bursts) = (policy, bursts);
         let milli = |rate: Iops| Tag::from(rate.milli());
         let bytes = |rate: ByteRate| Tag::from(rate.bytes_per_second());
@@ -264,7 +264,7 @@ impl Level {
 
     /// A change also applies to queued requests: what was charged ahead stays charged as the same service, and what is
     /// overdue stays so, as the same service or the same time.
-    pub fn set(&mut self, policy: Policy, servers: Tag, facts: &Facts, now: Tag, v: Tag) {
+    pub fn set(&mut self, policy: Policy, servers: Tag, info: &DeviceInfo, now: Tag, v: Tag) {
         let milli = |rate: Option<Iops>| rate.map(|rate| Tag::from(rate.milli()));
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
         let weight = |weight: Option<Weight>| weight.map(|weight| Tag::from(weight.hundredths()));
@@ -275,21 +275,21 @@ impl Level {
         let most = self.share.max(v);
         rescale(&mut self.share, v, weight(old.weight), weight(policy.weight));
         self.share = self.share.min(most);
-        self.set_limit(policy, servers, facts, now);
+        self.set_limit(policy, servers, info, now);
     }
 }
 
 /// A stated burst of n passes n requests back to back: the one that may always pass and n - 1 more. The default is that
 /// one and the device's depth of the largest pieces. Each of several servers has its part.
-pub fn bursts(policy: &Policy, facts: &Facts, servers: Tag) -> (Tag, Tag) {
+pub fn bursts(policy: &Policy, info: &DeviceInfo, servers: Tag) -> (Tag, Tag) {
     let (requests, bytes) = match policy.burst {
         Some(burst) => {
             let extra = Tag::from(burst - 1);
-            (extra * ONE, extra * Tag::from(facts.cost.reference_size().0))
+            (extra * ONE, extra * Tag::from(info.cost.reference_size().0))
         }
         None => {
-            let depth = Tag::from(facts.depth);
-            (depth * Tag::from(facts.piece_cost().raw()), depth * Tag::from(facts.piece_max.0))
+            let depth = Tag::from(info.depth);
+            (depth * Tag::from(info.piece_cost().raw()), depth * Tag::from(info.piece_max.0))
         }
     };
     let limit = policy.limit;

@@ -99,7 +99,7 @@ mod tests {
     use sluice_sched::Kind;
 
     use sluice_sched::params::ParamTable;
-    use sluice_sched::scheduler::Facts;
+    use sluice_sched::scheduler::DeviceInfo;
     use sluice_sched::stack::{Guest, Ring, Stack};
     use sluice_sched::{Gate, GateSettings, Policy, schedulers};
 
@@ -133,7 +133,7 @@ mod tests {
     // rule: two-tier.request-cost
     #[test]
     fn a_split_request_pays_for_each_piece() {
-        let noop = || schedulers::noop::DESCRIPTOR.build(&Facts::default(), &ParamTable::new()).unwrap();
+        let noop = || schedulers::noop::DESCRIPTOR.build(&DeviceInfo::default(), &ParamTable::new()).unwrap();
         let latency = |length| {
             let disk = Servers::new(64, ServiceTime::Fixed(Duration::from_millis(1)), stream(0, "disk"));
             let toll = Box::new(RequestOverhead::new(Box::new(disk), Duration::from_micros(100)));

@@ -1,6 +1,6 @@
 //! A node: a device with a gate, or with a host's gate and guest gates above it.
 
-use sluice_sched::gate::{Device, Finished, OwnerAccount, Refused, Slot, Submission};
+use sluice_sched::gate::{Device, Finished, OwnerStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
 use sluice_sched::stack::{Ended, Stack};
 use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
@@ -92,8 +92,8 @@ impl Node {
         &mut self.port.model
     }
 
-    pub(super) fn account(&self, owner: OwnerId) -> Option<&OwnerAccount> {
-        self.host().account(owner)
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+        self.host().stats(owner)
     }
 
     /// Adds a VM with one volume; returns their ids at this node.

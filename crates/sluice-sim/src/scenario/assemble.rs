@@ -84,7 +84,7 @@ fn add_node(simulation: &mut Option<Simulation>, scenario: &Scenario, front: Fro
 }
 
 fn scheduler(device: &Device) -> Result<Box<dyn Scheduler>, RunError> {
-    device.scheduler.build(&device.facts, &device.params).map_err(|error| RunError::of(&device.name, error))
+    device.scheduler.build(&device.info, &device.params).map_err(|error| RunError::of(&device.name, error))
 }
 
 fn front(device: &Device, guests: bool) -> Result<Front, RunError> {
@@ -138,7 +138,7 @@ fn add_vm(vm: &Vm, vcpu: Option<VcpuId>, seed: u64, part: &mut Part) -> Result<(
     let refused = |error: &dyn std::fmt::Display| RunError::of(&vm.name, error);
     let number = match (&vm.guest, vm.placement) {
         (Some(guest), Placement::Node(node)) => {
-            let built = guest.scheduler.build(&guest.facts, &guest.params).map_err(|error| refused(&error))?;
+            let built = guest.scheduler.build(&guest.info, &guest.params).map_err(|error| refused(&error))?;
             let merging = guest.scheduler.merging;
             let guest = stack::Guest { scheduler: built, ring: guest.ring, merging, queue_max: GUEST_QUEUE_MAX };
             part.simulation.add_guest(first + node as usize, vm.policy, guest).map_err(|error| refused(&error))?

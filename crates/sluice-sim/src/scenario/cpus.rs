@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use sluice_sched::Instant;
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use super::Scenario;
 use super::assemble::Part;
@@ -86,9 +86,9 @@ pub(super) fn install(scenario: &Scenario, part: &mut Part) -> Vec<Option<VcpuId
     part.simulation.set_cpus(processors);
     if let Some((driver, vcpu)) = driver {
         for (device, first) in &part.devices {
-            let (class, each) = match scenario.devices[*device].model.medium() {
-                Medium::Network => (Class::Net, driver.packet),
-                Medium::Disk => (Class::Block, driver.request),
+            let (class, each) = match scenario.devices[*device].model.device_class() {
+                DeviceClass::Network => (Class::Net, driver.packet),
+                DeviceClass::Disk => (Class::Block, driver.request),
             };
             for node in (0..scenario.devices[*device].nodes as usize).filter(|_| !each.is_zero()) {
                 part.simulation.backend_on(first + node, vcpu, class, each);

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::stack::Ring;
 use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
@@ -82,7 +82,7 @@ pub struct Device {
     /// Valid parameters of the scheduler.
     pub params: ParamTable,
     /// Properties that the scheduler assumes.
-    pub facts: Facts,
+    pub info: DeviceInfo,
     /// Depth, costs and merging.
     pub gate: GateSettings,
     /// Capacity of each node.
@@ -144,7 +144,7 @@ pub struct Guest {
     /// Its parameters.
     pub params: ParamTable,
     /// Properties that it assumes of the virtual disk.
-    pub facts: Facts,
+    pub info: DeviceInfo,
     /// Ring to the host.
     pub ring: Ring,
 }

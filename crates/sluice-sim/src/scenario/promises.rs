@@ -141,7 +141,7 @@ fn at_most(promised: f64, got: f64, measured: Duration, more: f64) -> Verdict {
 
 /// The burst of a limit, in normalised requests and in bytes; see [`Policy::burst`](sluice_sched::Policy).
 fn burst(vm: &Vm, device: &Device) -> (f64, f64) {
-    let model = &device.facts.cost;
+    let model = &device.info.cost;
     match vm.policy.burst {
         Some(requests) => (f64::from(requests), f64::from(requests) * model.reference_size().0 as f64),
         None => {

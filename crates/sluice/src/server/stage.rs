@@ -192,7 +192,7 @@ fn open_volumes(
             if let Some(Ok(opened)) = found.volume(&key) {
                 check_disks(vm, volume, running, opened)?;
             }
-            let rotational = host.devices[&volume.device].facts(running.rotational).rotational;
+            let rotational = host.devices[&volume.device].info(running.rotational).rotational;
             let store = match found.take_volume(&key) {
                 None => Store::Null,
                 Some(Ok(Opened { source, extents, .. })) => Store::File { source: Arc::new(source), extents },

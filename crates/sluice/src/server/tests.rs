@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use sluice_io::device::{EditError, SchedulerSpec};
 use sluice_sched::params::{ParamError, ParamTable};
-use sluice_sched::scheduler::{Descriptor, Facts, Scheduler};
+use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
 
 use super::*;
@@ -16,7 +16,7 @@ fn host(text: &str) -> Arc<Host> {
     Arc::new(sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}")))
 }
 
-fn fails(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn fails(_: &DeviceInfo, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     panic!("a test requested this panic");
 }
 
@@ -27,7 +27,7 @@ impl Server {
         server.apply(&host(text)).unwrap();
         let noop = schedulers::find("noop").unwrap();
         let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: fails, ..*noop }));
-        let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
+        let scheduler = SchedulerSpec { descriptor, info: DeviceInfo::default(), params: ParamTable::default() };
         for _ in 0..FAILURES {
             let edit = Edit::SetScheduler { scheduler: scheduler.clone(), merging: false };
             let stopped = EditError::Stopped(device.to_owned());
@@ -40,9 +40,9 @@ impl Server {
 /// Blocks the thread that builds it until the test releases it.
 static BUILDING: Mutex<()> = Mutex::new(());
 
-fn waits(_: &Facts, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn waits(_: &DeviceInfo, _: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     drop(BUILDING.lock().unwrap());
-    (schedulers::find("noop").unwrap().build)(&Facts::default(), &ParamTable::default())
+    (schedulers::find("noop").unwrap().build)(&DeviceInfo::default(), &ParamTable::default())
 }
 
 #[tokio::test]
@@ -52,7 +52,7 @@ async fn a_change_that_a_device_had_not_applied_was_reported_as_done() {
     server.apply(&host(text)).unwrap();
     let noop = schedulers::find("noop").unwrap();
     let descriptor: &'static Descriptor = Box::leak(Box::new(Descriptor { build: waits, ..*noop }));
-    let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: ParamTable::default() };
+    let scheduler = SchedulerSpec { descriptor, info: DeviceInfo::default(), params: ParamTable::default() };
     let held = BUILDING.lock().unwrap();
     // It responds neither in time for this change nor for the next one.
     let edit = Edit::SetScheduler { scheduler, merging: false };

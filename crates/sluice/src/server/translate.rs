@@ -30,7 +30,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log
 }
 
 pub(super) fn scheduler(device: &sluice_config::Device, rotational: bool) -> SchedulerSpec {
-    SchedulerSpec { descriptor: device.scheduler, facts: device.facts(rotational), params: device.params.clone() }
+    SchedulerSpec { descriptor: device.scheduler, info: device.info(rotational), params: device.params.clone() }
 }
 
 fn delay(delay: &Delay) -> DelaySpec {

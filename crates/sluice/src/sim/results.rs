@@ -60,8 +60,8 @@ fn parameters(loaded: &Loaded) -> Value {
                 "depth": device.gate.depth,
                 "merging": device.gate.merging,
                 "queue": device.gate.queue_max,
-                "reference_size_bytes": device.facts.cost.reference_size().0,
-                "rotational": device.facts.rotational,
+                "reference_size_bytes": device.info.cost.reference_size().0,
+                "rotational": device.info.rotational,
             })
         })
         .collect();

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value as Json, json};
 use sluice_lab::advise::{self, Answer, By, Load, Question, Sureness, Verdict};
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::stack::Ring;
 use sluice_sched::units::parse_duration;
 use sluice_sched::{Descriptor, schedulers};
@@ -133,7 +133,7 @@ impl Advise {
             return Err(Failure::Refused("--duration must be more than 1s: the first second is not measured".into()));
         }
         let (name, params) = with_params(&self.device)?;
-        let disks = || models::all().filter(|known| known.medium() == Medium::Disk);
+        let disks = || models::all().filter(|known| known.device_class() == DeviceClass::Disk);
         let model = disks().find(|known| known.name() == name);
         let model = model.ok_or_else(|| unknown("device model", name, disks().map(|known| known.name())))?;
         Ok(Question {
@@ -157,7 +157,7 @@ impl Advise {
         let Some(file) = &self.trace else {
             let stated = self.workload.as_deref().expect("clap requires one of the two");
             let (name, params) = with_params(stated)?;
-            let of_disks = || profiles::all().filter(|known| known.medium() == Medium::Disk);
+            let of_disks = || profiles::all().filter(|known| known.device_class() == DeviceClass::Disk);
             let known = of_disks().find(|known| known.name == name);
             let known = known.ok_or_else(|| unknown("workload", name, of_disks().map(|known| known.name)))?;
             return Ok(Load::Named(known, params));
@@ -207,7 +207,7 @@ fn written(text: &str) -> Value {
 }
 
 fn named(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
-    let known = || schedulers::for_medium(Medium::Disk);
+    let known = || schedulers::for_class(DeviceClass::Disk);
     let find = |name: &String| {
         let found = known().find(|descriptor| descriptor.name == name);
         found.ok_or_else(|| unknown("scheduler of disks", name, known().map(|descriptor| descriptor.name)))

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
     Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, VolumeId, Wait, schedulers,
@@ -77,12 +77,12 @@ fn policy(index: u32, owners: u32) -> Policy {
 impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
         let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
-        let facts = Facts { depth: DEPTH, ..Facts::default() };
-        let scheduler = descriptor.build(&facts, &ParamTable::new()).map_err(|error| error.to_string())?;
+        let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
+        let scheduler = descriptor.build(&info, &ParamTable::new()).map_err(|error| error.to_string())?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
         let (owners_known, counts_requests) =
-            (Vec::with_capacity(owners as usize), descriptor.medium.counts_requests());
+            (Vec::with_capacity(owners as usize), descriptor.device_class.counts_requests());
         let mut harness = Harness { gate, device, owners: owners_known, counts_requests, now: 0, random: 1 };
         for index in 0..owners {
             let owner = harness.add_owner(policy(index, owners));
@@ -176,11 +176,11 @@ impl Harness {
     pub(super) fn phases(&self) -> Phases {
         let mut phases = Phases::default();
         for (owner, _) in &self.owners {
-            let account = self.gate.account(*owner).expect("it was added before");
-            phases.reservation += account.dispatched_in(Phase::Reservation);
-            phases.weight += account.dispatched_in(Phase::Weight);
-            phases.limited += account.waited_for(Wait::OwnLimit);
-            phases.all += account.dispatched.iter().sum::<u64>();
+            let stats = self.gate.stats(*owner).expect("it was added before");
+            phases.reservation += stats.dispatched_in(Phase::Reservation);
+            phases.weight += stats.dispatched_in(Phase::Weight);
+            phases.limited += stats.waited_for(Wait::OwnLimit);
+            phases.all += stats.dispatched.iter().sum::<u64>();
         }
         phases
     }

@@ -17,7 +17,7 @@ type Submitted = (String, u64);
 fn logged(scheduler: &str, merging: bool) -> (Device, tempfile::NamedTempFile) {
     let log = tempfile::NamedTempFile::new().unwrap();
     let descriptor = schedulers::find(scheduler).unwrap();
-    let scheduler = SchedulerSpec { descriptor, facts: Facts::default(), params: Default::default() };
+    let scheduler = SchedulerSpec { descriptor, info: DeviceInfo::default(), params: Default::default() };
     let (transfer_max, discard_max) = (Bytes::kib(64), Bytes::mib(1));
     let gate = GateSettings { transfer_max, discard_max, merging, ..GateSettings::default() };
     let time = ServiceTime::Fixed(Duration::from_micros(1));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::Iops;
 use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
@@ -88,7 +88,7 @@ fn bench(policy: Policy, store: Store, size_bytes: u64, requests: u32) -> Bench 
 fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, delay: Option<DelaySpec>) -> Bench {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
-        facts: Facts::default(),
+        info: DeviceInfo::default(),
         params: Default::default(),
     };
     let gate = GateSettings::default();

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use sluice_sched::scheduler::Facts;
+use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{GateSettings, Iops, Policy, schedulers};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
@@ -103,7 +103,7 @@ impl Drop for Bench {
 fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
-        facts: Facts::default(),
+        info: DeviceInfo::default(),
         params: Default::default(),
     };
     let gate = GateSettings::default();

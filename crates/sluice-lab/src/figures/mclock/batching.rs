@@ -67,7 +67,7 @@ fn run_simulation(batch: i64, model: Box<dyn Model>, span: u64, point: &BandPoin
     let mut delays = [Delay::default(); VMS.len()];
     for step in 1..=SECONDS * STEPS {
         simulation.run_until(Instant::from_millis(step * 1000 / STEPS));
-        let dispatched: Vec<u64> = (0..VMS.len()).map(|vm| simulation.account(vm).dispatched.iter().sum()).collect();
+        let dispatched: Vec<u64> = (0..VMS.len()).map(|vm| simulation.stats(vm).dispatched.iter().sum()).collect();
         for (vm, delay) in delays.iter_mut().enumerate() {
             let due = VMS[vm].0 * step / STEPS;
             delay.look(dispatched[vm], dispatched.iter().sum(), due);

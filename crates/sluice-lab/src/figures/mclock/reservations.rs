@@ -77,7 +77,7 @@ fn run_simulation(host: &Host, reserved: bool, point: &BandPoint) -> Result<(Sim
     for second in 1..=experiment.seconds {
         run(&mut simulation, second, host.scheduler)?;
         for vm in 0..2 {
-            let so_far = simulation.account(vm).dispatched.iter().sum();
+            let so_far = simulation.stats(vm).dispatched.iter().sum();
             if second > 5 + 60 * vm as u64 {
                 least[vm] = least[vm].min(so_far - before[vm]);
             }

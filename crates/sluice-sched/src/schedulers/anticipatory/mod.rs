@@ -27,7 +27,7 @@ use serde::Deserialize;
 
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
-use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::scheduler::{Advice, Descriptor, DeviceInfo, Scheduler};
 use crate::units::Bytes;
 
 mod batches;
@@ -161,12 +161,12 @@ const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(Params { antic_expire, tick, .. }) = params::read(PARAMETERS, table) else { return Guarantees::BASE };
     Guarantees { waits: Waits::idling(antic_expire + tick), learns: true, ..Guarantees::BASE }
 }
 
-fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(PARAMETERS, table)?;
     Ok(Box::new(elevator::Anticipatory::new(&params)))
 }

@@ -311,8 +311,8 @@ fn a_sync_write_counts_as_a_read() {
 /// rule: anticipatory.ssd-as-disk
 #[test]
 fn an_ssd_is_treated_like_a_disk() {
-    let facts = Facts { rotational: false, ..Facts::default() };
-    let mut drive = Drive::on(&DESCRIPTOR, &[], &facts, 2);
+    let info = DeviceInfo { rotational: false, ..DeviceInfo::default() };
+    let mut drive = Drive::on(&DESCRIPTOR, &[], &info, 2);
     let page = known(&mut drive, 0, 100, 1000);
     drive.read(0, page);
     drive.read(1, 50_000_000);

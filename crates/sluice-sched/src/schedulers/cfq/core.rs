@@ -4,7 +4,7 @@
 use crate::elevator::{Nearness, Pool, Taken, Ticks, is_sync};
 use crate::policy::Policy;
 use crate::request::{OwnerId, Request, RequestId, VolumeId};
-use crate::scheduler::{Facts, Scope, State};
+use crate::scheduler::{DeviceInfo, Scope, State};
 use crate::schedulers::cfq::stream::{Priority, Seeky, Stream, StreamId};
 use crate::schedulers::cfq::{Mode, Params};
 use crate::slab::Slab;
@@ -57,11 +57,11 @@ pub(super) fn nanos(duration: core::time::Duration) -> u64 {
 }
 
 impl Core {
-    pub(super) fn new(params: Params, facts: &Facts) -> Core {
+    pub(super) fn new(params: Params, info: &DeviceInfo) -> Core {
         Core {
             mode: params.mode,
             ticks: Ticks::new(params.tick),
-            rotational: facts.rotational,
+            rotational: info.rotational,
             // rule: cfq.back-seek-max, cfq.back-seek-penalty
             nearness: Nearness { back_max: params.back_seek_max.0, back_penalty: u64::from(params.back_seek_penalty) },
             // In 2.6.18 queueing must first be observed; in the other variants it is assumed until the opposite is

@@ -27,7 +27,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::scheduler::{Advice, Descriptor, DeviceInfo, Scheduler};
 use crate::units::Bytes;
 
 mod cooperators;
@@ -277,15 +277,15 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     },
 ];
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     params::read(PARAMETERS, table).map_or(Guarantees::BASE, |params: Params| params.guarantees())
 }
 
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(PARAMETERS, table)?;
     Ok(match params.mode {
-        Mode::V2618 => Box::new(v2_6_18::V2618::new(params, facts)),
-        Mode::V2632 | Mode::Group => Box::new(V2632::new(params, facts)),
+        Mode::V2618 => Box::new(v2_6_18::V2618::new(params, info)),
+        Mode::V2632 | Mode::Group => Box::new(V2632::new(params, info)),
     })
 }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::policy::PriorityClass;
 use crate::request::{Completion, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, Scope, State};
 use crate::schedulers::cfq::Params;
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::service_trees::ServiceTrees;
@@ -41,9 +41,9 @@ enum Choice {
 }
 
 impl V2618 {
-    pub(super) fn new(params: Params, facts: &Facts) -> V2618 {
+    pub(super) fn new(params: Params, info: &DeviceInfo) -> V2618 {
         V2618 {
-            core: Core::new(params, facts),
+            core: Core::new(params, info),
             trees: ServiceTrees::default(),
             level: 0,
             up_to: 0,

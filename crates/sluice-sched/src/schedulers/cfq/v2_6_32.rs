@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::elevator::is_sync;
 use crate::policy::PriorityClass;
 use crate::request::{Completion, OwnerId, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, Scope, State};
 use crate::schedulers::cfq::cooperators::{Cooperators, is_close};
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::groups::Groups;
@@ -38,10 +38,10 @@ enum Choice {
 }
 
 impl V2632 {
-    pub(crate) fn new(params: Params, facts: &Facts) -> V2632 {
+    pub(crate) fn new(params: Params, info: &DeviceInfo) -> V2632 {
         let groups = (params.mode == Mode::Group).then(|| Groups::new(&params));
         V2632 {
-            core: Core::new(params, facts),
+            core: Core::new(params, info),
             trees: ServiceTrees::default(),
             cooperators: Cooperators::default(),
             groups,

@@ -202,7 +202,7 @@ fn the_clock_jumps() {
 fn parameters_have_ranges() {
     let build = |stated: &[(&str, &str)]| {
         let table = crate::elevator::drive::params(stated);
-        DESCRIPTOR.build(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
+        DESCRIPTOR.build(&DeviceInfo::default(), &table).map(drop).map_err(|error| error.to_string())
     };
     assert!(build(&[("fifo_batch", "0")]).unwrap_err().contains("from 1 to 65536 requests"));
     assert!(build(&[("writes_starved", "65537")]).unwrap_err().contains("from 0 to 65536"));

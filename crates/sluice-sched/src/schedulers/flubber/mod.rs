@@ -31,7 +31,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Scheduler};
+use crate::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use crate::units::{ByteRate, Bytes};
 
 mod addresses;
@@ -109,20 +109,20 @@ impl Params {
     }
 
     /// Maximum idling on this device; `None`: as long as the deadline allows.
-    fn wait_max(&self, facts: &Facts) -> Option<Duration> {
-        let default = if facts.rotational { Duration::from_millis(6) } else { Duration::ZERO };
+    fn wait_max(&self, info: &DeviceInfo) -> Option<Duration> {
+        let default = if info.rotational { Duration::from_millis(6) } else { Duration::ZERO };
         (self.mode == Mode::Product).then(|| self.max_wait.unwrap_or(default))
     }
 
-    fn rule(&self, facts: &Facts) -> Rule {
+    fn rule(&self, info: &DeviceInfo) -> Rule {
         // rule: flubber.f2
         let nanos = u128::from(self.transfer_max.0) * 1_000_000_000 / u128::from(self.transfer_rate.bytes_per_second());
         let transfer = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
-        Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max: self.wait_max(facts) })
+        Rule::BatchAndDelay(BatchAndDelay { transfer, wait_max: self.wait_max(info) })
     }
 
-    fn guarantees(&self, facts: &Facts) -> Guarantees {
-        let idle = self.wait_max(facts);
+    fn guarantees(&self, info: &DeviceInfo) -> Guarantees {
+        let idle = self.wait_max(info);
         let target = self.background_latency.unwrap_or_default().max(self.latency).max(self.grace);
         let waits = match idle {
             Some(Duration::ZERO) => Waits::idling(self.grace),
@@ -268,11 +268,11 @@ pub(crate) const GRACE: Parameter = Parameter {
     help: "Time for which no VM's request must have been queued before all credits are replenished",
 };
 
-fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
-    params::read(DESCRIPTOR.parameters, table).map_or(Guarantees::BASE, |params: Params| params.guarantees(facts))
+fn guarantees(info: &DeviceInfo, table: &ParamTable) -> Guarantees {
+    params::read(DESCRIPTOR.parameters, table).map_or(Guarantees::BASE, |params: Params| params.guarantees(info))
 }
 
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     params.check()?;
     // DEVIATION [flubber] III.B, event 1: in product mode credits are not replenished when they are used up, only when
@@ -290,10 +290,10 @@ fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamE
     let targets =
         Targets { latency: params.latency, seek_max: params.seek_max, start: params.start, grace: params.grace };
     Ok(Box::new(TwoLevel::new(
-        Credits::new(params.beta, when_used_up, facts.cost.reference_size()),
+        Credits::new(params.beta, when_used_up, info.cost.reference_size()),
         Queues::new(params.equal_deadlines, by_address),
         targets,
-        params.rule(facts),
+        params.rule(info),
         params.background_latency.map_or(Background::WhenEmpty, Background::Within),
     )))
 }

@@ -27,7 +27,7 @@ use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 use crate::policy::Field;
 use crate::request::{Completion, Kind, OwnerId, Request};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceInfo, Scheduler, Scope, State};
 use crate::schedulers::cfq::{self, V2632};
 use crate::schedulers::mcfq::manager::Manager;
 use crate::time::Instant;
@@ -137,10 +137,10 @@ fn cfq_params(table: &ParamTable) -> Result<cfq::Params, ParamError> {
     params::read(cfq::PARAMETERS, &params)
 }
 
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let own: ParamTable = table.clone().into_iter().filter(|(name, _)| is_own(name)).collect();
     let params: Params = params::read(&OWN, &own)?;
-    let groups = V2632::new(cfq_params(table)?, facts);
+    let groups = V2632::new(cfq_params(table)?, info);
     Ok(Box::new(Mcfq { groups, manager: Manager::new(&params), interval: params.interval, ends: None }))
 }
 

@@ -47,7 +47,7 @@ fn bandwidth_follows_the_weights_although_equal_time_does_not() {
 fn parameters_of_cfq_are_accepted() {
     let build = |stated: &[(&str, &str)]| {
         let table = crate::elevator::drive::params(stated);
-        DESCRIPTOR.build(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
+        DESCRIPTOR.build(&DeviceInfo::default(), &table).map(drop).map_err(|error| error.to_string())
     };
     assert_eq!(build(&[("mode", "paper"), ("window", "20"), ("slice_idle", "0s"), ("interval", "2s")]), Ok(()));
     assert!(build(&[("window", "0")]).unwrap_err().contains("from 1 to 1000 samples"));

@@ -33,7 +33,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Limits, Order, Shares, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Advice, Descriptor, Facts, Scheduler};
+use crate::scheduler::{Advice, Descriptor, DeviceInfo, Scheduler};
 use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
 
@@ -81,8 +81,8 @@ pub struct Params {
 impl Params {
     /// Maximum length of a batch on this device.
     #[must_use]
-    pub fn batch_on(&self, facts: &Facts) -> u32 {
-        match (self.batch, facts.rotational) {
+    pub fn batch_on(&self, info: &DeviceInfo) -> u32 {
+        match (self.batch, info.rotational) {
             (0, true) => 8,
             (0, false) => 1,
             (stated, _) => stated,
@@ -192,7 +192,7 @@ fn remote(table: &ParamTable) -> Option<Form> {
     })
 }
 
-fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(info: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(params) = params::read::<Params>(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
     let in_order = Guarantees { order: Order::Volume, ..Guarantees::BASE };
     match params.mode {
@@ -201,16 +201,16 @@ fn guarantees(facts: &Facts, table: &ParamTable) -> Guarantees {
         Mode::Product => Guarantees {
             waits: Waits::Tags { inside: true },
             limits: Limits::Buckets,
-            shares: Some(Shares { batch: params.batch_on(facts), by_request: false, with_credit: true }),
+            shares: Some(Shares { batch: params.batch_on(info), by_request: false, with_credit: true }),
             ..in_order
         },
     }
 }
 
-fn build(facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(match params.mode {
-        Mode::Product => Box::new(product::Product::new(facts, &params)),
-        Mode::Paper => Box::new(paper::Paper::new(facts, &params)),
+        Mode::Product => Box::new(product::Product::new(info, &params)),
+        Mode::Paper => Box::new(paper::Paper::new(info, &params)),
     })
 }

@@ -4,7 +4,7 @@ use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
 use crate::request::{RequestId, VolumeId};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::Facts;
+use crate::scheduler::DeviceInfo;
 use crate::tag::Tag;
 use crate::tournament::Tournament;
 
@@ -210,7 +210,7 @@ impl Owner {
     /// Rebuilds the order of the volumes after they or their policies have changed. As soon as there is something to
     /// choose or to check, every volume has tags. `outer` is the level of the VM. The caller settles each volume.
     /// O(volumes).
-    pub(super) fn arrange_volumes(&mut self, facts: &Facts, outer: &Level, now: Tag) {
+    pub(super) fn arrange_volumes(&mut self, info: &DeviceInfo, outer: &Level, now: Tag) {
         let several = self.volumes.len() > 1 || self.volumes.iter().any(|volume| *volume.policy != Policy::default());
         if !several && self.inner.is_none() {
             return;
@@ -228,8 +228,8 @@ impl Owner {
             indices.resize(indices.len().max(number + 1), 0);
             indices[number] = place;
             match &mut volume.member {
-                Some(member) => member.tags.set_policy(&volume.policy, facts, &clocks, self.remote.as_deref()),
-                None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, facts, &clocks)))),
+                Some(member) => member.tags.set_policy(&volume.policy, info, &clocks, self.remote.as_deref()),
+                None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, info, &clocks)))),
             }
         }
         self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), indices }));

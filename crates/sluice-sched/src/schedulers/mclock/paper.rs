@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use crate::cost::Cost;
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait};
-use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::tag::{Spacing, TAGS_PER_NANO};
 use crate::time::Instant;
 use crate::tracker::CLIENT_IDLE;
@@ -147,9 +147,9 @@ fn served(request: &Request) -> (u64, u64) {
 impl Paper {
     /// Makes a scheduler for a device.
     #[must_use]
-    pub fn new(facts: &Facts, params: &Params) -> Self {
+    pub fn new(info: &DeviceInfo, params: &Params) -> Self {
         Paper {
-            batch_max: params.batch_on(facts),
+            batch_max: params.batch_on(info),
             batch_distance: params.batch_distance.0,
             tag_adjustment: params.tag_adjustment,
             owners: Vec::new(),

@@ -13,7 +13,7 @@ use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::{Change, ChangeError, Decision, Facts, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
@@ -51,7 +51,7 @@ struct Undecided {
 
 #[derive(Debug)]
 pub struct Product {
-    facts: Facts,
+    info: DeviceInfo,
     batch_max: u32,
     batch_distance: u64,
     clock: TagClock,
@@ -76,12 +76,12 @@ fn member(owners: &[Option<Owner>], index: u32) -> Option<&Member> {
 impl Product {
     /// Makes a scheduler for a device.
     #[must_use]
-    pub fn new(facts: &Facts, params: &Params) -> Self {
+    pub fn new(info: &DeviceInfo, params: &Params) -> Self {
         let catch_up = u64::try_from(params.reservation_catchup_max.as_nanos()).unwrap_or(u64::MAX);
         let catch_up_max = catch_up.saturating_mul(TAGS_PER_NANO);
         Product {
-            facts: *facts,
-            batch_max: params.batch_on(facts),
+            info: *info,
+            batch_max: params.batch_on(info),
             batch_distance: params.batch_distance.0,
             clock: TagClock::default(),
             arena: Arena::new(),
@@ -202,10 +202,10 @@ impl Product {
     fn take(&mut self, now: Tag, choice: Choice) -> Request {
         let Choice { owner: index, volume, phase, inner_right } = choice;
         let goes_on = self.batch.is_some();
-        let Product { owners, arena, level, facts, clock, .. } = self;
+        let Product { owners, arena, level, info, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
         let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
-        let amount = Amount::of(&request, facts);
+        let amount = Amount::of(&request, info);
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
@@ -247,7 +247,7 @@ impl Product {
     }
 
     fn add_owner(&mut self, now: Tag, owner: OwnerId, policy: &Policy) {
-        let tags = Tags::new(policy, &self.facts, &self.level.clocks(now));
+        let tags = Tags::new(policy, &self.info, &self.level.clocks(now));
         if owner.index() >= self.owners.len() {
             self.owners.resize_with(owner.index() + 1, || None);
         }
@@ -265,10 +265,10 @@ impl Product {
     /// Applies the policies of a VM and its volumes. Ends the batch, which the new policies may forbid.
     fn set_policies(&mut self, now: Tag, index: u32) {
         self.batch = None;
-        let Product { owners, facts, level, .. } = self;
+        let Product { owners, info, level, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
-        owner.member.tags.set_policy(&owner.policy, facts, &level.clocks(now), owner.remote.as_deref());
-        owner.arrange_volumes(facts, level, now);
+        owner.member.tags.set_policy(&owner.policy, info, &level.clocks(now), owner.remote.as_deref());
+        owner.arrange_volumes(info, level, now);
         self.settle_volumes(index, now);
         self.settle(index, now);
     }
@@ -283,7 +283,7 @@ impl Product {
 
     /// Notes the number of servers that the client of a VM uses, since its bursts are divided by it.
     fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
-        let Product { owners, facts, reporting, .. } = self;
+        let Product { owners, info, reporting, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         let reported = Remote::reported(report);
         *reporting = *reporting + u32::from(reported.is_some()) - u32::from(owner.remote.is_some());
@@ -293,9 +293,9 @@ impl Product {
             (_, None) => owner.remote = None,
         }
         let servers = owner.remote.as_ref().map_or(1, |remote| remote.servers);
-        owner.member.tags.limiter.set(&owner.policy, facts, servers, now);
+        owner.member.tags.limiter.set(&owner.policy, info, servers, now);
         let Volume { member, policy, .. } = &mut owner.volumes[volume];
-        member.iter_mut().for_each(|member| member.tags.limiter.set(policy, facts, servers, now));
+        member.iter_mut().for_each(|member| member.tags.limiter.set(policy, info, servers, now));
     }
 
     fn remove_owner(&mut self, owner: OwnerId) {
@@ -338,7 +338,7 @@ impl Scheduler for Product {
         owner.refresh_share(*generation, now, level);
         let volume = owner.volume_index(volume);
         self.note_client(now, index, volume, report);
-        let (reserved, beyond) = remote::amounts(report, &self.facts);
+        let (reserved, beyond) = remote::amounts(report, &self.info);
         let Product { owners, level, .. } = self;
         let remote = owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref());
         let piece = remote.map_or(0, |remote| remote.piece);
@@ -422,7 +422,7 @@ impl Scheduler for Product {
                 self.set_policies(tag, owner.0);
             }
             Change::Depth(depth) => {
-                self.facts.depth = depth;
+                self.info.depth = depth;
                 for owner in 0..self.owners.len() {
                     if self.owners[owner].is_some() {
                         self.set_policies(tag, owner as u32);

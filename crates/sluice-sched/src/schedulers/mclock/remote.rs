@@ -11,7 +11,7 @@
 
 use crate::cost::Cost;
 use crate::gate::RemoteService;
-use crate::scheduler::Facts;
+use crate::scheduler::DeviceInfo;
 
 use super::tags::Amount;
 
@@ -52,10 +52,10 @@ impl Remote {
 /// Amounts of a report: service in the reservation phase, and other service.
 #[must_use]
 // rule: mclock.product-counts
-pub(super) fn amounts(report: &RemoteService, facts: &Facts) -> (Amount, Amount) {
+pub(super) fn amounts(report: &RemoteService, info: &DeviceInfo) -> (Amount, Amount) {
     let raw = |requests: u32| u64::from(requests) << Cost::SHIFT;
-    let reserved = Amount::new(raw(report.rho), report.rho_bytes, facts);
+    let reserved = Amount::new(raw(report.rho), report.rho_bytes, info);
     let beyond_bytes = report.delta_bytes.saturating_sub(report.rho_bytes);
-    let beyond = Amount::new(raw(report.delta.saturating_sub(report.rho)), beyond_bytes, facts);
+    let beyond = Amount::new(raw(report.delta.saturating_sub(report.rho)), beyond_bytes, info);
     (reserved, beyond)
 }

@@ -6,7 +6,7 @@
 use crate::cost::Cost;
 use crate::policy::{Limit, Policy, Reservation};
 use crate::request::Request;
-use crate::scheduler::Facts;
+use crate::scheduler::DeviceInfo;
 use crate::tag::{ShareTag, Spacing, Tag};
 use crate::units::ByteRate;
 
@@ -34,15 +34,15 @@ impl Amount {
     /// Amounts of a request.
     // rule: mclock.byte-reservation
     #[must_use]
-    pub(super) fn of(request: &Request, facts: &Facts) -> Self {
-        let bytes = facts.cost.bytes(request.kind, request.length, request.cost);
-        Amount::new(u64::from(request.cost.raw()), bytes, facts)
+    pub(super) fn of(request: &Request, info: &DeviceInfo) -> Self {
+        let bytes = info.cost.bytes(request.kind, request.length, request.cost);
+        Amount::new(u64::from(request.cost.raw()), bytes, info)
     }
 
     /// Amounts of service of this cost and size.
     #[must_use]
-    pub(super) fn new(cost: u64, bytes: u64, facts: &Facts) -> Self {
-        let by_cost = (u128::from(cost) * u128::from(facts.request_bytes.0)) >> Cost::SHIFT;
+    pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
+        let by_cost = (u128::from(cost) * u128::from(info.request_bytes.0)) >> Cost::SHIFT;
         Amount { cost, bytes, reserved_bytes: bytes.max(u64::try_from(by_cost).unwrap_or(u64::MAX)) }
     }
 }
@@ -172,14 +172,14 @@ impl Limiter {
     /// 4 servers, a burst of 33 and a limit of 1000 IOPS. 1000/4 = 250 are more than 32, so each server passes 1 +
     /// min(32, 250/4) = 33 requests back to back.
     // rule: mclock.burst-default, mclock.remote-burst
-    pub(super) fn set(&mut self, policy: &Policy, facts: &Facts, servers: u32, now: Tag) {
-        let depth = u64::from(facts.depth.max(1));
+    pub(super) fn set(&mut self, policy: &Policy, info: &DeviceInfo, servers: u32, now: Tag) {
+        let depth = u64::from(info.depth.max(1));
         let (cost, bytes) = match policy.burst {
             Some(burst) => {
                 let beside = u64::from(burst.saturating_sub(1));
-                (beside << Cost::SHIFT, beside.saturating_mul(facts.cost.reference_size().0))
+                (beside << Cost::SHIFT, beside.saturating_mul(info.cost.reference_size().0))
             }
-            None => (depth * u64::from(facts.piece_cost().raw()), depth.saturating_mul(facts.piece_max.0)),
+            None => (depth * u64::from(info.piece_cost().raw()), depth.saturating_mul(info.piece_max.0)),
         };
         let servers = u64::from(servers.max(1));
         let part = |burst: u64, rate: u64| burst.min(burst.max(rate / 4) / servers);
@@ -250,17 +250,17 @@ pub(super) struct Clocks {
 impl Tags {
     /// New tags under `policy`: reservation and limit start now, the share as that of a member that was idle.
     #[must_use]
-    pub(super) fn new(policy: &Policy, facts: &Facts, clocks: &Clocks) -> Self {
+    pub(super) fn new(policy: &Policy, info: &DeviceInfo, clocks: &Clocks) -> Self {
         let mut tags = Tags::default();
-        tags.set_policy(policy, facts, clocks, None);
+        tags.set_policy(policy, info, clocks, None);
         tags.restart_share(clocks, None);
         tags
     }
 
     /// Sets the policy, also for queued requests.
-    pub(super) fn set_policy(&mut self, policy: &Policy, facts: &Facts, clocks: &Clocks, remote: Option<&Remote>) {
+    pub(super) fn set_policy(&mut self, policy: &Policy, info: &DeviceInfo, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.rescale(&policy.reservation, clocks.due_now);
-        self.limiter.set(policy, facts, remote.map_or(1, |remote| remote.servers), clocks.now);
+        self.limiter.set(policy, info, remote.map_or(1, |remote| remote.servers), clocks.now);
         let before = self.share.raw_tag();
         self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
         // A debt may be many requests of a large weight. The same number at a small weight would exclude the VM for a

@@ -31,7 +31,9 @@ use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::{Field, Policy};
 use crate::request::{Completion, OwnerId, Request, Wait};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::{Change, ChangeError, Decision, Descriptor, Facts, Medium, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{
+    Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State,
+};
 use crate::time::Instant;
 use crate::tournament::Tournament;
 
@@ -70,7 +72,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Field::Limit,
         "bytes per second that the VM sends, as credits per window; a limit in requests is rejected",
     )],
-    medium: Medium::Network,
+    device_class: DeviceClass::Network,
     guarantees,
     parameters: &[
         Parameter {
@@ -108,7 +110,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(Params { interval, tick, pending, .. }) = params::read(DESCRIPTOR.parameters, table) else {
         return Guarantees::BASE;
     };
@@ -116,7 +118,7 @@ fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
     Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
 }
 
-fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(Box::new(Netback::new(&params)))
 }

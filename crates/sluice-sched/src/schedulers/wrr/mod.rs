@@ -37,7 +37,7 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Limits, Order, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
-use crate::scheduler::{Descriptor, Facts, Medium, Scheduler};
+use crate::scheduler::{Descriptor, DeviceClass, DeviceInfo, Scheduler};
 
 mod members;
 mod minimum;
@@ -54,7 +54,7 @@ const FRAME_MAX: u32 = 65_550;
 /// Length of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Turn {
+pub enum TurnLength {
     /// One frame, in the order of start-time tags.
     Tags,
     /// In proportion to the weight, in rounds, as in the paper.
@@ -86,7 +86,7 @@ pub enum Unit {
 #[serde(deny_unknown_fields)]
 // rule: wrr.parameters
 pub struct Params {
-    pub rounds: Turn,
+    pub rounds: TurnLength,
     /// Whether weights are used.
     pub prioritize: Prioritize,
     /// Unit in which weights divide the link.
@@ -134,7 +134,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
     depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
-    medium: Medium::Network,
+    device_class: DeviceClass::Network,
     guarantees,
     parameters: &[
         Parameter {
@@ -202,7 +202,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
+fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(Params { interval, tick, hold, .. }) = params::read(DESCRIPTOR.parameters, table) else {
         return Guarantees::BASE;
     };
@@ -211,7 +211,7 @@ fn guarantees(_facts: &Facts, table: &ParamTable) -> Guarantees {
     Guarantees { order: Order::Volume, waits, limits: Limits::Windows { interval, tick }, ..Guarantees::BASE }
 }
 
-fn build(_facts: &Facts, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(Box::new(Wrr::new(&params)))
 }

@@ -15,7 +15,7 @@ use super::minimum::Minimum;
 use super::rounds::Rounds;
 use super::tags::Tags;
 use super::turns::{ORDINARY, Sent, Turns, URGENT};
-use super::{DESCRIPTOR, Params, Prioritize, Turn};
+use super::{DESCRIPTOR, Params, Prioritize, TurnLength};
 
 /// A virtual NIC.
 #[derive(Debug)]
@@ -63,8 +63,8 @@ impl Wrr {
             arena: Arena::new(),
             vifs: Vec::new(),
             turns: match params.rounds {
-                Turn::Tags => Box::new(Tags::new(params)),
-                Turn::Published => Box::new(Rounds::new(params)),
+                TurnLength::Tags => Box::new(Tags::new(params)),
+                TurnLength::Published => Box::new(Rounds::new(params)),
             },
             timers: Tournament::default(),
             below: Tournament::default(),

@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::scenario::models::{self, Derived};
 use crate::scenario::{self as sim};
 use sluice_sched::admission::{Capacity, Supply};
-use sluice_sched::scheduler::{Facts, Medium};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::tracker::Form;
 use sluice_sched::{ByteRate, GateSettings, Iops};
 
@@ -23,7 +23,7 @@ pub(super) struct Device {
     pub(super) device: Option<(sim::Device, Derived)>,
     pub(super) nodes: u32,
     /// Of its model; `None` if that has an error.
-    pub(super) medium: Option<Medium>,
+    pub(super) device_class: Option<DeviceClass>,
 }
 
 impl Device {
@@ -53,8 +53,8 @@ impl Device {
 pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bool) -> Device {
     let before = reader.report.errors();
     let model = read_model(reader, folder);
-    let medium = model.as_ref().map(|(known, ..)| known.medium());
-    let mut belief = read_belief(name, reader, medium);
+    let device_class = model.as_ref().map(|(known, ..)| known.device_class());
+    let mut belief = read_belief(name, reader, device_class);
     belief.admission = admission;
     let nodes = reader.small("nodes").unwrap_or(1);
     let reporting = read_reporting(reader, &belief, nodes);
@@ -73,13 +73,13 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             reporting,
             scheduler: belief.scheduler,
             params: belief.params.clone(),
-            facts: Facts::of(&gate, belief.rotational.unwrap_or(false), &belief.capacity),
+            info: DeviceInfo::of(&gate, belief.rotational.unwrap_or(false), &belief.capacity),
             gate,
             capacity: belief.capacity,
         };
         (device, derived)
     });
-    Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, medium }
+    Device { draft: DeviceDraft { device: belief, path_at: reader.span, broken }, device, nodes, device_class }
 }
 
 /// Warns of a capacity that the model cannot reach, so that guarantees based on it cannot be kept.

@@ -5,7 +5,7 @@ use core::time::Duration;
 
 use crate::scenario::{models, trace};
 use crate::workloads::profiles::{self, WorkloadProfile};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use sluice_config::fields::{
     ADMISSION, COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY, POLICY_KEYS,
@@ -188,7 +188,7 @@ pub static DEVICE: Section = Section {
             .default("65536"),
         ],
     ],
-    scheduler_tables: &[Medium::Disk, Medium::Network],
+    scheduler_tables: &[DeviceClass::Disk, DeviceClass::Network],
 };
 
 /// `model` of a device.
@@ -356,7 +356,7 @@ pub static GUEST: Section = Section {
         )
         .default("\"virtio\""),
     ]],
-    scheduler_tables: &[Medium::Disk],
+    scheduler_tables: &[DeviceClass::Disk],
 };
 
 /// `[[timeline]]`

@@ -25,7 +25,7 @@ use crate::scenario::cpus::Host;
 use crate::scenario::models::Derived;
 use crate::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 use sluice_sched::admission::{Capacity, Supply};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{ByteRate, Iops};
 
 use sluice_config::checks::admission::{Room, check_admission};
@@ -364,7 +364,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
         let (device, derived) = device.device.clone()?;
         let vms: Vec<&Vm> = draft.vms.values().filter(|vm| vm.device.as_ref() == Some(name)).collect();
         check_guests(name, &vms, report);
-        if draft.devices[name].medium == Some(Medium::Network) {
+        if draft.devices[name].device_class == Some(DeviceClass::Network) {
             places.extend(vms.iter().map(|vm| (vm.name.as_str(), (0, 0))));
             devices.push((device, derived));
             continue;
@@ -474,7 +474,7 @@ impl Loaded {
             bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
         };
         let weight_floor = (device.scheduler.weight_floor)(&device.params);
-        Supply { capacity, weight_floor, medium: device.scheduler.medium }
+        Supply { capacity, weight_floor, device_class: device.scheduler.device_class }
     }
 
     /// Whether a VM replays a trace.

@@ -9,7 +9,7 @@ use crate::scenario::{Guest, Placement, Source};
 use crate::workloads::profiles::{self, BuildContext, WorkloadProfile};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::{Facts, Medium};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::stack::Ring;
 
 use super::choice::{chosen, parameters, unknown};
@@ -62,8 +62,8 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     let device = read_name(reader, "device", tables.devices);
     let known = device.and_then(|device| tables.devices.get(device));
     let guest = reader.table("guest").map(|table| read_guest(&table, known));
-    let medium = known.and_then(|known| known.medium);
-    if medium == Some(Medium::Network) {
+    let device_class = known.and_then(|known| known.device_class);
+    if device_class == Some(DeviceClass::Network) {
         for key in ["trace", "guest", "offset", "size", "cache"].into_iter().filter(|key| reader.node(key).is_some()) {
             reader.refuse(key, "its device is a network link, which has no volumes", format!("remove {key}"));
         }
@@ -74,7 +74,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
         part,
         has_own,
         device: device.map(str::to_owned),
-        source: read_source(reader, tables, medium).map(|source| (source, reader.at(source_key(reader)))),
+        source: read_source(reader, tables, device_class).map(|source| (source, reader.at(source_key(reader)))),
         threads: reader.small("threads").unwrap_or(1),
         placement: read_placement(reader, known, guest.is_some()),
         guest,
@@ -89,13 +89,13 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
 
 fn read_guest(reader: &Reader<'_>, device: Option<&Device>) -> Guest {
     let ring = if reader.word("ring") == Some("xen") { Ring::XEN } else { Ring::VIRTIO };
-    let host = device.map(|device| device.draft.device.facts(false)).unwrap_or_default();
-    let facts = Facts { depth: ring.slots, ..host };
+    let host = device.map(|device| device.draft.device.info(false)).unwrap_or_default();
+    let info = DeviceInfo { depth: ring.slots, ..host };
     let (scheduler, params) = match reader.node("scheduler") {
-        Some(_) => read_scheduler(reader, &facts, Some(Medium::Disk)),
+        Some(_) => read_scheduler(reader, &info, Some(DeviceClass::Disk)),
         None => (&sluice_sched::schedulers::noop::DESCRIPTOR, ParamTable::new()),
     };
-    Guest { scheduler, params, facts, ring }
+    Guest { scheduler, params, info, ring }
 }
 
 fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool) -> Placement {
@@ -123,7 +123,7 @@ fn read_placement(reader: &Reader<'_>, device: Option<&Device>, has_guest: bool)
     placement
 }
 
-fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, medium: Option<Medium>) -> Option<Source> {
+fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, device_class: Option<DeviceClass>) -> Option<Source> {
     match (reader.node("workload"), reader.node("trace")) {
         (None, None) => {
             reader.missing("workload", ", and so is trace");
@@ -139,10 +139,10 @@ fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, medium: Option<Medium>)
         }
         (Some(node), None) => {
             let (known, params) = read_workload(reader, node, tables)?;
-            if let Some(medium) = medium.filter(|medium| *medium != known.medium()) {
-                let (what, other) = match medium {
-                    Medium::Network => ("disks, but its device is a network link", "\"datagrams\" or \"tcp\""),
-                    Medium::Disk => ("network links, but its device is a disk", "\"closed\""),
+            if let Some(device_class) = device_class.filter(|device_class| *device_class != known.device_class()) {
+                let (what, other) = match device_class {
+                    DeviceClass::Network => ("disks, but its device is a network link", "\"datagrams\" or \"tcp\""),
+                    DeviceClass::Disk => ("network links, but its device is a disk", "\"closed\""),
                 };
                 reader.refuse(
                     "workload",

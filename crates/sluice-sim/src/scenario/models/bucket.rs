@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use sluice_sched::params::{ParamError, ParamTable, Parameter, read};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Bytes, Iops};
 
 use super::{Derived, ModelKind, parameter, within};
@@ -17,7 +17,7 @@ const PARAMETERS: &[Parameter] = &[
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "token-bucket",
     summary: "Requests complete immediately while there are tokens, then at a constant rate: a rented cloud disk",
-    medium: Medium::Disk,
+    device_class: DeviceClass::Disk,
     parameters: &[PARAMETERS],
     derive,
     build: |table, _, _| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{ByteRate, Bytes};
 
 use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
@@ -94,7 +94,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "hdd",
         summary: "A hard disk with seeks, rotation, zones, read-ahead and a command queue",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[DRIVE],
         derive: |table| Ok(Derived::of_disks(&read(table)?, 1, 0)),
         build: |table, _, _| Ok(Box::new(Hdd::new(read(table)?))),
@@ -102,7 +102,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "raid0",
         summary: "Striped hard disks (RAID-0)",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
         build: |table, context, _| build_array(table, Layout::Raid0, context),
@@ -110,7 +110,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "raid5",
         summary: "Striped hard disks with rotating parity (RAID-5); a small write takes two reads and two writes",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
         build: |table, context, _| build_array(table, Layout::Raid5, context),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{ByteRate, Bytes};
 
 use super::{BuildContext, Derived, ModelKind, parameter, within};
@@ -46,7 +46,7 @@ const PARAMETERS: &[Parameter] = &[
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "ssd",
     summary: "A flash drive with a page-mapped translation layer and garbage collection",
-    medium: Medium::Disk,
+    device_class: DeviceClass::Disk,
     parameters: &[PARAMETERS],
     derive: |table| read(table).map(|drive| Derived::of_flash(&drive.spec(), drive.state == State::Aged)),
     build: |table, context, states| read(table)?.build(context, states),

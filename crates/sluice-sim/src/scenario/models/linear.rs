@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use sluice_sched::Bytes;
 use sluice_sched::params::{ParamError, ParamTable};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use super::{Derived, ModelKind, parameter, parse};
 use crate::devices::linear::{Coefficients, Linear};
@@ -14,7 +14,7 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "linear",
     summary: "The cost model of Linux' iocost: six numbers give the cost of a request, and requests are served one \
               after the other",
-    medium: Medium::Disk,
+    device_class: DeviceClass::Disk,
     parameters: &[&[
         parameter(
             "kernel",

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use super::{Derived, ModelKind, parameter};
 use crate::devices::link::{CompletesWhen, Link, LinkParams};
@@ -30,7 +30,7 @@ const PARAMETERS: &[Parameter] = &[
 pub(super) const KINDS: &[ModelKind] = &[ModelKind {
     name: "link",
     summary: "A network link with a transmit queue; a frame that finds the queue full is dropped",
-    medium: Medium::Network,
+    device_class: DeviceClass::Network,
     parameters: &[PARAMETERS],
     derive: |table| Ok(derive(&read(table)?)),
     build: |table, _, _| Ok(Box::new(Link::new(read(table)?))),

@@ -1,7 +1,7 @@
 //! Devices by name, as in a scenario: models with parameters, one file for each kind, and device presets.
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use crate::devices::Model;
 use crate::devices::presets::{DEVICES, DevicePreset};
@@ -27,7 +27,7 @@ pub struct ModelKind {
     pub name: &'static str,
     /// Summary in one line.
     pub summary: &'static str,
-    pub medium: Medium,
+    pub device_class: DeviceClass,
     /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [&'static [Parameter]],
     derive: fn(&ParamTable) -> Result<Derived, ParamError>,
@@ -112,10 +112,10 @@ impl Known {
 
     /// Kind of the device.
     #[must_use]
-    pub fn medium(&self) -> Medium {
+    pub fn device_class(&self) -> DeviceClass {
         match self {
-            Known::Model(kind) => kind.medium,
-            Known::Preset(preset) => kind_of(preset).medium,
+            Known::Model(kind) => kind.device_class,
+            Known::Preset(preset) => kind_of(preset).device_class,
         }
     }
 

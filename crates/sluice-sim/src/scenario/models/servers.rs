@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, Parameter, read};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Bytes, Iops};
 
 use super::{BuildContext, Derived, ModelKind, parameter, within};
@@ -41,7 +41,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "constant",
         summary: "A constant rate, whatever the requests are",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[CONSTANT],
         derive: |table| read::<Constant>(CONSTANT, table)?.derive(),
         build: |table, context, _| read::<Constant>(CONSTANT, table)?.build(context),
@@ -49,7 +49,7 @@ pub(super) const KINDS: &[ModelKind] = &[
     ModelKind {
         name: "servers",
         summary: "Servers with one common queue, as in queueing theory",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[SERVERS],
         derive: |table| read::<Line>(SERVERS, table)?.derive(),
         build: |table, context, _| read::<Line>(SERVERS, table)?.build(context),

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Instant, Kind};
 
 use super::{Step, Workload, WorkloadRequest};
@@ -49,7 +49,7 @@ pub struct WorkloadProfile {
     pub summary: &'static str,
     /// Origin of its values.
     pub source: &'static str,
-    medium: Medium,
+    device_class: DeviceClass,
     /// Parameters, with defaults as written in a scenario.
     pub parameters: &'static [Parameter],
     build: fn(BuildContext, &ParamTable) -> Built,
@@ -70,15 +70,15 @@ impl WorkloadProfile {
         name: "",
         summary: "",
         source: "",
-        medium: Medium::Disk,
+        device_class: DeviceClass::Disk,
         parameters: &[],
         build: |_, _| Err(ParamError(String::new())),
     };
 
     /// Kind of device that it is for.
     #[must_use]
-    pub const fn medium(&self) -> Medium {
-        self.medium
+    pub const fn device_class(&self) -> DeviceClass {
+        self.device_class
     }
 
     /// Builds the workload; `overrides` replaces defaults.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::params::{self, ParamError, ParamTable};
-use sluice_sched::scheduler::Medium;
+use sluice_sched::scheduler::DeviceClass;
 
 use super::{BuildContext, Built, WorkloadProfile, parameter, parse, part};
 use crate::units::BitRate;
@@ -15,7 +15,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         name: "datagrams",
         summary: "UDP: datagrams at a rate, as long as the socket buffer has space; lost datagrams are not sent again",
         source: "the default socket buffer of Linux; jitter [A]",
-        medium: Medium::Network,
+        device_class: DeviceClass::Network,
         parameters: &[
             parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Data rate of each thread"),
             parameter("payload", "1 to 65507", "1472", "Bytes of data in a datagram; 1472 fill a frame"),
@@ -29,7 +29,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         summary: "TCP: an endless transfer that slows down when a segment is lost",
         source: "slow start, congestion avoidance and fast recovery as in RFC 5681; no timeouts, no delayed \
                  acknowledgements",
-        medium: Medium::Network,
+        device_class: DeviceClass::Network,
         parameters: &[
             parameter(
                 "round_trip",

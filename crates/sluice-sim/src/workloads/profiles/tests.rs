@@ -43,7 +43,7 @@ fn every_profile_stays_within_its_volume() {
     let mut names = BTreeMap::new();
     for profile in all() {
         assert!(names.insert(profile.name, ()).is_none(), "{} twice", profile.name);
-        if profile.medium() == Medium::Network {
+        if profile.device_class() == DeviceClass::Network {
             continue;
         }
         let mut workload = make(profile.name, &[]).unwrap_or_else(|error| panic!("{error}"));

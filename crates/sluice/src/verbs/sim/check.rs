@@ -123,7 +123,7 @@ fn print_device(loaded: &Loaded, number: usize) {
     }
     let each = if device.nodes == 1 { "" } else { ", each node" };
     let in_all = if device.reporting.is_some() { ", all nodes together" } else { each };
-    let size = device.facts.cost.reference_size();
+    let size = device.info.cost.reference_size();
     let show_bytes = |bytes: f64| format!("{:.1} MB/s", bytes / 1e6);
     let bandwidth = device.capacity.bytes.map(|rate| show_bytes(rate.bytes_per_second() as f64));
     let requests = device.capacity.iops.map(|iops| format!("{iops}@{size}"));

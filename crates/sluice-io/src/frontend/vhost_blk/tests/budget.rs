@@ -1,6 +1,6 @@
 //! What a VM costs others with requests that never reach the device.
 
-use sluice_sched::gate::OwnerAccount;
+use sluice_sched::gate::OwnerStats;
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn limited() -> Policy {
 }
 
 impl Bench {
-    fn account(&self) -> OwnerAccount {
+    fn account(&self) -> OwnerStats {
         self.device.snapshot().unwrap().vms[0].account.clone()
     }
 

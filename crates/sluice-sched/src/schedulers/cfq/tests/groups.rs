@@ -25,8 +25,8 @@ fn groups_share_time_by_weight() {
 /// rule: cfq.c-iops-mode
 #[test]
 fn without_idling_groups_share_requests() {
-    let facts = Facts { rotational: false, ..Facts::default() };
-    let mut drive = Drive::on(&DESCRIPTOR, &[C, ("slice_idle", "0s")], &facts, 0);
+    let info = DeviceInfo { rotational: false, ..DeviceInfo::default() };
+    let mut drive = Drive::on(&DESCRIPTOR, &[C, ("slice_idle", "0s")], &info, 0);
     drive.owner(0, Policy::weighted(100));
     drive.owner(1, Policy::weighted(100));
     // The second VM's requests take nine times as long; only their number counts.
@@ -112,8 +112,8 @@ fn a_group_of_depth_one_keeps_its_position_by_idling() {
 #[test]
 fn on_an_ssd_groups_with_shallow_queues_are_hardly_isolated() {
     let share = |rotational: bool| {
-        let facts = Facts { rotational, ..Facts::default() };
-        let mut drive = Drive::on(&DESCRIPTOR, &[C], &facts, 0);
+        let info = DeviceInfo { rotational, ..DeviceInfo::default() };
+        let mut drive = Drive::on(&DESCRIPTOR, &[C], &info, 0);
         drive.owner(0, Policy::weighted(1000));
         drive.owner(1, Policy::weighted(100));
         let (mut next, mut served) = ([0u64, 1_000_000], [0u32; 2]);

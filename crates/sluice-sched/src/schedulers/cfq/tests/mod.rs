@@ -51,7 +51,7 @@ fn backlogged(drive: &mut Drive, owners: &[u32], depth: u64, micros: u64, millis
 /// rule: cfq.slice-by-level, cfq.async-by-level, cfq.slice-sync, cfq.slice-async, cfq.slice-async-rq
 #[test]
 fn slices_follow_the_level() {
-    let core = super::core::Core::new(Params::default(), &Facts::default());
+    let core = super::core::Core::new(Params::default(), &DeviceInfo::default());
     let millis = |base: u64| (0..8).map(|level| super::core::Core::scaled(base, level)).collect::<Vec<_>>();
     assert_eq!(millis(100), [180, 160, 140, 120, 100, 80, 60, 40]);
     assert_eq!(millis(40), [72, 64, 56, 48, 40, 32, 24, 16]);
@@ -141,8 +141,8 @@ fn the_disk_does_not_idle_without_a_benefit() {
     }
     for mode in [B, C] {
         // On a device without seeks that queues, as it is assumed to at first.
-        let facts = Facts { rotational: false, ..Facts::default() };
-        let mut drive = Drive::on(&DESCRIPTOR, &[mode], &facts, 2);
+        let info = DeviceInfo { rotational: false, ..DeviceInfo::default() };
+        let mut drive = Drive::on(&DESCRIPTOR, &[mode], &info, 2);
         drive.read(0, 100);
         drive.read(1, 900_000);
         assert_eq!((drive.serve(1000).0, drive.serve(1000).0), (0, 1), "{mode:?}");
@@ -448,7 +448,7 @@ fn queueing_is_assumed_until_the_device_shows_otherwise() {
 fn parameters_have_ranges() {
     let build = |stated: &[(&str, &str)]| {
         let table = crate::elevator::drive::params(stated);
-        DESCRIPTOR.build(&Facts::default(), &table).map(drop).map_err(|error| error.to_string())
+        DESCRIPTOR.build(&DeviceInfo::default(), &table).map(drop).map_err(|error| error.to_string())
     };
     assert!(build(&[("back_seek_penalty", "0")]).unwrap_err().contains("from 1 to 1000"));
     assert!(build(&[("slice_sync", "0s")]).unwrap_err().contains("from 1us to 60s"));

@@ -9,7 +9,7 @@ use crate::time::Instant;
 /// Fields that change together are adjacent: with many VMs each of their cache lines is fetched for every request.
 #[derive(Debug, Clone, Default)]
 #[repr(C)]
-pub struct OwnerAccount {
+pub struct OwnerStats {
     /// Queued requests.
     pub waiting: u32,
     /// Requests in flight.
@@ -36,7 +36,7 @@ pub struct OwnerAccount {
     pub service_time: Histogram,
 }
 
-impl OwnerAccount {
+impl OwnerStats {
     #[inline]
     pub(super) fn dispatch(&mut self, now: Instant, request: &Request) {
         self.waiting -= 1;
