@@ -153,17 +153,7 @@ fn the_seed_is_not_part_of_the_identity() {
     assert_ne!(one.base.identity, read(&GOOD.replace("300 iops", "301 iops")).base.identity);
 }
 
-#[test]
-fn all_errors_are_reported_together() {
-    let text = GOOD
-        .replace("outstanding = 8", "outstandin = 8")
-        .replace("rate = \"1000 iops\"", "rate = \"1000\"")
-        .replace("workload = \"w\"", "workload = \"x\"\nsize = \"10\"")
-        .replace("duration = \"10s\"", "duration = 10")
-        + "[sweep]\nvm.a.weight = [1, 0]\nspeed = [1]\nsim.seed = [1, 2]\n[[timeline]]\nat = \"1s\"\nchange = \"slow\"\ndevice = \"d\"\n";
-    assert_eq!(
-        refused(&text),
-        r#"error: [sim]: sim.duration is a bare number, 10, without a unit
+const EIGHT_ERRORS: &str = r#"error: [sim]: sim.duration is a bare number, 10, without a unit
  --> s.toml:2:12
   |
 2 | duration = 10
@@ -219,8 +209,17 @@ error: [[timeline]] 1: times is missing: the factor by which requests take longe
    | ^^^^^^^^^^^^
    = hint: add times = 4.0
 
-8 errors"#
-    );
+8 errors"#;
+
+#[test]
+fn all_errors_are_reported_together() {
+    let text = GOOD
+        .replace("outstanding = 8", "outstandin = 8")
+        .replace("rate = \"1000 iops\"", "rate = \"1000\"")
+        .replace("workload = \"w\"", "workload = \"x\"\nsize = \"10\"")
+        .replace("duration = \"10s\"", "duration = 10")
+        + "[sweep]\nvm.a.weight = [1, 0]\nspeed = [1]\nsim.seed = [1, 2]\n[[timeline]]\nat = \"1s\"\nchange = \"slow\"\ndevice = \"d\"\n";
+    assert_eq!(refused(&text), EIGHT_ERRORS);
 }
 
 #[test]

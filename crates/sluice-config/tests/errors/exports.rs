@@ -32,6 +32,12 @@ fn exports() {
             "export = { listen = \"127.0.0.1\" }",
             &[(12, "Volume a/v: export.listen: '127.0.0.1' is not an address with a port")],
         ),
+    ]);
+}
+
+#[test]
+fn sockets_of_exports() {
+    check(&[
         (EXPORT, "export = { listen = \"127.0.0.1:0\" }", &[(12, "Volume a/v: export.listen: port 0 is invalid")]),
         (
             EXPORT,

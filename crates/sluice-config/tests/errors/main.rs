@@ -183,6 +183,12 @@ fn policies() {
             "reservation = { outstanding = 8, latency = \"5ms\", iops = \"3 iops\" }",
             &[(6, "Policy p: reservation.iops: the rate is stated twice")],
         ),
+    ]);
+}
+
+#[test]
+fn policies_without_rates() {
+    check(&[
         (POLICY, "weight = 0", &[(6, "Policy p: weight: 0 is out of range")]),
         (POLICY, "weight = \"100\"", &[(6, "Policy p: weight must be a number or \"none\", not text")]),
         (
@@ -199,6 +205,12 @@ fn policies() {
             "latency = { p99 = \"5ms\" }",
             &[(6, "Policy p: latency is not enforced by mclock, the scheduler of device d: no guarantee is given")],
         ),
+    ]);
+}
+
+#[test]
+fn policies_that_contradict_themselves_or_their_device() {
+    check(&[
         (
             POLICY,
             "reservation = \"600 iops\"\nlimit = \"500 iops\"",

@@ -226,9 +226,12 @@ fn inactivity_delay(delay: &str, point: &BandPoint) -> Result<f64, LabError> {
     Ok(8.0 * megabytes(&simulation, 1, SECONDS))
 }
 
-fn measure(point: &BandPoint) -> Result<Finding, LabError> {
+/// Id, mechanism, metric, and results without and with the mechanism.
+type Ablation = (&'static str, &'static str, &'static str, f64, f64);
+
+fn ablations(point: &BandPoint) -> Result<[Ablation; 9], LabError> {
     let equal = CostModel::per_request();
-    let rows = [
+    Ok([
         ("A1", "idle credit 64", "latency of the bursty VM [ms]", idle_credit(1, point)?, idle_credit(64, point)?),
         (
             "A2",
@@ -274,10 +277,13 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
             inactivity_delay("0ms", point)?,
             inactivity_delay("10ms", point)?,
         ),
-    ];
+    ])
+}
+
+fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut table = Table::new("Mechanisms", &["row", "mechanism", "metric", "off", "on", "change"]);
-    for (id, mechanism, metric, off, on) in rows {
+    for (id, mechanism, metric, off, on) in ablations(point)? {
         let change = format!("{:+.0} %", 100.0 * (on / off - 1.0));
         finding.show(id, format!("{metric}: {off:.2} off, {on:.2} on ({change})"));
         table.row([id, mechanism, metric].map(str::to_owned).into_iter().chain([

@@ -22,10 +22,9 @@ EndHeader
 ";
 
 #[test]
-fn every_text_format_parses_its_sample_to_the_same_rows() {
-    use Kind::{Discard, Flush, Read, Write};
-    type Case = (Format, &'static str, Vec<Row>);
-    let cases: [Case; 10] = [
+fn every_format_of_separated_values_parses_its_sample() {
+    use Kind::{Read, Write};
+    parse_samples(vec![
         (
             Format::Spc,
             "0,303567,3584,w,0.000000\n1,55590,3072,R,1.026214,more,fields\n",
@@ -56,6 +55,13 @@ fn every_text_format_parses_its_sample_to_the_same_rows() {
             ETW,
             vec![row(123_456_000, 2, Read, 0x1f000, 0x2000), row(223_456_000, 0, Write, 0x20000, 0x1000)],
         ),
+    ]);
+}
+
+#[test]
+fn every_text_format_of_a_tool_parses_its_sample() {
+    use Kind::{Discard, Flush, Read, Write};
+    parse_samples(vec![
         (
             Format::DiskSim(TimeUnit::Milliseconds),
             "0.5 0 100 8 1\n2.25 1 200 16 0\n",
@@ -84,8 +90,14 @@ fn every_text_format_parses_its_sample_to_the_same_rows() {
                 row(2_000_000_000, 0, Write, 51200, 8192),
             ],
         ),
-    ];
-    for (format, text, expected) in cases {
+    ]);
+}
+
+/// Format, text and expected rows.
+type Sample = (Format, &'static str, Vec<Row>);
+
+fn parse_samples(samples: Vec<Sample>) {
+    for (format, text, expected) in samples {
         assert_eq!(all(format, text.as_bytes()).unwrap(), expected, "{format:?}");
     }
 }
