@@ -16,8 +16,27 @@ pub(crate) use pool::{Node, Pool, Queue, Taken};
 pub(crate) use ticks::Ticks;
 pub(crate) use tree::{Forest, Tree};
 
+use core::time::Duration;
+
+use crate::params::{Parameter, Range};
 use crate::request::{Flags, Kind, Request};
 
+/// Parameter of the elevators' clock.
+pub(crate) const TICK: Parameter = Parameter {
+    name: "tick",
+    kind: "time with unit",
+    range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
+    default: "\"1ms\"",
+    help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
+};
+/// Parameter of [`Nearness`].
+pub(crate) const BACK_SEEK_PENALTY: Parameter = Parameter {
+    name: "back_seek_penalty",
+    kind: "factor",
+    range: Range::Number(1, 1_000),
+    default: "2",
+    help: "Factor by which a backward distance is multiplied before it is compared with a forward one",
+};
 /// Bytes of a sector, the unit in which elevators count distances.
 pub(crate) const SECTOR: u64 = 512;
 

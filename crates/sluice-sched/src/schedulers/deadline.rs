@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-use crate::elevator::{Node, Pool, Queue, Taken, Ticks};
+use crate::elevator::{Node, Pool, Queue, TICK, Taken, Ticks};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
@@ -127,13 +127,7 @@ const PARAMETERS: &[Parameter] = &[
         default: "true",
         help: "Whether a request may be merged in front of a queued one, if the device merges",
     },
-    Parameter {
-        name: "tick",
-        kind: "time with unit",
-        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
-        default: "\"1ms\"",
-        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
-    },
+    TICK,
 ];
 
 fn build(_facts: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {

@@ -25,6 +25,7 @@ use core::time::Duration;
 
 use serde::Deserialize;
 
+use crate::elevator::{BACK_SEEK_PENALTY, TICK};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::scheduler::{Advice, Descriptor, DeviceInfo, Scheduler};
@@ -145,20 +146,8 @@ const PARAMETERS: &[Parameter] = &[
         default: "\"512MiB\"",
         help: "Maximum backward seek",
     },
-    Parameter {
-        name: "back_seek_penalty",
-        kind: "factor",
-        range: Range::Number(1, 1_000),
-        default: "2",
-        help: "Factor by which a backward distance is multiplied before it is compared with a forward one",
-    },
-    Parameter {
-        name: "tick",
-        kind: "time with unit",
-        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
-        default: "\"1ms\"",
-        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
-    },
+    BACK_SEEK_PENALTY,
+    TICK,
 ];
 
 fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {

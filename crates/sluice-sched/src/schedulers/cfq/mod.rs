@@ -24,6 +24,7 @@ use ::core::time::Duration;
 
 use serde::Deserialize;
 
+use crate::elevator::{BACK_SEEK_PENALTY, TICK};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::policy::Field;
@@ -194,13 +195,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         default: "\"16MiB\"",
         help: "Maximum backward seek; requests further back are dispatched after all requests ahead",
     },
-    Parameter {
-        name: "back_seek_penalty",
-        kind: "factor",
-        range: Range::Number(1, 1_000),
-        default: "2",
-        help: "Factor by which a backward distance is multiplied before it is compared with a forward one",
-    },
+    BACK_SEEK_PENALTY,
     Parameter {
         name: "slice_sync",
         kind: "time with unit",
@@ -268,13 +263,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         help: "Delay by which queues of class idle are ordered after all others; in mode \"2.6.18\" they wait for half \
                of it after the last service of another class",
     },
-    Parameter {
-        name: "tick",
-        kind: "time with unit",
-        range: Range::Time(Duration::ZERO, Duration::from_secs(1)),
-        default: "\"1ms\"",
-        help: "Resolution of the scheduler's clock; 1ms is that of a kernel timer at 1000 Hz, \"0s\" is exact time",
-    },
+    TICK,
 ];
 
 fn guarantees(_facts: &DeviceInfo, table: &ParamTable) -> Guarantees {
