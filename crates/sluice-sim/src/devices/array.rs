@@ -118,6 +118,9 @@ impl Array {
     }
 
     /// Position of a byte: disk, offset there, and the disk with its parity.
+    ///
+    /// Example: RAID-5 with four disks and units of 64 KiB has three units per row. Unit 4 is in row 1, whose parity is on disk
+    /// 2, and is on disk 3 at 64 KiB.
     fn locate(&self, offset: u64) -> (usize, u64, Option<usize>) {
         let (unit, within) = (offset / self.unit, offset % self.unit);
         let disks = self.disks.len() as u64;

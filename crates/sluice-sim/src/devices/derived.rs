@@ -38,6 +38,9 @@ impl Derived {
     }
 
     /// Properties of a flash drive; `aged` is its initial state.
+    ///
+    /// Example with the default parameters: a spare area of 7 % gives a write amplification of 1.07 / 0.14 = 7.6. A page
+    /// then takes its plane 0.75 + 6.6 x 0.825 + 7.6 x 3.8 / 128 = 6.5 ms, so 8 planes write 1,240 pages per second.
     pub(crate) fn of_flash(spec: &SsdSpec, aged: bool) -> Self {
         let Geometry { pages, page_bytes, blocks, spare, reserve, channels, .. } = spec.geometry;
         let planes = f64::from(spec.geometry.planes_in_all());
@@ -74,7 +77,9 @@ pub(crate) fn check_geometry(geometry: &Geometry) -> Result<(), ParamError> {
     geometry.check().map_err(|error| ParamError(error.to_string()))
 }
 
-/// Seconds that a disk takes for a small random request, one at a time.
+/// Seconds that a disk takes for a small random request, one at a time: overhead, seek, half a revolution and transfer.
+///
+/// Example: the SATA disk of 7,200 rpm takes 0.2 + 8.5 + 4.17 + 0.04 = 12.9 ms, 78 requests per second.
 fn alone(spec: &HddSpec) -> f64 {
     let seek = match &spec.seek {
         SeekCurve::Formula { average, .. } => *average,

@@ -246,6 +246,10 @@ impl Hdd {
         }
     }
 
+    /// Position and angle of a job's first byte.
+    ///
+    /// Example: at 120 MB/s and 7,200 rpm a track has 1 MB. Byte 2,500,000 is at 0.5 of track 2, whose start is skewed by 2 x
+    /// 0.13, so its angle is 0.76 of a revolution.
     fn command(&self, now: Instant, job: Job) -> Command {
         let position = self.zones.position(job.offset);
         let rate = self.spec.rate(position);

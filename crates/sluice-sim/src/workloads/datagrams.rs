@@ -76,6 +76,8 @@ pub struct Datagrams {
 
 impl Datagrams {
     /// A flow that starts within its first interval after `start`; intervals are drawn from `random`.
+    ///
+    /// Example: 1,472 bytes at 100 Mbit/s are one datagram per 117.8 us; with a jitter of 0.5 intervals are 58.9 to 176.6 us.
     #[must_use]
     pub fn new(params: DatagramParams, start: Instant, mut random: Stream) -> Self {
         let bits = u128::from(params.payload) * 8;

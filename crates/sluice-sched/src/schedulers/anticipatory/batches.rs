@@ -52,7 +52,10 @@ impl Batch {
         !self.changed && !self.new && (now > self.expires || self.direction == ASYNC && self.left == 0)
     }
 
-    /// Adapts the number of writes after an async batch that was followed by a sync one.
+    /// Adapts the number of writes after an async batch that was followed by a sync one: by one if the batch was too long or
+    /// too short, and by half or double if by a factor of more than three.
+    ///
+    /// Example: the target is 125 ms. After a batch of 12 writes that took 126 ms the next one has 11, after 376 ms it has 6.
     // rule: anticipatory.write-batch-adapts
     pub(super) fn adapt(&mut self, now: Instant) {
         let target = self.lengths[ASYNC].as_nanos() as u64;

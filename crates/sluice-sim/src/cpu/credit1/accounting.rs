@@ -10,6 +10,9 @@ fn div_up(dividend: i64, divisor: i64) -> i64 {
 
 impl Credit1 {
     /// Ends an accounting period. Returns the credits that were given.
+    ///
+    /// Example: two CPUs have 600 credits, and two domains with one virtual CPU each have the weights 512 and 256. The first
+    /// is due 400 but can use only 300. The other 100 go to the second, which gets 300 instead of 200.
     // rule: credit1.accounting-always, credit1.accounting-fair, credit1.accounting-negative, credit1.conserved
     pub fn account(&mut self, now: Instant) -> i64 {
         self.accountings += 1;

@@ -121,6 +121,9 @@ impl Queue {
     }
 
     /// Seconds until a command is reached, less its bonus.
+    ///
+    /// Example: at 7,200 rpm a command is 0.3 revolutions ahead, and the seek takes 4 ms or 0.48 revolutions. The sector has
+    /// passed by then, and comes again after 0.82 revolutions, 6.8 ms: 10.8 ms in total.
     fn cost(&self, index: usize, context: &ChoiceContext<'_>) -> f64 {
         let (command, motion) = (&self.commands[index], context.motion);
         let (start, end) = context.growing;
