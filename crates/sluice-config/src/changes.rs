@@ -1,7 +1,7 @@
 //! Changes at run time, which override the host file.
 //!
 //! A change has the form of the file: keys of a VM or of one of its volumes. So it is checked together with the file,
-//! and rejected with the same messages. It lasts until the daemon ends; a reload keeps it.
+//! and rejected with the same messages. How long it lasts is the daemon's business.
 
 use core::fmt;
 use core::str::FromStr;
@@ -12,7 +12,7 @@ use crate::source::Sources;
 use crate::tree::Table;
 
 /// Object of a change: `VM` or `VM/VOLUME`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Name in the host file.
     pub vm: String,
@@ -46,14 +46,15 @@ impl fmt::Display for Target {
 
 impl Target {
     /// Path in the tree of the host file.
-    fn path(&self) -> Vec<&str> {
+    pub(crate) fn path(&self) -> Vec<&str> {
         let mut path = vec!["vm", self.vm.as_str()];
         path.extend(self.volume.iter().flat_map(|volume| ["volume", volume.as_str()]));
         path
     }
 
     /// Whether `other` is the same, or a volume of it.
-    fn covers(&self, other: &Target) -> bool {
+    #[must_use]
+    pub fn covers(&self, other: &Target) -> bool {
         self.vm == other.vm && (self.volume.is_none() || self.volume == other.volume)
     }
 }
@@ -92,18 +93,6 @@ impl Changes {
         self.steps.push(Step::Remove(target));
     }
 
-    /// Number of VMs and volumes that differ from the file.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.steps.len()
-    }
-
-    /// Whether nothing differs from the file.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
-    }
-
     /// Applies the changes to the tree of the files.
     pub(crate) fn lay(&self, tree: &mut Table, sources: &mut Sources, report: &Report) {
         for step in &self.steps {
@@ -117,6 +106,15 @@ impl Changes {
                 }
             }
         }
+    }
+}
+
+/// Returns the table in which `key`, with dots for tables, has this value.
+#[must_use]
+pub fn nested(key: &str, value: toml::Value) -> toml::Table {
+    match key.split_once('.') {
+        None => toml::Table::from_iter([(key.to_owned(), value)]),
+        Some((table, below)) => toml::Table::from_iter([(table.to_owned(), nested(below, value).into())]),
     }
 }
 
@@ -149,7 +147,7 @@ mod tests {
         changes.set(target("a"), keys("weight = 1\nlimit = \"5 iops\""));
         changes.set(target("a"), keys("weight = 2"));
         changes.set(target("a/v"), keys("size = \"1GiB\""));
-        assert_eq!(changes.len(), 2);
+        assert_eq!(changes.steps.len(), 2);
         assert_eq!(changes.steps[0], Step::Set(target("a"), keys("weight = 2\nlimit = \"5 iops\"")));
         changes.remove(target("a"));
         assert_eq!(changes.steps, [Step::Remove(target("a"))]);

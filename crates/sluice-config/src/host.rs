@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::changes::Changes;
+use crate::changes::{Changes, Target};
 use crate::checks::{self, Draft};
 use crate::device::DeviceDraft;
 use crate::diagnostics::{Diagnostics, Report};
@@ -15,7 +15,7 @@ use crate::model::{DaemonSettings, Endpoint, Host};
 use crate::policy::Part;
 use crate::reader::Reader;
 use crate::source::{Sources, Span};
-use crate::tree::Table;
+use crate::tree::{Table, Value};
 use crate::vm::{Known, VmDraft};
 
 /// Each device has a thread.
@@ -25,15 +25,15 @@ const VMS_MAX: usize = 10_000;
 
 /// Reads the host file at `path` and its drop-ins: for `sluice.toml` those in `sluice.d`.
 pub fn load(path: &Path) -> Result<Host, Diagnostics> {
-    load_changed(path, &Changes::default()).map(|(_, host)| host)
+    load_files(path).map(|(_, host)| host)
 }
 
-/// Like [`load`], with changes applied; also returns the files as read.
-pub fn load_changed(path: &Path, changes: &Changes) -> Result<(Files, Host), Diagnostics> {
+/// Like [`load`]; also returns the files as read, to which changes can be applied.
+pub fn load_files(path: &Path) -> Result<(Files, Host), Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_all(path, &mut sources, &report);
     let mut files = Files { tree, sources, vms: Checked::default() };
-    let (host, vms) = files.check(changes, report)?;
+    let (host, vms) = files.check(&Changes::default(), report)?;
     files.vms = vms.into_iter().map(|draft| (draft.name.clone(), draft)).collect();
     Ok((files, host))
 }
@@ -54,6 +54,38 @@ impl Files {
     /// The host that these files describe with other changes. Reuses VMs that no change affects.
     pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
         self.check(changes, Report::default()).map(|(host, _)| host)
+    }
+
+    /// Whether the files have this VM or volume.
+    #[must_use]
+    pub fn has(&self, target: &Target) -> bool {
+        self.tree.find(&target.path()).is_some()
+    }
+
+    /// The whole table of a VM or volume as written; `None` if the files do not have it.
+    #[must_use]
+    pub fn table(&self, target: &Target) -> Option<serde_json::Value> {
+        self.tree.find(&target.path()).map(|node| node.value.to_json())
+    }
+
+    /// The name of the file that has a VM or volume; of several, the first.
+    #[must_use]
+    pub fn file_of(&self, target: &Target) -> Option<&str> {
+        self.tree.find(&target.path()).map(|node| self.sources.name(node.key))
+    }
+
+    /// The value of a key of a VM or volume: its own, or that of the policy it names. The parts of a key in a table are
+    /// separated by dots (`export.mode`). `None` if neither has it.
+    #[must_use]
+    pub fn stated(&self, target: &Target, key: &str) -> Option<serde_json::Value> {
+        let path: Vec<&str> = key.split('.').collect();
+        let own = self.tree.find(&target.path())?.value.as_table()?;
+        if let Some(node) = own.nearest(&path) {
+            return Some(node.value.to_json());
+        }
+        let Value::Text(policy) = &own.find(&["policy"])?.value else { return None };
+        let named = self.tree.find(&["policy", policy])?.value.as_table()?;
+        named.nearest(&path).map(|node| node.value.to_json())
     }
 
     fn check(&self, changes: &Changes, report: Report) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
@@ -139,6 +171,6 @@ fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Span)>) 
     let endpoint = control.clone().map(|path| Endpoint::Unix { path, owner: None, group: None, mode: 0o600 });
     let endpoint = endpoint.map(|endpoint| (endpoint, reader.at("control")));
     let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
-    let source_root = reader.path("source_root");
-    (DaemonSettings { drain_timeout, control, source_root }, endpoint)
+    let (source_root, state) = (reader.path("source_root"), reader.path("state"));
+    (DaemonSettings { drain_timeout, control, state, source_root }, endpoint)
 }

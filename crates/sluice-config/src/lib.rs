@@ -54,7 +54,7 @@ pub mod tree;
 pub mod vm;
 
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
-pub use host::{Files, load, load_changed, parse};
+pub use host::{Files, load, load_files, parse};
 pub use model::{
     Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
     Window,

@@ -230,12 +230,14 @@ pub struct DaemonSettings {
     pub drain_timeout: Duration,
     /// Control socket; `None`: no changes at run time.
     pub control: Option<PathBuf>,
+    /// State directory; `None`: that of the environment, or none.
+    pub state: Option<PathBuf>,
     /// Folder that must contain sources named at run time; `None`: any.
     pub source_root: Option<PathBuf>,
 }
 
 impl Default for DaemonSettings {
     fn default() -> Self {
-        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None, source_root: None }
+        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None, state: None, source_root: None }
     }
 }

@@ -53,6 +53,15 @@ impl Value {
         }
     }
 
+    /// The table, if it is one.
+    #[must_use]
+    pub fn as_table(&self) -> Option<&Table> {
+        match self {
+            Value::Table(table) => Some(table),
+            _ => None,
+        }
+    }
+
     pub fn to_json(&self) -> serde_json::Value {
         match self {
             Value::Text(text) => text.as_str().into(),
@@ -74,6 +83,25 @@ impl Table {
             (name.to_string(), node(file, text, key.span(), value))
         };
         Table { entries: table.iter().map(entry).collect(), inline: false }
+    }
+
+    /// The node at `path`.
+    #[must_use]
+    pub fn find(&self, path: &[&str]) -> Option<&Node> {
+        let (last, above) = path.split_last()?;
+        let table = above.iter().try_fold(self, |table, key| table.entries.get(*key)?.value.as_table())?;
+        table.entries.get(*last)
+    }
+
+    /// The node at `path`, or a value that is written in place of a table above it: `limit = "5 iops"` for `limit.bytes`.
+    #[must_use]
+    pub fn nearest(&self, path: &[&str]) -> Option<&Node> {
+        let (first, rest) = path.split_first()?;
+        let node = self.entries.get(*first)?;
+        match &node.value {
+            Value::Table(table) if !rest.is_empty() => table.nearest(rest),
+            _ => Some(node),
+        }
     }
 
     /// Removes the node at `path`, if it exists.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use sluice_config::changes::Changes;
-use sluice_config::load_changed;
+use sluice_config::load_files;
 
 #[test]
 fn a_change_parsed_the_tables_of_all_vms_again() {
@@ -15,7 +15,7 @@ fn a_change_parsed_the_tables_of_all_vms_again() {
         + &vm("b", "", "")
         + &vm("warned", "", "source = \"/not/used\"\n");
     std::fs::write(&file, text).unwrap();
-    let (files, before) = load_changed(&file, &Changes::default()).unwrap();
+    let (files, before) = load_files(&file).unwrap();
     let mut changes = Changes::default();
     changes.set("b".parse().unwrap(), "weight = 7".parse().unwrap());
     changes.set("c/v".parse().unwrap(), new_volume("c"));
@@ -28,6 +28,23 @@ fn a_change_parsed_the_tables_of_all_vms_again() {
     changes.set("c/v".parse().unwrap(), "export.socket = \"/run/a\"".parse().unwrap());
     let refused = files.changed(&changes).unwrap_err();
     assert!(refused.to_string().contains("/run/a is already used by Volume a/v"), "{refused}");
+}
+
+#[test]
+fn the_files_own_value_of_a_key_is_found_where_it_is_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("host.toml");
+    let text = "[device.d]\nbackend = \"null\"\n[policy.p]\nweight = 300\nlimit = \"90 iops\"\n".to_owned()
+        + &vm("a", "policy = \"p\"\nweight = 7", "");
+    std::fs::write(&file, text).unwrap();
+    let (files, _) = load_files(&file).unwrap();
+    let stated = |target: &str, key: &str| files.stated(&target.parse().unwrap(), key);
+    assert_eq!(stated("a", "weight"), Some(7.into()), "its own");
+    assert_eq!(stated("a", "limit"), Some("90 iops".into()), "that of its policy");
+    assert_eq!(stated("a", "limit.bytes"), Some("90 iops".into()), "what is in place of it");
+    assert_eq!(stated("a/v", "export.socket"), Some("/run/a".into()));
+    assert_eq!((stated("a", "burst"), stated("b", "weight"), stated("a/w", "size")), (None, None, None));
+    assert!(files.has(&"a/v".parse().unwrap()) && !files.has(&"a/w".parse().unwrap()));
 }
 
 fn vm(name: &str, keys: &str, of_volume: &str) -> String {

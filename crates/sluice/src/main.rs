@@ -3,9 +3,10 @@
 //! | verb | file |
 //! |---|---|
 //! | `serve`, `check`, `export`, `schema`, `schedulers`, `demo`, `reproduce`, `advise`, `completions` | `verbs/` |
-//! | `attach`, `detach`, `resize`, `set`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
+//! | `attach`, `detach`, `resize`, `set`, `get`, `reset`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
 //! socket |
 //! | devices, volumes and sockets of a host file; start and reload | `server/` |
+//! | what outlasts the daemon: changes at run time, and what volumes served | `state/` |
 //! | output of `export`, one format per file | `export/` |
 //! | `demo` | `demo/` |
 //! | the identity of this program, for cached results | `program.rs` |
@@ -26,6 +27,7 @@ mod program;
 mod progress;
 mod server;
 mod sim;
+mod state;
 mod verbs;
 
 use failure::Failure;

@@ -17,7 +17,7 @@ use sluice_client::vhost::{Client, ClientOptions};
 mod common;
 
 fn host(place: &Place) -> String {
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     control + &place.device("") + "[vm.fine]\n" + &place.volume("fine", "v", &place.image("fine.img", MIB), "")
 }
 
@@ -81,6 +81,24 @@ impl Drop for Hung {
             eprintln!("{}", unmounted.stderr);
         }
     }
+}
+
+#[test]
+fn a_hung_state_directory_refuses_only_what_must_be_written_there() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let hung = Hung::over(place.file("state"));
+    let refused = ask(&place, &["set", "fine", "weight=7"]).failed();
+    assert!(refused.contains("state does not respond for 5 s"), "{refused}");
+    // The next one is not even tried, and what needs no state goes on.
+    let refused = ask(&place, &["detach", "fine"]).failed();
+    assert!(refused.contains("state does not respond for 5 s"), "{refused}");
+    daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nweight = 3\n"));
+    Raw::open(&place.volume_socket("fine", "v"), "fine/v").unwrap().write(0, &noise(1, 4096)).unwrap();
+    let ended = daemon.terminate();
+    assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
+    drop(hung);
 }
 
 #[test]

@@ -257,9 +257,9 @@ fn volume(place: &Place, vm: &str, device: &str, source: &Path, offset: u64) -> 
 
 fn host(place: &Place, disk: &Disk) -> String {
     let (good, bad) = (place.image("good.img", 3 * SIZE), disk.path());
-    let daemon = format!("drain_timeout = \"1s\"\ncontrol = \"{}\"", place.socket("control").display());
     let devices = format!(
-        "[daemon]\n{daemon}\n[device.bad]\npath = \"{}\"\n[device.good]\npath = \"{}\"\n",
+        "{}drain_timeout = \"1s\"\n[device.bad]\npath = \"{}\"\n[device.good]\npath = \"{}\"\n",
+        place.control_keys(),
         disk.folder.display(),
         place.folder().display()
     );

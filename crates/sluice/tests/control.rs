@@ -15,7 +15,7 @@ mod common;
 
 fn host(place: &Place) -> String {
     let image = place.image("a.img", 4 * MIB);
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     control
         + &place.device("capacity = \"1000 iops@8KiB\"")
         + "[vm.a]\nweight = 100\n"
@@ -330,7 +330,7 @@ fn a_volume_on_a_block_device_grows_up_to_the_size_of_the_device() {
 #[test]
 fn another_volume_on_a_socket_waits_for_the_last_requests_of_the_first() {
     let place = Place::new();
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let device = place.device("[device.disk.delay]\nparallel = 4\ntime = \"1s\"\n");
     let (first, second) = (place.write("a.img", noise(1, 4096)), place.write("b.img", noise(2, 4096)));
     let daemon = Daemon::serve(&place, &(control + &device + &place.vhost_volume("a", "v", &first, "")));
@@ -374,7 +374,7 @@ fn an_invalid_request_gets_an_error() {
 fn a_handshake_that_began_before_a_resize_named_the_old_size() {
     let place = Place::new();
     let volume = place.volume("a", "v", &place.image("a.img", 2 * MIB), "size = \"2MiB\"");
-    let keys = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let keys = place.control_keys();
     let _daemon = Daemon::serve(&place, &(keys + &place.device("") + &volume));
     let early = common::raw::greet(&place.volume_socket("a", "v")).unwrap();
     json(ask(&place, &["resize", "a/v", "4MiB"]));

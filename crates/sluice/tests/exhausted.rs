@@ -25,7 +25,7 @@ const ENOMEM: u32 = 12;
 /// Serves VM `a` with a volume for each frontend, and VMs `b` and `c` with one of them each.
 fn serve(place: &Place) -> Daemon {
     let image = |name: &str| place.image(name, 64 * MIB);
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let window = "window = { requests = 1024, bytes = \"1GiB\" }";
     let guest = |vm: &str, name: &str| {
         let volume = place.vhost_volume(vm, "guest", &image(name), "");
@@ -206,7 +206,8 @@ fn connections_that_were_allowed_took_the_descriptors_of_other_sockets() {
     let image = |name: &str| place.image(name, MIB);
     let (tcp, control) = (place.volume("t", "v", &image("t.img"), ""), place.socket("control"));
     let at = format!("socket = \"{}\"", place.volume_socket("t", "v").display());
-    let host = format!("[daemon]\ncontrol = \"{}\"\n[nbd]\nconnections_max = 500\n", control.display())
+    let host = place.control_keys()
+        + "[nbd]\nconnections_max = 500\n"
         + &place.device("")
         + &place.volume("a", "v", &image("a.img"), "")
         + &place.volume("b", "v", &image("b.img"), "")

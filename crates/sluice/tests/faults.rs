@@ -184,7 +184,7 @@ fn ask(place: &Place, verb: &str, target: &str) -> (Option<i32>, Value) {
 
 /// Returns a host file with a control socket.
 fn controlled(place: &Place, rest: &str) -> String {
-    format!("[daemon]\ncontrol = \"{}\"\n{rest}", place.socket("control").display())
+    place.control_keys() + rest
 }
 
 #[test]

@@ -15,7 +15,7 @@ fn open(place: &Place, vm: &str) -> Raw {
 }
 
 fn daemon_keys(place: &Place) -> String {
-    format!("[daemon]\ndrain_timeout = \"1s\"\ncontrol = \"{}\"\n", place.socket("control").display())
+    place.control_keys() + "drain_timeout = \"1s\"\n"
 }
 
 #[test]

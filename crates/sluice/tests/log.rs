@@ -14,7 +14,7 @@ mod common;
 /// Two VMs with a volume each, and a control socket.
 fn two_vms(place: &Place) -> String {
     let (a, b) = (place.image("a.img", MIB), place.image("b.img", MIB));
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     control + &place.device("") + &place.volume("a", "v", &a, "") + &place.volume("b", "v", &b, "")
 }
 

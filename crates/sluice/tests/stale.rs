@@ -134,7 +134,7 @@ fn a_detached_vmm_read_the_disk_of_the_next_vm() {
     let secret = noise(1, MIB as usize);
     let victims = place.write("victim.img", &secret);
     place.image("hostile.img", MIB);
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let host = control + &place.device("") + &place.vhost_volume("victim", "v", &victims, "");
     let daemon = Daemon::serve(&place, &host);
     let fit = replies_that_fit(&place);

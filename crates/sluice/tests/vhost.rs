@@ -25,7 +25,7 @@ const INDIRECT: u64 = 1 << 28;
 
 /// VMs `a` and `b` with a volume each, and a control socket.
 fn host(place: &Place) -> String {
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let volume = |vm: &str| {
         let image = place.write(&format!("{vm}.img"), noise(1, SIZE as usize));
         place.vhost_volume(vm, "v", &image, "")

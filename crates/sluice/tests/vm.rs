@@ -192,7 +192,7 @@ fn two_guests_get_service_by_their_policies() {
     let place = Place::new();
     let log = place.file("slots.csv");
     let control = place.socket("control");
-    let mut host = format!("[daemon]\ncontrol = \"{}\"\n", control.display());
+    let mut host = place.control_keys();
     host += "[device.disk]\nbackend = \"null\"\ndepth = 16\n";
     host += &format!("[device.disk.delay]\ntime = \"20ms\"\nparallel = 4\nlog = \"{}\"\n", log.display());
     for (vm, kind, weight) in [("a", "nbd", 100), ("b", "vhost-user-blk", 300)] {
@@ -301,7 +301,7 @@ fn a_guest_waits_for_a_volume_that_is_attached_again() {
     let _alone = alone();
     let place = Place::new();
     let image = place.image("a.img", 1024 * MIB);
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     // A deep queue at a shallow device: some requests are in flight, others are queued.
     let delay = "depth = 8\n[device.disk.delay]\nparallel = 8\ntime = { min = \"2ms\", max = \"20ms\" }\n";
     let daemon = Daemon::serve(&place, &(control + &place.device(delay) + &volume(&place, "a", "v", &image, "")));
@@ -366,7 +366,7 @@ fn a_guest_is_paused_and_gets_more_memory_under_load() {
     let place = Place::new();
     let image = place.image("a.img", 64 * MIB);
     let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = \"10ms\"\n";
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let daemon = Daemon::serve(&place, &(control + &place.device(delay) + &volume(&place, "a", "v", &image, "")));
     let slots = ["-m", "512M,slots=1,maxmem=1G"].map(str::to_owned);
     let guest = Guest::boot(Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]).with(slots));
@@ -410,7 +410,7 @@ fn a_guest_sees_its_disks_change() {
     let _alone = alone();
     let place = Place::new();
     let (grows, comes) = (place.image("grows.img", 32 * MIB), place.image("comes.img", 16 * MIB));
-    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let control = place.control_keys();
     let daemon = Daemon::serve(&place, &(control + &place.device("") + &volume(&place, "a", "grows", &grows, "")));
     let guest = Guest::boot(Machine::new([disk(&place, "a", "grows")]));
     guest.start(&fio("vda", "--rw=randrw --size=16m --iodepth=8 --time_based --runtime=3600"));

@@ -202,6 +202,9 @@ impl Daemon {
         fixture.clean().map_err(failed)?;
         let begin = Instant::now();
         let mut command = Command::new(program);
+        let state = fixture.files.path().join(format!("{vms}.state"));
+        let _ = fs::remove_dir_all(&state);
+        command.env("STATE_DIRECTORY", state);
         let command = command.arg("serve").arg(&file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(failed)?;
         let log = BufReader::new(child.stderr.take().expect("it is piped")).lines();

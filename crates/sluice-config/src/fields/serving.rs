@@ -81,6 +81,14 @@ pub static DAEMON: Section = Section {
              it",
         ),
         Key::new(
+            "state",
+            Kind::Path,
+            "\"/var/lib/sluice\"",
+            "Folder for changes made at run time, so that they survive a restart, and for what each volume last served. \
+             The daemon makes it if its parent exists. Only one daemon may use it",
+        )
+        .default("`$STATE_DIRECTORY`, which systemd sets; without either, changes cannot be made to last"),
+        Key::new(
             "source_root",
             Kind::Path,
             "\"/srv/vm\"",

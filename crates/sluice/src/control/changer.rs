@@ -16,6 +16,8 @@
 //! A helper that waits for one path for [`PATH_TIMEOUT`] is abandoned, and the change is rejected. [`helpers`] has the
 //! number of helpers and the retries of volumes that are out of service. A hung disk delays neither other changes nor
 //! volumes on other disks.
+//!
+//! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -24,20 +26,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_config::changes::Changes;
 use sluice_config::{Diagnostics, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use self::helpers::{Helper, Helping, hangs};
+use self::making::Saving;
+use super::Request;
 use super::apply::{self, Proposal, State};
 use super::socket::Asked;
-use super::{Code, Reply, Request};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::output::Format;
-use crate::server::{Done, Found, Progress, Server, ServerError, Step, VolumeName, stats};
+use crate::server::{Found, Progress, Server, VolumeName, stats};
+use crate::state::Saved;
+use crate::state::folder::StateFolder;
+use crate::state::keeper::Keeper;
+use crate::state::overrides::{Gone, Override};
+use crate::state::time::Time;
 
 mod helpers;
+mod making;
+#[cfg(test)]
+mod tests;
 
 /// Maximum time that a helper may wait for one path.
 pub(crate) const PATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -67,8 +77,10 @@ enum Event {
     Reload,
     Report,
     LookAtDevices,
-    /// Returns the server.
-    End(oneshot::Sender<Server>),
+    /// Ends the thread; `true`: the daemon is stopped, and has not failed. Returns the server.
+    End(bool, oneshot::Sender<Server>),
+    /// The state has been written, or a drop-in.
+    Saved(u64, Result<(), String>),
     #[cfg(test)]
     Panic,
     /// The helper of this attempt has returned.
@@ -84,12 +96,21 @@ enum Outcome {
     Panicked,
 }
 
-/// The files, read again.
-struct Read {
-    files: Files,
-    /// The files with all changes applied.
-    host: Arc<Host>,
-    changes: Changes,
+/// The files, read again. They are right without changes at run time.
+struct Read(Files);
+
+/// What the daemon has when it starts.
+pub(crate) struct Begin {
+    pub(crate) file: PathBuf,
+    pub(crate) files: Files,
+    /// The files with all changes made at run time.
+    pub(crate) host: Host,
+    /// The locked state directory, and its state.
+    pub(crate) folder: Option<StateFolder>,
+    pub(crate) on_disk: Saved,
+    /// The state without what has ended meanwhile.
+    pub(crate) saved: Saved,
+    pub(crate) gone: Vec<(Override, Gone)>,
 }
 
 /// The control thread's handle.
@@ -98,10 +119,9 @@ pub(crate) struct Changer {
 }
 
 impl Changer {
-    /// Starts the thread, which serves `host` first. Sockets are registered with the runtime of `handle`.
+    /// Starts the thread, which serves the host file first. Sockets are registered with the runtime of `handle`.
     pub(crate) fn start(
-        file: PathBuf,
-        (files, host): (Files, Host),
+        begin: Begin,
         format: Format,
         handle: Handle,
     ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
@@ -112,26 +132,13 @@ impl Changer {
             let _runtime = handle.enter();
             let server = Server::new();
             watch_devices(&handle, &server, own.clone());
-            let state = State { files, changes: Changes::default() };
-            let control = host.daemon.control.clone();
-            let attempts = Vec::new();
-            let mut thread = Thread {
-                file,
-                format,
-                server,
-                state,
-                attempts,
-                next: 0,
-                version: 0,
-                control,
-                retry_at: Instant::now(),
-                retries: VecDeque::new(),
-                helpers: BTreeMap::new(),
-                events: own,
-                news,
-            };
-            thread.begin(Kind::Start(Arc::new(host)));
-            thread.run(&inbox);
+            match Thread::new(server, begin, format, own, news.clone()) {
+                Ok((mut thread, start)) => {
+                    thread.begin(start);
+                    thread.run(&inbox);
+                }
+                Err(error) => drop(news.send(ServerEvent::Started(Err(error.into())))),
+            }
         })?;
         Ok((Changer { events }, listener))
     }
@@ -151,10 +158,11 @@ impl Changer {
         let _ = self.events.send(Event::Report);
     }
 
-    /// Ends the thread after the current change. The receiver gets the server.
-    pub(crate) fn end(&self) -> oneshot::Receiver<Server> {
+    /// Ends the thread after the current change. `is_stop`: the daemon has not failed, so changes until a restart end. The
+    /// receiver gets the server.
+    pub(crate) fn end(&self, is_stop: bool) -> oneshot::Receiver<Server> {
         let (reply, server) = oneshot::channel();
-        let _ = self.events.send(Event::End(reply));
+        let _ = self.events.send(Event::End(is_stop, reply));
         server
     }
 }
@@ -173,15 +181,21 @@ fn watch_devices(handle: &Handle, server: &Server, events: Sender<Event>) {
 
 /// A kind of change.
 enum Kind {
-    Start(Arc<Host>),
-    Change {
-        request: Request,
-        reply: oneshot::Sender<Reply>,
-    },
+    Start(Box<Start>),
+    Change(Asked),
     /// A reload, with the files when they have been read.
     Reload(Option<Box<Read>>),
     /// A retry of this volume, which is out of service.
     Retry(VolumeName),
+    /// Changes whose time is over end.
+    Expire,
+}
+
+/// What is served first.
+struct Start {
+    host: Arc<Host>,
+    saved: Saved,
+    gone: Vec<(Override, Gone)>,
 }
 
 /// Why an attempt waits.
@@ -190,6 +204,8 @@ enum WaitsFor {
     Helper(Helping),
     /// For the last requests of a removed volume.
     RemovedVolume,
+    /// Until another change has been saved.
+    Turn,
 }
 
 /// A pending change.
@@ -224,6 +240,15 @@ struct Thread {
     retries: VecDeque<VolumeName>,
     /// Running helpers, by attempt.
     helpers: BTreeMap<u64, Helper>,
+    keeper: Keeper,
+    /// The state in the state directory; `None` if a failed write has left one or the other.
+    on_disk: Option<Saved>,
+    /// The change that is being saved. No other change is made meanwhile.
+    saving: Option<Saving>,
+    /// Number of the last job of the keeper that has hung; until it returns nothing can be saved.
+    hung_save: Option<u64>,
+    /// Time of the next attempt to write a state that could not be written, or to end what has expired.
+    repeat_at: Option<Instant>,
     events: Sender<Event>,
     news: mpsc::UnboundedSender<ServerEvent>,
 }
@@ -240,6 +265,42 @@ impl Drop for Alarm {
 }
 
 impl Thread {
+    /// Returns the thread, and its first change.
+    fn new(
+        server: Server,
+        begin: Begin,
+        format: Format,
+        events: Sender<Event>,
+        news: mpsc::UnboundedSender<ServerEvent>,
+    ) -> std::io::Result<(Thread, Kind)> {
+        let Begin { file, files, host, folder, on_disk, saved, gone } = begin;
+        let reply = events.clone();
+        let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
+        let control = host.daemon.control.clone();
+        let state = State { files, saved: on_disk.clone() };
+        let thread = Thread {
+            file,
+            format,
+            server,
+            state,
+            attempts: Vec::new(),
+            next: 0,
+            version: 0,
+            control,
+            retry_at: Instant::now(),
+            retries: VecDeque::new(),
+            helpers: BTreeMap::new(),
+            keeper,
+            on_disk: Some(on_disk),
+            saving: None,
+            hung_save: None,
+            repeat_at: None,
+            events,
+            news,
+        };
+        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone }))))
+    }
+
     fn run(mut self, inbox: &Receiver<Event>) {
         let _alarm = Alarm(self.news.clone());
         loop {
@@ -248,7 +309,8 @@ impl Thread {
                 Some(timeout) => inbox.recv_timeout(timeout),
             };
             match event {
-                Ok(Event::End(reply)) => {
+                Ok(Event::End(is_stop, reply)) => {
+                    self.end(is_stop, inbox);
                     let _ = reply.send(self.server);
                     return;
                 }
@@ -256,23 +318,31 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.check_saving();
             self.check_attempts();
             self.retry_missing();
+            self.expire();
         }
     }
 
     /// Returns how long the thread may wait for an event.
     fn timeout(&self) -> Option<Duration> {
         let is_leaving = |attempt: &Attempt| matches!(attempt.waits, WaitsFor::RemovedVolume);
-        if self.attempts.iter().any(is_leaving) {
+        if self.saving.is_none() && self.attempts.iter().any(is_leaving) {
             return Some(PAUSE);
         }
-        (!self.attempts.is_empty() || !self.server.missing().is_empty()).then_some(RETRY_EVERY)
+        let is_busy = !self.attempts.is_empty() || !self.server.missing().is_empty() || self.saving.is_some();
+        let busy = (is_busy || self.repeat_at.is_some()).then_some(RETRY_EVERY);
+        let expiry = self.state.saved.overrides.next_expiry().map(|at| at.from(Time::now()).max(PAUSE));
+        busy.into_iter().chain(expiry).min()
     }
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Change((request, reply)) => self.begin(Kind::Change { request, reply }),
+            Event::Change(asked) if asked.request == Request::GetOverrides => {
+                let _ = asked.reply.send(apply::get_overrides(&self.state));
+            }
+            Event::Change(asked) => self.begin(Kind::Change(asked)),
             Event::Reload => self.begin(Kind::Reload(None)),
             Event::Report => {
                 stats::print(&self.server.snapshots(), &self.server.host_state(), self.format);
@@ -282,9 +352,10 @@ impl Thread {
                 self.helpers.remove(&number);
                 self.back(number, outcome);
             }
+            Event::Saved(number, saved) => self.saved(number, saved),
             #[cfg(test)]
             Event::Panic => panic!("a test requested this panic"),
-            Event::End(_) => unreachable!("it ends the loop"),
+            Event::End(..) => unreachable!("it ends the loop"),
         }
     }
 
@@ -325,23 +396,21 @@ impl Thread {
             Kind::Reload(None) => {
                 // An older file must not replace a newer one.
                 self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
-                let (file, changes) = (self.file.clone(), self.state.changes.clone());
+                let file = self.file.clone();
                 let paths = [file.clone()];
                 let job = move |progress: &Progress| {
                     progress.set(&file);
-                    let loaded = sluice_config::load_changed(&file, &changes);
-                    let read = |(files, host)| Read { files, host: Arc::new(host), changes };
-                    Outcome::Loaded(Box::new(loaded.map(read)))
+                    Outcome::Loaded(Box::new(sluice_config::load_files(&file).map(|(files, _)| Read(files))))
                 };
                 self.help(attempt, &paths, job);
             }
-            Kind::Change { request: Request::AcceptLoss { ref target }, .. } => {
+            Kind::Change(Asked { request: Request::AcceptLoss { ref target }, .. }) => {
                 match apply::loss_query(&self.server, target) {
                     Ok(hearing) => self.help(attempt, &hearing.paths(), move |progress: &Progress| {
                         hearing.run(progress);
                         Outcome::LossReported
                     }),
-                    Err(reply) => answer(attempt, reply),
+                    Err(reply) => making::answer(attempt, reply),
                 }
             }
             _ => self.advance(attempt),
@@ -350,17 +419,31 @@ impl Thread {
 
     /// The disk has reported lost writes, so the loss is accepted.
     fn loss_reported(&mut self, attempt: Attempt) {
-        let Kind::Change { request: Request::AcceptLoss { target }, .. } = &attempt.kind else { return };
+        let Kind::Change(Asked { request: Request::AcceptLoss { target }, .. }) = &attempt.kind else { return };
         let reply = apply::accept_loss(&self.server, target);
-        answer(attempt, reply);
+        making::answer(attempt, reply);
     }
 
-    /// Retries attempts that wait for removed volumes, and abandons helpers that take too long.
+    /// Retries attempts that wait for removed volumes or for their turn, and abandons helpers that take too long.
     fn check_attempts(&mut self) {
+        if self.saving.is_some() {
+            return self.check_helpers();
+        }
+        self.check_helpers();
+        for attempt in std::mem::take(&mut self.attempts) {
+            match attempt.waits {
+                WaitsFor::Helper(_) => self.attempts.push(attempt),
+                WaitsFor::RemovedVolume | WaitsFor::Turn => self.advance(attempt),
+            }
+        }
+    }
+
+    /// Abandons helpers that take too long.
+    fn check_helpers(&mut self) {
         let now = Instant::now();
         for mut attempt in std::mem::take(&mut self.attempts) {
             let WaitsFor::Helper(helping) = &attempt.waits else {
-                self.advance(attempt);
+                self.attempts.push(attempt);
                 continue;
             };
             let (path, since) = helping.0.now();
@@ -384,209 +467,7 @@ impl Thread {
                 attempt.kind = Kind::Reload(Some(Box::new(read)));
                 self.advance(attempt);
             }
-            Err(diagnostics) => print_diagnostics(&diagnostics),
+            Err(diagnostics) => self.refuse_file(attempt, &diagnostics),
         }
-    }
-
-    /// Makes the change, or starts to wait for what it needs.
-    fn advance(&mut self, mut attempt: Attempt) {
-        let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
-        let proposal = match known.map_or_else(|| self.propose(&attempt), |(_, proposal)| Ok(proposal)) {
-            Ok(proposal) => proposal,
-            Err(Refused::Reply(reply)) => return answer(attempt, reply),
-            Err(Refused::File(diagnostics)) => return print_diagnostics(&diagnostics),
-        };
-        let leaving = self.server.had_removed();
-        match self.server.apply_found(&proposal.host, &proposal.extra, &mut attempt.found) {
-            Ok(Step::Done(done)) => self.done(attempt, proposal, &done),
-            Ok(Step::Needs(needs)) => {
-                attempt.proposal = Some((self.version, proposal));
-                self.help(attempt, &needs.paths(), move |progress: &Progress| {
-                    needs.meet(progress);
-                    Outcome::Found
-                });
-            }
-            Err(error) if error.is_busy() && leaving && attempt.since.elapsed() < REMOVED_VOLUME_TIMEOUT => {
-                (attempt.found, attempt.waits, attempt.has_waited) = (Found::default(), WaitsFor::RemovedVolume, true);
-                self.attempts.push(attempt);
-            }
-            Err(error) => {
-                if matches!(attempt.kind, Kind::Reload(_)) {
-                    self.warn(&proposal.host);
-                }
-                // Its sockets are removed before the rejection is reported, because a rejected start ends the
-                // process.
-                attempt.found = Found::default();
-                self.failed(attempt, error);
-            }
-        }
-    }
-
-    /// Prints warnings about a reloaded file.
-    fn warn(&self, host: &Host) {
-        host.warnings.iter().for_each(crate::output::message);
-        if host.daemon.control != self.control {
-            tracing::warn!("Restart the daemon to move the control socket");
-        }
-    }
-
-    fn propose(&self, attempt: &Attempt) -> Result<Proposal, Refused> {
-        match &attempt.kind {
-            Kind::Start(host) => Ok(Proposal::of(Arc::clone(host))),
-            Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), name.clone())),
-            Kind::Reload(read) => {
-                let read = read.as_ref().expect("a file is applied when it has been read");
-                if read.changes == self.state.changes {
-                    return Ok(Proposal::of(Arc::clone(&read.host)));
-                }
-                let host = read.files.changed(&self.state.changes).map_err(Refused::File)?;
-                Ok(Proposal::of(Arc::new(host)))
-            }
-            Kind::Change { request, .. } => apply::propose(&self.server, &self.state, request).map_err(Refused::Reply),
-        }
-    }
-
-    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done) {
-        self.version += 1;
-        if attempt.has_waited {
-            let waited_ms = attempt.since.elapsed().as_millis();
-            tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
-        }
-        // The change may have removed the last device that was not down.
-        self.check_devices();
-        match attempt.kind {
-            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Ok(())))),
-            Kind::Retry(_) => {}
-            Kind::Change { .. } => {
-                let reply = apply::accept(&self.server, &mut self.state, proposal, &done.unapplied);
-                answer(attempt, reply);
-            }
-            Kind::Reload(read) => {
-                self.warn(&proposal.host);
-                let read = read.expect("a file is applied when it has been read");
-                let _old = std::mem::replace(&mut self.state.files, read.files);
-                let kept = self.state.changes.len();
-                let changes = done.changes;
-                match done.unapplied.is_empty() {
-                    true => tracing::info!(changes, kept, "Reload applied"),
-                    false => tracing::error!(
-                        changes,
-                        kept,
-                        "Only part of the reload was applied: devices have not confirmed theirs"
-                    ),
-                }
-            }
-        }
-    }
-
-    fn failed(&mut self, attempt: Attempt, error: ServerError) {
-        match attempt.kind {
-            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(error.into())))),
-            _ => self.refuse(attempt, &chain(&error)),
-        }
-    }
-
-    /// Rejects the attempt. The configuration in force does not change.
-    fn refuse(&mut self, attempt: Attempt, error: &str) {
-        let Attempt { kind, found, waits, .. } = attempt;
-        drop((found, waits));
-        match kind {
-            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
-            Kind::Change { reply, .. } => drop(reply.send(Reply::failed(Code::Refused, error))),
-            Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
-            Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
-        }
-    }
-}
-
-enum Refused {
-    Reply(Reply),
-    File(Diagnostics),
-}
-
-fn print_diagnostics(diagnostics: &Diagnostics) {
-    crate::output::message(diagnostics);
-    tracing::error!(errors = diagnostics.errors(), "Reload rejected: the running configuration is unchanged");
-}
-
-fn answer(attempt: Attempt, answer: Reply) {
-    if let Kind::Change { reply, .. } = attempt.kind {
-        let _ = reply.send(answer);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use tempfile::TempDir;
-
-    use super::*;
-
-    /// Returns a thread for a server whose device `a` is down, and the folder of its file.
-    async fn with_a_dead_device(
-        text: &str,
-    ) -> (Thread, mpsc::UnboundedReceiver<ServerEvent>, Receiver<Event>, TempDir) {
-        let server = Server::with_a_dead_device(text, "a");
-        server.down().notified().await;
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("host.toml");
-        std::fs::write(&file, text).unwrap();
-        let Ok((files, _)) = sluice_config::load_changed(&file, &Changes::default()) else { panic!("it is right") };
-        let (events, inbox) = channel();
-        let (news, heard) = mpsc::unbounded_channel();
-        let state = State { files, changes: Changes::default() };
-        let thread = Thread {
-            file,
-            format: Format::Json,
-            server,
-            state,
-            attempts: Vec::new(),
-            next: 0,
-            version: 0,
-            control: None,
-            retry_at: Instant::now(),
-            retries: VecDeque::new(),
-            helpers: BTreeMap::new(),
-            events,
-            news,
-        };
-        (thread, heard, inbox, folder)
-    }
-
-    #[tokio::test]
-    async fn a_daemon_kept_running_after_its_last_device_went_down() {
-        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
-        let events = thread.events.clone();
-        let running = thread::spawn(move || thread.run(&inbox));
-        events.send(Event::LookAtDevices).unwrap();
-        assert!(matches!(heard.recv().await, Some(ServerEvent::Dead)));
-        let (reply, server) = oneshot::channel();
-        events.send(Event::End(reply)).unwrap();
-        // The deadline matters only if the test fails.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let draining = server.await.unwrap().drain(deadline);
-        draining.until(deadline).await;
-        assert!(draining.has_ended(), "there is nothing to drain");
-        running.join().unwrap();
-    }
-
-    #[tokio::test]
-    async fn a_panic_of_the_thread_that_makes_changes_was_not_reported() {
-        let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
-        let events = thread.events.clone();
-        let running = thread::spawn(move || thread.run(&inbox));
-        events.send(Event::Panic).unwrap();
-        assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
-        assert!(running.join().is_err());
-    }
-
-    #[tokio::test]
-    async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
-        let text = "[device.a]\nbackend = \"null\"\n";
-        let both = format!("{text}[device.b]\nbackend = \"null\"\n");
-        let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;
-        std::fs::write(&thread.file, text).unwrap();
-        thread.begin(Kind::Reload(None));
-        thread.take(inbox.recv().unwrap());
-        assert!(matches!(heard.try_recv(), Ok(ServerEvent::Dead)), "every device that is left is down");
     }
 }

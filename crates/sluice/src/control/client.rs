@@ -22,6 +22,26 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Sends the request, and prints the previous and the new state.
     pub(crate) fn ask(&self, request: &Request, format: Format) -> Result<(), Failure> {
+        let reply = self.send(request)?;
+        match format {
+            Format::Json => {
+                let mut json = json!({ "ok": true, "before": reply.before, "after": reply.after });
+                if let Some(Value::Object(result)) = reply.result.map(|result| *result) {
+                    json.as_object_mut().expect("it is one").extend(result);
+                }
+                output::json(&json);
+            }
+            Format::Table => output::line(&report(&reply)),
+        }
+        Ok(())
+    }
+
+    /// Sends the request, and returns what was asked for.
+    pub(crate) fn get(&self, request: &Request) -> Result<Value, Failure> {
+        self.send(request).map(|reply| reply.result.map_or(Value::Null, |result| *result))
+    }
+
+    fn send(&self, request: &Request) -> Result<Reply, Failure> {
         let reply = self.converse(request).map_err(|error| {
             let path = self.socket.display();
             Failure::Unreachable(format!(
@@ -29,14 +49,7 @@ impl Daemon {
                  with --socket"
             ))
         })?;
-        if !reply.ok {
-            return Err(refused(reply));
-        }
-        match format {
-            Format::Json => output::json(&json!({ "ok": true, "before": reply.before, "after": reply.after })),
-            Format::Table => output::line(&report(&reply)),
-        }
-        Ok(())
+        if reply.ok { Ok(reply) } else { Err(refused(reply)) }
     }
 
     fn converse(&self, request: &Request) -> std::io::Result<Reply> {
@@ -108,7 +121,7 @@ mod tests {
     use super::*;
 
     fn reply(before: Value, after: Value) -> Reply {
-        Reply { ok: true, code: None, error: None, before, after }
+        Reply { ok: true, code: None, error: None, result: None, before, after }
     }
 
     fn lines(reply: &Reply) -> Vec<String> {

@@ -1,4 +1,53 @@
-//! `KEY=VALUE` arguments, with the values of the host file.
+//! Arguments of changes: `KEY=VALUE` with the values of the host file, and how long a change lasts.
+
+use std::time::Duration;
+
+use clap::Args;
+use sluice_sched::units::parse_duration;
+
+use super::{How, Term};
+
+/// How long a change lasts, and why it is made. Without an option: until the file's value changes, or `sluice reset`.
+#[derive(Args)]
+pub(crate) struct Lasting {
+    /// The change ends when the daemon is stopped; it survives a crash.
+    #[arg(long, conflicts_with_all = ["time", "persist"])]
+    until_restart: bool,
+    /// The change ends after this time, for example 10m or 2h, also if the daemon does not run then.
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "persist")]
+    time: Option<Duration>,
+    /// Writes the change into the drop-in `NAME.d/zz-sluice.toml` next to the host file `NAME.toml`, instead of the state
+    /// directory; comments in it are kept.
+    #[arg(long)]
+    persist: bool,
+    #[command(flatten)]
+    reason: Reason,
+}
+
+/// Why a change is made.
+#[derive(Args)]
+pub(crate) struct Reason {
+    /// Why; shown by `sluice get overrides` and in the log.
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) reason: Option<String>,
+}
+
+impl Lasting {
+    pub(crate) fn how(self) -> How {
+        let term = match (self.until_restart, self.time, self.persist) {
+            (true, ..) => Term::UntilRestart,
+            (_, Some(time), _) => Term::Seconds(time.as_secs() + u64::from(time.subsec_nanos() > 0)),
+            (_, _, true) => Term::Persist,
+            _ => Term::Always,
+        };
+        How { term, reason: self.reason.reason }
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("write a time above zero, for example 10m".to_owned()) } else { Ok(time) }
+}
 
 /// One assignment. Dots separate the names of tables: `export.socket=/run/a.sock`.
 #[derive(Debug, Clone, PartialEq)]

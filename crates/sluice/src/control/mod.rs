@@ -9,6 +9,7 @@ use serde_json::Value;
 pub(crate) mod apply;
 pub(crate) mod changer;
 pub(crate) mod client;
+mod describe;
 pub(crate) mod keys;
 pub(crate) mod socket;
 
@@ -17,15 +18,66 @@ pub(crate) mod socket;
 #[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
     /// Adds a volume, and its VM if it does not exist.
-    Attach { target: String, keys: toml::Table, vm: toml::Table },
+    Attach {
+        target: String,
+        keys: toml::Table,
+        vm: toml::Table,
+        #[serde(default)]
+        how: How,
+    },
     /// Removes a volume, or a VM with its volumes.
-    Detach { target: String },
+    Detach {
+        target: String,
+        #[serde(default)]
+        how: How,
+    },
     /// Grows a volume.
-    Resize { target: String, size: String },
+    Resize {
+        target: String,
+        size: String,
+        #[serde(default)]
+        how: How,
+    },
     /// Resumes writes after a failed sync that may have lost data.
     AcceptLoss { target: String },
     /// Changes keys of a VM or a volume.
-    Set { target: String, keys: toml::Table },
+    Set {
+        target: String,
+        keys: toml::Table,
+        #[serde(default)]
+        how: How,
+    },
+    /// Lists what differs from the files.
+    GetOverrides,
+    /// Takes changes back: those with this name, or all.
+    Reset {
+        name: Option<String>,
+        #[serde(default)]
+        reason: Option<String>,
+    },
+}
+
+/// How a change is made.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct How {
+    pub(crate) term: Term,
+    pub(crate) reason: Option<String>,
+}
+
+/// How long a change is to last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Term {
+    /// Until the file's value changes.
+    #[default]
+    Always,
+    /// Until the daemon is stopped.
+    UntilRestart,
+    /// For this number of seconds.
+    Seconds(u64),
+    /// It goes into a drop-in.
+    Persist,
 }
 
 /// Result of a request.
@@ -37,6 +89,9 @@ pub(crate) struct Reply {
     pub(crate) code: Option<Code>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
+    /// What was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) result: Option<Box<Value>>,
     /// The target before and after the change.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) before: Value,
@@ -62,6 +117,14 @@ pub(crate) enum Code {
 
 impl Reply {
     fn failed(code: Code, error: impl Into<String>) -> Self {
-        Reply { ok: false, code: Some(code), error: Some(error.into()), before: Value::Null, after: Value::Null }
+        Reply { ok: false, code: Some(code), error: Some(error.into()), ..Reply::changed(Value::Null, Value::Null) }
+    }
+
+    fn changed(before: Value, after: Value) -> Self {
+        Reply { ok: true, code: None, error: None, result: None, before, after }
+    }
+
+    fn with(result: Value) -> Self {
+        Reply { result: Some(Box::new(result)), ..Reply::changed(Value::Null, Value::Null) }
     }
 }

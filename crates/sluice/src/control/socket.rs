@@ -22,8 +22,22 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
 
-/// A request and the channel of its reply.
-pub(crate) type Asked = (Request, oneshot::Sender<Reply>);
+/// A request, who made it, and the channel of its reply.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    pub(crate) peer: Peer,
+    pub(crate) reply: oneshot::Sender<Reply>,
+}
+
+/// The process at the other end of the socket, as the kernel states it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Peer {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// `None` if it is in another PID namespace.
+    pub(crate) pid: Option<i32>,
+}
 
 /// The socket. Dropping it closes it and removes its file.
 pub(crate) struct ControlSocket {
@@ -72,6 +86,8 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
 }
 
 async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    let peer = Peer { uid: peer.uid(), gid: peer.gid(), pid: peer.pid() };
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     timeout(CLIENT_TIMEOUT, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
@@ -80,7 +96,7 @@ async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result
         Ok(request) => {
             let (reply, answer) = oneshot::channel();
             let gone = |_| io::Error::other("The daemon is exiting");
-            sender.send((request, reply)).await.map_err(|_| io::Error::other("The daemon is exiting"))?;
+            sender.send(Asked { request, peer, reply }).await.map_err(|_| io::Error::other("The daemon is exiting"))?;
             answer.await.map_err(gone)?
         }
     };
@@ -93,6 +109,7 @@ async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result
 mod tests {
     use serde_json::Value;
 
+    use super::super::How;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -101,10 +118,11 @@ mod tests {
         let (sender, mut asked) = mpsc::channel(1);
         let served = tokio::spawn(converse(theirs, sender));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
-        let (request, reply) = asked.recv().await.unwrap();
-        assert_eq!(request, Request::Detach { target: "a".to_owned() });
+        let Asked { request, peer, reply } = asked.recv().await.unwrap();
+        assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
+        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
         tokio::time::advance(CLIENT_TIMEOUT * 10).await;
-        let done = Reply { ok: true, code: None, error: None, before: Value::Null, after: Value::Null };
+        let done = Reply::changed(Value::Null, Value::Null);
         reply.send(done.clone()).unwrap();
         let mut said = String::new();
         ours.read_to_string(&mut said).await.unwrap();

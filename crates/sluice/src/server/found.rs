@@ -15,9 +15,9 @@ use sluice_config::Volume;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::source::{DiskSet, SourceError};
 
-use super::VolumeName;
 use super::commit::{CLOSE_MAX, close};
-use super::opening::{Opened, Resized};
+use super::opening::{Needs, Opened, Resized};
+use super::{ServerError, VolumeName};
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
 
@@ -129,6 +129,18 @@ impl Found {
 
     pub(super) fn take_socket(&mut self, name: &str) -> Option<Result<Bound, ListenError>> {
         self.sockets.remove(name).map(|(_, bound)| bound)
+    }
+
+    /// Fails with the error of a needed socket that could not be made, unless its folder hangs.
+    pub(super) fn refuse_failed_sockets(&mut self, needs: &Needs) -> Result<(), ServerError> {
+        for socket in &needs.sockets {
+            let name = socket.endpoint.to_string();
+            let bound = self.sockets.get(&name).map(|(_, bound)| bound);
+            if matches!(bound, Some(Err(error)) if !matches!(error, ListenError::Silent { .. })) {
+                self.take_socket(&name).expect("it was there a moment ago")?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns the sockets that are left out because their folders hang, with their errors.

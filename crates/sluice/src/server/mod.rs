@@ -141,10 +141,25 @@ pub(crate) enum Extra {
 
 /// Progress of applying a host file.
 pub(crate) enum Step {
-    /// The file is in force, on devices that have confirmed it.
-    Done(Done),
+    /// Everything that depends on disks and files has succeeded.
+    Prepared(Box<Prepared>),
     /// This is needed first, and may take long.
     Needs(Needs),
+}
+
+/// A host file that can be put into force, as long as nothing else changes. Dropping it undoes what was done for it.
+pub(crate) struct Prepared {
+    host: Arc<Host>,
+    changed: Changed,
+    needs: Needs,
+    found: Found,
+    staged: Option<Staged>,
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        commit::close(self.staged.take().into_iter().collect(), commit::CLOSE_MAX);
+    }
 }
 
 /// A change that has been made.
@@ -180,13 +195,12 @@ impl Server {
         &self.host
     }
 
-    /// Applies `host`, all or nothing, and waits for everything that this needs. Returns the number of changes to
-    /// devices.
-    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<usize, ServerError> {
+    /// Applies `host`, all or nothing, and waits for everything that this needs.
+    pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
         let mut found = Found::default();
         loop {
-            match self.apply_found(host, &Extra::Nothing, &mut found)? {
-                Step::Done(done) => return Ok(done.changes),
+            match self.prepare(host, &Extra::Nothing, &mut found)? {
+                Step::Prepared(prepared) => return self.commit(*prepared),
                 Step::Needs(needs) => {
                     let progress = Progress::new();
                     needs.meet(&progress);
@@ -196,15 +210,10 @@ impl Server {
         }
     }
 
-    /// Applies `host`, all or nothing, with the results in `found`. It waits for no disk and no file system; if
+    /// Prepares `host`, all or nothing, with the results in `found`. It waits for no disk and no file system; if
     /// something else is needed, this is returned. A volume that is out of service stays so unless `host` changes it
     /// or `extra` retries it: its path may hang, and must not delay other changes.
-    pub(crate) fn apply_found(
-        &mut self,
-        host: &Arc<Host>,
-        extra: &Extra,
-        found: &mut Found,
-    ) -> Result<Step, ServerError> {
+    pub(crate) fn prepare(&self, host: &Arc<Host>, extra: &Extra, found: &mut Found) -> Result<Step, ServerError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
         let changed = Changed::between(&old, host);
@@ -214,13 +223,25 @@ impl Server {
             return Ok(Step::Needs(needs.missing_from(found)));
         }
         let mut staged = Staged::default();
-        let is_staged = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged);
-        drop(old);
-        let done = is_staged.and_then(|()| commit::commit(self, Arc::clone(host), &changed, &mut staged));
+        if let Err(error) = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged) {
+            commit::close(vec![staged], commit::CLOSE_MAX);
+            return Err(error);
+        }
+        let (host, found, staged) = (Arc::clone(host), std::mem::take(found), Some(staged));
+        Ok(Step::Prepared(Box::new(Prepared { host, changed, needs, found, staged })))
+    }
+
+    /// Puts a prepared file into force, all or nothing. Nothing may have changed since it was prepared.
+    pub(crate) fn commit(&mut self, mut prepared: Prepared) -> Result<Done, ServerError> {
+        let mut staged = prepared.staged.take().expect("it is put into force once");
+        // Sockets accept clients from now on, and find their volumes a moment later.
+        let listening = sockets::listen(self, &prepared.needs, &mut prepared.found, &mut staged);
+        let host = Arc::clone(&prepared.host);
+        let done = listening.and_then(|()| commit::commit(self, host, &prepared.changed, &mut staged));
         if done.is_err() {
             commit::close(vec![staged], commit::CLOSE_MAX);
         }
-        done.map(Step::Done)
+        done
     }
 
     /// Returns the file in force without the volumes that are out of service.

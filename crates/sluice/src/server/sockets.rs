@@ -3,7 +3,7 @@
 //! If one volume frees a socket and another takes it in the same change, the socket is kept if both use the same
 //! protocol. Otherwise a new one replaces it, and the old one is restored if the change is not made.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use sluice_config::{Host, Protocol, Volume};
 use sluice_io::endpoint::{Endpoint, ListenError};
@@ -12,6 +12,7 @@ use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
 use super::opening::{Needs, Socket};
+use super::stage::Staged;
 use super::{Changed, Extra, Found, Server, ServerError, translate};
 
 /// Returns the sockets that must be made for `host`.
@@ -43,9 +44,9 @@ pub(super) fn listen(
     server: &Server,
     needs: &Needs,
     found: &mut Found,
-    listeners: &mut BTreeMap<String, NbdListener>,
-    guests: &mut BTreeMap<String, VhostListener>,
+    staged: &mut Staged,
 ) -> Result<(), ServerError> {
+    let Staged { listeners, guests, .. } = staged;
     for Socket { endpoint, is_guests, .. } in &needs.sockets {
         let name = endpoint.to_string();
         let bound = match found.take_socket(&name).expect("what is needed was found") {

@@ -12,7 +12,7 @@ use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
-use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, sockets, translate};
+use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
@@ -46,7 +46,7 @@ pub(super) fn stage(
     start_devices(server, host, needs, found, staged)?;
     resize_volumes(server, (old, host), changed, found, staged)?;
     open_volumes(server, (old, host), changed, (needs, extra), found, staged)?;
-    sockets::listen(server, needs, found, &mut staged.listeners, &mut staged.guests)
+    found.refuse_failed_sockets(needs)
 }
 
 /// Rejects changes of settings that cannot change at run time.

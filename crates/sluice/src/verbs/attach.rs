@@ -4,7 +4,7 @@ use clap::Args;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::control::keys::{self, Assignment};
+use crate::control::keys::{self, Assignment, Lasting};
 use crate::failure::Failure;
 use crate::output::Format;
 
@@ -12,7 +12,8 @@ use crate::output::Format;
 ///
 /// Takes the keys of the host file and makes the same checks: `sluice attach db1/data device=nvme0 source=/srv/vm/data.img
 /// export.type=vhost-user-blk export.socket=/run/sluice/db1-data.sock`. For a new VM, `vm.KEY=VALUE` sets the policy.
-/// The change lasts until the daemon exits; a reload keeps it. After a detach it waits up to 5 s for the in-flight requests of
+/// The change survives restarts
+/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. After a detach it waits up to 5 s for the in-flight requests of
 /// the previous volume. It fails when a path does not respond for 5 s; other changes do not wait for it.
 #[derive(Args)]
 pub(crate) struct Attach {
@@ -21,6 +22,8 @@ pub(crate) struct Attach {
     /// Keys of the volume; with the prefix `vm.`, keys of a new VM.
     #[arg(value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
+    #[command(flatten)]
+    lasting: Lasting,
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -32,6 +35,7 @@ impl Attach {
             target: self.target,
             keys: keys::table(keys).map_err(|error| Failure::Run(error.into()))?,
             vm: keys::table(vm).map_err(|error| Failure::Run(error.into()))?,
+            how: self.lasting.how(),
         };
         self.daemon.ask(&request, format)
     }

@@ -4,13 +4,15 @@ use clap::Args;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
+use crate::control::keys::Lasting;
 use crate::failure::Failure;
 use crate::output::Format;
 
 /// Detach a volume, or a VM with all its volumes, from the running daemon.
 ///
 /// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
-/// stay in the guest's rings until the volume is attached again. The change lasts until the daemon exits; a reload keeps it. If
+/// stay in the guest's rings until the volume is attached again. The change survives restarts
+/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. If
 /// the device does not confirm the change within 1 s, the command fails and says so; clients are disconnected when the device
 /// responds again.
 #[derive(Args)]
@@ -18,11 +20,13 @@ pub(crate) struct Detach {
     /// VM, or VM and volume, for example db1/data.
     target: String,
     #[command(flatten)]
+    lasting: Lasting,
+    #[command(flatten)]
     daemon: Daemon,
 }
 
 impl Detach {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
-        self.daemon.ask(&Request::Detach { target: self.target }, format)
+        self.daemon.ask(&Request::Detach { target: self.target, how: self.lasting.how() }, format)
     }
 }

@@ -13,7 +13,9 @@ mod completions;
 mod demo;
 mod detach;
 mod export;
+mod get;
 mod reproduce;
+mod reset;
 mod resize;
 mod schedulers;
 mod schema;
@@ -30,6 +32,8 @@ pub(crate) enum Verb {
     Detach(detach::Detach),
     Resize(resize::Resize),
     Set(set::Set),
+    Get(get::Get),
+    Reset(reset::Reset),
     AcceptLoss(accept_loss::AcceptLoss),
     Export(export::Export),
     Schema(schema::Schema),
@@ -61,6 +65,8 @@ impl Verb {
             Verb::Detach(verb) => verb.run(format),
             Verb::Resize(verb) => verb.run(format),
             Verb::Set(verb) => verb.run(format),
+            Verb::Get(verb) => verb.run(format),
+            Verb::Reset(verb) => verb.run(format),
             Verb::AcceptLoss(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Schema(verb) => verb.run(),

@@ -4,13 +4,15 @@ use clap::Args;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
+use crate::control::keys::Lasting;
 use crate::failure::Failure;
 use crate::output::Format;
 
 /// Grow a volume while its VM uses it.
 ///
 /// Extends a regular file if it is too short. A vhost-user guest is notified of the new size; NBD clients see it when they
-/// reconnect. The change lasts until the daemon exits; a reload keeps it.
+/// reconnect. The change survives restarts
+/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts.
 #[derive(Args)]
 pub(crate) struct Resize {
     /// VM and volume, for example db1/data.
@@ -18,11 +20,13 @@ pub(crate) struct Resize {
     /// New size, for example 20GiB.
     size: String,
     #[command(flatten)]
+    lasting: Lasting,
+    #[command(flatten)]
     daemon: Daemon,
 }
 
 impl Resize {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
-        self.daemon.ask(&Request::Resize { target: self.target, size: self.size }, format)
+        self.daemon.ask(&Request::Resize { target: self.target, size: self.size, how: self.lasting.how() }, format)
     }
 }

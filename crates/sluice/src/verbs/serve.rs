@@ -10,17 +10,19 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::changes::Changes;
-use sluice_config::{Files, Host};
+use sluice_config::Host;
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::control::changer::{Changer, PATH_TIMEOUT, ServerEvent};
+use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
 use crate::control::socket::{Asked, ControlSocket};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::server::{Progress, Server, ServerError, stats};
+use crate::state::folder::StateFolder;
+use crate::state::overrides::Override;
+use crate::state::time::Time;
 
 /// Serve the virtual disks of a host file.
 ///
@@ -46,13 +48,14 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { files, host, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
+        let Some(Begun { begin, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
+        let host = &begin.host;
         host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
         let (_control, mut asked) = listen(control)?;
-        let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(&host));
+        let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(host));
         let runtime = tokio::runtime::Handle::current();
-        let (changer, mut news) = Changer::start(self.file, (files, host), format, runtime)?;
+        let (changer, mut news) = Changer::start(begin, format, runtime)?;
         let mut serves = false;
         let ended = loop {
             tokio::select! {
@@ -73,7 +76,7 @@ impl Serve {
             }
         };
         let deadline = Instant::now() + drain_timeout;
-        match tokio::time::timeout_at(deadline.into(), changer.end()).await {
+        match tokio::time::timeout_at(deadline.into(), changer.end(ended.is_ok())).await {
             Ok(Ok(server)) => drain(server, deadline, format).await,
             Ok(Err(_)) => tracing::error!("Exiting without draining"),
             Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
@@ -136,23 +139,49 @@ impl Ready {
 
 /// State before anything is served.
 struct Begun {
-    files: Files,
-    host: Host,
+    begin: Begin,
     control: Option<Bound>,
 }
 
 impl Begun {
-    /// Reads the file and makes the control socket; `progress` has the path that it waits for.
+    /// Reads the file and the state, and makes the control socket; `progress` has the path that it waits for.
     fn of(file: &Path, progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
-        let (files, host) = sluice_config::load_changed(file, &Changes::default()).map_err(Failure::Config)?;
+        let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
+        let path = own.daemon.state.clone().or_else(state_of_environment);
+        let opened = path.map(|path| {
+            progress.set(&path);
+            StateFolder::open(&path)
+        });
+        let (folder, on_disk) =
+            opened.transpose()?.map_or_else(Default::default, |(folder, saved)| (Some(folder), saved));
+        let mut saved = on_disk.clone();
+        let mut gone = saved.overrides.expire(Time::now());
+        gone.extend(saved.overrides.settle(&files));
+        let host = files.changed(&saved.overrides.changes()).map_err(|found| {
+            let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
+            let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
+            output::message(format_args!(
+                "error: The file is right by itself, but not with the changes made at run time: {}. Correct the file, or take \
+                 changes back with `sluice reset NAME --state {path}`",
+                names.join(", ")
+            ));
+            Failure::Config(found)
+        })?;
         let bind = |path: &PathBuf| {
             progress.set(path);
             ControlSocket::bind(path)
         };
         let control = host.daemon.control.as_ref().map(bind).transpose()?;
-        Ok(Begun { files, host, control })
+        let file = file.to_owned();
+        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone }, control })
     }
+}
+
+/// The state directory that systemd made for the daemon; of several, the first.
+fn state_of_environment() -> Option<PathBuf> {
+    let paths = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&paths).next().filter(|path| path.is_absolute())
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns

@@ -4,14 +4,14 @@ use clap::Args;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::control::keys::{self, Assignment};
+use crate::control::keys::{self, Assignment, Lasting};
 use crate::failure::Failure;
 use crate::output::Format;
 
 /// Change the policy of a running VM or of one of its volumes.
 ///
-/// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change lasts
-/// until the daemon exits; a reload keeps it. If the device does not confirm the change within 1 s, the command fails and says
+/// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change survives restarts
+/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. If the device does not confirm the change within 1 s, the command fails and says
 /// so; the device applies the change when it responds again.
 #[derive(Args)]
 pub(crate) struct Set {
@@ -21,12 +21,14 @@ pub(crate) struct Set {
     #[arg(value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
     #[command(flatten)]
+    lasting: Lasting,
+    #[command(flatten)]
     daemon: Daemon,
 }
 
 impl Set {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let keys = keys::table(self.keys).map_err(|error| Failure::Run(error.into()))?;
-        self.daemon.ask(&Request::Set { target: self.target, keys }, format)
+        self.daemon.ask(&Request::Set { target: self.target, keys, how: self.lasting.how() }, format)
     }
 }

@@ -82,6 +82,12 @@ impl Place {
         self.sockets.path().join(name)
     }
 
+    /// Returns the table of a daemon with the socket `control` and the state directory `state`.
+    pub(crate) fn control_keys(&self) -> String {
+        let (control, state) = (self.socket("control"), self.file("state"));
+        format!("[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n", control.display(), state.display())
+    }
+
     /// Returns the table of the device `disk`, which contains this place, with more lines.
     pub(crate) fn device(&self, lines: &str) -> String {
         format!("[device.disk]\npath = \"{}\"\n{lines}\n", self.folder().display())
@@ -207,7 +213,7 @@ pub(crate) fn tool(program: &str, package: &str) -> Command {
 /// Returns the binary under test.
 pub(crate) fn sluice() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
-    command.env_remove("RUST_LOG").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    command.env_remove("RUST_LOG").env_remove("STATE_DIRECTORY").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
     command
 }
 

@@ -77,7 +77,7 @@ impl Thread {
     fn retrying(&self) -> BTreeSet<&VolumeName> {
         let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
             Kind::Retry(name) => Some(name),
-            Kind::Start(_) | Kind::Change { .. } | Kind::Reload(_) => None,
+            Kind::Start(_) | Kind::Change(_) | Kind::Reload(_) | Kind::Expire => None,
         });
         let helpers = self.helpers.values().filter_map(|helper| match &helper.purpose {
             Purpose::Retry(name) => Some(name),
@@ -95,7 +95,7 @@ impl Thread {
     ) {
         let purpose = match &attempt.kind {
             Kind::Start(_) => Purpose::Start,
-            Kind::Change { .. } | Kind::Reload(_) => Purpose::Change,
+            Kind::Change(_) | Kind::Reload(_) | Kind::Expire => Purpose::Change,
             Kind::Retry(name) => Purpose::Retry(name.clone()),
         };
         if purpose == Purpose::Change

@@ -1,0 +1,86 @@
+//! Describes VMs and volumes for replies and the log.
+
+use serde_json::{Value, json};
+use sluice_config::changes::Target;
+use sluice_config::{Vm, Volume};
+
+use crate::server::Server;
+
+/// Describes a VM or a volume; null if it does not exist.
+pub(super) fn describe(server: &Server, target: &Target) -> Value {
+    let Some(vm) = server.host().vms.get(&target.vm) else { return Value::Null };
+    let loss = |volume: &Volume| server.loss(&target.vm, &volume.name);
+    match &target.volume {
+        None => describe_vm(vm, loss),
+        Some(volume) => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),
+    }
+}
+
+fn describe_vm(vm: &Vm, loss: impl Fn(&Volume) -> Option<&'static str>) -> Value {
+    let volumes: Vec<&String> = vm.volumes.keys().collect();
+    let lost = vm.volumes.values().filter(|volume| loss(volume).is_some()).map(|volume| &volume.name);
+    json!({ "policy": describe_policy(&vm.policy), "volumes": volumes, "writes_fail": lost.collect::<Vec<_>>() })
+}
+
+fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
+    json!({
+        "device": volume.device,
+        "source": volume.source,
+        "size_bytes": volume.size,
+        "writes_fail": loss.map(|reason| format!("yes: {reason}")),
+        "policy": describe_policy(&volume.policy),
+    })
+}
+
+fn describe_policy(policy: &sluice_sched::Policy) -> Value {
+    json!({
+        "reservation_iops": policy.reservation.iops.map(sluice_sched::Iops::as_f64),
+        "reservation_bytes_per_second": policy.reservation.bytes.map(sluice_sched::ByteRate::bytes_per_second),
+        "limit_iops": policy.limit.iops.map(sluice_sched::Iops::as_f64),
+        "limit_bytes_per_second": policy.limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
+        "weight": policy.weight.map(sluice_sched::Weight::as_f64),
+        "burst": policy.burst,
+        "idle_credit": policy.idle_credit,
+        "latency_p99_us": policy.latency.map(|target| target.p99.as_secs_f64() * 1e6),
+        "latency_reads_only": policy.latency.map(|target| target.reads_only),
+        "class": policy.class,
+        "priority_class": policy.priority_class,
+        "priority_level": policy.priority_level,
+    })
+}
+
+/// Returns what differs between two descriptions, in words: `limit_iops=500`. A missing object is `-`.
+pub(super) fn difference(before: &Value, after: &Value) -> (String, String) {
+    let (before, after) = (flat(before), flat(after));
+    let of = |one: &[(String, Value)], other: &[(String, Value)]| {
+        let differing = one.iter().filter(|entry| !other.contains(entry) && !entry.1.is_null());
+        let words: Vec<String> = differing.map(|(key, value)| format!("{key}={value}")).collect();
+        if words.is_empty() { "-".to_owned() } else { words.join(" ") }
+    };
+    (of(&before, &after), of(&after, &before))
+}
+
+fn flat(value: &Value) -> Vec<(String, Value)> {
+    let fields = value.as_object().into_iter().flatten();
+    let pairs = fields.flat_map(|(key, value)| match value {
+        Value::Object(inner) => inner.iter().map(|(key, value)| (key.clone(), value.clone())).collect(),
+        value => vec![(key.clone(), value.clone())],
+    });
+    pairs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_line_has_only_what_a_change_changed() {
+        let vm = |limit: Value| json!({ "policy": { "limit_iops": limit, "weight": 100.0 }, "volumes": ["v"] });
+        let words = |before: &Value, after: &Value| {
+            let (before, after) = difference(before, after);
+            format!("{before} | {after}")
+        };
+        assert_eq!(words(&vm(Value::Null), &vm(500.0.into())), "- | limit_iops=500.0");
+        assert_eq!(words(&vm(500.0.into()), &Value::Null), "limit_iops=500.0 weight=100.0 volumes=[\"v\"] | -");
+    }
+}

@@ -1,0 +1,22 @@
+//! What outlasts the daemon: changes made at run time, and what each volume last served.
+//!
+//! [`Saved`] is in the file `state.json` of the state directory. [`folder`] reads and replaces it, [`keeper`] does so on
+//! a thread of its own, [`overrides`] has the rules by which changes stay, yield and expire, and [`dropin`] writes a
+//! change into the host file's folder instead.
+
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod dropin;
+pub(crate) mod folder;
+pub(crate) mod keeper;
+pub(crate) mod overrides;
+pub(crate) mod time;
+
+use overrides::Overrides;
+
+/// Contents of the state file, apart from its version.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Saved {
+    pub(crate) overrides: Overrides,
+}

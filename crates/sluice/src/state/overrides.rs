@@ -1,0 +1,474 @@
+//! Changes made at run time, laid over the host file: how long they stay, and when they yield to the file.
+//!
+//! An override is one key of a VM or a volume, or the attachment or detachment of one. With it is the file's value when
+//! it was made. As long as the file has that value the override wins; when the file gets another one, that is the newer
+//! decision, and the override yields. Example: the file says `limit = "500 iops"`, `sluice set` makes it 100. Editing the weight
+//! changes nothing about it. Editing the limit to 800 does: 800 is in force, and the override is gone.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use sluice_config::Files;
+use sluice_config::changes::{Changes, Target, nested};
+
+use super::time::Time;
+
+/// A change made at run time.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Override {
+    #[serde(with = "as_text")]
+    pub(crate) target: Target,
+    pub(crate) change: Change,
+    /// The file's value of the same when this was made; null if it has none.
+    pub(crate) file: Value,
+    pub(crate) origin: Origin,
+    pub(crate) lasts: Lasts,
+}
+
+/// What is changed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Change {
+    /// A key, with dots for tables.
+    Set { key: String, value: toml::Value },
+    /// A VM or volume is added, with these keys.
+    Attach { keys: toml::Table },
+    /// It is removed.
+    Detach,
+}
+
+/// Who made a change, when, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Origin {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+    /// Process of the command; `None` if it is in another PID namespace.
+    pub(crate) pid: Option<i32>,
+    pub(crate) at: Time,
+    pub(crate) reason: Option<String>,
+}
+
+impl core::fmt::Display for Origin {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "uid {}, gid {}", self.uid, self.gid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", pid {pid}"))
+    }
+}
+
+/// How long a change lasts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Lasts {
+    /// Until the file's value changes, or it is taken back.
+    Always,
+    /// Also at most until the daemon is stopped. A crash is no stop.
+    UntilRestart,
+    /// Also at most until this time.
+    Until(Time),
+    /// It is in a drop-in, which the daemon has not read yet.
+    Persisted,
+}
+
+impl Lasts {
+    fn is_temporary(self) -> bool {
+        matches!(self, Lasts::UntilRestart | Lasts::Until(_))
+    }
+}
+
+impl core::fmt::Display for Lasts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Lasts::Always => write!(f, "reset"),
+            Lasts::UntilRestart => write!(f, "restart"),
+            Lasts::Until(time) => write!(f, "{time}"),
+            Lasts::Persisted => write!(f, "reload: it is in a drop-in"),
+        }
+    }
+}
+
+impl Override {
+    /// Its name for `sluice reset`: `db1/limit`, `db1/root/size`, `db1/root`.
+    pub(crate) fn name(&self) -> String {
+        match &self.change {
+            Change::Set { key, .. } => format!("{}/{key}", self.target),
+            Change::Attach { .. } | Change::Detach => self.target.to_string(),
+        }
+    }
+
+    /// The value that it puts in force, in words.
+    pub(crate) fn value(&self) -> String {
+        match &self.change {
+            Change::Set { value, .. } => plain(&json!(value)),
+            Change::Attach { .. } => "attached".to_owned(),
+            Change::Detach => "detached".to_owned(),
+        }
+    }
+
+    /// The file's value that it hides, in words.
+    pub(crate) fn hidden(&self) -> String {
+        in_words(&self.change, &self.file)
+    }
+
+    /// For `sluice get overrides`.
+    pub(crate) fn to_json(&self) -> Value {
+        let Origin { uid, gid, pid, at, reason } = &self.origin;
+        let value = match &self.change {
+            Change::Set { value, .. } => json!(value),
+            Change::Attach { .. } | Change::Detach => json!(self.value()),
+        };
+        json!({
+            "name": self.name(),
+            "file": self.file,
+            "file_in_words": self.hidden(),
+            "value": value,
+            "uid": uid,
+            "gid": gid,
+            "pid": pid,
+            "at": at.to_string(),
+            "reason": reason,
+            "until": self.lasts.to_string(),
+        })
+    }
+}
+
+fn in_words(change: &Change, file: &Value) -> String {
+    match (change, file) {
+        (_, Value::Null) => "-".to_owned(),
+        (Change::Set { .. }, value) => plain(value),
+        (Change::Attach { .. } | Change::Detach, _) => "present".to_owned(),
+    }
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Why an override is gone.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Gone {
+    /// The file's value has changed, to this.
+    Yielded { now: String },
+    /// Its VM or volume is not there any more.
+    Orphaned,
+    /// The file has the same now, as was asked for.
+    InFile,
+    /// Its time is over.
+    Expired,
+    /// The daemon was stopped.
+    Stopped,
+}
+
+/// Writes a line for each override that is gone.
+pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
+    for (old, why) in gone {
+        let (name, value, hidden) = (old.name(), old.value(), old.hidden());
+        match why {
+            Gone::Yielded { now } => {
+                tracing::warn!(name, value, before = hidden, now, "Override yields: the file's value has changed");
+            }
+            Gone::Orphaned => {
+                tracing::warn!(name, value, "Override is gone: its VM or volume is not in the file any more")
+            }
+            Gone::InFile => tracing::info!(name, value, "Override is in the file now"),
+            Gone::Expired => tracing::info!(name, value, now = hidden, "Override expired"),
+            Gone::Stopped => tracing::info!(name, value, now = hidden, "Override ended with the daemon's stop"),
+        }
+    }
+}
+
+/// All changes made at run time, in the order in which they are laid over the file.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Overrides(Vec<Override>);
+
+impl Overrides {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Override> {
+        self.0.iter()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Adds a change, which replaces those that it makes void. One for a time only hides lasting ones, which are in force again
+    /// when it ends.
+    pub(crate) fn add(&mut self, new: Override) {
+        self.replace(&new);
+        self.0.push(new);
+    }
+
+    /// Removes those that `new` makes void.
+    pub(crate) fn replace(&mut self, new: &Override) {
+        let is_void = |known: &Override| match (&new.change, &known.change) {
+            (Change::Set { key, .. }, Change::Set { key: before, .. }) => {
+                known.target == new.target && (is_within(before, key) || is_within(key, before))
+            }
+            (Change::Detach, _) => new.target.covers(&known.target),
+            (Change::Set { .. } | Change::Attach { .. }, _) => false,
+        };
+        self.0.retain(|known| !(is_void(known) && (known.lasts.is_temporary() || !new.lasts.is_temporary())));
+    }
+
+    /// Removes what `name` names, with everything below it: `db1/limit`, `db1/root/size`, `db1/root`, `db1`.
+    pub(crate) fn remove(&mut self, name: &str) -> Vec<Override> {
+        let is_named = |known: &Override| {
+            let own = known.name();
+            own.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.']))
+        };
+        self.0.extract_if(.., |known| is_named(known)).collect()
+    }
+
+    /// Removes all.
+    pub(crate) fn clear(&mut self) -> Vec<Override> {
+        std::mem::take(&mut self.0)
+    }
+
+    /// Removes those that end with a stop of the daemon.
+    pub(crate) fn stop(&mut self) -> Vec<(Override, Gone)> {
+        let ends = |known: &mut Override| known.lasts == Lasts::UntilRestart;
+        self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
+    }
+
+    /// Removes those whose time is over.
+    pub(crate) fn expire(&mut self, now: Time) -> Vec<(Override, Gone)> {
+        let ends = |known: &mut Override| matches!(known.lasts, Lasts::Until(time) if time <= now);
+        self.0.extract_if(.., ends).map(|old| (old, Gone::Expired)).collect()
+    }
+
+    /// When the first one expires.
+    pub(crate) fn next_expiry(&self) -> Option<Time> {
+        let times = self.0.iter().filter_map(|known| match known.lasts {
+            Lasts::Until(time) => Some(time),
+            Lasts::Always | Lasts::UntilRestart | Lasts::Persisted => None,
+        });
+        times.min()
+    }
+
+    /// Those that are written to the state file: the others are in a drop-in.
+    pub(crate) fn without_persisted(&self) -> Overrides {
+        Overrides(self.0.iter().filter(|known| known.lasts != Lasts::Persisted).cloned().collect())
+    }
+
+    /// Removes those that yield to these files, or have lost their VM or volume.
+    pub(crate) fn settle(&mut self, files: &Files) -> Vec<(Override, Gone)> {
+        let (mut kept, mut gone) = (Vec::<Override>::new(), Vec::new());
+        for known in std::mem::take(&mut self.0) {
+            let now = file_value(files, &known.target, &known.change);
+            if now != known.file {
+                let now = in_words(&known.change, &now);
+                let why = match known.lasts {
+                    Lasts::Persisted => Gone::InFile,
+                    _ => Gone::Yielded { now },
+                };
+                gone.push((known, why));
+            } else if matches!(known.change, Change::Set { .. }) && !exists(files, &kept, &known.target) {
+                gone.push((known, Gone::Orphaned));
+            } else {
+                kept.push(known);
+            }
+        }
+        self.0 = kept;
+        gone
+    }
+
+    /// The changes in the form that is laid over the files.
+    pub(crate) fn changes(&self) -> Changes {
+        let mut changes = Changes::default();
+        for Override { target, change, .. } in &self.0 {
+            match change {
+                Change::Set { key, value } => changes.set(target.clone(), nested(key, value.clone())),
+                Change::Attach { keys } => changes.set(target.clone(), keys.clone()),
+                Change::Detach => changes.remove(target.clone()),
+            }
+        }
+        changes
+    }
+}
+
+/// The file's value of what a change is about; null if it has none.
+pub(crate) fn file_value(files: &Files, target: &Target, change: &Change) -> Value {
+    match change {
+        Change::Set { key, .. } => files.stated(target, key).unwrap_or_default(),
+        Change::Attach { .. } => files.table(target).unwrap_or_default(),
+        Change::Detach => {
+            if files.has(target) {
+                true.into()
+            } else {
+                Value::Null
+            }
+        }
+    }
+}
+
+/// Whether a VM or volume is there with these files, after these changes.
+fn exists(files: &Files, changes: &[Override], target: &Target) -> bool {
+    let concerns = |known: &&Override| match known.change {
+        Change::Attach { .. } => known.target == *target,
+        Change::Detach => known.target.covers(target),
+        Change::Set { .. } => false,
+    };
+    match changes.iter().rev().find(concerns) {
+        Some(last) => matches!(last.change, Change::Attach { .. }),
+        None => files.has(target),
+    }
+}
+
+/// Whether `key` is `table`, or in it.
+fn is_within(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
+/// Returns the keys of a table with their values; tables in it become keys with dots.
+pub(crate) fn flat(keys: toml::Table) -> Vec<(String, toml::Value)> {
+    let mut all = Vec::new();
+    for (key, value) in keys {
+        match value {
+            toml::Value::Table(inner) if !inner.is_empty() => {
+                all.extend(flat(inner).into_iter().map(|(below, value)| (format!("{key}.{below}"), value)));
+            }
+            value => all.push((key, value)),
+        }
+    }
+    all
+}
+
+/// A target as `VM` or `VM/VOLUME`.
+mod as_text {
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+    use sluice_config::changes::Target;
+
+    pub(super) fn serialize<S: Serializer>(target: &Target, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(target)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Target, D::Error> {
+        String::deserialize(from)?.parse().map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    pub(crate) fn made(target: &str, change: Change, file: Value) -> Override {
+        let origin = Origin { uid: 0, gid: 0, pid: Some(1), at: Time(1000), reason: None };
+        Override { target: target.parse().unwrap(), change, file, origin, lasts: Lasts::Always }
+    }
+
+    pub(crate) fn set(target: &str, key: &str, value: &str) -> Override {
+        made(target, Change::Set { key: key.to_owned(), value: value.into() }, Value::Null)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{made, set};
+    use super::*;
+
+    const VOLUME: &str = "device = \"d\"\nsize = \"1MiB\"\n";
+
+    fn files(vms: &str) -> Files {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("host.toml");
+        std::fs::write(&file, format!("[device.d]\nbackend = \"null\"\n{vms}")).unwrap();
+        sluice_config::load_files(&file).unwrap_or_else(|found| panic!("{found}")).0
+    }
+
+    fn vm(name: &str, keys: &str, of_volume: &str) -> String {
+        format!("[vm.{name}]\n{keys}\n[vm.{name}.volume.v]\n{VOLUME}export.socket = \"/run/{name}\"\n{of_volume}\n")
+    }
+
+    fn names(overrides: &Overrides) -> Vec<String> {
+        overrides.iter().map(Override::name).collect()
+    }
+
+    #[test]
+    fn an_override_yields_only_when_the_files_value_of_that_field_changes() {
+        let mut overrides = Overrides::default();
+        let limit = Change::Set { key: "limit".to_owned(), value: "100 iops".into() };
+        overrides.add(made("a", limit, "500 iops".into()));
+        let first = vm("a", "limit = \"500 iops\"", "");
+        assert_eq!(overrides.settle(&files(&first)), []);
+        assert_eq!(overrides.settle(&files(&vm("a", "limit = \"500 iops\"\nweight = 7", ""))), [], "another key");
+        let gone = overrides.settle(&files(&vm("a", "limit = \"800 iops\"", "")));
+        assert!(matches!(&gone[..], [(_, Gone::Yielded { now })] if now == "800 iops"), "{gone:?}");
+        assert_eq!(overrides.len(), 0);
+    }
+
+    #[test]
+    fn an_override_of_a_vm_that_left_the_file_would_have_made_an_empty_vm() {
+        let mut overrides = Overrides::default();
+        overrides.add(set("b", "weight", "7"));
+        overrides.add(made("c", Change::Attach { keys: toml::Table::new() }, Value::Null));
+        overrides.add(set("c", "weight", "7"));
+        let gone = overrides.settle(&files(&vm("a", "", "")));
+        assert!(matches!(&gone[..], [(old, Gone::Orphaned)] if old.name() == "b/weight"), "{gone:?}");
+        assert_eq!(names(&overrides), ["c", "c/weight"]);
+    }
+
+    #[test]
+    fn what_was_detached_stays_so_until_the_file_has_dropped_it() {
+        let mut overrides = Overrides::default();
+        overrides.add(set("a/v", "size", "2MiB"));
+        overrides.add(made("a/v", Change::Detach, true.into()));
+        assert_eq!(names(&overrides), ["a/v"], "its size is void");
+        assert_eq!(overrides.settle(&files(&vm("a", "", "read_only = true"))), []);
+        assert_eq!(overrides.settle(&files("[vm.a]\n")).len(), 1);
+    }
+
+    #[test]
+    fn what_was_attached_yields_to_a_file_that_has_it() {
+        let mut overrides = Overrides::default();
+        overrides.add(made("a/v", Change::Attach { keys: VOLUME.parse().unwrap() }, Value::Null));
+        assert_eq!(overrides.settle(&files("[vm.a]\n")), []);
+        let gone = overrides.settle(&files(&vm("a", "", "")));
+        assert!(matches!(&gone[..], [(_, Gone::Yielded { now })] if now == "present"), "{gone:?}");
+    }
+
+    #[test]
+    fn a_change_for_a_time_ends_on_time_and_one_until_restart_with_the_stop() {
+        let mut overrides = Overrides::default();
+        overrides.add(Override { lasts: Lasts::Until(Time(2000)), ..set("a", "limit", "1 iops") });
+        overrides.add(Override { lasts: Lasts::UntilRestart, ..set("a", "weight", "3") });
+        overrides.add(set("a", "burst", "3"));
+        assert_eq!(overrides.next_expiry(), Some(Time(2000)));
+        assert_eq!(overrides.expire(Time(1999)), []);
+        assert_eq!(overrides.expire(Time(2000)).len(), 1);
+        assert_eq!(overrides.next_expiry(), None);
+        assert_eq!(overrides.stop().len(), 1);
+        assert_eq!(names(&overrides), ["a/burst"]);
+    }
+
+    #[test]
+    fn a_change_for_a_time_gave_back_the_files_value_and_not_the_one_set_before() {
+        let mut overrides = Overrides::default();
+        let for_a_time = |value: &str| Override { lasts: Lasts::Until(Time(2000)), ..set("a", "limit", value) };
+        overrides.add(set("a", "limit", "100 iops"));
+        overrides.add(for_a_time("50 iops"));
+        overrides.add(for_a_time("60 iops"));
+        assert_eq!(overrides.iter().map(Override::value).collect::<Vec<_>>(), ["100 iops", "60 iops"]);
+        overrides.add(Override { lasts: Lasts::UntilRestart, ..made("a", Change::Detach, true.into()) });
+        assert_eq!(overrides.len(), 2, "{overrides:?}");
+        overrides.stop();
+        assert_eq!(overrides.iter().map(Override::value).collect::<Vec<_>>(), ["100 iops"]);
+        overrides.add(for_a_time("50 iops"));
+        overrides.add(set("a", "limit", "70 iops"));
+        assert_eq!(overrides.iter().map(Override::value).collect::<Vec<_>>(), ["70 iops"], "the last command counts");
+    }
+
+    #[test]
+    fn a_later_value_of_a_table_replaces_those_of_its_keys() {
+        let mut overrides = Overrides::default();
+        overrides.add(set("a", "limit.bytes", "5MB/s"));
+        overrides.add(set("a", "limit.iops", "5 iops"));
+        overrides.add(set("a", "limits", "other"));
+        overrides.add(set("a", "limit", "unlimited"));
+        assert_eq!(names(&overrides), ["a/limits", "a/limit"]);
+        overrides.add(set("a/v", "size", "2MiB"));
+        overrides.add(set("ab", "weight", "3"));
+        assert_eq!(overrides.remove("a/v").len(), 1);
+        assert_eq!(overrides.remove("a").len(), 2);
+        assert_eq!(names(&overrides), ["ab/weight"]);
+    }
+}

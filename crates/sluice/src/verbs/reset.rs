@@ -1,0 +1,58 @@
+//! `sluice reset NAME`, `sluice reset --all`
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::control::keys::Reason;
+use crate::failure::Failure;
+use crate::output::{self, Format};
+use crate::state::folder::StateFolder;
+use crate::state::overrides::Override;
+
+/// Take changes made at run time back, so that the file's values are in force.
+///
+/// `sluice get overrides` lists their names. A name stands for everything below it: `db1/limit` for one key, `db1/root` for a
+/// volume, `db1` for a VM and its volumes. A volume that was attached is detached, and one that was detached is served again.
+#[derive(Args)]
+pub(crate) struct Reset {
+    /// Name of the changes, for example db1/limit or db1/root/size.
+    #[arg(required_unless_present = "all", conflicts_with = "all")]
+    name: Option<String>,
+    /// Takes all changes back.
+    #[arg(long)]
+    all: bool,
+    /// Changes the state directory of a daemon that does not run.
+    #[arg(long, value_name = "FOLDER", conflicts_with = "socket")]
+    state: Option<PathBuf>,
+    #[command(flatten)]
+    reason: Reason,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Reset {
+    pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        let Some(folder) = &self.state else {
+            let request = Request::Reset { name: self.name, reason: self.reason.reason };
+            return self.daemon.ask(&request, format);
+        };
+        let (folder, mut saved) = StateFolder::open(folder)?;
+        let taken = match &self.name {
+            Some(name) => saved.overrides.remove(name),
+            None => saved.overrides.clear(),
+        };
+        if let (true, Some(name)) = (taken.is_empty(), &self.name) {
+            return Err(Failure::NotFound(format!("Nothing was changed at run time under the name {name}")));
+        }
+        folder.write(&saved)?;
+        let names: Vec<String> = taken.iter().map(Override::name).collect();
+        match format {
+            Format::Json => output::json(&serde_json::json!({ "ok": true, "taken_back": names })),
+            Format::Table => output::line(&format!("Taken back: {}", names.join(", "))),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,299 @@
+//! Changes made at run time survive restarts, end on time, and yield to the file.
+
+use std::path::Path;
+
+use common::raw::Raw;
+use common::{Daemon, Ended, MIB, Place, run, sluice, start, tool};
+use serde_json::Value;
+
+mod common;
+
+const LIMIT: &str = "[vm.a]\nlimit = \"500 iops\"\n";
+
+fn host(place: &Place) -> String {
+    let image = place.image("a.img", 4 * MIB);
+    place.control_keys()
+        + &place.device("capacity = \"1000 iops@8KiB\"")
+        + LIMIT
+        + &place.volume("a", "v", &image, "size = \"2MiB\"")
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn json(ended: Ended) -> Value {
+    serde_json::from_str(&ended.ok()).unwrap()
+}
+
+/// Returns the overrides as `NAME=VALUE`, without the one of [`limit`].
+fn overrides(place: &Place) -> Vec<String> {
+    let all = json(ask(place, &["get", "overrides"]));
+    let others = all["overrides"].as_array().unwrap().iter().filter(|one| one["name"] != "a/allow_slow");
+    others.map(|one| format!("{}={}", one["name"].as_str().unwrap(), one["value"].as_str().unwrap())).collect()
+}
+
+/// Returns the limit of VM a that is in force.
+fn limit(place: &Place) -> f64 {
+    let set = json(ask(place, &["set", "a", "allow_slow=false", "--until-restart"]));
+    set["after"]["policy"]["limit_iops"].as_f64().unwrap()
+}
+
+fn size(place: &Place, vm: &str, volume: &str) -> u64 {
+    Raw::open(&place.volume_socket(vm, volume), &format!("{vm}/{volume}")).unwrap().size_bytes
+}
+
+#[test]
+fn what_was_changed_at_run_time_was_forgotten_by_a_restart() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops", "--reason", "noisy"]));
+    json(ask(&place, &["resize", "a/v", "3MiB"]));
+    let source = format!("source={}", place.image("b.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("b", "w").display());
+    json(ask(&place, &["attach", "b/w", "device=disk", &source, &export, "vm.weight=300"]));
+    let all = json(ask(&place, &["get", "overrides"]));
+    let set = &all["overrides"][0];
+    assert_eq!(
+        (&set["name"], &set["file"], &set["value"]),
+        (&"a/limit".into(), &"500 iops".into(), &"100 iops".into())
+    );
+    assert_eq!((&set["reason"], &set["uid"]), (&"noisy".into(), &rustix::process::getuid().as_raw().into()));
+    assert!(set["pid"].is_i64() && set["at"].is_string(), "{set}");
+    // After a crash, and after a stop.
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    assert_eq!(json(ask(&place, &["get", "overrides"])), all);
+    assert_eq!((limit(&place), size(&place, "a", "v"), size(&place, "b", "w")), (100.0, 3 * MIB, MIB));
+    json(ask(&place, &["detach", "a/v"]));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let daemon = Daemon::serve(&place, &host);
+    assert_eq!(overrides(&place), ["a/limit=100 iops", "b=attached", "b/w=attached", "a/v=detached"]);
+    assert!(Raw::open(&place.volume_socket("a", "v"), "a/v").is_err());
+    // What was taken back is forgotten as well.
+    let reset = json(ask(&place, &["reset", "a"]));
+    assert_eq!(reset["taken_back"], serde_json::json!(["a/limit", "a/v"]));
+    assert_eq!(limit(&place), 500.0);
+    assert_eq!(ask(&place, &["reset", "a/burst"]).code(), Some(3));
+    json(ask(&place, &["reset", "--all"]));
+    drop(daemon);
+    let _daemon = Daemon::serve(&place, &host);
+    assert_eq!(overrides(&place), [""; 0]);
+}
+
+#[test]
+fn a_change_yields_to_the_file_only_when_its_field_changes() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    let log = daemon.reload(&host.replace(LIMIT, &format!("{LIMIT}weight = 7\n")));
+    let kept = "Override stays in force over the file name=\"a/limit\" value=\"100 iops\" hides=\"500 iops\"";
+    assert!(log.contains(kept) && log.contains("Reload applied"), "{log}");
+    assert_eq!(limit(&place), 100.0);
+    let log = daemon.reload(&host.replace("500 iops", "800 iops"));
+    assert!(log.contains("Override yields") && log.contains("now=\"800 iops\""), "{log}");
+    assert_eq!(limit(&place), 800.0);
+    // While the daemon is down as well.
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    assert!(daemon.stderr().so_far().contains("Override yields"), "{}", daemon.stderr().so_far());
+    assert_eq!(limit(&place), 500.0);
+}
+
+#[test]
+fn a_reload_checks_the_file_also_where_an_override_hides_it() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    let log = daemon.reload(&host.replace("\"500 iops\"", "\"500\""));
+    assert!(log.contains("'500' has no unit") && log.contains("configuration is unchanged"), "{log}");
+    assert_eq!(limit(&place), 100.0);
+}
+
+#[test]
+fn a_change_until_restart_survives_a_crash_and_no_stop() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops", "--until-restart"]));
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    assert_eq!(overrides(&place), ["a/limit=100 iops"]);
+    assert!(daemon.terminate().stderr.contains("Override ended with the daemon's stop"));
+    let _daemon = Daemon::serve(&place, &host);
+    assert_eq!(overrides(&place), [""; 0]);
+}
+
+#[test]
+fn a_change_for_a_time_ends_while_the_daemon_runs_and_while_it_does_not() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops", "--for", "1s"]));
+    daemon.stderr().up_to(&["Override expired name=\"a/limit\" value=\"100 iops\" now=\"500 iops\""]);
+    assert_eq!((limit(&place), overrides(&place)), (500.0, Vec::new()));
+    json(ask(&place, &["set", "a", "limit=100 iops", "--for", "1h"]));
+    assert_eq!(limit(&place), 100.0);
+    daemon.kill();
+    // An hour passes.
+    let state = place.file("state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    let mut saved: Value = serde_json::from_str(&text).unwrap();
+    for one in saved["overrides"].as_array_mut().unwrap() {
+        if let Some(until) = one["lasts"].get_mut("until") {
+            *until = (until.as_u64().unwrap() - 3600).into();
+        }
+    }
+    std::fs::write(&state, saved.to_string()).unwrap();
+    let daemon = Daemon::serve(&place, &host);
+    assert!(daemon.stderr().so_far().contains("Override expired"), "{}", daemon.stderr().so_far());
+    assert_eq!(limit(&place), 500.0);
+}
+
+#[test]
+fn a_persisted_change_is_in_a_drop_in_with_its_comments() {
+    let place = Place::new();
+    let host = host(&place);
+    std::fs::create_dir(place.file("host.d")).unwrap();
+    let dropin = place.write("host.d/zz-sluice.toml", "[vm.a]\n# ours\nweight = 3 # low\n");
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "weight=7", "limit=100 iops", "--persist"]));
+    let text = std::fs::read_to_string(&dropin).unwrap();
+    assert_eq!(text, "[vm.a]\n# ours\nweight = 7 # low\nlimit = \"100 iops\"\n");
+    assert_eq!(limit(&place), 100.0);
+    json(ask(&place, &["resize", "a/v", "3MiB", "--persist"]));
+    let log = daemon.reload(&host);
+    assert!(log.contains("Override is in the file now name=\"a/limit\"") && !log.contains("yields"), "{log}");
+    json(ask(&place, &["reset", "--all"]));
+    assert_eq!((limit(&place), size(&place, "a", "v")), (100.0, 3 * MIB));
+    let refused = ask(&place, &["detach", "a/v", "--persist"]).failed();
+    assert!(
+        refused.contains("host.toml has a/v, and a drop-in cannot remove it; delete its tables there"),
+        "{refused}"
+    );
+    let refused = ask(&place, &["reset", "b"]).failed();
+    assert!(refused.contains("Nothing was changed at run time under the name b"), "{refused}");
+}
+
+#[test]
+fn without_a_state_directory_a_lasting_change_is_refused() {
+    let place = Place::new();
+    let host = host(&place);
+    let without = host.replace(&format!("state = \"{}\"\n", place.file("state").display()), "");
+    assert_ne!(host, without);
+    let _daemon = Daemon::serve(&place, &without);
+    let refused = ask(&place, &["set", "a", "limit=100 iops"]);
+    assert_eq!(refused.code(), Some(4));
+    let refused = refused.failed();
+    assert!(refused.contains("set state = ") && refused.contains("--until-restart"), "{refused}");
+    assert_eq!(limit(&place), 500.0);
+    json(ask(&place, &["set", "a", "limit=100 iops", "--until-restart"]));
+    assert_eq!(limit(&place), 100.0);
+    // Its end would shrink the guest's disk.
+    let refused = ask(&place, &["resize", "a/v", "3MiB", "--until-restart"]).failed();
+    assert!(refused.contains("shrink") && refused.contains("--persist"), "{refused}");
+    assert_eq!(size(&place, "a", "v"), 2 * MIB);
+    json(ask(&place, &["resize", "a/v", "3MiB", "--persist"]));
+    assert_eq!(size(&place, "a", "v"), 3 * MIB);
+}
+
+#[test]
+fn systemd_names_the_state_directory() {
+    let place = Place::new();
+    let state = place.file("given");
+    let host = host(&place).replace(&format!("state = \"{}\"\n", place.file("state").display()), "");
+    let daemon = Daemon::serve_by(&place, &host, |command| {
+        let mut given = std::process::Command::new(command.get_program());
+        given.args(command.get_args()).env("STATE_DIRECTORY", &state);
+        given
+    });
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    assert!(std::fs::read_to_string(state.join("state.json")).unwrap().contains("100 iops"));
+    drop(daemon);
+}
+
+#[test]
+fn a_corrupt_state_stops_the_start_and_names_the_way_out() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    let second = Daemon::refused(&place, &host.replace("a-v.sock", "b.sock").replace("control\"", "control2\""));
+    assert!(second.contains("is used by another daemon"), "{second}");
+    daemon.kill();
+    let state = place.file("state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    std::fs::write(&state, &text[..text.len() / 2]).unwrap();
+    let error = Daemon::refused(&place, &host);
+    assert!(error.contains("is corrupt") && error.contains("mv ") && error.contains("state.json"), "{error}");
+    std::fs::rename(&state, place.file("state/corrupt")).unwrap();
+    let _daemon = Daemon::serve(&place, &host);
+}
+
+/// Runs a program in its own mounts, with a small file system at this folder.
+fn small_state(place: &Place) -> Daemon {
+    let folder = place.file("state");
+    std::fs::create_dir(&folder).unwrap();
+    Daemon::serve_by(place, &host(place), |command| {
+        let mut alone = tool("unshare", "util-linux");
+        let script = "mount -t tmpfs -o size=64k,mode=700 none \"$0\" && exec \"$@\"";
+        alone.args(["--mount", "--propagation", "private", "sh", "-c", script]).arg(&folder);
+        alone.arg(command.get_program()).args(command.get_args());
+        alone
+    })
+}
+
+/// Runs a command where the daemon runs.
+fn beside(daemon: &Daemon, script: &str, folder: &Path) {
+    let mut inside = tool("nsenter", "util-linux");
+    run(inside.args(["--mount", "--target", &daemon.pid().to_string(), "sh", "-c", script]).arg(folder)).ok();
+}
+
+#[test]
+fn a_change_that_could_not_be_written_was_half_made() {
+    let place = Place::new();
+    let daemon = small_state(&place);
+    let folder = place.file("state");
+    json(ask(&place, &["set", "a", "limit=400 iops"]));
+    let refuse = |cause: &str| {
+        let set = ask(&place, &["set", "a", "limit=100 iops"]);
+        assert_eq!(set.code(), Some(4));
+        let set = set.failed();
+        assert!(set.contains("Cannot write the state directory") && set.contains(cause), "{set}");
+        assert!(ask(&place, &["resize", "a/v", "8MiB"]).failed().contains(cause));
+        assert!(ask(&place, &["detach", "a/v"]).failed().contains(cause));
+        assert_eq!(overrides(&place), ["a/limit=400 iops"]);
+        assert_eq!(size(&place, "a", "v"), 2 * MIB);
+        assert_eq!(std::fs::metadata(place.file("a.img")).unwrap().len(), 4 * MIB, "its file is as before");
+    };
+    beside(&daemon, "head -c 1M /dev/zero > \"$0\"/full 2>/dev/null; true", &folder);
+    refuse("No space left");
+    beside(&daemon, "rm \"$0\"/full", &folder);
+    beside(&daemon, "mount -o remount,ro \"$0\"", &folder);
+    refuse("Read-only file system");
+    beside(&daemon, "mount -o remount,rw \"$0\"", &folder);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    assert_eq!(overrides(&place), ["a/limit=100 iops"]);
+}
+
+#[test]
+fn overrides_that_a_file_does_not_allow_are_taken_back_without_a_daemon() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "reservation=400 iops"]));
+    daemon.kill();
+    let small = host.replace("1000 iops@8KiB", "300 iops@8KiB").replace("500 iops", "unlimited");
+    let file = place.write("host.toml", &small);
+    let error = start(sluice().arg("serve").arg(&file)).end().failed();
+    assert!(error.contains("not with the changes made at run time: a/reservation"), "{error}");
+    let state = place.file("state");
+    let listed = run(sluice().args(["get", "overrides", "--state"]).arg(&state)).ok();
+    assert!(listed.contains("a/reservation"), "{listed}");
+    run(sluice().args(["reset", "a/reservation", "--state"]).arg(&state)).ok();
+    let _daemon = Daemon::serve(&place, &small);
+}
