@@ -5,6 +5,7 @@
 //! | an NBD client | [`nbd`] |
 //! | a server without a device, which measures the client's ceiling | [`canned`] |
 //! | a vhost-user-blk front end without a VM | [`vhost`] |
+//! | attacks by work that never reaches the device | [`hostile`] |
 //!
 //! Only [`vhost::memory`] has unsafe code: it maps the memory that the front end shares with the daemon. The daemon
 //! may change it at any time.
@@ -12,5 +13,6 @@
 #![deny(unsafe_code)]
 
 pub mod canned;
+pub mod hostile;
 pub mod nbd;
 pub mod vhost;

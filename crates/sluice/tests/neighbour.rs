@@ -1,0 +1,104 @@
+//! What an attacker costs its neighbour by work that never reaches the device, as ratios to the neighbour alone.
+//!
+//! The victim reserves 1,000 requests per second and sends 500, the attacker is limited to 100. The device takes 8 ms for each
+//! request, so a device thread that is kept busy for milliseconds shows, and a test that waits for its CPU does not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{Daemon, Place};
+use sluice_client::hostile::{Attack, RINGS};
+use sluice_client::vhost::{Client, ClientOptions, Request};
+
+mod common;
+
+/// Pause between two reads of the victim.
+const EVERY: Duration = Duration::from_millis(2);
+/// Length of a measurement.
+const TIME: Duration = Duration::from_millis(1500);
+const ROUNDS: usize = 3;
+
+fn host(place: &Place) -> String {
+    let socket = |name: &str| place.socket(name).display().to_string();
+    format!(
+        "[device.disk]\nbackend = \"null\"\ndepth = 64\ncapacity = \"4000 iops@8KiB\"\n\
+         [device.disk.delay]\ntime = \"8ms\"\nparallel = 32\n\
+         [vm.victim]\nreservation = \"1000 iops@8KiB\"\n\
+         [vm.victim.volume.disk]\ndevice = \"disk\"\nsize = \"1GiB\"\n\
+         export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n\
+         [vm.attacker]\nlimit = \"100 iops@8KiB\"\nallow_slow = true\n\
+         [vm.attacker.volume.guest]\ndevice = \"disk\"\nsize = \"1GiB\"\n\
+         export = {{ type = \"vhost-user-blk\", socket = \"{}\", queues = {RINGS} }}\n\
+         [vm.attacker.volume.nbd]\ndevice = \"disk\"\nsize = \"1GiB\"\nexport = {{ socket = \"{}\" }}\n",
+        socket("victim"),
+        socket("guest"),
+        socket("client")
+    )
+}
+
+/// The victim's requests in one measurement, and the latency that 99 % of them do not exceed.
+struct Measured {
+    requests: usize,
+    p99: Duration,
+}
+
+/// Sends a read every [`EVERY`], while others are outstanding.
+fn measure(place: &Place) -> Measured {
+    let options = ClientOptions { slots: 64, ..ClientOptions::default() };
+    let mut client = Client::connect(&place.socket("victim"), &options).unwrap();
+    let queue = client.queue(0);
+    let mut free: Vec<u16> = (0..64).collect();
+    let mut sent = [None; 64];
+    let (mut latencies, mut completed) = (Vec::new(), Vec::new());
+    let begin = Instant::now();
+    let mut next = begin;
+    while begin.elapsed() < TIME {
+        while next <= Instant::now() {
+            next += EVERY;
+            let Some(slot) = free.pop() else { continue };
+            sent[usize::from(slot)] = Some(Instant::now());
+            queue.submit(slot, Request::Read { offset: u64::from(slot) << 12, len: 4096 }).unwrap();
+            queue.publish().unwrap();
+            queue.kick().unwrap();
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+        queue.reap(&mut completed).unwrap();
+        for completion in completed.drain(..) {
+            latencies.push(sent[usize::from(completion.slot)].take().expect("it was sent").elapsed());
+            free.push(completion.slot);
+        }
+    }
+    latencies.sort();
+    Measured { requests: latencies.len(), p99: latencies[latencies.len() * 99 / 100] }
+}
+
+fn median(mut ratios: Vec<f64>) -> f64 {
+    ratios.sort_by(f64::total_cmp);
+    ratios[ratios.len() / 2]
+}
+
+#[test]
+fn an_attacker_below_its_limit_took_its_neighbours_device_thread() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    for attack in Attack::ALL {
+        let (mut rates, mut delays) = (Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            let alone = measure(&place);
+            let stop = AtomicBool::new(false);
+            let beside = thread::scope(|scope| {
+                // An attacker whose connection the daemon closes has achieved what it can.
+                scope.spawn(|| attack.run(&place.socket("guest"), &place.socket("client"), "attacker/nbd", &stop));
+                let beside = measure(&place);
+                stop.store(true, Ordering::Relaxed);
+                beside
+            });
+            rates.push(beside.requests as f64 / alone.requests as f64);
+            delays.push(beside.p99.as_secs_f64() / alone.p99.as_secs_f64());
+        }
+        let (rate, delay) = (median(rates.clone()), median(delays.clone()));
+        assert!(rate >= 0.95, "{}: the victim kept {rate:.2} of its rate: {rates:?}", attack.name());
+        assert!(delay <= 2.0, "{}: the victim's p99 was {delay:.2} times as long: {delays:?}", attack.name());
+    }
+}
