@@ -16,7 +16,7 @@ mod common;
 /// Pause between two reads of the victim.
 const EVERY: Duration = Duration::from_millis(2);
 /// Length of a measurement.
-const TIME: Duration = Duration::from_millis(1500);
+const TIME: Duration = Duration::from_millis(1000);
 const ROUNDS: usize = 3;
 
 fn host(place: &Place) -> String {
