@@ -1,9 +1,9 @@
 //! A limit that several users share: connections of a host, mappings of guest memory.
 //!
-//! Each user of the limit (a socket) has a [`Quota`], from which it takes [`Permit`]s. One socket must not take so many that
-//! the clients of others cannot connect. So a number of permits is reserved for each quota: as long as a quota has taken
-//! fewer, the rest is kept for it. At most half of the limit is reserved in total, so that a host with more sockets than
-//! permits can use them.
+//! Each user of the limit (a socket) has a [`Quota`], from which it takes [`Permit`]s. One socket must not take all of
+//! them, because the clients of others could not connect. So a number of permits is reserved for each quota: as long as
+//! a quota has taken fewer, the rest is kept for it. At most half of the limit is reserved in total, so that a host
+//! with more sockets than permits can use them.
 //!
 //! Example: the limit is 1024 connections with 2 reserved for each socket, and 9 of 10 sockets have no clients. The tenth
 //! can open 1024 - 9 x 2 = 1006.

@@ -92,7 +92,7 @@ pub(crate) struct Slab<I, T> {
 struct Entry<T> {
     /// [`FREE`] if the entry is not in use.
     generation: u64,
-    /// What is left of the last value, if the entry is free and the value was left for reuse.
+    /// If the entry is free, what is left of the last value for reuse.
     value: Option<T>,
 }
 
@@ -121,7 +121,7 @@ impl<I, T> Default for Slab<I, T> {
 }
 
 impl<I: Id, T> Slab<I, T> {
-    /// An entry for a new value.
+    /// Returns an entry for a new value.
     fn take_entry(&mut self) -> (I, &mut Entry<T>) {
         let generation = self.next_generation;
         self.next_generation += 1;
@@ -143,8 +143,8 @@ impl<I: Id, T> Slab<I, T> {
         id
     }
 
-    /// Adds an entry whose value the caller sets where it is: one that [`Slab::release`] left, or a new one. For large values
-    /// this saves two moves.
+    /// Adds an entry whose value the caller sets in place: one that [`Slab::release`] left, or a new one. This saves
+    /// two moves of a large value.
     pub(crate) fn reuse(&mut self, new: impl FnOnce() -> T) -> (I, &mut T) {
         let (id, entry) = self.take_entry();
         (id, entry.value.get_or_insert_with(new))
@@ -156,7 +156,7 @@ impl<I: Id, T> Slab<I, T> {
         self.free_entry(id).value.take().expect("an entry in use has a value")
     }
 
-    /// Removes an entry, but leaves its value for [`Slab::reuse`]. The caller drops what the value owns.
+    /// Removes an entry, but keeps its value for [`Slab::reuse`]. The caller drops what the value owns.
     ///
     /// # Panics
     /// If the id is stale.

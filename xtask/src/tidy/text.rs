@@ -53,9 +53,6 @@ const RETIRED: &[(&str, &str)] = &[
     (concat!("device", " set"), "device preset"),
 ];
 
-/// Folders and files that have not been rewritten. This list may only become shorter.
-const NOT_REWRITTEN: &[&str] = &["crates/sluice-io/"];
-
 pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (index, line) in source.text.split('\n').enumerate() {
@@ -66,7 +63,7 @@ pub(super) fn check(source: &Source<'_>) -> Vec<Violation> {
             workplace(line),
             issue_number(line),
             registry(source, line),
-            retired(source, line),
+            retired(line),
         ];
         let findings = findings.into_iter().flatten();
         violations.extend(findings.map(|what| source.violation(index + 1, what)));
@@ -138,10 +135,7 @@ fn registry(source: &Source<'_>, line: &str) -> Option<String> {
     Some(format!("host of a package registry ({found}), leave it to the machine's configuration"))
 }
 
-fn retired(source: &Source<'_>, line: &str) -> Option<String> {
-    if NOT_REWRITTEN.iter().any(|folder| source.path.starts_with(folder)) {
-        return None;
-    }
+fn retired(line: &str) -> Option<String> {
     let line = line.to_lowercase();
     let (word, better) = RETIRED.iter().find(|(word, _)| has_word(&line, word))?;
     Some(format!("\"{word}\" is not a standard term, write: {better}"))
@@ -172,11 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn retired_words_are_found_in_rewritten_folders() {
+    fn retired_words_are_found() {
         let line = concat!("It is made an", "ew.\n");
         let what = concat!("\"an", "ew\" is not a standard term, write: again, or re-").to_owned();
         assert_eq!(found("docs/a.md", line), [(1, what)]);
-        assert!(NOT_REWRITTEN.iter().all(|folder| found(&format!("{folder}a.md"), line).is_empty()));
         assert!(found("README.md", "A new one.\n").is_empty());
     }
 

@@ -7,49 +7,48 @@ use crate::slab::{ClientRef, IoId, VolumeKey};
 use crate::source::Span;
 use crate::virtio::GuestData;
 
-/// One request of a client.
+/// A request in the table.
 pub(crate) struct IoRequest {
     pub(crate) client: ClientRef,
-    /// What the client's frontend needs for the reply; only that frontend reads it.
+    /// Data of the client's frontend for the reply; only that frontend reads it.
     pub(crate) cookie: u64,
     pub(crate) volume: VolumeKey,
     /// Its position in the list of its client's requests.
     pub(crate) position: u32,
-    /// `None`: nothing is done at the device, because it asks about the volume or is refused; see
-    /// [`IoRequest::gate_kind`].
+    /// `None` if nothing is done at the device, because the request is a query or is refused; see [`IoRequest::gate_kind`].
     pub(crate) kind: Option<Kind>,
-    /// From the start of the volume.
+    /// Offset from the start of the volume.
     pub(crate) offset: u64,
     pub(crate) length: u32,
     pub(crate) forced: bool,
     pub(crate) no_hole: bool,
     pub(crate) fast: bool,
-    /// Its data, or with `guest` a copy of them that is aligned.
+    /// The data, or an aligned copy of the data in `guest`.
     pub(crate) buffer: Option<Buffer>,
-    /// The memory that a buffer may be taken from.
+    /// The memory from which a buffer may be taken.
     pub(crate) room: Room,
-    /// Its data go between the disk and the guest without a copy.
+    /// Whether the data goes between the disk and the guest without a copy.
     pub(crate) direct: bool,
-    /// Its data in the memory of a guest.
+    /// The data in the memory of a guest.
     pub(crate) guest: Option<GuestData>,
     /// 0, or a Linux errno.
     pub(crate) errno: i32,
-    /// Its client has gone: what is not at the device yet is not done.
+    /// Whether its client has disconnected. It is not dispatched any more.
     pub(crate) abandoned: bool,
-    /// Its submissions at the device.
+    /// Number of its submissions in flight.
     pub(crate) in_flight: u32,
-    /// It asks which parts of its range hold data.
+    /// A query for the allocated parts of its range.
     pub(crate) question: Option<Box<Question>>,
-    /// Bytes that it holds of its VM's window.
+    /// Bytes of its VM's window that it occupies.
     pub(crate) held: u64,
-    /// Bytes that it takes of the daemon's memory for its VM. The copy of a guest's data is not counted: it lasts only while
-    /// the request is at the device.
+    /// Bytes of its VM's share of the daemon's memory that it occupies. The copy of a guest's data is not counted,
+    /// because it exists only while the request is in flight.
     pub(crate) buffered: u64,
-    /// Bytes from its start that are done.
+    /// Bytes from its start that have completed.
     pub(crate) done: u32,
     /// Bytes after them that are at the gate.
     pub(crate) part: u32,
-    /// The device cannot do what the gate let through; `part` is not done.
+    /// Whether the device cannot do what was dispatched. Then `part` has not been done.
     pub(crate) refused: bool,
 }
 
@@ -64,7 +63,7 @@ pub(crate) struct Opening {
 }
 
 impl IoRequest {
-    /// A request that asks for nothing yet.
+    /// Creates a request that has only a client and a volume.
     pub(crate) fn new(opening: &Opening, position: u32, room: Room) -> Self {
         IoRequest {
             client: opening.client,
@@ -93,16 +92,16 @@ impl IoRequest {
         }
     }
 
-    /// Drops what it owns.
+    /// Drops what it owns, and returns its buffer.
     pub(crate) fn release(&mut self) -> Option<Buffer> {
         self.guest = None;
         self.question = None;
         self.buffer.take()
     }
 
-    /// Nothing is done of it; it ends with `errno` when the gate lets it through.
+    /// Refuses the request: nothing is done, and it ends with `errno` when the gate dispatches it.
     pub(crate) fn refuse(&mut self, errno: i32) {
-        // What came without data is charged without any, however long its range is.
+        // A request without data is charged as one, however long its range is.
         if self.kind != Some(Kind::Write) {
             self.length = 0;
         }
@@ -110,8 +109,8 @@ impl IoRequest {
         (self.offset, self.forced, self.question) = (0, false, None);
     }
 
-    /// Its kind at the gate. A question about the volume is charged as a flush, and so is a request that is refused, or as a
-    /// write of the data that came with it: a client that sends nothing else must not have the device thread for itself.
+    /// Returns its kind at the gate. A query is charged as a flush. A refused request is charged as a flush, or as a
+    /// write of the data that came with it. Otherwise a client that sends nothing else could occupy the device thread.
     pub(crate) fn gate_kind(&self) -> Kind {
         match self.kind {
             Some(kind) => kind,
@@ -120,13 +119,13 @@ impl IoRequest {
         }
     }
 
-    /// How many bytes the gate is told.
+    /// Returns its length at the gate.
     pub(crate) fn gate_length(&self) -> u32 {
         if self.kind.is_some() || self.errno != 0 { self.length } else { 0 }
     }
 
-    /// The memory of `length` bytes behind the first `skip`; more than one piece is listed in `pieces`. `None`: there is no
-    /// memory for the list.
+    /// Returns the memory of `length` bytes after the first `skip`. Several segments are listed in `pieces`. `None` if
+    /// there is no memory for the list.
     pub(crate) fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
         match (&self.buffer, &self.guest) {
             (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
@@ -142,9 +141,9 @@ impl IoRequest {
     }
 }
 
-/// Which parts of a range hold data.
+/// A query for the allocated parts of a range.
 pub(crate) struct Question {
-    /// Most spans in the answer.
+    /// Maximum number of spans in the answer.
     pub(crate) spans_max: usize,
     pub(crate) answer: Vec<Span>,
 }
@@ -168,7 +167,7 @@ impl RequestList {
         self.0.iter().copied()
     }
 
-    /// Where the next one will be.
+    /// Returns the position of the next request.
     pub(crate) fn next_position(&self) -> u32 {
         self.0.len() as u32
     }
@@ -177,7 +176,7 @@ impl RequestList {
         self.0.push(id);
     }
 
-    /// Removes the one at `position`; returns the one that is there now.
+    /// Removes the request at `position`. Returns the one that is there now.
     pub(crate) fn remove(&mut self, position: u32) -> Option<IoId> {
         self.0.swap_remove(position as usize);
         self.0.get(position as usize).copied()

@@ -119,15 +119,15 @@ impl Core {
 
     // ---- Requests ----
 
-    /// Enters a request into the table, the list of its client and the accounts of its VM's window. The frontend sets what
-    /// it asks for where it is, because moving a request costs as much as its way through the gate.
+    /// Adds a request to the table and to the list of its client, and counts it in its VM's window. The frontend sets
+    /// the rest in place, because moving a request costs as much as its path through the gate.
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
         let volume = &mut self.backend.volumes[opening.volume];
         let vm = &mut self.vms[volume.vm];
         volume.outstanding.add(opening.held);
         vm.outstanding.add(opening.held);
         vm.memory.add(opening.buffered);
-        // A VM that holds little finds memory although its neighbours have taken what there was.
+        // A VM that holds little gets memory even if its neighbours have used up what there was.
         let room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
@@ -136,8 +136,8 @@ impl Core {
         (id, io)
     }
 
-    /// A request is complete: it arrives at the gate, or the next part of it does. So do questions about a volume, and
-    /// requests that are refused: they are charged and wait for their turn like others.
+    /// Inserts a complete request, or its next part, at the gate. Queries and refused requests arrive too: they are
+    /// charged and queued like others.
     pub(crate) fn arrive(&mut self, now: Instant, id: IoId) {
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
@@ -162,7 +162,7 @@ impl Core {
         }
     }
 
-    /// A request is refused. It arrives at the gate all the same.
+    /// Refuses a request, which arrives at the gate nevertheless.
     pub(crate) fn refuse(&mut self, now: Instant, id: IoId, errno: i32) {
         self.backend.ios[id].refuse(errno);
         self.arrive(now, id);
@@ -189,7 +189,7 @@ impl Core {
         self.continued.pop_front()
     }
 
-    /// A request leaves: its buffer and its place in the window are free again.
+    /// Removes a request, and frees its buffer and its part of the window.
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
         let io = self.backend.ios.release(id);
         let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);

@@ -90,7 +90,7 @@ fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Clien
     client
 }
 
-/// One request, and what came back.
+/// Submits one request, and returns the result.
 fn ask(client: &mut Client, command: Command<'_>) -> Result<Vec<u8>, Errno> {
     client.submit(1, command).unwrap();
     let mut answer = None;
@@ -133,12 +133,12 @@ fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
         params: Default::default(),
     };
     let refused = device.edit(vec![Edit::SetScheduler { scheduler: bytes_alone, merging: false }]).unwrap_err();
-    let said = refused.to_string();
-    assert!(said.contains("supports a reservation only in bytes") && !said.contains("VM d"), "{said}");
+    let text = refused.to_string();
+    assert!(text.contains("supports a reservation only in bytes") && !text.contains("VM d"), "{text}");
 }
 
 #[test]
-fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
+fn a_vm_with_or_without_clients_is_removed_and_others_stay() {
     let device = device(None);
     let window = Window { requests: 64, bytes: 32 << 20 };
     for volumes in 0..3 {
@@ -161,7 +161,7 @@ fn a_vm_is_removed_beside_others_whether_it_has_clients_or_not() {
 }
 
 #[test]
-fn a_null_device_reads_zeroes_and_takes_writes() {
+fn a_null_device_reads_zeroes_and_accepts_writes() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 30);
     let mut client = connect(&device, 1 << 30);
@@ -175,7 +175,7 @@ fn a_null_device_reads_zeroes_and_takes_writes() {
 }
 
 #[test]
-fn what_is_written_is_read_across_pieces_and_zeroed() {
+fn written_data_is_read_across_pieces_and_zeroed() {
     let (_file, store) = file(8 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 8 << 20);
@@ -206,7 +206,7 @@ fn a_file_that_became_shorter_is_an_error_not_a_wrong_answer() {
 }
 
 #[test]
-fn a_client_whose_handshake_began_before_its_volume_was_replaced_read_the_new_disk() {
+fn a_client_whose_handshake_started_before_its_volume_was_replaced_read_the_new_disk() {
     let device = device(None);
     let [old, new] = [(); 2].map(|()| VolumeGeneration::next());
     add(&device, Policy::default(), Store::Null, 1 << 20);
@@ -219,7 +219,7 @@ fn a_client_whose_handshake_began_before_its_volume_was_replaced_read_the_new_di
 }
 
 #[test]
-fn garbage_closes_its_connection_and_no_other() {
+fn invalid_bytes_close_only_their_connection() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 30);
     let mut good = connect(&device, 1 << 30);
@@ -242,7 +242,7 @@ fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
     while !deaf.flush_output().unwrap() {}
     while device.snapshot().unwrap().vms[0].outstanding == 0 {}
     let mut other = connect(&device, window_bytes);
-    // The reply has 30 s and one more for each of its MiB.
+    // The reply has a time limit of 30 s, and 1 s more for each MiB.
     device.mailbox.send(Message::Advance(Duration::from_secs(40))).unwrap();
     (0..2).for_each(|_| drop(device.snapshot()));
     let snapshot = device.snapshot().unwrap();
@@ -268,13 +268,13 @@ fn a_removed_volume_returns_its_queue_and_its_lock() {
     client.receive(None, &mut |_| ()).unwrap();
     device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
     while client.receive(None, &mut |_| ()).is_ok() {}
-    // The lock goes with the last request in flight.
+    // The lock ends with the last request in flight.
     add(&device, Policy::default(), store(file.path()), 1 << 20);
     assert_eq!(ask(&mut connect(&device, 1 << 20), Command::Flush), Ok(vec![]));
 }
 
 #[test]
-fn a_client_that_leaves_abandons_its_own_requests_alone() {
+fn a_disconnected_client_abandons_only_its_own_requests() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 2, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
     add(&device, Policy::default(), Store::Null, 1 << 20);
@@ -298,7 +298,7 @@ fn a_client_that_leaves_abandons_its_own_requests_alone() {
 }
 
 #[test]
-fn a_vm_that_comes_again_under_its_name_is_found() {
+fn a_vm_that_was_removed_and_added_again_is_found() {
     let device = device(None);
     for _ in 0..2 {
         add(&device, Policy::default(), Store::Null, 1 << 20);
@@ -313,7 +313,7 @@ fn a_vm_that_comes_again_under_its_name_is_found() {
 }
 
 #[test]
-fn draining_answers_everything_first() {
+fn draining_answers_all_requests_first() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 4, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
     add(&device, Policy::default(), Store::Null, 1 << 20);
@@ -331,7 +331,7 @@ fn draining_answers_everything_first() {
     assert!(ends(client));
 }
 
-/// A device of one slot whose gate joins neighbours; the log of what its server did.
+/// Creates a device of depth 1 whose gate merges, and the log of its delay.
 fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let log = tempfile::NamedTempFile::new().unwrap();
     let descriptor = schedulers::find("noop").unwrap();
@@ -342,7 +342,7 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log }).unwrap(), log)
 }
 
-/// Everything at once; the answers by cookie.
+/// Submits all commands together. Returns the results by cookie.
 fn ask_all(client: &mut Client, commands: &[Command<'_>]) -> Vec<Result<Vec<u8>, Errno>> {
     for (cookie, command) in commands.iter().enumerate() {
         client.submit(cookie as u64, *command).unwrap();
@@ -360,7 +360,7 @@ fn ask_all(client: &mut Client, commands: &[Command<'_>]) -> Vec<Result<Vec<u8>,
 }
 
 #[test]
-fn neighbours_are_one_submission_and_each_has_its_answer() {
+fn adjacent_requests_are_one_submission_and_each_gets_its_reply() {
     let (device, log) = merging(Duration::from_millis(100));
     let (file, store) = file(1 << 20);
     add(&device, Policy::default(), store, 1 << 20);
@@ -374,7 +374,7 @@ fn neighbours_are_one_submission_and_each_has_its_answer() {
     for (answer, page) in answers.iter().skip(1).zip([3, 2, 4, 0, 1, 8]) {
         assert_eq!(answer.as_deref(), Ok(&data[page][..]));
     }
-    // A failure is that of its part.
+    // Each part fails or succeeds separately.
     file.as_file().set_len(4096 * 3).unwrap();
     let answers = ask_all(&mut client, &[read(0), read(1), read(2), read(3)]);
     let ok: Vec<bool> = answers.iter().map(Result::is_ok).collect();
@@ -382,14 +382,14 @@ fn neighbours_are_one_submission_and_each_has_its_answer() {
     let account = &device.snapshot().unwrap().vms[0].account;
     assert_eq!((account.completed[0], account.completed[1], account.failed), (11, 6, 1));
     device.stop();
-    // One line says what the columns are. Of 18 requests at least the six joined ones took no time of their own, even if
-    // every first one was served before the others had come.
+    // The first line has the column names. Of 18 requests at least the six merged ones took no time of their own, even
+    // if every first one was served before the others arrived.
     let slots = std::fs::read_to_string(log.path()).unwrap().lines().count() - 1;
     assert!(slots <= 12, "{slots} slots of the device for 18 requests");
 }
 
 #[test]
-fn a_client_that_leaves_takes_its_joined_requests_along() {
+fn merged_requests_of_a_disconnected_client_are_dropped() {
     let (device, _log) = merging(Duration::from_millis(30));
     let (_file, store) = file(1 << 20);
     add(&device, Policy::default(), store, 1 << 20);
@@ -406,7 +406,7 @@ fn a_client_that_leaves_takes_its_joined_requests_along() {
 }
 
 #[test]
-fn a_kernel_that_takes_nothing_for_a_while_fails_no_request() {
+fn a_kernel_that_accepts_nothing_for_a_while_fails_no_request() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
@@ -429,28 +429,28 @@ fn a_kernel_that_takes_nothing_for_a_while_fails_no_request() {
 }
 
 #[test]
-fn an_operation_that_the_kernel_put_off_was_submitted_again_without_a_pause_and_an_end() {
+fn an_interrupted_operation_was_submitted_again_without_a_pause_and_a_limit() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let write = |client: &mut Client| ask(client, Command::Write { offset: 0, data: &[7; 4096], fua: false });
     device.mailbox.send(Message::PutOff(3)).unwrap();
-    assert_eq!(write(&mut client), Ok(Vec::new()), "it is done in the end");
+    assert_eq!(write(&mut client), Ok(Vec::new()), "it succeeds in the end");
     for command in [Command::Flush, Command::Read { offset: 0, len: 4096 }] {
-        // Far more than would fit between the pauses of one that is given up.
+        // Far more than an operation gets before it fails.
         device.mailbox.send(Message::PutOff(10_000)).unwrap();
         assert_eq!(ask(&mut client, command), Err(Errno::Eio));
         device.mailbox.send(Message::PutOff(0)).unwrap();
     }
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     device.edit(vec![Edit::AcceptLoss { vm, volume }]).unwrap();
-    assert_eq!(write(&mut client), Ok(Vec::new()), "and the next one is");
+    assert_eq!(write(&mut client), Ok(Vec::new()), "the next one succeeds too");
     assert_eq!(device.snapshot().unwrap().restarts, 0);
 }
 
 #[test]
-fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_replaced() {
+fn a_write_that_the_kernel_has_not_accepted_goes_to_its_own_file_after_a_replacement() {
     let (image, store) = file(2 << 20);
     let Store::File { source, .. } = &store else { unreachable!("it is a file") };
     let resized = Arc::new(source.resized(Some(2 << 20)).unwrap());
@@ -465,7 +465,7 @@ fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_r
     let store = Store::File { source: resized, extents: None };
     device.edit(vec![Edit::ResizeVolume { vm, volume, store, info: info(2 << 20) }]).unwrap();
     device.snapshot().unwrap();
-    // Were its number free, one of these would have it now.
+    // If its number were free, one of these would have it now.
     let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
     device.mailbox.send(Message::HoldWork(false)).unwrap();
     let mut answer = None;
@@ -481,7 +481,7 @@ fn a_write_that_the_kernel_has_not_taken_yet_goes_to_its_own_file_when_that_is_r
 }
 
 #[test]
-fn a_restart_and_a_volume_that_comes_later_do_not_forget_what_was_lost() {
+fn a_loss_persists_after_a_restart_and_for_volumes_opened_later() {
     let image = tempfile::NamedTempFile::new().unwrap();
     image.as_file().set_len(2 << 20).unwrap();
     let half = |offset| {

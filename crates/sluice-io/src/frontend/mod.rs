@@ -1,6 +1,6 @@
-//! The frontends of a device thread: one folder for each protocol, and one line for each in the list below.
+//! The frontends of a device thread. Each has a folder and one line in the list below.
 //!
-//! A frontend keeps its clients in tables of its own and gets the [`Core`] with each call. The core calls no frontend: the
+//! A frontend keeps its clients in its own tables and gets the [`Core`] with each call. The core calls no frontend: the
 //! event loop delivers what the core has for one. Calls are dispatched statically.
 
 use sluice_sched::Instant;
@@ -16,35 +16,35 @@ frontends! {
     vhost_blk: VhostBlk(vhost_blk::VhostBlk),
 }
 
-/// What serves the clients of one protocol.
+/// Serves the clients of one protocol.
 pub(crate) trait Frontend {
     /// A message of the control plane to this frontend.
     type Command;
 
     fn new(number: FrontendNumber) -> Self;
 
-    /// The control plane has sent a message.
+    /// Handles a message of the control plane.
     fn command(&mut self, core: &mut Core, now: Instant, command: Self::Command);
 
-    /// An operation of the ring has completed that this frontend started, with its own number for the kind of operation, for
-    /// the entry at `index` of its table.
+    /// Handles the end of an operation of the ring that this frontend started. `operation` is the frontend's own number
+    /// for the kind of operation, and `index` the index of an entry in its table.
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32);
 
     /// Takes up to `budget` requests from a client that waited for room in the window of its VM.
     fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32);
 
-    /// A request of this frontend is complete: replies to its client.
+    /// Replies to the client of a completed request.
     fn complete(&mut self, core: &mut Core, now: Instant, io: IoId);
 
-    /// A part of a long request has completed, and the next part waits at the gate. A frontend that must stop may take the
-    /// request back now.
+    /// Called when a part of a long request has completed and the next part has arrived at the gate. A frontend that
+    /// stops a queue may take the request back now.
     fn continued(&mut self, _core: &mut Core, _now: Instant, _io: IoId) {}
 
-    /// Called once in each iteration, before the gate dispatches: looks for requests that are not announced by an event, and
-    /// for clients that are overdue. Returns whether there were requests.
+    /// Called once in each iteration, before the gate dispatches: takes requests that are not announced by an event,
+    /// and closes overdue clients. Returns whether there were requests.
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool;
 
-    /// Called at the end of each iteration: sends replies and notifications together, removes clients that have gone.
+    /// Called at the end of each iteration: sends replies and notifications together, and removes disconnected clients.
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
 
     /// Whether requests may arrive without an event.
@@ -58,27 +58,27 @@ pub(crate) trait Frontend {
         true
     }
 
-    /// When [`Frontend::poll`] must be called at the latest, give or take a second.
+    /// Returns when [`Frontend::poll`] must be called next; a second later is acceptable.
     fn next_deadline(&self) -> Option<Instant> {
         None
     }
 
-    /// Reads clients of `volume` that connected while requests of a dead client were still at the device.
+    /// Serves clients of `volume` that connected while requests of a disconnected client were in flight.
     fn admit(&mut self, core: &mut Core, now: Instant, volume: VolumeKey);
 
     /// Disconnects the clients of `volume`.
     fn close(&mut self, core: &mut Core, volume: VolumeKey);
 
-    /// Reads no more requests; what was read is answered.
+    /// Reads no more requests. Requests that were read are answered.
     fn drain(&mut self, core: &mut Core);
 
-    /// While it drains: whether every request has been answered.
+    /// Whether every request has been answered, while the frontend drains.
     fn is_drained(&self) -> bool;
 
-    /// Ends all operations of the ring, so that the kernel lets go of all memory.
+    /// Ends all operations in the kernel.
     fn shut_down(&mut self, core: &mut Core);
 
-    /// How many clients there are.
+    /// Returns the number of clients.
     fn clients(&self) -> usize;
 }
 
@@ -136,7 +136,7 @@ macro_rules! frontends {
             }
 
             pub(crate) fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {
-                // It may have been taken back since.
+                // The frontend may have taken the request back.
                 let Some(io_state) = core.backend.ios.get(io) else { return };
                 let number = io_state.client.frontend.0;
                 $(if number == Number::$name as u8 {
@@ -158,7 +158,7 @@ macro_rules! frontends {
                 false $(|| self.$field.is_polling())+
             }
 
-            /// All of them stop polling, even if one of them has found requests.
+            /// All frontends stop polling, even if one of them has found requests.
             pub(crate) fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {
                 let mut may_sleep = true;
                 $(may_sleep &= self.$field.stop_polling(core, now);)+

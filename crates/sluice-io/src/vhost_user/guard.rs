@@ -177,8 +177,8 @@ fn pass_on(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::
     let previous = PREVIOUS.get().filter(|previous| previous.sa_sigaction != libc::SIG_IGN);
     let handler = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
     if handler == libc::SIG_DFL {
-        // The access is repeated and then ends the process, which is the default. SAFETY: a zeroed sigaction selects
-        // the default.
+        // The access is repeated and then ends the process, which is the default.
+        // SAFETY: a zeroed sigaction selects the default.
         unsafe {
             let default = std::mem::zeroed::<libc::sigaction>();
             libc::sigaction(signal, &raw const default, std::ptr::null_mut());

@@ -149,7 +149,7 @@ pub(crate) struct VirtQueue {
     pub(crate) memory: Rc<MemoryTable>,
     rings: Rings,
     used: UsedRing,
-    /// The heads of chains that were returned and that the guest cannot see yet.
+    /// Heads of returned chains that are not published.
     returned: Vec<u16>,
     pub(crate) kick: OwnedFd,
     /// Buffer for reading the kick eventfd.
@@ -288,7 +288,7 @@ impl VirtQueue {
         let next = self.queue.next_avail();
         // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
         let place = self.rings.available.wrapping_add(4 + 2 * usize::from(next % self.queue.size()));
-        // SAFETY: the entry lies in the available ring, which lies in the memory table.
+        // SAFETY: the entry is in the available ring, which is in the memory table.
         let head = u16::from_le_bytes(unsafe { shared::read(place) });
         self.queue.set_next_avail(next.wrapping_add(1));
         if head < self.queue.size()
@@ -324,7 +324,7 @@ impl VirtQueue {
             log.returning(head);
             self.returned.push(head);
         }
-        // SAFETY: the ring lies in the memory table of the queue.
+        // SAFETY: the ring is in the memory table of the queue.
         unsafe { self.used.put(self.rings.used, head, written) };
         self.signal = self.signal.max(Signal::IfWanted);
         if self.used.unpublished() >= BATCH_MAX {
@@ -332,7 +332,7 @@ impl VirtQueue {
         }
     }
 
-    /// Lets the guest see all requests that were returned.
+    /// Publishes all returned requests.
     pub(crate) fn publish(&mut self) {
         if self.used.unpublished() == 0 || self.state.is_closed() {
             return;

@@ -1,26 +1,26 @@
 //! The used ring, in which a device returns descriptor chains: VIRTIO 1.3, 2.7.8.
 //!
-//! Several returned chains become visible with one store of the ring's index. A guest that polls reads the index all the time,
-//! and each store takes the cache line away from its processor.
+//! One store of the ring's index publishes several returned chains. A guest that polls reads the index continuously,
+//! and each store takes the cache line away from its CPU.
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-/// Returned chains that may wait until they become visible together.
+/// Maximum number of returned chains that wait to be published together.
 pub(crate) const BATCH_MAX: u16 = 8;
 
 /// The used ring of a queue. Indices count all chains that were ever returned, modulo 2^16.
 pub(crate) struct UsedRing {
     size: u16,
     event_index: bool,
-    /// Behind the chain that was put last.
+    /// Index after the last returned chain.
     next: u16,
-    /// Behind the last one that the guest can see.
+    /// Index after the last published chain.
     published: u16,
-    /// Behind the last one that the guest could see when it was asked whether it wants an interrupt.
+    /// Index after the last published chain when the guest's wish for an interrupt was last read.
     asked: u16,
 }
 
-/// Where the ring is, and where the guest says at which index it wants an interrupt.
+/// Addresses of the ring, and of the field in which the guest states the index for its next interrupt.
 #[derive(Clone, Copy)]
 pub(crate) struct UsedPlace {
     ring: *mut u8,
@@ -28,38 +28,38 @@ pub(crate) struct UsedPlace {
 }
 
 impl UsedPlace {
-    /// `None`: the words of the rings do not have the alignment that the standard requires (2.7).
+    /// Returns `None` if the fields of the rings are not aligned as the standard requires (2.7).
     ///
-    /// `ring` has room for 4 bytes and 8 for each entry of the queue, and `event` for 2.
+    /// `ring` has 4 bytes and 8 for each entry of the queue, and `event` has 2 bytes.
     pub(crate) fn new(ring: *mut u8, event: *const u8) -> Option<Self> {
         (ring.addr().is_multiple_of(4) && event.addr().is_multiple_of(2)).then_some(UsedPlace { ring, event })
     }
 }
 
 impl UsedRing {
-    /// A ring in which a device has returned chains up to index `used`.
+    /// Creates a ring in which chains up to index `used` were returned.
     pub(crate) fn new(size: u16, event_index: bool, used: u16) -> Self {
         UsedRing { size, event_index, next: used, published: used, asked: used }
     }
 
-    /// How many chains the guest cannot see yet.
+    /// Returns the number of chains that are not published.
     pub(crate) fn unpublished(&self) -> u16 {
         self.next.wrapping_sub(self.published)
     }
 
-    /// Behind the chain that was put last.
+    /// Returns the index after the last returned chain.
     pub(crate) fn next(&self) -> u16 {
         self.next
     }
 
-    /// Returns the chain at `head`, into which `written` bytes were written. The guest cannot see it yet.
+    /// Returns the chain at `head`, into which `written` bytes were written. It is not published yet.
     ///
     /// # Safety
     /// The memory at `place` is mapped.
     pub(crate) unsafe fn put(&mut self, place: UsedPlace, head: u16, written: u32) {
         let entry = place.ring.wrapping_add(4 + 8 * usize::from(self.next % self.size)).cast::<u32>();
-        // SAFETY: the entry lies in the ring, at a multiple of four. The guest may read it at any time, and does not before the
-        // index is behind it.
+        // SAFETY: the entry is in the ring, at a multiple of four. The guest may read it at any time, but does not
+        // before the index is published.
         unsafe {
             entry.write_volatile(u32::from(head).to_le());
             entry.add(1).write_volatile(written.to_le());
@@ -67,22 +67,22 @@ impl UsedRing {
         self.next = self.next.wrapping_add(1);
     }
 
-    /// Lets the guest see all that was put.
+    /// Publishes all returned chains.
     ///
     /// # Safety
     /// As for [`UsedRing::put`].
     pub(crate) unsafe fn publish(&mut self, place: UsedPlace) {
-        // SAFETY: the index lies in the ring, at a multiple of two, and all accesses of ours to it are atomic.
+        // SAFETY: the index is in the ring, at a multiple of two, and all our accesses to it are atomic.
         let index = unsafe { AtomicU16::from_ptr(place.ring.add(2).cast()) };
         index.store(self.next.to_le(), Ordering::Release);
         self.published = self.next;
     }
 
-    /// Whether the guest wants an interrupt for what it can see since this was called last: 2.7.10. The index that it names is
-    /// one of a chain for which it wants one.
+    /// Whether the guest wants an interrupt for what was published since the last call: 2.7.10. It wants one for the
+    /// chain at the index that it states.
     ///
-    /// Example: chains up to index 13 are visible, 10 when this was called last. An interrupt is due if the guest named 10, 11
-    /// or 12.
+    /// Example: chains up to index 13 are published, and 10 at the last call. An interrupt is due if the guest states
+    /// 10, 11 or 12.
     ///
     /// # Safety
     /// As for [`UsedRing::put`].
@@ -91,9 +91,9 @@ impl UsedRing {
         if !self.event_index {
             return true;
         }
-        // The guest names an index and then looks at ours; we have stored ours and now look at its.
+        // The guest stores its index and then reads ours; we have stored ours and now read the guest's.
         fence(Ordering::SeqCst);
-        // SAFETY: the word is mapped, at a multiple of two.
+        // SAFETY: the field is mapped, at a multiple of two.
         let event = u16::from_le(unsafe { place.event.cast::<u16>().read_volatile() });
         self.published.wrapping_sub(event).wrapping_sub(1) < self.published.wrapping_sub(asked)
     }
@@ -141,7 +141,7 @@ mod tests {
         let mut guest = Guest::new();
         let place = guest.place();
         let mut used = UsedRing::new(4, true, 0xffff);
-        // SAFETY: the guest's memory is there.
+        // SAFETY: the guest's memory exists.
         unsafe {
             used.publish(place);
             used.put(place, 3, 513);
@@ -166,8 +166,8 @@ mod tests {
     }
 
     proptest! {
-        /// An interrupt is due if and only if the index that the guest named lies among those that became visible since the
-        /// last look, counted one by one.
+        /// An interrupt is due if and only if the stated index is among those published since the last call, counted
+        /// one by one.
         #[test]
         fn an_interrupt_is_due_when_the_named_index_was_passed(start: u16, event: u16, near in -6i16..6, count in 0u16..5) {
             let event = if near < 0 { event } else { start.wrapping_add_signed(near - 2) };
@@ -175,7 +175,7 @@ mod tests {
             guest.event = event.to_le_bytes();
             let place = guest.place();
             let mut used = UsedRing::new(4, true, start);
-            // SAFETY: the guest's memory is there.
+            // SAFETY: the guest's memory exists.
             let due = unsafe {
                 (0..count).for_each(|_| used.put(place, 0, 0));
                 used.publish(place);

@@ -1,10 +1,10 @@
-//! What a VM costs others with requests that never reach the device.
+//! Costs that a VM causes to others by requests that never reach the device.
 
 use sluice_sched::units::Iops;
 
 use super::*;
 
-/// A VM that may do one request now, and the next one in 1000 s.
+/// Lets a VM do one request now, and the next one in 1000 s.
 fn limited(device: &Device, store: Store, size: u64) {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(1));
@@ -16,7 +16,8 @@ fn queued(device: &Device) -> u64 {
     device.snapshot().unwrap().queued
 }
 
-/// Has a client send commands, of which the first is answered with `result`; what waits at the gate then.
+/// Sends commands, of which the first is answered with `result`. Returns the number of requests that are then queued at
+/// the gate.
 fn send(device: &Device, size: u64, commands: &[Command<'_>], result: Result<(), Errno>) -> u64 {
     let mut client = connect(device, size);
     for (cookie, command) in commands.iter().enumerate() {
@@ -44,7 +45,7 @@ fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
 }
 
 #[test]
-fn a_refused_write_was_free_however_much_data_came_with_it() {
+fn a_refused_write_was_free_however_much_data_it_had() {
     const SIZE: u64 = 1 << 20;
     let data = vec![0; 64 << 10];
     let beyond = Command::Write { offset: SIZE, data: &data, fua: false };
@@ -57,7 +58,7 @@ fn a_refused_write_was_free_however_much_data_came_with_it() {
 }
 
 #[test]
-fn questions_for_allocated_parts_were_free() {
+fn block_status_requests_were_free() {
     const SIZE: u64 = 1 << 20;
     let (_file, store) = file(SIZE);
     let device = device(None);
@@ -67,7 +68,7 @@ fn questions_for_allocated_parts_were_free() {
 }
 
 #[test]
-fn a_volume_that_may_have_lost_data_answered_questions_with_an_error() {
+fn a_volume_with_a_loss_answered_block_status_with_an_error() {
     const SIZE: u64 = 1 << 20;
     let (_file, store) = file(SIZE);
     let Store::File { source, .. } = &store else { unreachable!("it is a file") };

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_panicking_thread_starts_anew_with_its_volumes() {
+fn a_thread_that_panicked_restarts_with_its_volumes() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default().reserving(100), store, 1 << 20);
@@ -31,7 +31,7 @@ fn a_restart_keeps_the_depth_in_force() {
     while !client.flush_output().unwrap() {}
     let taken = loop {
         let snapshot = device.snapshot().unwrap();
-        // What has come in a turn is dispatched at its end.
+        // Requests that arrive in an iteration are dispatched at its end.
         if snapshot.vms[0].outstanding == 4 && snapshot.in_flight > 0 {
             break snapshot;
         }
@@ -40,24 +40,24 @@ fn a_restart_keeps_the_depth_in_force() {
 }
 
 #[test]
-fn a_restart_reads_what_came_just_before_it() {
+fn messages_that_arrive_just_before_a_restart_are_handled() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
     let (reply, answer) = channel();
     device.mailbox.leave(Message::Panic);
     device.mailbox.leave(Message::Snapshot(reply));
     device.mailbox.wake();
-    // The bound is only for a test that fails.
+    // The time limit is only for a failing test.
     assert_eq!(answer.recv_timeout(Duration::from_secs(60)).unwrap().restarts, 1);
 }
 
 #[test]
-fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
+fn a_job_result_from_before_a_restart_is_ignored() {
     let (_file, store) = file(1 << 20);
     let device = device(None);
     add(&device, Policy::default(), store, 1 << 20);
     let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
-    // The helper has answered; before the answer is read, the thread panics.
+    // The helper has sent its result; the thread panics before it reads it.
     let discard = BlockingResult::Discard { op: crate::backend::device_queue::OpIndex(0), result: 0 };
     for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
         device.mailbox.leave(message);
@@ -68,18 +68,18 @@ fn a_restart_takes_no_answer_to_what_was_asked_before_it() {
     assert_eq!(device.snapshot().unwrap().restarts, 1);
 }
 
-/// A device, and what comes when it goes down.
+/// Creates a device, and a receiver that is notified when it goes down.
 fn watched() -> (Device, std::sync::mpsc::Receiver<()>) {
     let (sender, receiver) = channel();
     let went_down = Box::new(move || sender.send(()).unwrap());
     (Device::start_watched(spec(None), went_down).unwrap(), receiver)
 }
 
-/// The bound is only for a test that fails.
+/// The time limit is only for a failing test.
 const LONG: Duration = Duration::from_secs(60);
 
 #[test]
-fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
+fn a_device_that_failed_repeatedly_was_restarted_forever() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), Store::Null, 1 << 20);
     (0..7).for_each(|_| device.mailbox.leave(Message::Panic));
@@ -94,7 +94,7 @@ fn a_device_that_failed_again_and_again_was_restarted_for_ever() {
 }
 
 #[test]
-fn a_device_whose_restart_failed_once_was_down_at_once() {
+fn a_device_whose_restart_failed_once_was_down_immediately() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), Store::Null, 1 << 20);
     device.mailbox.leave(Message::RefuseRestarts(2));
@@ -108,7 +108,7 @@ fn a_device_whose_restart_failed_once_was_down_at_once() {
 }
 
 #[test]
-fn a_restart_waited_for_ever_for_a_file_system_that_did_not_answer() {
+fn a_restart_waited_forever_for_a_file_system_that_did_not_respond() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
     let (answers, until) = channel();
@@ -120,7 +120,7 @@ fn a_restart_waited_for_ever_for_a_file_system_that_did_not_answer() {
 }
 
 #[test]
-fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
+fn messages_that_arrive_in_the_pause_before_a_restart_are_handled_after_it() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
     // The second failure is followed by a pause.
@@ -132,7 +132,7 @@ fn what_came_in_the_pause_before_a_restart_is_done_after_it() {
 }
 
 #[test]
-fn a_thread_that_could_not_say_what_it_served_was_gone_without_a_word() {
+fn a_thread_whose_state_could_not_be_read_ended_without_a_log_line() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), Store::Null, 1 << 20);
     device.mailbox.send(Message::PanicTwice).unwrap();
@@ -141,7 +141,7 @@ fn a_thread_that_could_not_say_what_it_served_was_gone_without_a_word() {
 }
 
 #[test]
-fn a_thread_that_failed_while_it_drained_was_started_anew() {
+fn a_thread_that_failed_during_a_drain_was_restarted() {
     for ending in [Message::Drain, Message::Stop] {
         let (device, went_down) = watched();
         device.mailbox.leave(ending);
@@ -151,6 +151,6 @@ fn a_thread_that_failed_while_it_drained_was_started_anew() {
             thread::yield_now();
         }
         assert_eq!(device.health(), Health::Ended);
-        assert!(went_down.try_recv().is_err(), "it has ended because it was told to");
+        assert!(went_down.try_recv().is_err(), "it was stopped");
     }
 }

@@ -1,4 +1,4 @@
-//! Zeroes on volumes that make them by themselves and on volumes that cannot.
+//! Zeroing on volumes that can do it by themselves and on volumes that cannot.
 
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
@@ -9,11 +9,11 @@ use super::*;
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// One line of the log of the delay: the kind, and the length in bytes.
+/// A line of the delay's log: the kind, and the length in bytes.
 type Submitted = (String, u64);
 
-/// A device with small pieces: writes of 64 KiB, discards and zeroes of 1 MiB. Its log names everything that the gate let
-/// through.
+/// Creates a device with small pieces: writes of 64 KiB, discards and zeroes of 1 MiB. Its log has all dispatched
+/// requests.
 fn logged(scheduler: &str, merging: bool) -> (Device, tempfile::NamedTempFile) {
     let log = tempfile::NamedTempFile::new().unwrap();
     let descriptor = schedulers::find(scheduler).unwrap();
@@ -32,13 +32,13 @@ fn submitted(log: &tempfile::NamedTempFile) -> Vec<Submitted> {
     lines.map(|fields| (fields[7].to_owned(), fields[8].parse().unwrap())).collect()
 }
 
-/// How many of a kind there were, and their bytes.
+/// Returns the number of requests of a kind, and their bytes.
 fn of_kind(submitted: &[Submitted], kind: Kind) -> (usize, u64) {
     let lengths = submitted.iter().filter(|(name, _)| name == kind.name()).map(|(_, length)| length);
     (lengths.clone().count(), lengths.sum())
 }
 
-/// A file of `len` bytes, none of them zero.
+/// Creates a file of `len` non-zero bytes.
 fn full(len: u64) -> (tempfile::NamedTempFile, Store) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().write_all_at(&vec![7; len as usize], 0).unwrap();
@@ -54,7 +54,7 @@ fn zeroes(offset: u64, len: u64, no_hole: bool) -> Command<'static> {
     Command::WriteZeroes { offset, len: len as u32, no_hole, fast: false }
 }
 
-/// Whether a range is zeroes and the rest of the file is as it was.
+/// Whether a range is zero and the rest of the file is unchanged.
 fn is_zeroed(file: &tempfile::NamedTempFile, offset: u64, len: u64) -> bool {
     let content = std::fs::read(file.path()).unwrap();
     let within = |at: usize| (offset..offset + len).contains(&(at as u64));
@@ -74,7 +74,7 @@ fn zeroes_that_were_written_passed_the_gate_as_one_cheap_request() {
         assert!(is_zeroed(&file, offset, len));
         let account = device.snapshot().unwrap().vms[0].account.clone();
         assert_eq!((account.bytes, account.failed), (len, 0));
-        // It is known now: no further attempt is made.
+        // It is known now, so there is no further attempt.
         assert_eq!(ask(&mut client, zeroes(offset, 2 * MIB, no_hole)), Ok(vec![]));
         device.stop();
         let submitted = submitted(&log);
@@ -86,11 +86,11 @@ fn zeroes_that_were_written_passed_the_gate_as_one_cheap_request() {
 }
 
 #[test]
-fn only_what_is_not_zero_yet_is_written_after_a_late_refusal() {
+fn only_the_rest_is_written_after_a_late_refusal() {
     let (device, log) = logged("mclock", false);
     let (file, store) = full(8 * MIB);
     add(&device, Policy::default(), store, 8 * MIB);
-    // Two holes are punched; then the file system knows neither holes nor ranges of zeroes.
+    // Two holes are punched. After that the file system supports neither holes nor zeroing of ranges.
     refuse_zeroing(&device, 2);
     let mut client = connect(&device, 8 * MIB);
     assert_eq!(ask(&mut client, zeroes(MIB, 5 * MIB, false)), Ok(vec![]));
@@ -98,12 +98,12 @@ fn only_what_is_not_zero_yet_is_written_after_a_late_refusal() {
     assert_eq!(device.snapshot().unwrap().vms[0].account.bytes, 3 * MIB);
     device.stop();
     let submitted = submitted(&log);
-    assert_eq!(of_kind(&submitted, Kind::WriteZeroes), (4, 4 * MIB), "two made, two refused: {submitted:?}");
+    assert_eq!(of_kind(&submitted, Kind::WriteZeroes), (4, 4 * MIB), "two succeeded, two refused: {submitted:?}");
     assert_eq!(of_kind(&submitted, Kind::Write), (48, 3 * MIB));
 }
 
 #[test]
-fn zeroes_at_the_gate_are_not_written_by_a_slot_that_learns_of_a_refusal() {
+fn queued_zeroes_return_to_the_gate_after_a_refusal_and_are_written_once() {
     let (device, log) = logged("mclock", false);
     let (file, store) = full(8 * MIB);
     add(&device, Policy::default(), store, 8 * MIB);
@@ -131,11 +131,11 @@ fn fast_zeroes_that_would_be_written_are_refused_and_change_nothing() {
     }
     assert!(is_zeroed(&file, 0, 0));
     device.stop();
-    assert_eq!(submitted(&log).len(), 1, "only the attempt, after which it is known, takes a slot");
+    assert_eq!(submitted(&log).len(), 1, "only the first attempt is dispatched");
 }
 
 #[test]
-fn written_zeroes_beside_data_are_joined_and_each_has_its_content() {
+fn written_zeroes_are_merged_with_adjacent_data() {
     let (device, log) = logged("noop", true);
     let (file, store) = full(MIB);
     add(&device, Policy::default(), store, MIB);
@@ -144,7 +144,7 @@ fn written_zeroes_beside_data_are_joined_and_each_has_its_content() {
     assert_eq!(ask(&mut client, zeroes(0, 4 * KIB, true)), Ok(vec![]));
     let write = |page: u64| Command::Write { offset: page * 4 * KIB, data: &[7; 4096], fua: false };
     for _ in 0..20 {
-        // One write for each slot, so that what follows waits and can be joined.
+        // One write for each slot, so that later ones are queued and can be merged.
         let mut commands: Vec<_> = (100..132).map(write).collect();
         commands.extend([write(1), zeroes(8 * KIB, 8 * KIB, true), write(4), zeroes(20 * KIB, 4 * KIB, true)]);
         assert!(ask_all(&mut client, &commands).iter().all(|answer| *answer == Ok(vec![])));
@@ -156,11 +156,11 @@ fn written_zeroes_beside_data_are_joined_and_each_has_its_content() {
     }
     assert_eq!(device.snapshot().unwrap().vms[0].account.failed, 0);
     device.stop();
-    let joined = submitted(&log).iter().filter(|(_, length)| *length > 8 * KIB).count();
-    assert!(joined > 0, "none was joined");
+    let merged = submitted(&log).iter().filter(|(_, length)| *length > 8 * KIB).count();
+    assert!(merged > 0, "none was merged");
 }
 
-/// A VM that is held back to one request in 1000 s, after a first one.
+/// A policy that allows one request now, and the next one in 1000 s.
 fn held_back() -> Policy {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(1));
@@ -180,7 +180,7 @@ fn a_request_for_4_gib_of_zeroes_has_four_pieces_at_the_gate_and_not_65536() {
     client.submit(1, Command::WriteZeroes { offset: 0, len, no_hole: true, fast: false }).unwrap();
     while !client.flush_output().unwrap() {}
     let snapshot = loop {
-        // polls: the attempt has come back and the request has arrived as a write.
+        // polls: the attempt has been refused and the request has arrived as a write.
         let snapshot = device.snapshot().unwrap();
         let attempted = snapshot.vms[0].account.dispatched.iter().sum::<u64>() > 0;
         if attempted && snapshot.queued > 0 && snapshot.in_flight == 0 {
@@ -189,7 +189,7 @@ fn a_request_for_4_gib_of_zeroes_has_four_pieces_at_the_gate_and_not_65536() {
         thread::yield_now();
     };
     assert_eq!((snapshot.queued, snapshot.vms[0].outstanding), (4, 1));
-    // What its client asks for next finds room in the window, which a read of 32 MiB fills.
+    // The client's next request fits into the window, which a read of 32 MiB would fill.
     client.submit(2, Command::Read { offset: 0, len: 4096 }).unwrap();
     while !client.flush_output().unwrap() {}
     while device.snapshot().unwrap().queued < 5 {
@@ -203,7 +203,7 @@ fn a_request_for_4_gib_of_zeroes_has_four_pieces_at_the_gate_and_not_65536() {
 }
 
 #[test]
-fn zeroes_that_the_device_makes_are_not_written() {
+fn zeroes_are_not_written_if_the_device_can_zero() {
     let (device, log) = logged("mclock", false);
     let (file, store) = full(8 * MIB);
     add(&device, Policy::default(), store, 8 * MIB);

@@ -1,4 +1,4 @@
-//! One NBD client in transmission: its socket, what has come, what must go.
+//! One NBD client in transmission: its socket, received bytes, and replies to send.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{IoId, VolumeKey};
 
-/// Bytes read at once: dozens of requests, or a few with their data.
+/// Maximum number of bytes per receive: dozens of requests, or a few with their data.
 pub(crate) const RECEIVE_LEN: usize = 128 << 10;
 
-/// Bytes of memory that a sent batch keeps for the headers of the next: those of hundreds of requests. Answers to block
-/// status lie among headers and fill megabytes, which no window counts once they have gone.
+/// Memory that a sent batch keeps for the headers of the next one, in bytes; enough for hundreds of requests. Replies
+/// to block status are among the headers and can take megabytes, which no window counts after they were sent.
 const HEADERS_KEPT: usize = 16 << 10;
 
-/// What the next bytes of a client are.
+/// What the next received bytes are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     Header,
-    /// Data of this request, of which so many bytes are there.
+    /// Data of this request, of which `have` bytes have been received.
     Payload {
         io: IoId,
         have: u32,
     },
-    /// Data of this refused request, of which so many bytes are still to come; it is answered behind them.
+    /// Data of this refused request, of which `left` bytes are still expected. The reply is sent after them.
     Skip {
         io: IoId,
         left: u32,
@@ -39,64 +39,65 @@ pub(crate) enum Expect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receive {
     Idle,
-    /// Into the memory of the connection.
+    /// Into the receive buffer of the connection.
     ToMemory,
-    /// Straight into the buffer of a request.
+    /// Directly into the buffer of a request.
     ToBuffer,
 }
 
-/// How far the life of a connection has come.
+/// State of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
-    /// No more is read, because the client said so or everything drains. What was read is answered.
+    /// No more requests are read, because the client has disconnected or the device drains. Requests that were read are
+    /// answered.
     Finishing,
-    /// The socket is shut down; nothing is sent any more.
+    /// The socket is shut down, and no reply is sent.
     Closed,
 }
 
-/// How long the data of a write may take from the first receive for them on, besides [`DATA_PER_MIB`]. Until then they hold
-/// room in the window that all volumes of the VM share.
+/// Time limit for the data of a write, from the first receive for them, in addition to [`DATA_PER_MIB`]. Until then
+/// they occupy the window that all volumes of the VM share.
 const DATA_MAX: Duration = Duration::from_secs(10);
-/// How long a client may take to read a batch of replies, besides [`DATA_PER_MIB`]. It is longer than [`DATA_MAX`], because a
-/// hypervisor that is suspended for a moment reads nothing, and would see errors of its disk.
+/// Time limit for reading a batch of replies, in addition to [`DATA_PER_MIB`]. It is longer than [`DATA_MAX`], because
+/// a hypervisor that is suspended for a moment reads nothing, and would see errors of its disk.
 const REPLIES_MAX: Duration = Duration::from_secs(30);
-/// How much longer for each MiB of data or replies.
+/// Additional time for each MiB of data or replies.
 ///
 /// Example: the reply to a read of 32 MiB must be read within 30 + 32 = 62 s.
 const DATA_PER_MIB: Duration = Duration::from_secs(1);
 
-/// A client.
+/// An NBD client.
 pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) volume: VolumeKey,
     pub(crate) negotiated: Negotiated,
-    /// Its place among the host's connections.
+    /// Its connection permit.
     _permit: Box<dyn Send>,
-    /// Received and not yet understood: `received[start..end]`.
+    /// Received bytes that have not been parsed: `received[start..end]`.
     pub(crate) received: Vec<u8>,
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) expect: Expect,
-    /// When the data that are expected now must be there.
+    /// Deadline of the expected data.
     pub(crate) due: Option<Instant>,
-    /// When the replies that are being sent must have been read.
+    /// Deadline for reading the replies that are being sent.
     pub(crate) replies_due: Option<Instant>,
     pub(crate) receive: Receive,
     pub(crate) intake: Intake,
     pub(crate) phase: Phase,
-    /// Requests between header and sent reply, in no order.
+    /// Requests from their header to the sent reply, in no order.
     pub(crate) requests: RequestList,
-    /// Answered, to be sent.
+    /// Requests whose replies are to be sent.
     pub(crate) replies: Vec<IoId>,
     pub(crate) sending: Option<Box<Batch>>,
     /// A batch that was sent, kept for its memory.
     pub(crate) spare: Option<Box<Batch>>,
-    /// It is in the list of those with something to send.
+    /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
 }
 
-/// Replies that go together.
+/// Replies that are sent together.
 pub(crate) struct Batch {
     pub(crate) ios: Vec<IoId>,
     pub(crate) headers: Vec<u8>,
@@ -107,13 +108,13 @@ pub(crate) struct Batch {
 
 impl Batch {
     pub(crate) fn new() -> Box<Self> {
-        // SAFETY: a message header of zeroes is valid: no name, no pieces, no control data.
+        // SAFETY: a message header of zeroes is valid: no name, no segments, no control data.
         let message = unsafe { std::mem::zeroed() };
         let (ios, headers, pieces) = (Vec::new(), Vec::new(), Vec::new());
         Box::new(Batch { ios, headers, pieces, first: 0, message })
     }
 
-    /// Empties it, and gives back what only a large one needs.
+    /// Empties it, and frees memory that only a large batch needs.
     pub(crate) fn clear(&mut self) {
         self.ios.clear();
         self.headers.clear();
@@ -122,7 +123,7 @@ impl Batch {
         self.first = 0;
     }
 
-    /// `sent` bytes have gone; whether some are left.
+    /// Records that `sent` bytes were sent. Returns whether some are left.
     pub(crate) fn advance(&mut self, mut sent: usize) -> bool {
         while let Some(piece) = self.pieces.get_mut(self.first) {
             if sent < piece.iov_len {
@@ -138,7 +139,7 @@ impl Batch {
 }
 
 impl Connection {
-    /// A client that comes from its handshake; `None`: there is no memory for what it sends.
+    /// Creates a connection after the handshake; `None` if there is no memory for its receive buffer.
     pub(crate) fn new(arrived: Arrived, volume: VolumeKey) -> Option<Self> {
         let mut received = Vec::new();
         if !is_memory_for_clients(RECEIVE_LEN) || !reserve(&mut received, RECEIVE_LEN) {
@@ -167,47 +168,47 @@ impl Connection {
         })
     }
 
-    /// Waits for `left` more bytes of data, from `now` on if it did not wait for them before.
+    /// Sets the deadline for `left` more bytes of data, unless it is set already.
     pub(crate) fn wait_for_data(&mut self, now: Instant, left: u32) {
         self.due.get_or_insert_with(|| now + DATA_MAX + DATA_PER_MIB * (left >> 20));
     }
 
-    /// The data that it waited for are there.
-    pub(crate) fn data_are_there(&mut self) {
+    /// Records that the expected data is complete.
+    pub(crate) fn data_complete(&mut self) {
         (self.expect, self.due) = (Expect::Header, None);
     }
 
-    /// Begins to send `bytes` of replies.
+    /// Starts sending `bytes` of replies.
     pub(crate) fn start_batch(&mut self, now: Instant, batch: Box<Batch>, bytes: u64) {
         self.replies_due = Some(now + REPLIES_MAX + DATA_PER_MIB * (bytes >> 20) as u32);
         self.sending = Some(batch);
     }
 
-    /// Ends a batch that was sent, or that cannot be.
+    /// Returns the batch that was sent, or that cannot be sent.
     pub(crate) fn take_batch(&mut self) -> Option<Box<Batch>> {
         self.replies_due = None;
         self.sending.take()
     }
 
-    /// Whether the loop must look for overdue data or replies.
-    pub(crate) fn has_a_deadline(&self) -> bool {
+    /// Whether the connection has a deadline to be checked.
+    pub(crate) fn has_deadline(&self) -> bool {
         !self.is_closed() && (self.due.is_some() || self.replies_due.is_some())
     }
 
-    /// What its client has not done in time.
+    /// Returns which deadline has passed, if any.
     pub(crate) fn overdue(&self, now: Instant) -> Option<&'static str> {
-        let is_over = |due: Option<Instant>| !self.is_closed() && due.is_some_and(|due| due <= now);
-        if is_over(self.due) {
-            return Some("the data of a write did not come in time");
+        let has_passed = |due: Option<Instant>| !self.is_closed() && due.is_some_and(|due| due <= now);
+        if has_passed(self.due) {
+            return Some("the data of a write did not arrive in time");
         }
-        is_over(self.replies_due).then_some("replies were not read in time")
+        has_passed(self.replies_due).then_some("replies were not read in time")
     }
 
     pub(crate) fn is_closed(&self) -> bool {
         self.phase == Phase::Closed
     }
 
-    /// Reads no more; what was read is answered.
+    /// Reads no more requests. Requests that were read are answered.
     pub(crate) fn finish(&mut self) {
         if self.phase == Phase::Open {
             self.phase = Phase::Finishing;
@@ -218,7 +219,7 @@ impl Connection {
         self.socket.as_raw_fd()
     }
 
-    /// Ends both directions; operations in the kernel return.
+    /// Shuts down the socket, so that operations in the kernel end.
     pub(crate) fn shut_down(&mut self) {
         if !self.is_closed() {
             self.phase = Phase::Closed;
@@ -227,11 +228,11 @@ impl Connection {
     }
 
     /// Whether nothing refers to it any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn can_be_removed(&self) -> bool {
         self.phase != Phase::Open && self.receive == Receive::Idle && self.sending.is_none() && self.requests.is_empty()
     }
 
-    /// Makes room at the end of the receive memory.
+    /// Moves the unparsed bytes to the start of the receive buffer.
     pub(crate) fn compact(&mut self) {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -256,6 +257,6 @@ mod tests {
         let place = batch.headers.as_ptr();
         batch.clear();
         batch.headers.resize(4096, 0);
-        assert_eq!(batch.headers.as_ptr(), place, "what usual replies need stays");
+        assert_eq!(batch.headers.as_ptr(), place, "the memory of usual replies is kept");
     }
 }

@@ -1,7 +1,7 @@
-//! From bytes of a client to arrivals at the gate.
+//! Parses the bytes of a client into requests for the gate.
 //!
-//! As many requests as the window allows are taken from what has been received; then the socket is read again. A client
-//! whose VM has no room stands in line: its bytes stay where they are and its socket is not read.
+//! As many requests as the window allows are taken from the received bytes; then the socket is read again. A client
+//! whose VM has no window space is queued: its bytes stay where they are and its socket is not read.
 
 use std::time::Duration;
 
@@ -19,13 +19,13 @@ use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
 use crate::slab::{Id as _, IoId};
 
-/// Data of at least this size are received straight into their buffer.
+/// Data of at least this size is received directly into its buffer.
 const DIRECT_MIN: u32 = 4096;
 /// Interval at which the loop checks for overdue write payloads and replies.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Nbd {
-    /// A receive has ended.
+    /// Handles the end of a receive.
     pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
         let connection = &mut self.connections[id];
         let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
@@ -42,7 +42,7 @@ impl Nbd {
         self.take_requests(core, now, id, u32::MAX);
     }
 
-    /// Takes up to `budget` requests of what a client has sent, and reads on if there is room for more.
+    /// Takes up to `budget` requests from the received bytes, and continues to receive if there is room for more.
     pub(crate) fn take_requests(&mut self, core: &mut Core, now: Instant, id: ConnectionId, mut budget: u32) {
         loop {
             let connection = &mut self.connections[id];
@@ -57,7 +57,7 @@ impl Nbd {
                         connection.expect = Expect::Skip { io, left: left - skipped };
                         break;
                     }
-                    connection.data_are_there();
+                    connection.data_complete();
                     core.arrive(now, io);
                 }
                 Expect::Payload { io, have } => {
@@ -82,7 +82,7 @@ impl Nbd {
         self.receive(core, id);
     }
 
-    /// Copies what has come of a request's data; whether all of it is there.
+    /// Copies received data of a request. Returns whether it is complete.
     fn take_payload(&mut self, core: &mut Core, now: Instant, id: ConnectionId, io: IoId, have: u32) -> bool {
         let connection = &mut self.connections[id];
         let state = &mut core.backend.ios[io];
@@ -96,7 +96,7 @@ impl Nbd {
             connection.expect = Expect::Payload { io, have };
             return false;
         }
-        connection.data_are_there();
+        connection.data_complete();
         core.arrive(now, io);
         true
     }
@@ -143,7 +143,7 @@ impl Nbd {
         core.count_refused(connection.volume);
         match length {
             0 => core.arrive(now, io),
-            // Clients take a reply to a request that they are still sending for a fault of the server.
+            // A client would take a reply to a request that it is still sending for an error of the server.
             left => connection.expect = Expect::Skip { io, left },
         }
     }
@@ -191,7 +191,7 @@ impl Nbd {
         state.buffer = core.backend.pool.take(length, state.room);
         connection.expect = match state.buffer {
             Some(_) => Expect::Payload { io, have: 0 },
-            // Its client may try again.
+            // The client may try again.
             None => {
                 state.refuse(libc::ENOMEM);
                 Expect::Skip { io, left: length as u32 }
@@ -199,7 +199,7 @@ impl Nbd {
         };
     }
 
-    /// Has write payloads and replies checked for being overdue.
+    /// Schedules the check for overdue write payloads and replies.
     pub(crate) fn watch_deadlines(&mut self, now: Instant) {
         self.deadline.get_or_insert(now + LOOK_EVERY);
     }
@@ -209,7 +209,7 @@ impl Nbd {
         if self.deadline.is_none_or(|at| at > now) {
             return;
         }
-        let any = self.connections.iter().any(|(_, connection)| connection.has_a_deadline());
+        let any = self.connections.iter().any(|(_, connection)| connection.has_deadline());
         self.deadline = any.then(|| now + LOOK_EVERY);
         let overdue = self.connections.iter().filter_map(|(id, connection)| Some((id, connection.overdue(now)?)));
         let overdue: Vec<(ConnectionId, &str)> = overdue.collect();
@@ -218,7 +218,7 @@ impl Nbd {
         }
     }
 
-    /// Reads on from a client's socket, straight into the buffer of a request whose data are due.
+    /// Continues to receive from a client's socket; directly into the buffer of a request that waits for data.
     pub(crate) fn receive(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let reads = match connection.phase {
@@ -258,8 +258,8 @@ impl Nbd {
         };
         let entry = opcode::Recv::new(types::Fd(connection.fd()), place, room as u32).build();
         let tag = Tag::Frontend(self.number, RECEIVE, id.index());
-        // SAFETY: both the receive memory and the buffer stay until this receive has ended: a connection is removed only
-        // when it receives nothing, and a request whose data are due is kept by its connection.
+        // SAFETY: both the receive buffer and the request's buffer stay until this receive has ended: a connection is
+        // removed only when it receives nothing, and it keeps a request that waits for data.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
     }
 }

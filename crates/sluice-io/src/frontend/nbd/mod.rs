@@ -28,19 +28,19 @@ const SEND: u8 = 1;
 
 /// A client that has finished its handshake.
 pub struct Arrived {
-    /// Whose disk it wants.
+    /// Name of its VM.
     pub vm: String,
-    /// Which one.
+    /// Name of its volume.
     pub volume: String,
     /// Generation of the volume that the client was offered.
     pub generation: VolumeGeneration,
-    /// Its socket, behind the handshake.
+    /// Its socket. The next byte is the first one after the handshake.
     pub socket: OwnedFd,
-    /// What the handshake settled.
+    /// Result of the handshake.
     pub negotiated: Negotiated,
     /// Properties that the volume had when the client was offered it.
     pub offered: VolumeInfo,
-    /// Its permit of the host's connection limit; dropped when it has gone.
+    /// Its connection permit; dropped when it has disconnected.
     pub permit: Box<dyn Send>,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Nbd {
     connections: Slab<ConnectionId, Connection>,
     /// Connections with something to send.
     tx_pending: Vec<ConnectionId>,
-    /// Connections that may be over.
+    /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     pieces: Vec<Piece>,
     /// When write payloads and replies are checked for being overdue; `None` while none is expected or being sent.
@@ -168,7 +168,7 @@ impl Nbd {
         };
         let vm = arrived.vm.clone();
         let Some(mut connection) = Connection::new(arrived, volume) else {
-            tracing::warn!(vm, "Client refused: too little memory is left");
+            tracing::warn!(vm, "Client rejected: too little memory is left");
             return;
         };
         connection.intake = Intake::of_new(core.client_opened(volume));
@@ -176,7 +176,7 @@ impl Nbd {
         self.receive(core, id);
     }
 
-    /// A client has gone, or must go. What of it waits is not done; what is at the device ends there.
+    /// Disconnects a client. Its queued requests are dropped; those in flight end at the device.
     fn disconnect(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         if connection.is_closed() {
@@ -195,7 +195,7 @@ impl Nbd {
         self.retire(id);
     }
 
-    /// A request leaves.
+    /// Removes a request.
     fn free(&mut self, core: &mut Core, id: ConnectionId, io: IoId) {
         let connection = &mut self.connections[id];
         core.free(&mut connection.requests, io);
@@ -204,7 +204,7 @@ impl Nbd {
         }
     }
 
-    /// Has the connection looked at at the end of the iteration: it may be over.
+    /// Schedules a check at the end of the iteration whether the connection can be removed.
     fn retire(&mut self, id: ConnectionId) {
         self.retiring.push(id);
     }
@@ -216,11 +216,11 @@ impl Nbd {
                 && connection.phase != Phase::Open
                 && connection.receive == Receive::Idle
             {
-                // Its data will never be complete; what was asked before is still answered.
+                // Its data will never be complete. Requests before it are still answered.
                 connection.expect = Expect::Header;
                 self.free(core, id, io);
             }
-            if self.connections[id].is_over() {
+            if self.connections[id].can_be_removed() {
                 self.remove(core, id);
             }
         }

@@ -1,7 +1,7 @@
-//! From requests that are over to bytes for their clients.
+//! Replies of completed requests.
 //!
-//! What is answered in one turn goes out in one message per client: headers from one block of memory, data straight from
-//! the buffers of the requests. Until the message has gone, its requests keep their place in their VM's window. So a client
+//! The replies of an iteration are sent in one message per client: headers from one block of memory, data directly from
+//! the buffers of the requests. Until the message has been sent, its requests occupy their VM's window. So a client
 //! that does not read it in time is disconnected.
 
 use io_uring::{opcode, types};
@@ -20,19 +20,19 @@ use crate::nbd::wire::{self, Errno, Extent, allocation};
 use crate::slab::{Id as _, IoId};
 use crate::source::{Allocation, Span};
 
-/// Most replies in a message.
+/// Maximum number of replies in a message.
 const REPLIES_MAX: usize = 256;
-/// Most pieces in a message; the kernel takes 1024.
+/// Maximum number of segments in a message; the kernel accepts 1024.
 const PIECES_MAX: usize = 512;
 
-/// A piece of a message, before its memory stands still.
+/// A segment of a message, while the header memory may still move.
 pub(crate) enum Piece {
     Header { start: usize, len: usize },
     Data { place: *mut u8, len: usize },
 }
 
 impl Nbd {
-    /// A request is complete: its reply goes out with this iteration's message.
+    /// Queues the reply of a completed request for this iteration's message.
     pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
         let id = core.backend.ios[io].client.id();
         let connection = &mut self.connections[id];
@@ -46,7 +46,7 @@ impl Nbd {
         }
     }
 
-    /// Sends what was answered in this iteration.
+    /// Sends the replies of this iteration.
     pub(crate) fn send_replies(&mut self, core: &mut Core, now: Instant) {
         let mut tx_pending = std::mem::take(&mut self.tx_pending);
         for id in tx_pending.drain(..) {
@@ -115,12 +115,12 @@ impl Nbd {
             }
         };
         let tag = Tag::Frontend(self.number, SEND, id.index());
-        // SAFETY: the batch is boxed and stays with its connection until this send has ended; its pieces lie in its own
-        // headers, in the loop's zeroes, and in buffers of requests that are released only after it.
+        // SAFETY: the batch is boxed and stays with its connection until this send has ended; its segments are in its
+        // own headers, in the loop's zeroes, and in buffers of requests that are freed only after it.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
     }
 
-    /// A send has ended.
+    /// Handles the end of a send.
     pub(crate) fn sent(&mut self, core: &mut Core, id: ConnectionId, result: i32) {
         let connection = &mut self.connections[id];
         let batch = connection.sending.as_mut().expect("a batch is being sent");
@@ -154,7 +154,7 @@ impl Nbd {
     }
 }
 
-/// Appends the header of a reply; returns how many bytes of data follow it.
+/// Appends the header of a reply. Returns the length of the data that follows it.
 fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
     let cookie = io.cookie;
     let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);

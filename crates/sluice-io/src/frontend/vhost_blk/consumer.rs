@@ -1,4 +1,4 @@
-//! From a descriptor chain of a guest to an arrival at the gate.
+//! Turns descriptor chains of guests into requests for the gate.
 
 use std::rc::Rc;
 
@@ -8,7 +8,7 @@ use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::device_session::DeviceSession;
-use crate::frontend::vhost_blk::request::{self, Asked, ID_LEN, Parsed, Status};
+use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Status};
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed, Piece};
@@ -52,23 +52,23 @@ impl Consumer for Blk<'_> {
         let volume = session.volume;
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
-        let Parsed { status, asked } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
-        let (kind, offset, length, no_hole, errno) = match asked {
-            Ok(Asked::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
-            Ok(Asked::Id) => (None, 0, ID_LEN as u32, false, 0),
+        let Parsed { status, request } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
+        let (kind, offset, length, no_hole, errno) = match request {
+            Ok(ParsedRequest::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
+            Ok(ParsedRequest::Id) => (None, 0, ID_LEN as u32, false, 0),
             Err(Status::Unsupported) => (None, 0, 0, false, libc::EOPNOTSUPP),
             Err(_) => (None, 0, 0, false, libc::EIO),
         };
-        let pieces: &[Piece] = match asked {
-            Ok(Asked::Device { kind: Kind::Read, .. } | Asked::Id) => &chain.writable,
-            Ok(Asked::Device { kind: Kind::Write, .. }) => &chain.readable,
-            Ok(Asked::Device { kind: Kind::Flush | Kind::Discard | Kind::WriteZeroes, .. }) | Err(_) => &[],
+        let pieces: &[Piece] = match request {
+            Ok(ParsedRequest::Device { kind: Kind::Read, .. } | ParsedRequest::Id) => &chain.writable,
+            Ok(ParsedRequest::Device { kind: Kind::Write, .. }) => &chain.readable,
+            Ok(ParsedRequest::Device { kind: Kind::Flush | Kind::Discard | Kind::WriteZeroes, .. }) | Err(_) => &[],
         };
-        // A request without data keeps the memory table that it came with too, because its status byte lies there.
+        // A request without data keeps its memory table too, because its status byte is in it.
         let guest = GuestData::new(pieces, status, memory);
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
-        if asked == Ok(Asked::Id) {
+        if request == Ok(ParsedRequest::Id) {
             guest.fill(&id_of(&self.core.backend.volumes[volume].name));
         }
         if errno != 0 {
@@ -97,7 +97,7 @@ impl Consumer for Blk<'_> {
         let volume = self.volume(queue);
         let times = self.core.count_protocol_error(volume);
         let volume = &self.core.backend.volumes[volume];
-        // A guest that does it on purpose must not fill the log.
+        // A guest that does this repeatedly must not fill the log.
         if times.is_power_of_two() {
             tracing::warn!(
                 vm = volume.vm_name,
@@ -117,7 +117,7 @@ impl Blk<'_> {
     }
 }
 
-/// The answer to GET_ID: the volume's name, cut or filled with zeroes.
+/// Returns the reply to GET_ID: the volume's name, cut off or padded with zeroes.
 fn id_of(name: &str) -> [u8; ID_LEN] {
     let mut id = [0; ID_LEN];
     let len = name.len().min(ID_LEN);

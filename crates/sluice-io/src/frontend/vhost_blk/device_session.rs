@@ -1,4 +1,4 @@
-//! The VMMs on a device: their queues start, rest, stop, and end.
+//! Sessions of VMMs on the device thread: starting, disabling, stopping and closing queues.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use crate::virtio::queue::State;
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::virtio::queue_set::QueueId;
 
-/// A VMM that is connected for a volume.
+/// The session of a VMM that is connected to a volume.
 pub(crate) struct DeviceSession {
     pub(crate) volume: VolumeKey,
-    /// Its permit of the host's connection limit; its end tells the control plane.
+    /// Its connection permit. Dropping it notifies the control plane.
     _permit: Box<dyn Send>,
     queues: Vec<QueueId>,
     pub(crate) write_back: bool,
-    /// It has gone, or must go.
+    /// Whether it has been closed.
     pub(crate) closing: bool,
     closed: Option<Sender<()>>,
 }
@@ -37,7 +37,7 @@ impl VhostBlk {
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
-                // It has ended; its index may belong to another VMM's session.
+                // The session has ended; its index may belong to another one.
                 None => core.stale_messages += 1,
             },
         }
@@ -76,7 +76,7 @@ impl VhostBlk {
                 self.sessions[session].write_back = driver.write_back;
                 let _ = reply.send(());
             }
-            SessionChange::Close { .. } => unreachable!("it was dealt with above"),
+            SessionChange::Close { .. } => unreachable!("`Close` is handled above"),
         }
     }
 
@@ -102,7 +102,8 @@ impl VhostBlk {
         queues.find(|id| self.queues.get(*id).is_some_and(is_it))
     }
 
-    /// How many requests are taken over from the in-flight log, or `None` if its rings do not lie in the memory.
+    /// Starts a queue. Returns the number of requests recovered from the in-flight log, or `None` if its rings are not
+    /// in the memory.
     fn start_queue(
         &mut self,
         core: &mut Core,
@@ -123,7 +124,7 @@ impl VhostBlk {
         Some(recovered)
     }
 
-    /// Takes what is there already, and waits for kicks.
+    /// Takes available requests, and waits for kicks.
     fn take_from(&mut self, core: &mut Core, now: Instant, index: QueueId) {
         let (queues, mut consumer) = self.parts(core);
         queues.resume(&mut consumer, now, index, u32::MAX);
@@ -138,7 +139,7 @@ impl VhostBlk {
         self.queues.look_for_end(index);
     }
 
-    /// A queue that ends waits for no room any more.
+    /// Removes a queue that ends from the wait queue for window space.
     fn unpark(&mut self, core: &mut Core, index: QueueId) {
         let queue = self.queues.queue(index);
         if queue.intake == Intake::WaitsForRoom {
@@ -147,7 +148,7 @@ impl VhostBlk {
         core.unpark(self.sessions[queue.session].volume, ClientRef::new(self.number, index));
     }
 
-    /// The first queue whose rings do not lie in the new table; it is broken.
+    /// Changes the memory table. A queue whose rings are not in the new table breaks; returns the first of them.
     fn set_memory(&mut self, core: &mut Core, session: SessionId, memory: &Arc<Memory>) -> Option<u16> {
         let queues = self.sessions[session].queues.clone();
         let mut first = None;
@@ -162,7 +163,8 @@ impl VhostBlk {
         first
     }
 
-    /// A VMM has gone, or its volume has: nothing more is taken; what is at the device ends there.
+    /// Closes a session, because its VMM has disconnected or its volume is removed. No more requests are taken; those
+    /// in flight end at the device.
     pub(crate) fn close_session(&mut self, core: &mut Core, session: SessionId) {
         let state = &mut self.sessions[session];
         let again = std::mem::replace(&mut state.closing, true);
@@ -190,7 +192,7 @@ impl VhostBlk {
         core.client_removed(state.volume);
     }
 
-    /// Queues that waited for the end of what a dead client left are read now.
+    /// Starts queues that waited for in-flight requests of a disconnected client.
     pub(crate) fn admit_queues(&mut self, session: SessionId) {
         for &index in &self.sessions[session].queues.clone() {
             let queue = self.queues.queue(index);
@@ -201,7 +203,7 @@ impl VhostBlk {
         }
     }
 
-    /// Forgets queues that nothing refers to any more, and tells who waits for it.
+    /// Removes queues that nothing refers to any more, and notifies VMMs that wait for this.
     pub(crate) fn remove_ended_queues(&mut self, core: &mut Core) {
         while let Some((index, queue)) = self.queues.next_ended() {
             self.sessions[queue.session].queues.retain(|known| *known != index);

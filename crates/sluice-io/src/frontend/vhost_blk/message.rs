@@ -1,4 +1,4 @@
-//! What the control plane tells a device thread of the VMMs on it.
+//! Messages of the control plane about the sessions of VMMs.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::vhost_user::memory::Memory;
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
-/// A message about a session. Both threads name it by its id, whose generation no other session of this process has: a
-/// message of a session that has ended cannot reach the one that has its index now.
+/// A message about a session. Both threads refer to the session by its id, whose generation no other session of this
+/// process has. So a message for a session that has ended cannot reach the one that has its index now.
 ///
-/// The sender waits for the reply. A reply that is dropped says that the session has ended.
+/// The sender waits for the reply. A dropped reply channel means that the session has ended.
 pub(crate) enum SessionMessage {
     Open {
         vm: String,
@@ -25,7 +25,7 @@ pub(crate) enum SessionMessage {
     Change(SessionId, SessionChange),
 }
 
-/// What becomes of an open session. See [`crate::vhost_user::session_handle::SessionHandle`] for what each means.
+/// A change of an open session, as described at [`crate::vhost_user::session_handle::SessionHandle`].
 pub(crate) enum SessionChange {
     Start { queue: Box<QueueSpec>, memory: Arc<Memory>, driver: Driver, reply: Sender<Option<u16>> },
     StopQueue { index: u16, reply: Sender<u16> },

@@ -1,15 +1,15 @@
 //! The vhost-user-blk frontend of a device thread: virtio block devices of guests.
 //!
 //! ```text
-//! kick --> [queue set] --chain--> [consumer] --Arrival--> Gate --Submission--> backend --op--> ring
-//!             ^ available ring                                                                  |
-//! interrupt <-- [queue set] <------ [replies] <------ completed request <---- slot completed <--'
-//!                    | used ring, in-flight log
+//!     kick --> [queue set] --chain--> [consumer] --Arrival--> Gate --Submission--> backend --op--> ring
+//!                 ^ available ring                                                                  |
+//!     interrupt <-- [queue set] <------ [replies] <------ completed request <---- op completed <----'
+//!                        | used ring, in-flight log
 //! ```
 //!
-//! What a VM may not have outstanding stays in its available ring; what waits when the queue stops goes back there
-//! ([rewind]). Guest memory is read once; what is wrong fails the request, or the queue if the ring itself makes no sense, and
-//! is counted with the VM's name.
+//! Requests above a VM's window stay in its available ring, and queued requests return there when the queue stops
+//! ([rewind]). Guest memory is read once. An invalid request fails; an invalid ring breaks the queue. Both are counted
+//! for the VM.
 
 mod consumer;
 mod device_session;
@@ -114,7 +114,7 @@ impl Frontend for VhostBlk {
 }
 
 impl VhostBlk {
-    /// The queues, and what takes their requests.
+    /// Returns the queues, and the consumer of their requests.
     fn parts<'a>(&'a mut self, core: &'a mut Core) -> (&'a mut QueueSet, Blk<'a>) {
         (&mut self.queues, Blk { number: self.number, core, sessions: &self.sessions })
     }

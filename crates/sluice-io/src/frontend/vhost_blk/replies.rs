@@ -1,4 +1,4 @@
-//! From completed requests to the used ring of their guest.
+//! Returns completed requests to their guests.
 
 use sluice_sched::Kind;
 
@@ -10,7 +10,7 @@ use crate::virtio::queue::Taken;
 use crate::virtio::queue_set::QueueId;
 
 impl VhostBlk {
-    /// A request of a guest is complete.
+    /// Returns a completed request to its guest.
     pub(crate) fn reply(&mut self, core: &mut Core, id: IoId) {
         let io = &mut core.backend.ios[id];
         let queue: QueueId = io.client.id();
@@ -21,7 +21,7 @@ impl VhostBlk {
         let mut written = 1;
         if io.errno == 0 && matches!(io.kind, Some(Kind::Read) | None) {
             written += io.length;
-            // What went straight to the guest is there. A null volume leaves the guest's memory as it is.
+            // Data that went directly to the guest is there. A null volume leaves the guest's memory unchanged.
             if let Some(buffer) = &mut io.buffer {
                 guest.fill(buffer.bytes_mut(io.length as usize));
             }
@@ -36,7 +36,7 @@ impl VhostBlk {
         self.free(core, queue, id);
     }
 
-    /// A request leaves.
+    /// Removes a request.
     pub(crate) fn free(&mut self, core: &mut Core, queue: QueueId, io: IoId) {
         core.free(&mut self.queues.queue(queue).requests, io);
         self.queues.look_for_end(queue);

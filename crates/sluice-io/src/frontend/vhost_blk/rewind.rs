@@ -1,12 +1,13 @@
-//! Back from the gate into the available ring, when a VMM stops a queue: what waits need not be done before the queue is given
-//! back, which under a limit takes seconds, and a VM that is paused or migrated waits for it.
+//! Returning queued requests to the available ring when a VMM stops a queue. They need not complete before the queue is
+//! stopped, which under a limit would take seconds, while a paused or migrating VM waits.
 //!
-//! Whoever has the queue next reads its available ring from one place on. So what goes back is what was taken last, as far as
-//! all of it waits; a request that waits before one that is at the device, or is over, is done.
+//! The next user of the queue reads its available ring from one position. So only the last requests that were taken can
+//! be returned, as long as all of them are still queued. A queued request that was taken before one that is in flight
+//! or has completed must be completed.
 //!
 //! ```text
-//! taken:   a over | b at the device | c waits | d at the device | e waits | f waits
-//! goes back:                                                      ^ from here on
+//!     taken:    a completed | b in flight | c queued | d in flight | e queued | f queued
+//!     returned:                                                      ^ from here
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +22,8 @@ use crate::virtio::queue::Taken;
 use crate::virtio::queue_set::QueueId;
 
 impl VhostBlk {
-    /// Puts back what waits of a queue that stops. The gate cancels by volume; what it cancels of others arrives anew.
+    /// Returns queued requests of a queue that stops. The gate cancels by volume; cancelled requests of other queues
+    /// arrive again.
     pub(crate) fn rewind(&mut self, core: &mut Core, now: Instant, id: QueueId) {
         let client = ClientRef::new(self.number, id);
         let volume = &core.backend.volumes[self.sessions[self.queues.queue(id).session].volume];
@@ -47,8 +49,9 @@ impl VhostBlk {
         cancelled.into_iter().for_each(|over| core.on_gate_completion(now, over));
     }
 
-    /// A part of a request has completed and the next one has arrived. If its queue stops meanwhile, it need not be completed:
-    /// a request that was taken last goes back into the available ring, and zeroes can be written twice.
+    /// Called when a part of a request has completed and the next one has arrived. If its queue is stopping, the
+    /// request need not be completed: if it was taken last, it returns to the available ring, because zeroes can be
+    /// written twice.
     pub(crate) fn rewind_rest(&mut self, core: &mut Core, now: Instant, io: IoId) {
         let state = &core.backend.ios[io];
         let id: QueueId = state.client.id();

@@ -1,4 +1,4 @@
-//! Virtqueues at a real device thread, with rings that the test writes: what a driver does, and what none should.
+//! Tests of virtqueues at a real device thread. The tests write the rings like a driver, valid or not.
 
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
@@ -33,7 +33,7 @@ const ENTRIES: u16 = 16;
 const TABLE: u64 = 0x1000;
 const AVAILABLE: u64 = 0x2000;
 const USED: u64 = 0x3000;
-/// Where requests have their headers, data and status bytes.
+/// Guest address of headers, data and status bytes of requests.
 const SCRATCH: u64 = 0x10_0000;
 const MEMORY: usize = 16 << 20;
 
@@ -41,7 +41,7 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// Kinds of requests: one without data, and one that nobody knows.
+/// Types of requests: one without data, and an unknown one.
 const FLUSH: u32 = 4;
 const UNKNOWN: u32 = 77;
 
@@ -49,7 +49,7 @@ fn doorbell() -> OwnedFd {
     eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// Queue 0, with its rings where the tests have them.
+/// Queue 0 with the rings of the tests.
 fn queue_spec(kick: OwnedFd) -> QueueSpec {
     QueueSpec {
         index: 0,
@@ -72,7 +72,7 @@ struct Bench {
     memory: Arc<Memory>,
 }
 
-/// A driver that knows every trick.
+/// A guest's driver with direct access to its rings.
 struct Guest {
     memory: Arc<Memory>,
     kick: OwnedFd,
@@ -179,7 +179,7 @@ impl Guest {
         self.memory.write_slice(&bytes, GuestAddress(table + u64::from(index) * 16)).unwrap();
     }
 
-    /// A request in its usual cut: header, data if any, status. Its head is `3 * number`.
+    /// A request in the usual form: header, data if any, status. Its head is `3 * number`.
     fn request(&self, number: u16, kind: u32, sector: u64, len: u32) -> u16 {
         let place = SCRATCH + u64::from(number) * 0x4_0000;
         self.header(place, kind, sector);
@@ -219,7 +219,7 @@ impl Guest {
         rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
     }
 
-    /// Waits for the next request that comes back: its head, the bytes written for it.
+    /// Waits for the next returned request: its head, and the number of bytes written for it.
     fn next_used(&mut self) -> (u16, u32) {
         loop {
             let order = std::sync::atomic::Ordering::Acquire;
@@ -241,7 +241,7 @@ impl Guest {
     fn is_called(&self) {
         let bound = rustix::event::Timespec { tv_sec: 60, tv_nsec: 0 };
         let ready = poll(&mut [PollFd::new(&self.call, PollFlags::IN)], Some(&bound)).unwrap();
-        assert_eq!(ready, 1, "nobody calls");
+        assert_eq!(ready, 1, "there is no interrupt");
     }
 
     fn ask(&mut self, number: u16, kind: u32, sector: u64, len: u32) -> (u8, u32) {
@@ -262,7 +262,7 @@ impl Guest {
     }
 }
 
-/// As Linux makes them when `seg_max` says more than the queue has entries.
+/// As Linux creates them if `seg_max` is larger than the queue.
 #[test]
 fn a_chain_in_an_indirect_table_may_be_longer_than_its_queue() {
     let (mut file, bench) = on_file();
@@ -290,10 +290,10 @@ fn a_chain_in_an_indirect_table_may_be_longer_than_its_queue() {
     assert!(content[4096..4096 + written.len()] == written);
 }
 
-/// The last daemon returned a request and died before it could say so. What the guest waits for lies behind what is
-/// returned from now on, so EVENT_IDX alone would never have it called again.
+/// The previous daemon returned a request and ended before it signalled the guest. The index for which the guest waits
+/// is already passed, so with EVENT_IDX alone it would never be interrupted.
 #[test]
-fn a_guest_is_called_for_what_was_returned_before_its_queue_was_started() {
+fn a_guest_is_interrupted_for_requests_returned_before_its_queue_was_started() {
     let bench = null(64);
     let session = bench.open();
     let used: u16 = 1;
@@ -304,7 +304,7 @@ fn a_guest_is_called_for_what_was_returned_before_its_queue_was_started() {
 }
 
 #[test]
-fn a_guest_is_called_for_what_was_returned_while_there_was_no_way_to() {
+fn a_guest_is_interrupted_later_for_requests_returned_without_an_eventfd() {
     let bench = null(64);
     let session = bench.open();
     let mut guest = bench.start_as(&session, |spec| (spec.call, spec.event_index) = (None, true));
@@ -339,13 +339,13 @@ fn a_guest_reads_what_it_wrote() {
 }
 
 #[test]
-fn a_frame_may_be_cut_anywhere_and_lie_in_an_indirect_table() {
+fn a_request_may_be_divided_anywhere_and_be_in_an_indirect_table() {
     let (_file, bench) = on_file();
     let session = bench.open();
     let mut guest = bench.start(&session);
     guest.memory.write_slice(&[9; 1024], guest.data(1)).unwrap();
     assert_eq!(guest.ask(1, 1, 0, 1024).0, 0);
-    // Header in two pieces, data and status in one, data in three.
+    // Header in two segments, data and status in one, data in three.
     let (table, place) = (SCRATCH + 0x30_0000, SCRATCH + 0x31_0000);
     guest.header(place, 0, 0);
     guest.describe(table, 0, place, 5, NEXT, 3);
@@ -367,15 +367,15 @@ fn a_frame_may_be_cut_anywhere_and_lie_in_an_indirect_table() {
 }
 
 #[test]
-fn what_cannot_be_done_fails_alone() {
+fn an_invalid_request_fails_without_affecting_others() {
     let bench = null(64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     let sectors = (1 << 30) / 512;
-    assert_eq!(guest.ask(1, 0, sectors, 512).0, 1, "beyond the end");
-    assert_eq!(guest.ask(1, 0, u64::MAX / 512, 512).0, 1, "an address that wraps");
-    assert_eq!(guest.ask(1, 0, 0, 100).0, 1, "no whole sector");
-    assert_eq!(guest.ask(1, 77, 0, 512).0, 2, "no such request");
+    assert_eq!(guest.ask(1, 0, sectors, 512).0, 1, "past the end");
+    assert_eq!(guest.ask(1, 0, u64::MAX / 512, 512).0, 1, "an offset that wraps around");
+    assert_eq!(guest.ask(1, 0, 0, 100).0, 1, "not a whole sector");
+    assert_eq!(guest.ask(1, 77, 0, 512).0, 2, "an unknown type");
     guest.memory.write_slice(&[0; 16], guest.data(1)).unwrap();
     assert_eq!(guest.ask(1, 11, 0, 16).0, 1, "nothing to discard");
     assert_eq!(guest.ask(1, 8, 0, 20), (0, 21));
@@ -387,7 +387,7 @@ fn what_cannot_be_done_fails_alone() {
 }
 
 #[test]
-fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
+fn requests_above_the_window_stay_in_the_ring() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::per_second(50));
     policy.burst = Some(1);
@@ -403,7 +403,7 @@ fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
         std::thread::yield_now();
     }
     assert_eq!(bench.outstanding(), 2, "of five");
-    // What went to the device is answered before the queue is given back, and nothing else is.
+    // Requests in flight are answered before the queue is stopped, and no others.
     let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
     assert!((1..5).contains(&next), "{next}");
     (0..next).for_each(|_| {
@@ -420,9 +420,9 @@ fn what_a_vm_may_not_have_outstanding_stays_in_its_ring() {
     assert_eq!(bench.outstanding(), 0);
 }
 
-/// The window is the VM's, and what one of its volumes may not have yet does not fill it.
+/// The window belongs to the VM, and requests that one of its volumes may not have yet do not fill it.
 #[test]
-fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
+fn a_throttled_volume_leaves_window_space_for_others_of_its_vm() {
     let mut bench = null(4);
     bench.add_volume("other");
     let mut slow = Policy::default();
@@ -442,7 +442,7 @@ fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
     while bench.outstanding() < 2 {
         std::thread::yield_now();
     }
-    assert_eq!(bench.outstanding(), 2, "half of the window, of four that wait");
+    assert_eq!(bench.outstanding(), 2, "half of the window; four are queued");
     let other = bench.session_of("other");
     bench.memory = memory();
     let mut neighbour = bench.start(&other);
@@ -451,7 +451,7 @@ fn a_volume_that_its_limit_holds_back_leaves_room_for_others_of_its_vm() {
 }
 
 #[test]
-fn a_vmm_that_has_gone_gives_everything_back() {
+fn the_resources_of_a_disconnected_vmm_are_freed() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(10));
     policy.burst = Some(1);
@@ -470,13 +470,13 @@ fn a_vmm_that_has_gone_gives_everything_back() {
     bench.runtime.block_on(session.close());
     assert_eq!((bench.outstanding(), bench.device.snapshot().unwrap().connections), (0, 0));
     let index: u16 = guest.memory.read_obj(GuestAddress(USED + 2)).unwrap();
-    assert_eq!(index, 1, "nothing is written to the memory of a VM that has gone");
+    assert_eq!(index, 1, "nothing is written to the memory of a disconnected VM");
     assert_eq!(Arc::strong_count(&bench.memory), 2, "the bench's and the guest's");
 }
 
-/// Its status byte lies there, though it has no data.
+/// Its status byte is in the memory, although it has no data.
 #[test]
-fn a_flush_keeps_the_memory_that_it_came_with() {
+fn a_flush_keeps_its_memory_table() {
     let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
     let mut slow = policy;
     slow.limit.iops = Some(Iops::from_milli(10));
@@ -497,18 +497,18 @@ fn a_flush_keeps_the_memory_that_it_came_with() {
     guest.memory.write_slice(&rings, GuestAddress(TABLE)).unwrap();
     let before = Arc::downgrade(&std::mem::replace(&mut bench.memory, Arc::clone(&guest.memory)));
     bench.runtime.block_on(session.set_memory(Arc::clone(&bench.memory))).unwrap();
-    assert!(before.upgrade().is_some(), "it is written to when the flush is over");
+    assert!(before.upgrade().is_some(), "it is written to when the flush completes");
     let vm = "vm".to_owned();
     bench.device.edit(vec![Edit::SetPolicies { vm, policy, window, volumes: Vec::new() }]).unwrap();
     assert_eq!(guest.next_used(), (head, 1));
     bench.runtime.block_on(session.close());
-    assert!(before.upgrade().is_none(), "and let go then");
+    assert!(before.upgrade().is_none(), "it is unmapped after that");
 }
 
-/// Requests that end at once make room for the next ones in the same turn. A guest that fills its ring as fast as it is
-/// emptied gets its part of a turn, and no more.
+/// Requests that complete immediately make room for more in the same iteration. A guest that fills its ring as fast as
+/// it is emptied gets only its part of an iteration.
 #[test]
-fn a_guest_that_never_stops_asking_leaves_the_others_their_turns() {
+fn a_guest_that_submits_without_pause_does_not_block_others() {
     let bench = null(64);
     let session = bench.open();
     let mut guest = bench.start(&session);
@@ -525,7 +525,7 @@ fn a_guest_that_never_stops_asking_leaves_the_others_their_turns() {
             }
         });
         let _stop = Stop(&stopped);
-        // Both counted: the requests that were refused, and the turns of the loop.
+        // Counts refused requests, and iterations of the loop.
         let mut before = (0, 0);
         while before.0 < 20_000 {
             guest.kick();
@@ -539,7 +539,7 @@ fn a_guest_that_never_stops_asking_leaves_the_others_their_turns() {
     assert_eq!(bench.faults(), 0);
 }
 
-/// Set when it is dropped: by a failed assertion as well.
+/// Set when it is dropped, even by a failed assertion.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -554,11 +554,11 @@ fn an_idle_device_sleeps() {
     let session = bench.open();
     let mut guest = bench.start(&session);
     (0..200).for_each(|_| assert_eq!(guest.ask(1, 0, 8, 4096).0, 0));
-    // To look at it wakes it. That nothing else does can only be seen by watching for a while.
+    // A snapshot wakes the loop. That nothing else does can only be seen over a period of time.
     let iterations = || bench.device.snapshot().unwrap().iterations;
     let (mut before, mut disable_notification) = (iterations(), 0);
     while disable_notification < 20 {
-        // polls: the turns of a thread that should take none; only time can show it.
+        // polls: the iterations of a thread that should make none; only time can show it.
         std::thread::sleep(Duration::from_millis(2));
         let now = iterations();
         disable_notification = if now - before <= 2 { disable_notification + 1 } else { 0 };

@@ -16,7 +16,7 @@ impl Exports for Named {
     }
 }
 
-/// A handshake under test, past the client's flags.
+/// A handshake after the client's flags.
 struct Peer<'a>(Handshake<'a, Named>);
 
 /// One option reply: its kind and payload.
@@ -88,7 +88,7 @@ const FIXED: u32 = 1;
 const ACK: u32 = option_reply::ACK;
 
 #[test]
-fn greeting_is_laid_out_as_the_protocol_says() {
+fn greeting_has_the_layout_of_the_protocol() {
     assert_eq!(&GREETING[..16], b"NBDMAGICIHAVEOPT");
     assert_eq!(parse_greeting(&GREETING), Some(3));
     assert_eq!(parse_greeting(&[0; 18]), None);
@@ -104,7 +104,7 @@ fn unknown_client_flags_close() {
 }
 
 #[test]
-fn heads_that_close() {
+fn invalid_option_headers_close_the_connection() {
     let exports = Named(vec!["a"]);
     let head = |magic: u64, code: u32, len: u32| {
         let mut bytes = [0; OPTION_HEADER_LEN];
@@ -136,7 +136,7 @@ fn the_number_of_options_is_bounded() {
 }
 
 #[test]
-fn export_name_answers_without_a_head() {
+fn the_reply_to_export_name_has_no_header() {
     let exports = Named(vec!["a"]);
     for (flags, len) in [(0, 134), (1, 134), (2, 10), (3, 10)] {
         let mut out = Vec::new();
@@ -176,7 +176,7 @@ fn list_names_and_describes() {
 }
 
 #[test]
-fn what_is_not_offered_is_unsupported() {
+fn options_that_are_not_offered_are_unsupported() {
     let exports = Named(vec!["a"]);
     let mut peer = Peer::new(&exports, FIXED);
     for code in [0, 4, option::STARTTLS, option::EXTENDED_HEADERS, 12, u32::MAX] {

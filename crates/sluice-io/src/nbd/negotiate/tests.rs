@@ -14,7 +14,7 @@ impl Exports for One {
     }
 }
 
-/// A stream from memory: what the client sends is all there, what the server sends is kept.
+/// A stream in memory: all bytes of the client are available, and those of the server are kept.
 struct Memory<'a> {
     input: &'a [u8],
     output: Vec<u8>,
@@ -36,7 +36,7 @@ impl Write for Memory<'_> {
     }
 }
 
-/// Runs a handshake against bytes; returns its result, what was left unread and what was sent.
+/// Runs a handshake against bytes. Returns its result, the unread bytes, and those that were sent.
 fn run(input: &[u8]) -> (Result<Negotiated, NegotiateError>, &[u8], Vec<u8>) {
     let mut stream = Memory { input, output: Vec::new() };
     let outcome = negotiate_blocking(&mut stream, &One);
@@ -58,7 +58,7 @@ fn go() -> Vec<u8> {
 }
 
 #[test]
-fn nothing_is_read_beyond_the_choice() {
+fn nothing_is_read_after_the_choice_of_an_export() {
     let request = RequestHeader { flags: 0, command: 0, cookie: 1, offset: 0, length: 512 }.encode();
     for choice in [go(), option_bytes(option::EXPORT_NAME, b"a")] {
         let input = [flags(3), option_bytes(option::STRUCTURED_REPLY, b""), choice, request.to_vec()].concat();
@@ -69,7 +69,7 @@ fn nothing_is_read_beyond_the_choice() {
 }
 
 #[test]
-fn a_connection_that_breaks_off_anywhere_is_closed() {
+fn a_connection_that_ends_at_any_byte_is_closed() {
     let whole = [flags(3), option_bytes(option::LIST, b""), go()].concat();
     assert!(run(&whole).0.is_ok());
     for len in 0..whole.len() {
@@ -79,7 +79,7 @@ fn a_connection_that_breaks_off_anywhere_is_closed() {
 }
 
 #[test]
-fn garbage_is_named() {
+fn invalid_bytes_are_reported() {
     let cases: [(Vec<u8>, &str); 6] = [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "UnknownFlags"),
         ([flags(1), vec![0x55; 64]].concat(), "BadMagic"),
@@ -121,7 +121,7 @@ fn a_failing_stream_is_an_io_error() {
 
 #[tokio::test]
 async fn over_an_async_stream_in_tiny_pieces() {
-    // A pipe of 3 bytes makes every message arrive in pieces, in both directions.
+    // A pipe of 3 bytes splits every message, in both directions.
     let (mut ours, mut theirs) = tokio::io::duplex(3);
     let server = async {
         let negotiated = negotiate(&mut ours, &One).await;
@@ -152,14 +152,14 @@ async fn over_an_async_stream_in_tiny_pieces() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_is_seen_at_once() {
+async fn a_disconnect_is_detected_immediately() {
     let (mut ours, theirs) = tokio::io::duplex(64);
     drop(theirs);
     let outcome = negotiate(&mut ours, &One).await;
     assert!(matches!(outcome, Err(NegotiateError::Io(_) | NegotiateError::Closed { .. })), "{outcome:?}");
 }
 
-/// A generator for bytes that only have to be various and the same in each run (splitmix64).
+/// A generator of varied bytes that are the same in each run (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -202,7 +202,7 @@ fn random_bytes_never_panic_and_always_end() {
         for _ in 0..random.below(8) {
             input.extend_from_slice(&seeds[random.below(seeds.len())]);
         }
-        // A few rounds stay whole, the others get some bytes changed or cut.
+        // Some rounds stay valid; the others get bytes changed or cut off.
         for _ in 0..round % 4 {
             let at = random.below(input.len());
             match random.below(3) {
@@ -213,5 +213,5 @@ fn random_bytes_never_panic_and_always_end() {
         }
         finished += usize::from(run(&input).0.is_ok());
     }
-    assert!(finished > 2000, "the whole ones that choose an export get there: {finished}");
+    assert!(finished > 2000, "valid rounds that choose an export succeed: {finished}");
 }

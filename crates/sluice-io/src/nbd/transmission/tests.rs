@@ -22,7 +22,7 @@ fn errno_of(header: &RequestHeader, info: &VolumeInfo, negotiated: &Negotiated) 
 }
 
 #[test]
-fn what_passes_is_named() {
+fn valid_requests_become_operations() {
     use command_flag::{DF, FAST_ZERO, FUA, NO_HOLE, REQ_ONE};
     let cases = [
         (header(Command::Read, 0, 512, 1024), Operation::Read { offset: 512, len: 1024 }),
@@ -45,7 +45,7 @@ fn what_passes_is_named() {
 }
 
 #[test]
-fn what_is_refused_and_how() {
+fn invalid_requests_are_refused_with_the_right_error() {
     use command_flag::{DF, FAST_ZERO, NO_HOLE, REQ_ONE};
     let end = u64::from(MIB);
     let cases = [
@@ -83,7 +83,7 @@ fn what_is_refused_and_how() {
 }
 
 #[test]
-fn what_is_not_offered_is_refused() {
+fn commands_that_are_not_offered_are_refused() {
     let info = VolumeInfo { flush: false, fua: false, trim: false, write_zeroes: false, fast_zero: false, ..sample() };
     let none = Negotiated { structured_replies: false, base_allocation: None, ..negotiated() };
     let cases = [
@@ -130,7 +130,7 @@ fn the_maximum_block_size_bounds_payloads_only() {
 
 #[test]
 fn a_write_that_is_far_too_long_is_fatal() {
-    // maximum, block sizes asked for, length of the write, fatal
+    // maximum, block sizes requested, length of the write, fatal
     let cases = [
         (64 * KIB, true, 128 * KIB, false),
         (64 * KIB, true, 128 * KIB + 1, true),
@@ -150,7 +150,7 @@ fn a_write_that_is_far_too_long_is_fatal() {
     }
 }
 
-/// A generator for bytes that only have to be various and the same in each run (splitmix64).
+/// A generator of varied bytes that are the same in each run (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -163,7 +163,7 @@ impl Random {
 }
 
 #[test]
-fn random_headers_never_panic_and_what_passes_is_inside() {
+fn random_headers_never_panic_and_valid_ranges_are_within_the_export() {
     let mut random = Random(1);
     let info = sample();
     for _ in 0..200_000 {

@@ -13,16 +13,16 @@ fn image(size_bytes: u64) -> NamedTempFile {
     image
 }
 
-/// For tests in which the way to the disk does not matter.
+/// For tests that do not depend on direct I/O.
 fn buffered(image: &NamedTempFile, offset: u64, length: Option<u64>) -> SourceSpec {
     SourceSpec { offset, length, buffered: true, ..SourceSpec::whole(image.path()) }
 }
 
-/// What the kernel itself says about direct I/O on a file, asked without our code.
+/// Whether the kernel itself accepts direct I/O on a file.
 fn kernel_does_direct(path: &Path) -> bool {
     let opened = rustix::fs::open(path, OFlags::RDWR | OFlags::DIRECT, Mode::empty());
-    let told = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN).unwrap();
-    let refused = told.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && told.stx_dio_offset_align == 0;
+    let report = statx(CWD, path, AtFlags::empty(), StatxFlags::DIOALIGN).unwrap();
+    let refused = report.stx_mask & StatxFlags::DIOALIGN.bits() != 0 && report.stx_dio_offset_align == 0;
     opened.is_ok() && !refused
 }
 
@@ -37,7 +37,7 @@ fn read_first_block(source: &Source) -> Vec<u8> {
 }
 
 #[test]
-fn direct_io_is_what_the_kernel_says_it_is() {
+fn direct_io_is_used_exactly_if_the_kernel_supports_it() {
     for folder in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
         let image = NamedTempFile::new_in(&folder).unwrap();
         std::fs::write(image.path(), vec![7; MIB as usize]).unwrap();
@@ -117,7 +117,7 @@ fn only_files_and_block_devices_are_volumes() {
 }
 
 #[test]
-fn one_writer_per_byte_by_whatever_name() {
+fn a_byte_has_one_writer_by_any_path() {
     let image = image(MIB);
     let folder = TempDir::new().unwrap();
     let link = folder.path().join("link");
@@ -145,13 +145,13 @@ fn a_link_that_a_tenant_put_in_place_of_its_image_gave_it_the_file_of_another() 
     let image = theirs.join("a.img");
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(&image) };
     std::os::unix::fs::symlink(&secret, &image).unwrap();
-    assert!(Source::open(&spec).is_ok(), "only this user can have put it there");
+    assert!(Source::open(&spec).is_ok(), "only this user can have created it");
     std::os::unix::fs::chown(&theirs, Some(54_321), None).unwrap();
     match Source::open(&spec) {
         Err(SourceError::Link { link, .. }) => assert_eq!(link, image),
         other => panic!("{other:?}"),
     }
-    // The same while the path is being opened: now an image, now a link.
+    // The same while the path is being opened: alternately an image and a link.
     let secret_inode = rustix::fs::stat(&secret).unwrap().st_ino;
     let own = theirs.join("own");
     std::fs::File::create_new(&own).unwrap().set_len(MIB).unwrap();
@@ -191,7 +191,7 @@ fn a_duplicate_of_the_description_keeps_the_volume_and_opening_can_wait_for_it()
 }
 
 #[test]
-fn an_open_volume_answers_for_its_own_range() {
+fn queries_of_an_open_volume_are_relative_to_its_range() {
     let image = image(4 * MIB);
     rustix::io::pwrite(&image, &vec![7; MIB as usize], 2 * MIB).unwrap();
     image.as_file().sync_all().unwrap();

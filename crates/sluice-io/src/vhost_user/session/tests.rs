@@ -1,4 +1,4 @@
-//! Sessions over a real socket, with a real device thread behind them.
+//! Tests of sessions over a real socket, with a real device thread.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -72,7 +72,7 @@ impl Bench {
         Client::connect(&self.path(), options).unwrap()
     }
 
-    /// A VMM that has said nothing yet but what it can.
+    /// A VMM that has only negotiated its features.
     fn vmm(&self) -> Vmm {
         let mut vmm = Vmm::connect(&self.path(), PATIENCE).unwrap();
         vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
@@ -84,7 +84,7 @@ impl Bench {
         self.listener.totals()
     }
 
-    /// A VMM does all that it must and finds a disk: others have not harmed it.
+    /// Connects a valid VMM and uses its disk, to check that others have done no harm.
     fn still_serves(&self) {
         let mut client = self.connect(&options());
         write_and_read(&mut client);
@@ -99,7 +99,7 @@ impl Drop for Bench {
     }
 }
 
-/// A device with a volume, and what its socket offers.
+/// A device with a volume, and the entry that its socket offers.
 fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
@@ -125,7 +125,7 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     (device, entry, folder)
 }
 
-/// A control plane with this socket; it goes on until the sender is dropped.
+/// Runs a control plane with this socket until the sender is dropped.
 fn listen(
     path: PathBuf,
     entry: &Entry,
@@ -169,7 +169,7 @@ fn is_refused(result: Result<(), ClientError>) -> bool {
     }
 }
 
-/// The session has ended: whatever is asked finds the connection closed.
+/// Whether the session has ended: a message finds the connection closed.
 fn is_over(vmm: &Vmm) -> bool {
     matches!(vmm.link().receive(), Err(ClientError::Closed))
 }
@@ -178,7 +178,7 @@ fn ring_fd() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC).unwrap()
 }
 
-/// A VMM with memory and one ring that could start; where its parts lie.
+/// A VMM with memory and one ring that could start, and the addresses of its areas.
 fn about_to_start(bench: &Bench) -> (Vmm, Memory, [u64; 3]) {
     let (vmm, memory) = (bench.vmm(), Memory::new(16 * PAGE, 1).unwrap());
     vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
@@ -190,7 +190,7 @@ fn about_to_start(bench: &Bench) -> (Vmm, Memory, [u64; 3]) {
 }
 
 #[test]
-fn a_vmm_comes_and_goes_and_comes_back() {
+fn a_vmm_connects_disconnects_and_connects_again() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert_eq!((client.config().size_bytes(), client.config().queues), (SIZE, 4));
@@ -218,14 +218,14 @@ fn many_queues_and_regions_in_a_table_or_one_by_one() {
 }
 
 #[test]
-fn who_knows_nothing_of_protocol_features_finds_its_rings_enabled() {
+fn rings_start_enabled_without_protocol_features() {
     let bench = Bench::new();
     let features = ALL_FEATURES & !VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
     let protocol_features = VhostFeature::empty();
     write_and_read(&mut bench.connect(&ClientOptions { features, protocol_features, ..options() }));
 }
 
-/// Protocol features without acknowledgements: what is refused ends the session.
+/// Protocol features without acknowledgements: a rejected message ends the session.
 fn without_acknowledgements(bench: &Bench) -> Vmm {
     let mut vmm = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.difference(VhostFeature::REPLY_ACK).bits()).unwrap();
@@ -239,7 +239,7 @@ fn features_never_offered_are_refused() {
     for bit in [0, 26, 33, 34, 35, 50, 63] {
         assert!(is_refused(vmm.set_features(1 << bit)), "{bit}");
     }
-    assert!(!is_refused(vmm.set_features(vmm.features().unwrap())), "and it goes on");
+    assert!(!is_refused(vmm.set_features(vmm.features().unwrap())), "the session continues");
     assert!(is_refused(vmm.tell(FrontendReq::SET_PROTOCOL_FEATURES, &(1u64 << 8).to_ne_bytes(), &[])));
     let Totals { sessions, refusals, faults, .. } = bench.totals();
     assert_eq!((sessions, refusals, faults), (1, 8, 0));
@@ -252,7 +252,7 @@ fn features_never_offered_are_refused() {
 }
 
 #[test]
-fn what_belongs_to_no_feature_or_to_none_that_was_settled_for_is_refused() {
+fn messages_of_no_feature_or_of_one_not_negotiated_are_rejected() {
     let bench = Bench::new();
     let mut vmm = Vmm::connect(&bench.path(), PATIENCE).unwrap();
     vmm.set_protocol_features(VhostFeature::REPLY_ACK.bits()).unwrap();
@@ -263,15 +263,15 @@ fn what_belongs_to_no_feature_or_to_none_that_was_settled_for_is_refused() {
         assert!(is_refused(vmm.tell(request, &[], &[file.as_fd()])), "{request:?}");
     }
     vmm.link().send(4711, 8, &[1, 2, 3], &[]).unwrap();
-    assert_eq!(vmm.link().receive().unwrap().number().unwrap(), 1, "nobody knows it");
+    assert_eq!(vmm.link().receive().unwrap().number().unwrap(), 1, "an unknown message");
     let answer = vmm.ask(FrontendReq::GET_CONFIG, &[0; 72], &[]).unwrap();
     assert!(answer.payload.is_empty(), "an empty configuration is a refusal");
-    assert!(matches!(vmm.memory_slots_max(), Err(ClientError::Closed)), "a question that has no answer");
+    assert!(matches!(vmm.memory_slots_max(), Err(ClientError::Closed)), "a query without a reply");
     bench.still_serves();
 }
 
 #[test]
-fn too_many_refusals_end_it() {
+fn too_many_rejected_messages_end_the_session() {
     let bench = Bench::new();
     let vmm = bench.vmm();
     for _ in 0..REFUSALS_MAX {
@@ -283,7 +283,7 @@ fn too_many_refusals_end_it() {
 }
 
 #[test]
-fn rings_that_cannot_be_are_refused() {
+fn invalid_rings_are_rejected() {
     let bench = Bench::new();
     let (vmm, memory, addresses) = about_to_start(&bench);
     for size in [0, 3, 100, 2048, 65536, u32::MAX] {
@@ -318,7 +318,7 @@ fn rings_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn what_does_not_ring_is_refused_and_closed() {
+fn a_notification_descriptor_that_is_not_an_eventfd_is_rejected_and_closed() {
     let bench = Bench::new();
     let vmm = bench.vmm();
     let (reader, writer) = io::pipe().unwrap();
@@ -326,17 +326,17 @@ fn what_does_not_ring_is_refused_and_closed() {
     assert!(is_refused(vmm.set_ring_call(0, Some(writer.as_fd()))));
     assert!(is_refused(vmm.set_ring_error(0, Some(writer.as_fd()))));
     assert!(is_refused(vmm.tell(FrontendReq::SET_BACKEND_REQ_FD, &[], &[writer.as_fd()])));
-    assert!(is_refused(vmm.tell(FrontendReq::SET_OWNER, &[], &[writer.as_fd()])), "none belongs there");
+    assert!(is_refused(vmm.tell(FrontendReq::SET_OWNER, &[], &[writer.as_fd()])), "the message has no descriptor");
     assert!(is_refused(vmm.tell(FrontendReq::ADD_MEM_REG, &[1; 40], &[writer.as_fd()])));
     assert!(is_refused(vmm.tell(FrontendReq::SET_INFLIGHT_FD, &[1; 24], &[writer.as_fd(), writer.as_fd()])));
     drop(writer);
     let mut reader = File::from(OwnedFd::from(reader));
     rustix::io::ioctl_fionbio(&reader, true).unwrap();
-    assert_eq!(reader.read(&mut [0]).unwrap(), 0, "nobody has it any more");
+    assert_eq!(reader.read(&mut [0]).unwrap(), 0, "it is closed everywhere");
 }
 
 #[test]
-fn the_end_of_a_session_closes_what_came_with_it() {
+fn the_end_of_a_session_closes_its_descriptors() {
     let bench = Bench::new();
     let (vmm, memory, _) = about_to_start(&bench);
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -350,7 +350,7 @@ fn the_end_of_a_session_closes_what_came_with_it() {
 }
 
 #[test]
-fn a_ring_may_be_enabled_before_the_features_and_starts_when_all_is_there() {
+fn a_ring_may_be_enabled_before_the_features_and_starts_when_everything_is_set() {
     let bench = Bench::new();
     let (vmm, memory) = (bench.vmm(), Memory::new(16 * PAGE, 1).unwrap());
     vmm.enable_ring(0, true).unwrap();
@@ -363,18 +363,18 @@ fn a_ring_may_be_enabled_before_the_features_and_starts_when_all_is_there() {
     vmm.set_ring_kick(0, Some(ring_fd().as_fd())).unwrap();
     assert!(!is_refused(vmm.set_ring_size(0, 32)) && !is_refused(vmm.set_ring_size(0, 64)), "it is stopped");
     vmm.set_features(ALL_FEATURES & vmm.features().unwrap()).unwrap();
-    assert!(is_refused(vmm.set_ring_size(0, 64)), "it runs");
+    assert!(is_refused(vmm.set_ring_size(0, 64)), "it is running");
     assert!(is_refused(vmm.set_ring_base(0, 0)));
-    assert!(is_refused(vmm.set_features(1 << 30)), "others than it runs with");
+    assert!(is_refused(vmm.set_features(1 << 30)), "not those with which it is running");
     let addresses = [0, PAGE, 2 * PAGE].map(|offset| memory.user(offset));
-    assert!(!is_refused(vmm.set_ring_addresses(0, addresses)), "the same again");
+    assert!(!is_refused(vmm.set_ring_addresses(0, addresses)), "unchanged");
     assert!(is_refused(vmm.set_ring_addresses(0, [addresses[0], addresses[1], addresses[2] + 4096])));
     assert_eq!(vmm.ring_base(0).unwrap(), 7);
     assert!(!is_refused(vmm.set_ring_size(0, 64)), "it is stopped");
 }
 
 #[test]
-fn a_queue_stops_where_it_is_and_goes_on_there() {
+fn a_stopped_queue_continues_where_it_was() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     write_and_read(&mut client);
@@ -382,11 +382,11 @@ fn a_queue_stops_where_it_is_and_goes_on_there() {
     assert_eq!(base, 3, "a write, a flush, a read");
     client.start_queue(0, base).unwrap();
     write_and_read(&mut client);
-    // Rested, and enabled again.
+    // Disabled, and enabled again.
     client.session().unwrap().enable_ring(0, false).unwrap();
     client.session().unwrap().enable_ring(0, true).unwrap();
     write_and_read(&mut client);
-    // Another kick and another call while it runs.
+    // Another kick and another call descriptor while it is running.
     let (kick, call) =
         (client.queue(0).kick_descriptor().try_clone_to_owned(), client.queue(0).call().try_clone_to_owned());
     client.session().unwrap().set_ring_kick(0, Some(kick.unwrap().as_fd())).unwrap();
@@ -398,13 +398,13 @@ fn a_queue_stops_where_it_is_and_goes_on_there() {
 }
 
 #[test]
-fn a_device_that_was_reset_is_as_it_was_at_first() {
+fn a_reset_device_has_its_initial_state() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     write_and_read(&mut client);
     client.session().unwrap().set_config(WRITE_CACHE, &[0]).unwrap();
     client.session().unwrap().reset_device().unwrap();
-    assert!(client.read_config().unwrap().write_cache, "as at first");
+    assert!(client.read_config().unwrap().write_cache, "the initial state");
     assert_eq!(client.session().unwrap().ring_base(0).unwrap(), 0);
     let features = client.features();
     client.session().unwrap().set_features(features).unwrap();
@@ -414,7 +414,7 @@ fn a_device_that_was_reset_is_as_it_was_at_first() {
 }
 
 #[test]
-fn memory_comes_and_goes_while_a_queue_runs() {
+fn memory_is_added_and_removed_while_a_queue_is_running() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     let more = Memory::new(4 * PAGE, 1).unwrap();
@@ -434,7 +434,7 @@ fn memory_comes_and_goes_while_a_queue_runs() {
 }
 
 #[test]
-fn the_write_cache_is_switched_and_nothing_else() {
+fn only_the_write_cache_can_be_changed() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert!(client.config().write_cache);
@@ -445,12 +445,12 @@ fn the_write_cache_is_switched_and_nothing_else() {
     assert!(client.read_config().unwrap().write_cache);
     assert!(is_refused(client.session().unwrap().set_config(0, &[0; 8])), "its size");
     assert!(is_refused(client.session().unwrap().set_config(WRITE_CACHE, &[2])));
-    assert!(client.session().unwrap().config(250, 7).is_err(), "beyond the space");
+    assert!(client.session().unwrap().config(250, 7).is_err(), "past the end of the space");
     write_and_read(&mut client);
 }
 
 #[test]
-fn a_volume_that_grows_is_told_of() {
+fn a_vmm_is_notified_of_a_volume_that_grows() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     assert!(!client.session().unwrap().config_changed(Duration::ZERO).unwrap());
@@ -465,7 +465,7 @@ fn a_volume_that_grows_is_told_of() {
 }
 
 #[test]
-fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
+fn a_vmm_without_a_channel_reads_the_new_size() {
     let bench = Bench::new();
     let protocol_features = ALL_PROTOCOL_FEATURES.difference(VhostFeature::BACKEND_REQ);
     let mut client = bench.connect(&ClientOptions { protocol_features, ..options() });
@@ -476,7 +476,7 @@ fn a_vmm_without_a_channel_reads_the_new_size_all_the_same() {
 }
 
 #[test]
-fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
+fn a_removed_or_changed_volume_ends_the_session() {
     let bench = Bench::new();
     let other_features = VolumeInfo { read_only: true, ..bench.entry.kind.info.clone() };
     let others = [
@@ -500,18 +500,18 @@ fn a_volume_that_leaves_or_becomes_another_ends_the_session() {
 }
 
 #[test]
-fn a_volume_that_its_device_lets_go_ends_the_session() {
+fn a_volume_removed_from_its_device_ends_the_session() {
     let bench = Bench::new();
     let mut client = bench.connect(&options());
     write_and_read(&mut client);
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     bench.device.edit(vec![Edit::RemoveVolume { vm, volume }]).unwrap();
     assert!(is_over(client.session().unwrap()));
-    assert_eq!(bench.totals().faults, 0, "the VMM did nothing wrong");
+    assert_eq!(bench.totals().faults, 0, "it is not an error of the VMM");
 }
 
 #[test]
-fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
+fn one_vmm_is_served_at_a_time_within_the_connection_limit() {
     let bench = Bench::new();
     bench.connections.set_max(1);
     let first = bench.vmm();
@@ -530,7 +530,7 @@ fn one_vmm_at_a_time_and_no_more_than_there_are_places() {
 }
 
 #[test]
-fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
+fn a_vmm_that_reconnects_waits_for_its_requests_in_flight() {
     let time = ServiceTime::Fixed(Duration::from_millis(300));
     let bench = Bench::on(Some(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }));
     let mut client = bench.connect(&options());
@@ -539,7 +539,7 @@ fn who_comes_back_waits_for_the_end_of_what_it_left_at_the_device() {
     let in_flight = || bench.device.snapshot().unwrap().in_flight;
     while in_flight() == 0 {}
     client.disconnect();
-    // Its first answer comes from a session of its own, which begins when the other is over.
+    // The first reply comes from a separate session, which starts when the other has ended.
     let vmm = bench.vmm();
     vmm.features().unwrap();
     assert_eq!(in_flight(), 0);

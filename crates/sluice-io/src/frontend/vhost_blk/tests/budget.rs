@@ -1,10 +1,10 @@
-//! What a VM costs others with requests that never reach the device.
+//! Costs that a VM causes to others by requests that never reach the device.
 
 use sluice_sched::gate::OwnerStats;
 
 use super::*;
 
-/// A VM that may do one request now, and the next one in 1000 s.
+/// Lets a VM do one request now, and the next one in 1000 s.
 fn limited() -> Policy {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(1));
@@ -37,7 +37,7 @@ fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
         guest.kick();
         let (head, _) = guest.next_used();
         assert_eq!((head, guest.status(0)), (0, if kind == UNKNOWN { 2 } else { 0 }));
-        // The window is full, the fifth request stays in the ring.
+        // The window is full; the fifth request stays in the ring.
         assert_eq!((bench.outstanding(), bench.queued()), (4, 4), "kind {kind}");
         assert_eq!(bench.account().completed.iter().sum::<u64>(), 1);
         bench.runtime.block_on(session.close());
@@ -45,14 +45,14 @@ fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
     }
 }
 
-/// A request that must be copied, because its data are not aligned, is copied when it goes to the disk. A guest that may not
-/// send it yet costs no memory and no time, however often it starts its queue anew.
+/// A request whose data is not aligned is copied when it is dispatched. A throttled guest costs no memory and no time,
+/// however often it restarts its queue.
 #[test]
-fn data_of_requests_that_wait_were_copied_at_each_start_of_their_queue() {
+fn data_of_queued_requests_was_copied_at_each_start_of_their_queue() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let source = Arc::new(Source::open(&SourceSpec::whole(file.path())).unwrap());
-    assert!(source.alignment().memory > 1, "these data would not be copied");
+    assert!(source.alignment().memory > 1, "this data would not be copied");
     let bench = bench(limited(), Store::File { source, extents: None }, 1 << 20, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);

@@ -1,4 +1,4 @@
-//! Chains and rings that make no sense.
+//! Invalid chains and rings.
 
 use super::*;
 
@@ -33,11 +33,11 @@ fn a_malformed_chain_stops_its_queue_and_is_counted() {
         guest.publish(0);
         guest = bench.start(&session);
     }
-    assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097), "started anew it goes on");
+    assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097), "it works again after a restart");
 }
 
 #[test]
-fn a_ring_that_jumps_stops_its_queue_and_no_other() {
+fn a_ring_whose_index_jumps_stops_only_its_queue() {
     let bench = null(64);
     let (first, second) = (bench.open(), bench.open());
     let guest = bench.start(&first);

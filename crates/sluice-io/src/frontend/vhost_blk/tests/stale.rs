@@ -1,8 +1,8 @@
-//! Messages of sessions that have ended, which reach the device thread when their place belongs to another VMM.
+//! Messages of sessions that have ended, which arrive when their index belongs to another VMM.
 
 use super::*;
 
-/// How often the race is run.
+/// Number of repetitions of the race.
 const TIMES: u64 = 1000;
 
 impl Bench {
@@ -15,7 +15,7 @@ impl Bench {
         self.device.snapshot().unwrap().stale_messages
     }
 
-    /// Everything that a session can ask for is refused; so many messages that was.
+    /// Sends every kind of message for a session. Returns the number of messages, all of which must be ignored.
     fn is_refused_everything(&self, session: &SessionHandle) -> u64 {
         let driver = Driver { features: 0, write_back: false };
         self.runtime.block_on(async {
@@ -44,7 +44,7 @@ fn a_vmm_that_connected_before_its_volume_was_replaced_opened_the_new_disk() {
 }
 
 #[test]
-fn a_dead_session_drove_the_queue_of_the_one_that_got_its_number() {
+fn an_ended_session_changed_the_queue_of_the_one_with_its_index() {
     let bench = null(64);
     let mut next = 0;
     let mut refused = 0;
@@ -63,7 +63,7 @@ fn a_dead_session_drove_the_queue_of_the_one_that_got_its_number() {
         refused += 1;
         assert_eq!(guest.ask(1, 0, 8, 4096).0, 0, "round {round}");
         next = guest.available;
-        assert_eq!(bench.runtime.block_on(session.stop_queue(0)), Ok(next), "the queue is as it was");
+        assert_eq!(bench.runtime.block_on(session.stop_queue(0)), Ok(next), "the queue is unchanged");
         bench.runtime.block_on(session.close());
     }
     assert_eq!(bench.stale_messages(), refused);
@@ -71,7 +71,7 @@ fn a_dead_session_drove_the_queue_of_the_one_that_got_its_number() {
 }
 
 #[test]
-fn a_restart_gave_the_numbers_of_all_sessions_to_others() {
+fn a_restart_gave_the_indices_of_all_sessions_to_others() {
     let bench = null(64);
     let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
     names.iter().for_each(|name| bench.add_volume(name));

@@ -1,11 +1,11 @@
-//! Queues that stop while requests wait.
+//! Queues that stop while requests are queued.
 
 use super::*;
 
-/// A VM that is held to a request in 100 s is paused at once, and goes on where it stood; beside it another queue of the same
-/// volume loses nothing.
+/// A VM with a limit of one request per 100 s is paused immediately, and continues later where it was. Another queue of
+/// the same volume loses nothing.
 #[test]
-fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
+fn queued_requests_of_a_stopped_queue_return_to_its_ring() {
     const OTHER: u64 = 0x4000;
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(10));
@@ -35,10 +35,10 @@ fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
         std::thread::yield_now();
     }
     let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
-    assert_eq!((next, bench.outstanding()), (1, 1), "three wait in the ring again, one at the gate");
-    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(1), [0u16; 0], "and the log knows of none");
+    assert_eq!((next, bench.outstanding()), (1, 1), "three are in the ring again, one at the gate");
+    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(1), [0u16; 0], "the log has no request");
     assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
-    // The limit is lifted, and the queue starts anew.
+    // The limit is removed, and the queue is started again.
     let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
     bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
     while beside.memory.load::<u16>(GuestAddress(USED + OTHER + 2), std::sync::atomic::Ordering::Acquire).unwrap() == 0
@@ -58,8 +58,8 @@ fn what_waits_when_a_queue_stops_goes_back_into_its_ring() {
     beside.used = 0;
 }
 
-/// A VM that is held to a request in 1000 s zeroes 3 MiB where the zeroes have to be written. It is paused while the first
-/// part is at the device: the rest goes back into the ring when that part has ended, and is not written first.
+/// A VM with a limit of one request per 1000 s zeroes 3 MiB on a volume that must write the zeroes. It is paused while
+/// the first part is in flight. The rest returns to the ring when that part has completed, and is not written before.
 #[test]
 fn a_paused_vm_waited_until_its_zeroes_were_written() {
     let mut policy = Policy::default();
@@ -87,8 +87,8 @@ fn a_paused_vm_waited_until_its_zeroes_were_written() {
     }
     let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
     assert_eq!((next, bench.outstanding()), (0, 0));
-    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(0), [0u16; 0], "the log knows of none");
-    // The limit is lifted, and whoever starts the queue again does all of it, once.
+    assert_eq!(log.queue(0, ENTRIES).unwrap().recover(0), [0u16; 0], "the log has no request");
+    // The limit is removed, and the next user of the queue does all of it, once.
     let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 32 << 20 });
     bench.device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
     let again = bench.start_as(&session, |spec| (spec.next_available, spec.log) = (next, log.queue(0, ENTRIES)));

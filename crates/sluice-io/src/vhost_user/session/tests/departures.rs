@@ -1,10 +1,10 @@
-//! VMMs that leave, take their memory away, leave a log behind, or never stop or start.
+//! VMMs that disconnect, truncate their memory, leave a log, or never stop sending or start a queue.
 
 use super::*;
 
-/// What waits for its limit is not waited for when nobody wants the answer any more.
+/// The session does not wait for a throttled request whose VMM has disconnected.
 #[test]
-fn a_vmm_that_goes_while_its_ring_stops_gives_everything_back() {
+fn the_resources_of_a_vmm_that_disconnects_during_a_stop_are_freed() {
     let bench = Bench::new();
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(10));
@@ -26,7 +26,7 @@ fn a_vmm_that_goes_while_its_ring_stops_gives_everything_back() {
 }
 
 #[test]
-fn who_takes_its_memory_away_is_shown_out() {
+fn a_vmm_that_truncates_its_memory_is_disconnected() {
     let bench = Bench::new();
     let (vmm, len) = (bench.vmm(), 16 * PAGE as u64);
     let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
@@ -55,9 +55,9 @@ fn an_in_flight_log_outlives_its_daemon() {
     let log = client.inflight().unwrap();
     assert_eq!((log.len, log.queues, log.queue_size), (16 + 256 * 16 + 48, 1, 256));
     client.disconnect();
-    // Who is served next is served when the session is over.
+    // The next VMM is served when the session has ended.
     bench.still_serves();
-    // As if the daemon had been killed with a read in flight: taken, and not answered.
+    // As if the daemon had been killed with a read in flight: taken, and not returned.
     client.queue(0).submit(5, Request::Read { offset: 12288, len: 4096 }).unwrap();
     client.queue(0).publish().unwrap();
     let [_, available, _] = client.queue(0).ring().parts();
@@ -70,7 +70,7 @@ fn an_in_flight_log_outlives_its_daemon() {
         .queue(0, 256)
         .unwrap();
     let used = client.queue(0).ring().used_index();
-    assert_eq!((used, part.recover(used).len()), (3, 0), "what was answered is not in it");
+    assert_eq!((used, part.recover(used).len()), (3, 0), "returned requests are not in it");
     part.taken(head);
     drop(part);
     let second = bench.folder.path().join("second.sock");
@@ -88,7 +88,7 @@ fn an_in_flight_log_outlives_its_daemon() {
 }
 
 #[test]
-fn logs_that_do_not_fit_are_refused() {
+fn logs_of_a_wrong_size_are_rejected() {
     let bench = Bench::new();
     let vmm = bench.vmm();
     let log = vmm.inflight(4, 64).unwrap();
@@ -98,12 +98,12 @@ fn logs_that_do_not_fit_are_refused() {
     assert_eq!((short.payload.len(), short.files.len()), (20, 1), "some compilers put no padding there");
     let mut bad = log;
     bad.queue_size = 128;
-    assert!(is_refused(vmm.set_inflight(&bad)), "another size than it was made for");
+    assert!(is_refused(vmm.set_inflight(&bad)), "not the size for which it was created");
     bad.queues = 5;
     assert!(is_refused(vmm.set_inflight(&bad)), "more queues than there are");
     (bad.queues, bad.queue_size, bad.len) = (4, 64, 64);
     assert!(is_refused(vmm.set_inflight(&bad)), "too small");
-    assert!(matches!(ask(&log_shape(0, 64)), Err(ClientError::Closed)), "a question that has no answer");
+    assert!(matches!(ask(&log_shape(0, 64)), Err(ClientError::Closed)), "a query without a reply");
     bench.still_serves();
 }
 
@@ -112,7 +112,7 @@ fn log_shape(queues: u16, entries: u16) -> Vec<u8> {
 }
 
 #[test]
-fn who_never_stops_sending_leaves_the_others_their_turns() {
+fn a_vmm_that_sends_without_pause_does_not_block_others() {
     let bench = Bench::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -125,7 +125,7 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
         let stream = Arc::new(UnixStream::from_std(theirs).unwrap());
         let session =
             tokio::spawn(serve(stream, offered, Box::new(()), Arc::new(Counts::default()), Arc::new(Bounds::new())));
-        // What comes before the first answer is the device thread's time.
+        // The time before the first reply is that of the device thread.
         let mut turns = 0;
         for message in 0..messages {
             while rustix::io::ioctl_fionread(&ours).unwrap() < 20 {
@@ -140,15 +140,15 @@ fn who_never_stops_sending_leaves_the_others_their_turns() {
     assert!(turns >= messages - 1, "{turns} turns");
 }
 
-/// Runs what waits for the socket, while the time stands still.
-async fn beside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Runs blocking work on the socket while the clock stands still.
+async fn while_time_stands_still<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work).await.unwrap()
 }
 
 fn say_what_it_can(path: PathBuf) -> Vmm {
     let mut vmm = Vmm::connect(&path, PATIENCE).unwrap();
     vmm.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
-    // The answer says that the device thread has let it in, before the test moves the clock.
+    // The reply means that the device thread has opened the session, before the test advances the clock.
     vmm.features().unwrap();
     vmm
 }
@@ -163,22 +163,22 @@ async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap();
     let knock = |path: &PathBuf| {
         let path = path.clone();
-        beside(move || Client::connect(&path, &options()))
+        while_time_stands_still(move || Client::connect(&path, &options()))
     };
 
     let at = path.clone();
-    let late = beside(move || say_what_it_can(at)).await;
-    assert!(knock(&path).await.is_err(), "it has time");
+    let late = while_time_stands_still(move || say_what_it_can(at)).await;
+    assert!(knock(&path).await.is_err(), "the first VMM still has time");
     tokio::time::advance(START_MAX - Duration::from_secs(1)).await;
-    assert!(knock(&path).await.is_err(), "it still has");
+    assert!(knock(&path).await.is_err(), "the second VMM still has time");
     tokio::time::advance(Duration::from_secs(1)).await;
     let mut running = knock(&path).await.unwrap();
-    assert!(beside(move || is_over(&late)).await, "it was disconnected");
+    assert!(while_time_stands_still(move || is_over(&late)).await, "it was disconnected");
 
-    // Its queues run, then they are stopped.
+    // Its queues are started, and then stopped.
     tokio::time::advance(10 * START_MAX).await;
     assert!(knock(&path).await.is_err());
-    let mut running = beside(move || {
+    let mut running = while_time_stands_still(move || {
         write_and_read(&mut running);
         running.stop_queue(0).unwrap();
         running
@@ -186,5 +186,5 @@ async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     .await;
     tokio::time::advance(10 * START_MAX).await;
     assert!(knock(&path).await.is_err());
-    beside(move || running.start_queue(0, 0)).await.unwrap();
+    while_time_stands_still(move || running.start_queue(0, 0)).await.unwrap();
 }
