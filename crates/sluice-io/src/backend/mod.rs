@@ -2,13 +2,13 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | [`device_queue`] | the trait of what takes submissions and reports completions |
-//! | [`disk`] | the disk: operations of the gate's slots |
-//! | [`delay`], [`slot_log`] | a wrapper that makes a queue slower, and its log |
-//! | [`request`], [`volume`] | requests of clients, volumes |
-//! | [`merged`], [`sync`], [`zeroes`], [`lost`] | merged submissions, shared syncs, zeroing, errors after a failed sync |
-//! | [`ring`], [`tag`], [`retry`] | io_uring, the user data of its operations, operations to be submitted again |
-//! | [`buffer`], [`jobs`] | memory for data, work of the helper threads |
+//! | `device_queue` | the trait of what takes submissions and reports completions |
+//! | `disk` | the disk: operations of the gate's slots |
+//! | `delay`, `slot_log` | a wrapper that makes a queue slower, and its log |
+//! | `request`, `volume` | requests of clients, volumes |
+//! | `merged`, `sync`, `zeroes`, `lost` | merged submissions, shared syncs, zeroing, errors after a failed sync |
+//! | `ring`, `tag`, `retry` | io_uring, the user data of its operations, operations to be submitted again |
+//! | `buffer`, `jobs` | memory for data, work of the helper threads |
 
 pub mod buffer;
 pub mod delay;

@@ -14,7 +14,7 @@
 //! is full, the VM's sockets are not read. A client that does not read its replies only fills its own VM's window,
 //! until it is disconnected.
 //!
-//! Panics: a panic in the loop closes its connections. The [supervisor] waits until the kernel refers to no memory any
+//! Panics: a panic in the loop closes its connections. The supervisor waits until the kernel refers to no memory any
 //! more, builds the gate again from the same specification, and continues. Other devices are not affected. A device
 //! that fails repeatedly goes down.
 

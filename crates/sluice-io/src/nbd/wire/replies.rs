@@ -11,7 +11,7 @@ use super::{ChunkHeader, Errno, u32_at};
 pub struct Extent {
     /// Length in bytes, from the end of the previous extent.
     pub length: u32,
-    /// Bits of [`allocation`].
+    /// Bits of [`super::allocation`].
     pub flags: u32,
 }
 
