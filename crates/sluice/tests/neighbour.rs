@@ -62,6 +62,7 @@ fn measure(place: &Place) -> Measured {
             queue.publish().unwrap();
             queue.kick().unwrap();
         }
+        // polls: completions, between two reads of the victim
         thread::sleep(next.saturating_duration_since(Instant::now()));
         queue.reap(&mut completed).unwrap();
         for completion in completed.drain(..) {
