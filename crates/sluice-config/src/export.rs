@@ -78,7 +78,8 @@ impl NbdDraft {
         let (endpoints, endpoints_at) = endpoints.unzip();
         let default = NbdSettings::default();
         let connections_max = reader.small("connections_max").unwrap_or(default.connections_max);
-        NbdDraft { settings: NbdSettings { endpoints, connections_max }, endpoints_at }
+        let memory = reader.size("memory").unwrap_or(default.memory);
+        NbdDraft { settings: NbdSettings { endpoints, connections_max, memory }, endpoints_at }
     }
 }
 

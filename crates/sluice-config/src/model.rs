@@ -215,11 +215,13 @@ pub struct NbdSettings {
     pub endpoints: Vec<Endpoint>,
     /// Maximum number of connections of the host over all sockets; some are reserved for sockets with few.
     pub connections_max: u32,
+    /// Memory for the data of requests of all VMs.
+    pub memory: Bytes,
 }
 
 impl Default for NbdSettings {
     fn default() -> Self {
-        NbdSettings { endpoints: Vec::new(), connections_max: 1024 }
+        NbdSettings { endpoints: Vec::new(), connections_max: 1024, memory: Bytes::mib(1024) }
     }
 }
 

@@ -24,7 +24,7 @@ pub mod device;
 pub mod endpoint;
 pub(crate) mod frontend;
 pub mod limits;
-mod memory_budget;
+pub mod memory_budget;
 pub mod nbd;
 pub mod path_walk;
 pub mod shared_limit;

@@ -12,11 +12,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 /// The budget of this process.
 pub(crate) static DAEMON: MemoryBudget = MemoryBudget::new(1 << 30);
 
+/// Sets the budget of this process, in bytes. A smaller one takes effect as replies leave.
+pub fn set_total(bytes: u64) {
+    DAEMON.total.store(bytes, Ordering::Relaxed);
+}
+
 /// Memory that VMs share.
 #[derive(Debug)]
 pub(crate) struct MemoryBudget {
     /// Size in bytes.
-    total: u64,
+    total: AtomicU64,
     vms: AtomicU32,
     /// Bytes in use of the shared half.
     shared: AtomicU64,
@@ -33,7 +38,7 @@ pub(crate) struct MemoryShare {
 
 impl MemoryBudget {
     const fn new(total: u64) -> Self {
-        MemoryBudget { total, vms: AtomicU32::new(0), shared: AtomicU64::new(0) }
+        MemoryBudget { total: AtomicU64::new(total), vms: AtomicU32::new(0), shared: AtomicU64::new(0) }
     }
 
     /// Creates the share of one more VM, which ends when it is dropped.
@@ -44,7 +49,7 @@ impl MemoryBudget {
 
     /// Returns the number of bytes that each VM has of its own.
     fn part(&self) -> u64 {
-        self.total / 2 / u64::from(self.vms.load(Ordering::Relaxed).max(1))
+        self.total.load(Ordering::Relaxed) / 2 / u64::from(self.vms.load(Ordering::Relaxed).max(1))
     }
 }
 
@@ -54,7 +59,7 @@ impl MemoryShare {
     pub(crate) fn has_room(&self) -> bool {
         self.used == 0
             || self.used < self.budget.part()
-            || self.budget.shared.load(Ordering::Relaxed) < self.budget.total / 2
+            || self.budget.shared.load(Ordering::Relaxed) < self.budget.total.load(Ordering::Relaxed) / 2
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
@@ -115,12 +120,24 @@ mod tests {
         let (budget, mut vms) = shares(64);
         assert_eq!(fill(&mut vms[0]), 8 + 512, "the first has its part and the shared half");
         assert!(vms[1..].iter_mut().all(|vm| fill(vm) == 8), "each of the others has its part");
-        assert!(vms.iter().map(|vm| vm.used).sum::<u64>() <= budget.total);
+        assert!(vms.iter().map(|vm| vm.used).sum::<u64>() <= budget.total.load(Ordering::Relaxed));
         // Memory that the first VM frees is available to all.
         vms[0].remove(500 * MIB);
         assert_eq!((fill(&mut vms[1]), fill(&mut vms[0])), (500, 0));
         vms.clear();
         assert_eq!((budget.shared.load(Ordering::Relaxed), budget.vms.load(Ordering::Relaxed)), (0, 0));
+    }
+
+    #[test]
+    fn a_smaller_budget_holds_when_memory_is_free_again() {
+        let (budget, mut vms) = shares(2);
+        assert_eq!(fill(&mut vms[0]), 256 + 512);
+        budget.total.store(256 * MIB, Ordering::Relaxed);
+        assert_eq!((fill(&mut vms[0]), fill(&mut vms[1])), (0, 64), "the part of the second is smaller too");
+        vms[0].remove(700 * MIB);
+        assert_eq!(fill(&mut vms[0]), 64 + 128 - 68);
+        vms[0].remove(64 * MIB + 128 * MIB);
+        assert_eq!(budget.shared.load(Ordering::Relaxed), 0);
     }
 
     #[test]

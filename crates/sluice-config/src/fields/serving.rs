@@ -49,14 +49,24 @@ pub static NBD: Section = Section {
     doc: "Serves every volume by its export name, in addition to the volumes' own sockets",
     groups: &[
         ENDPOINT_KEYS,
-        &[Key::new(
-            "connections_max",
-            Kind::Integer(1, 65_536),
-            "1024",
-            "Maximum number of connections of the host, over all sockets. Up to half of them are reserved, so that \
-             each socket can have two. Fewer are allowed, with a warning, if the limit of file descriptors is too low",
-        )
-        .default("1024")],
+        &[
+            Key::new(
+                "connections_max",
+                Kind::Integer(1, 65_536),
+                "1024",
+                "Maximum number of connections of the host, over all sockets. Up to half of them are reserved, so that \
+                 each socket can have two. Fewer are allowed, with a warning, if the limit of file descriptors is too low",
+            )
+            .default("1024"),
+            Key::new(
+                "memory",
+                Kind::Size(64 << 20, 1 << 40),
+                "\"4GiB\"",
+                "Memory for the data of NBD requests of all VMs. Half of it is divided equally among the VMs, the other \
+                 half is for VMs that need more",
+            )
+            .default("\"1GiB\""),
+        ],
     ],
     scheduler_tables: &[],
 };

@@ -64,6 +64,7 @@ pub(super) fn commit(
     server.generations.extend(generations);
     server.missing = missing;
     server.host = host;
+    sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
     listeners.values_mut().for_each(NbdListener::keep);
     guests.values_mut().for_each(VhostListener::keep);
     server.listeners.extend(listeners);
