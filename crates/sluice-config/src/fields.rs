@@ -541,6 +541,13 @@ pub static VOLUME: Section = Section {
             .default("up to the end of its source"),
             Key::new("read_only", Kind::Bool, "true", "Rejects writes").default("false"),
             Key::new(
+                "format",
+                Kind::Word(&["raw"]),
+                "\"raw\"",
+                "Serves the source even if it begins like an image of another format. That is looked at only before a source \
+                 is served for the first time",
+            ),
+            Key::new(
                 "cache",
                 Kind::Word(&["direct", "buffered"]),
                 "\"direct\"",

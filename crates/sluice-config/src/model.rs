@@ -149,6 +149,8 @@ pub struct Volume {
     /// `None`: up to the end of its source; `Some` if the device's backend is `Null`.
     pub size: Option<u64>,
     pub read_only: bool,
+    /// Whether it is said to be raw, whatever it begins with.
+    pub is_raw: bool,
     /// Whether it uses the page cache, so that guarantees do not apply.
     pub buffered: bool,
     /// Policy among the volumes of its VM on that device; `Policy::default()` if none is stated.

@@ -111,6 +111,7 @@ impl VolumeDraft {
             offset,
             size,
             read_only: reader.bool("read_only").unwrap_or(false),
+            is_raw: reader.word("format").is_some(),
             buffered: reader.word("cache") == Some("buffered"),
             policy: part.policy(),
             export: export.export.clone(),

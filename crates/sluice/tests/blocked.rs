@@ -92,7 +92,7 @@ fn a_hung_state_directory_refuses_only_what_must_be_written_there() {
     let refused = ask(&place, &["set", "fine", "weight=7"]).failed();
     assert!(refused.contains("state does not respond for 5 s"), "{refused}");
     // The next one is not even tried, and what needs no state goes on.
-    let refused = ask(&place, &["detach", "fine"]).failed();
+    let refused = ask(&place, &["detach", "fine", "--force", "fine"]).failed();
     assert!(refused.contains("state does not respond for 5 s"), "{refused}");
     daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nweight = 3\n"));
     Raw::open(&place.volume_socket("fine", "v"), "fine/v").unwrap().write(0, &noise(1, 4096)).unwrap();
@@ -524,7 +524,7 @@ fn detaching_a_buffered_volume_from_a_hung_disk_stopped_everything() {
     let mut raw = Raw::open(&place.volume_socket("new", "v"), "new/v").unwrap();
     below.freeze();
     raw.write(0, &noise(1, 64 << 10)).unwrap();
-    ask(&place, &["detach", "new"]).ok();
+    ask(&place, &["detach", "new", "--force", "new"]).ok();
     assert_others_work(&place, 1);
     below.thaw();
     assert_eq!(daemon.terminate().code(), Some(0));

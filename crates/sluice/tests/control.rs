@@ -230,7 +230,7 @@ fn volumes_are_attached_grown_and_detached_while_another_client_works() {
     daemon.stderr().up_to(&["Reload applied"]);
     assert_eq!(again.read(7 * MIB, 4096).unwrap(), noise(3, 4096));
 
-    json(ask(&place, &["detach", "b"]));
+    json(ask(&place, &["detach", "b", "--force", "b"]));
     assert!(Raw::open(&socket, "b/new").is_err());
     assert_eq!(at_work.read(0, 4096).unwrap(), noise(1, 4096));
     json(ask(&place, &["attach", "b/new", "device=disk", &source, &export]));
@@ -257,7 +257,7 @@ fn a_volume_is_attached_again_while_its_last_requests_are_in_flight() {
     let mut client = open(&place, "a", "v");
     client.send(READ, 0, 0, 4096, &[]).unwrap();
     until("the request is in flight", || daemon.accounts().device()["in_flight"] == 1);
-    json(ask(&place, &["detach", "a"]));
+    json(ask(&place, &["detach", "a", "--force", "a"]));
     let source = format!("source={}", place.file("a.img").display());
     let export = format!("export.socket={}", place.volume_socket("a", "v").display());
     json(ask(&place, &["attach", "a/v", "device=disk", &source, &export]));
@@ -278,7 +278,7 @@ fn a_reload_adds_a_volume_again_while_its_last_requests_are_in_flight() {
     let mut client = open(&place, "a", "v");
     client.send(READ, 0, 0, 4096, &[]).unwrap();
     until("the request is in flight", || daemon.accounts().device()["in_flight"] == 1);
-    daemon.accept(&without);
+    daemon.force(&place, &without);
     daemon.accept(&all);
     assert_eq!(open(&place, "a", "v").read(0, 4096).unwrap().len(), 4096);
 }
@@ -339,7 +339,7 @@ fn another_volume_on_a_socket_waits_for_the_last_requests_of_the_first() {
     client.queue(0).publish().unwrap();
     let in_flight = || daemon.accounts().device()["in_flight"].as_u64().unwrap();
     until("the request is in flight", || in_flight() == 1);
-    ask(&place, &["detach", "a/v"]).ok();
+    ask(&place, &["detach", "a/v", "--force", "a/v"]).ok();
     let (source, socket) = (format!("source={}", second.display()), place.volume_socket("a", "v"));
     let socket_key = format!("export.socket={}", socket.display());
     // Under another name as well: the VMM knows only the socket.

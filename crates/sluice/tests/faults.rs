@@ -152,6 +152,7 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_reopened() {
     let place = Place::new();
     let thin = Thin::new(&place);
     let (fine, all) = with_page_cache(&place, &thin, &place.image("fine.img", MIB));
+    let (fine, all) = (controlled(&place, &fine), controlled(&place, &all));
     let daemon = Daemon::serve(&place, &all);
     let (mut a, mut b, mut other) = (open(&place, "a"), open(&place, "b"), open(&place, "fine"));
     let known = noise(1, MIB as usize);
@@ -166,7 +167,7 @@ fn a_failed_flush_fails_every_volume_on_that_file_until_it_is_reopened() {
     assert_works(&mut other, 2);
     thin.small.free_space();
     assert_eq!(b.read(0, 4096), Err(EIO), "that the cause is gone does not bring back what is lost");
-    daemon.accept(&fine);
+    daemon.force(&place, &fine);
     assert!(a.is_disconnected() && b.is_disconnected());
     daemon.accept(&all);
     let (mut a, mut b) = (open(&place, "a"), open(&place, "b"));

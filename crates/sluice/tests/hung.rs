@@ -185,7 +185,7 @@ fn changes_of_a_device_that_hung_held_up_those_of_another_one() {
         let said = change.end().failed();
         assert!(said.contains("Device stuck does not respond: it applies its part of the change"), "{said}");
     }
-    let said = run(&mut verb(&["detach", "b"])).failed();
+    let said = run(&mut verb(&["detach", "b", "--force", "b"])).failed();
     assert!(said.contains("Device stuck does not respond: it applies its part of the change"), "{said}");
     client.stream.set_nonblocking(true).unwrap();
     let read = client.stream.read(&mut [0]).map_err(|error| error.kind());

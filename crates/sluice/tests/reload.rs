@@ -72,7 +72,7 @@ fn a_request_that_waits_for_a_limit_is_dispatched_when_the_limit_is_removed() {
 fn vms_and_volumes_are_added_and_removed_while_clients_work() {
     let place = Place::new();
     let extra = place.image("extra.img", MIB);
-    let (device, a, b) = (place.device(""), vm(&place, "a", ""), vm(&place, "b", ""));
+    let (device, a, b) = (place.control_keys() + &place.device(""), vm(&place, "a", ""), vm(&place, "b", ""));
     let daemon = Daemon::serve(&place, &(device.clone() + &a));
     let mut in_a = open(&place, "a");
     in_a.write(0, &noise(1, 4096)).unwrap();
@@ -84,12 +84,12 @@ fn vms_and_volumes_are_added_and_removed_while_clients_work() {
     in_extra.write(0, &noise(3, 4096)).unwrap();
     assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096));
 
-    daemon.accept(&(device.clone() + &a + &b));
+    daemon.force(&place, &(device.clone() + &a + &b));
     assert!(in_extra.is_disconnected());
     assert!(!place.volume_socket("a", "extra").exists());
     assert!(in_a.read(0, 4096).unwrap() == noise(1, 4096) && in_b.read(0, 4096).unwrap() == noise(2, 4096));
 
-    daemon.accept(&(device.clone() + &b));
+    daemon.force(&place, &(device.clone() + &b));
     assert!(in_a.is_disconnected());
     assert!(!place.volume_socket("a", "v").exists());
     assert!(in_b.read(0, 4096).unwrap() == noise(2, 4096));
@@ -106,7 +106,7 @@ fn vms_and_volumes_are_added_and_removed_while_clients_work() {
 #[test]
 fn a_device_is_added_and_removed() {
     let place = Place::new();
-    let (device, a) = (place.device(""), vm(&place, "a", ""));
+    let (device, a) = (place.control_keys() + &place.device(""), vm(&place, "a", ""));
     let null = format!(
         "[device.null]\nbackend = \"null\"\n[vm.n.volume.v]\ndevice = \"null\"\nsize = \"1GiB\"\nexport = {{ socket = \"{}\" }}\n",
         place.volume_socket("n", "v").display()
@@ -116,7 +116,7 @@ fn a_device_is_added_and_removed() {
     daemon.accept(&(device.clone() + &a + &null));
     let mut in_null = open(&place, "n");
     assert_eq!(in_null.read(512 * MIB, 4096), Ok(vec![0; 4096]));
-    daemon.accept(&(device + &a));
+    daemon.force(&place, &(device + &a));
     assert!(in_null.is_disconnected());
     assert_eq!(in_a.read(0, 512), Ok(vec![0; 512]));
     assert_eq!(daemon.accounts().0["devices"].as_array().unwrap().len(), 1);
@@ -233,7 +233,7 @@ fn queued_requests_move_to_another_scheduler() {
 #[test]
 fn the_identity_of_a_served_volume_cannot_change() {
     let place = Place::new();
-    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", LIMITED)));
+    let daemon = Daemon::serve(&place, &(place.control_keys() + &place.device("") + &vm(&place, "a", LIMITED)));
     let mut client = open(&place, "a");
     let image = place.file("a.img");
     let volume = |vm: &str, lines: &str| format!("[vm.{vm}]\n{LIMITED}\n") + &place.volume(vm, "v", &image, lines);
@@ -245,7 +245,7 @@ fn the_identity_of_a_served_volume_cannot_change() {
     let smaller = place.device("") + &volume("a", "size = \"1MiB\"");
     assert_refused_whole(&place, &daemon, &mut client, &smaller, &[cut]);
     // It can change in two steps.
-    daemon.accept(&place.device(""));
+    daemon.force(&place, &place.device(""));
     daemon.accept(&(place.device("") + &volume("renamed", "size = \"1MiB\"")));
     assert_eq!(open(&place, "renamed").read(0, 512), Ok(vec![0; 512]));
 }
@@ -292,7 +292,7 @@ fn a_client_in_the_handshake_is_disconnected_when_its_volume_is_replaced() {
     let place = Place::new();
     let image = place.image("a.img", 4 * MIB);
     let shared = place.socket("shared.sock");
-    let base = place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
+    let base = place.control_keys() + &place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
     let sized = |size: u64| base.clone() + &place.volume("a", "v", &image, &format!("size = \"{size}MiB\""));
     let daemon = Daemon::serve(&place, &sized(2));
     let shaking = || greet(&shared).unwrap();
@@ -301,7 +301,7 @@ fn a_client_in_the_handshake_is_disconnected_when_its_volume_is_replaced() {
     let mut served = Raw::enter(grows, "a/v").unwrap();
     assert_eq!(served.size_bytes, 4 * MIB, "it is told the present size");
     assert_eq!(served.read(3 * MIB, 512), Ok(vec![0; 512]), "it has all that it was told of");
-    daemon.accept(&base);
+    daemon.force(&place, &base);
     daemon.accept(&sized(1));
     let mut told = Raw::enter(shrinks, "a/v").unwrap();
     assert_eq!(told.size_bytes, 2 * MIB);
@@ -315,11 +315,11 @@ fn a_client_in_the_handshake_is_disconnected_when_its_volume_is_replaced() {
 fn a_client_that_connected_before_its_disk_was_replaced_by_one_of_the_same_size_read_that_one() {
     let place = Place::new();
     let shared = place.socket("shared.sock");
-    let base = place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
+    let base = place.control_keys() + &place.device("") + &format!("[nbd]\nsocket = \"{}\"\n", shared.display());
     let on = |image: &str| base.clone() + &place.volume("a", "v", &place.image(image, MIB), "");
     let daemon = Daemon::serve(&place, &on("old.img"));
     let (through_shared, through_own) = (greet(&shared).unwrap(), greet(&place.volume_socket("a", "v")).unwrap());
-    daemon.accept(&base);
+    daemon.force(&place, &base);
     daemon.accept(&on("new.img"));
     assert!(Raw::enter(through_own, "a/v").is_err(), "its handshake ended with its socket");
     let mut told = Raw::enter(through_shared, "a/v").unwrap();
@@ -435,25 +435,27 @@ fn requests_that_do_not_drain_in_time_are_dropped() {
 #[test]
 fn a_socket_moved_between_volumes_in_one_reload_was_taken_for_that_of_another_process() {
     let place = Place::new();
-    let daemon = Daemon::serve(&place, &(place.device("") + &vm(&place, "a", "")));
+    let daemon = Daemon::serve(&place, &(place.control_keys() + &place.device("") + &vm(&place, "a", "")));
     let [old, new] = ["a", "b"].map(|vm| format!("socket = \"{}\"", place.volume_socket(vm, "v").display()));
-    let after = place.device("") + &vm(&place, "b", "").replace(&new, &format!("type = \"vhost-user-blk\", {old}"));
+    let after = place.control_keys()
+        + &place.device("")
+        + &vm(&place, "b", "").replace(&new, &format!("type = \"vhost-user-blk\", {old}"));
     let mut before = open(&place, "a");
     // If the change is rejected for another reason, the socket is kept.
     let missing = place.volume("c", "v", &place.file("missing.img"), "");
-    assert!(daemon.reload(&(after.clone() + &missing)).contains("the running configuration is unchanged"));
+    assert!(daemon.apply(&place, &(after.clone() + &missing)).failed().contains("missing.img"));
     let late = format!(
         "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"/nowhere/log\"\n"
     );
-    assert!(daemon.reload(&late).contains("the running configuration is unchanged"));
+    assert!(daemon.apply(&place, &late).failed().contains("device late"));
     before.write(0, &noise(1, 4096)).unwrap();
     open(&place, "a").write(0, &noise(1, 4096)).unwrap();
-    daemon.accept(&after);
+    daemon.force(&place, &after);
     assert!(before.is_disconnected());
     let mut guest = Client::connect(&place.volume_socket("a", "v"), &ClientOptions::default()).unwrap();
     guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
     // And back: the NBD volume has the socket again.
-    daemon.accept(&(place.device("") + &vm(&place, "a", "")));
+    daemon.force(&place, &(place.control_keys() + &place.device("") + &vm(&place, "a", "")));
     open(&place, "a").write(0, &noise(2, 4096)).unwrap();
     assert_eq!(daemon.terminate().code(), Some(0));
     assert!(!place.volume_socket("a", "v").exists());

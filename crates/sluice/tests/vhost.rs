@@ -136,7 +136,7 @@ fn a_volume_is_attached_grown_and_detached_while_a_guest_uses_it() {
     client.read(3 * MIB, &mut bytes).unwrap();
     assert!(bytes == noise(4, 4096));
 
-    ask(&place, &["detach", "c"]);
+    ask(&place, &["detach", "c", "--force", "c"]);
     until("the session ends", || client.session().and_then(|session| session.features()).is_err());
     assert!(!socket.exists());
     works(&mut at_work);

@@ -312,7 +312,7 @@ fn a_guest_waits_for_a_volume_that_is_attached_again() {
     let socket = format!("export.socket={}", socket.display());
     for queues in ["export.queues=2", "export.queues=4"] {
         guest.progress("vda", 500);
-        ask(&["detach", "a/v"]).ok();
+        ask(&["detach", "a/v", "--force", "a/v"]).ok();
         let attach = ["attach", "a/v", "device=disk", &source, "export.type=vhost-user-blk", &socket, queues];
         until("the requests in flight have completed", || ask(&attach).code() == Some(0));
     }
@@ -434,7 +434,7 @@ fn a_guest_sees_its_disks_change() {
     guest.sh("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 oflag=direct && blkdiscard /dev/vdb");
     guest.qmp.execute("device_del", &json!({ "id": "plugged" }));
     guest.qmp.event("DEVICE_DELETED");
-    ask(&["detach", "a/comes"]);
+    ask(&["detach", "a/comes", "--force", "a/comes"]);
     guest.progress("vda", 100);
     assert_no_errors(&guest);
     assert_eq!(daemon.accounts().number("a", "failed"), 0);

@@ -6,7 +6,7 @@ use crate::backend::volume::{Volume, VolumeStore};
 use crate::slab::{Slab, VmId, VolumeKey};
 use crate::source::Loss;
 
-type Volumes = Slab<VolumeKey, Volume>;
+pub(crate) type Volumes = Slab<VolumeKey, Volume>;
 
 /// Makes writes and flushes of every volume on `file` fail. `volume` is the one with the failed request; the log names it.
 pub(crate) fn lose_file(volumes: &mut Volumes, files: &mut Files, file: FileKey, volume: VolumeKey, what: &str) {

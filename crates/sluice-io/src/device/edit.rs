@@ -2,7 +2,7 @@
 
 use sluice_sched::{ChangeError, Instant, OwnerId, Policy};
 
-use crate::backend::lost::{accept_loss, lost_volumes};
+use crate::backend::lost::{Volumes, accept_loss, lost_volumes};
 use crate::backend::volume::{Outstanding, Volume, VolumeStore};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, Window};
@@ -51,9 +51,16 @@ pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
             refused: vm.refused,
             outstanding: vm.outstanding.requests,
             lost: lost_volumes(&core.backend.volumes, id),
+            in_use: volumes_in_use(&core.backend.volumes, id),
         })
     };
     vms.filter_map(snapshot).collect()
+}
+
+/// The names of the volumes of `vm` that have clients.
+fn volumes_in_use(volumes: &Volumes, vm: VmId) -> Vec<String> {
+    let in_use = |volume: &Volume| volume.vm == vm && !volume.leaving && volume.open_clients > 0;
+    volumes.iter().filter(|(_, volume)| in_use(volume)).map(|(_, volume)| volume.name.clone()).collect()
 }
 
 struct Editor<'a> {

@@ -215,4 +215,6 @@ pub struct VmSnapshot {
     pub outstanding: u32,
     /// Volumes whose writes and flushes fail, because a failed sync may have lost data.
     pub lost: Vec<String>,
+    /// Volumes that have clients: NBD connections, or VMMs that have started a queue.
+    pub in_use: Vec<String>,
 }

@@ -5,6 +5,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::format::Format;
 use super::holder::Holder;
 use super::range::ByteRange;
 use crate::path_walk::Stranger;
@@ -99,12 +100,16 @@ pub enum SourceError {
         alignment_bytes: u32,
     },
 
-    /// It is a disk image in another format. Detected only if its length does not fit a raw image.
-    #[error("Volume {path} is a {format} image: convert it to raw (`qemu-img convert -O raw`)")]
+    /// A disk image in another format, before it was ever served.
+    #[error(
+        "Volume {path} is a {format} image by its first bytes, and would be served as if it were the disk itself: convert it ({}) \
+         and name the result, or set format = \"raw\" in the volume if these bytes are the guest's",
+        format.conversion(&path.display().to_string())
+    )]
     NotRaw {
         path: PathBuf,
-        /// For example `qcow2`.
-        format: &'static str,
+        /// For example qcow2.
+        format: Format,
     },
 
     /// Another holder has a lock on the volume's bytes.
@@ -198,7 +203,7 @@ mod tests {
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
-            SourceError::NotRaw { path: path.clone(), format: "qcow2" },
+            SourceError::NotRaw { path: path.clone(), format: Format::of(b"QFI\xfb").expect("it is known") },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

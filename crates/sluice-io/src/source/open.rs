@@ -6,10 +6,11 @@
 //! The path is walked once, and symbolic links that a tenant can change are rejected ([`crate::path_walk`]). The opened
 //! file is compared with the checked one: a file that has replaced it in between is rejected.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
@@ -19,6 +20,8 @@ use super::alignment::{self, Alignment};
 use super::capabilities::Capabilities;
 use super::error::SourceError;
 use super::forcing;
+use super::format::{self, Format};
+use super::identity;
 use super::lock;
 use super::loss::Mark;
 use super::opened::{FileId, Source};
@@ -40,13 +43,25 @@ pub struct SourceSpec {
     /// Whether it uses the page cache (`cache = "buffered"`). Guarantees are then not given, because writeback bypasses
     /// the gate.
     pub buffered: bool,
+    /// Whether its first bytes are looked at, which must not be those of another format.
+    pub format: FormatCheck,
+}
+
+/// Whether the format of a volume is looked for.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum FormatCheck {
+    /// Unless it is one of these: identity and offset of sources that were served before.
+    UnlessKnown(Arc<BTreeSet<(String, u64)>>),
+    /// No: it is said to be raw.
+    #[default]
+    Raw,
 }
 
 impl SourceSpec {
     /// Returns all of `path`, for reading and writing, with direct I/O.
     #[must_use]
     pub fn whole(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, length: None, read_only: false, buffered: false }
+        Self { path: path.into(), offset: 0, length: None, read_only: false, buffered: false, format: FormatCheck::Raw }
     }
 
     fn range_in(&self, size_bytes: u64) -> ByteRange {
@@ -80,12 +95,14 @@ impl Source {
         let fd = open_description(spec, &found)?;
         let size_bytes = size_of(fd.as_fd(), stat, block_device).map_err(|error| inspect(path, "size", error))?;
         let range = spec.range_in(size_bytes);
+        let identity = match block_device {
+            true => identity::of_block_device(&Sysfs::host(), stat.st_rdev),
+            false => identity::of_file(fd.as_fd()),
+        };
+        check_format(spec, identity.as_deref(), &found)?;
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
-        check_alignment(path, range, alignment).map_err(|misaligned| match format_of(&found) {
-            Some(format) => SourceError::NotRaw { path: path.clone(), format },
-            None => misaligned,
-        })?;
+        check_alignment(path, range, alignment)?;
         let forces = forcing::is_honoured(fd.as_fd(), block_device);
         let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let submission_may_block = forcing::submission_may_block(fd.as_fd());
@@ -95,6 +112,7 @@ impl Source {
             path: path.clone(),
             range,
             id: id_of(stat, block_device),
+            identity,
             alignment,
             capabilities: capabilities_of(spec, stat, block_device),
             block_device,
@@ -206,13 +224,19 @@ pub(super) fn check_alignment(path: &Path, range: ByteRange, alignment: Alignmen
     Ok(())
 }
 
-/// Returns the format of a disk image that is not raw, by its first bytes. A raw disk may start with the same bytes if
-/// its guest writes them.
-fn format_of(file: &Found) -> Option<&'static str> {
-    let mut start = [0; 8];
-    rustix::io::read(file.open(OFlags::RDONLY).ok()?, &mut start).ok()?;
-    let formats = [(b"QFI\xfb".as_slice(), "qcow2"), (b"KDMV", "VMDK"), (b"vhdxfile", "VHDX")];
-    formats.into_iter().find_map(|(magic, format)| start.starts_with(magic).then_some(format))
+/// A volume of another format would be overwritten by its guest, and is as long as its file, not as its disk. The length of
+/// such a file often fits no block either, so this comes before the alignment.
+fn check_format(spec: &SourceSpec, identity: Option<&str>, found: &Found) -> Result<(), SourceError> {
+    let FormatCheck::UnlessKnown(known) = &spec.format else { return Ok(()) };
+    if identity.is_some_and(|identity| known.contains(&(identity.to_owned(), spec.offset))) {
+        return Ok(());
+    }
+    let mut start = [0; format::START];
+    let read = found.open(OFlags::RDONLY).and_then(|fd| rustix::io::pread(fd, &mut start, spec.offset));
+    match read.ok().and_then(|length| Format::of(&start[..length])) {
+        Some(format) => Err(SourceError::NotRaw { path: spec.path.clone(), format }),
+        None => Ok(()),
+    }
 }
 
 fn id_of(stat: &Stat, block_device: bool) -> FileId {

@@ -35,6 +35,7 @@ pub struct Source {
     pub(super) path: PathBuf,
     pub(super) range: ByteRange,
     pub(super) id: FileId,
+    pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
@@ -64,7 +65,15 @@ impl Source {
         lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
         let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
         let waited = Duration::ZERO;
-        Ok(Self { path: path.clone(), range, waited, fd, lost: self.lost.clone(), ..*self })
+        Ok(Self {
+            path: path.clone(),
+            range,
+            waited,
+            fd,
+            lost: self.lost.clone(),
+            identity: self.identity.clone(),
+            ..*self
+        })
     }
 
     /// Releases the lock of what `longer` has past the end of this volume. `longer` is a result of [`Source::resized`]
@@ -144,6 +153,12 @@ impl Source {
     #[must_use]
     pub fn id(&self) -> FileId {
         self.id
+    }
+
+    /// What it is, also after a restart and under another path; `None` if the kernel does not state it.
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     /// Returns the alignment that I/O on it needs.

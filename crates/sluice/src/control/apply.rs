@@ -83,7 +83,9 @@ pub(crate) fn propose(
     let mut draft = Draft { server, state, origin, lasts, saved: state.saved.clone(), parts: Vec::new() };
     let (mut extra, mut gone) = (Extra::Nothing, Vec::new());
     let (target, what) = match request.clone() {
-        Request::AcceptLoss { .. } | Request::GetOverrides => unreachable!("no part of the host file changes"),
+        Request::AcceptLoss { .. } | Request::GetOverrides | Request::Apply { .. } => {
+            unreachable!("no object is changed")
+        }
         Request::Attach { target, keys, vm, .. } => {
             let target = draft.attach(&target, keys, vm)?;
             (Some(target.clone()), format!("attach {target}"))
@@ -125,7 +127,9 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Request::Set { how, .. } => how,
         // It adds no change that could last.
         Request::Reset { reason, .. } => return Ok((reason.clone(), Lasts::Always)),
-        Request::AcceptLoss { .. } | Request::GetOverrides => unreachable!("no part of the host file changes"),
+        Request::AcceptLoss { .. } | Request::GetOverrides | Request::Apply { .. } => {
+            unreachable!("no object is changed")
+        }
     };
     let lasts = match how.term {
         Term::Always if place.folder.is_none() => {
@@ -331,6 +335,10 @@ impl Draft<'_> {
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {
     let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
     let vms = &server.host().vms;
+    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
+    if let Some((_, reason)) = held {
+        return Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}")));
+    }
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };

@@ -20,7 +20,7 @@
 //! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
@@ -37,7 +37,7 @@ use super::apply::{self, Proposal, State};
 use super::socket::Asked;
 use crate::failure::Failure;
 use crate::output::Format;
-use crate::server::{Found, Progress, Server, VolumeName, stats};
+use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::Keeper;
@@ -90,10 +90,34 @@ enum Event {
 /// Result of a helper.
 enum Outcome {
     Found,
-    Loaded(Box<Result<Read, Diagnostics>>),
+    Loaded(Box<Result<Read, Unread>>),
     /// The disks have reported lost writes.
     LossReported,
     Panicked,
+}
+
+/// Why files were not read.
+enum Unread {
+    /// They have errors.
+    Wrong(Diagnostics),
+    /// They are not the daemon's.
+    Other(String),
+}
+
+/// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.
+fn read(file: &Path, named: Option<(PathBuf, bool)>, progress: &Progress) -> Result<Read, Unread> {
+    progress.set(file);
+    let (named, dry_run) = named.unwrap_or_else(|| (file.to_owned(), false));
+    let is_same =
+        || named == file || matches!((named.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
+    if !dry_run && !is_same() {
+        let (named, own) = (named.display(), file.display());
+        let error = format!(
+            "The daemon serves {own}, not {named}; change {own}, or use --dry-run to see what {named} would change"
+        );
+        return Err(Unread::Other(error));
+    }
+    sluice_config::load_files(&named).map(|(files, _)| Read(files)).map_err(Unread::Wrong)
 }
 
 /// The files, read again. They are right without changes at run time.
@@ -111,6 +135,8 @@ pub(crate) struct Begin {
     /// The state without what has ended meanwhile.
     pub(crate) saved: Saved,
     pub(crate) gone: Vec<(Override, Gone)>,
+    /// What may be served although it differs from what was served before.
+    pub(crate) force: Force,
 }
 
 /// The control thread's handle.
@@ -183,8 +209,7 @@ fn watch_devices(handle: &Handle, server: &Server, events: Sender<Event>) {
 enum Kind {
     Start(Box<Start>),
     Change(Asked),
-    /// A reload, with the files when they have been read.
-    Reload(Option<Box<Read>>),
+    Reload(Reload),
     /// A retry of this volume, which is out of service.
     Retry(VolumeName),
     /// Changes whose time is over end.
@@ -196,6 +221,16 @@ struct Start {
     host: Arc<Host>,
     saved: Saved,
     gone: Vec<(Override, Gone)>,
+    force: Force,
+}
+
+/// A reload.
+#[derive(Default)]
+struct Reload {
+    /// The files, when they have been read.
+    read: Option<Box<Read>>,
+    /// `None`: a signal asked for it.
+    asked: Option<Asked>,
 }
 
 /// Why an attempt waits.
@@ -220,6 +255,8 @@ struct Attempt {
     proposal: Option<(u64, Proposal)>,
     /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
+    /// Volumes that it leaves out because they are not what they served before, and why.
+    held: BTreeMap<VolumeName, String>,
 }
 
 struct Thread {
@@ -273,7 +310,7 @@ impl Thread {
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, gone, force } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let control = host.daemon.control.clone();
@@ -298,7 +335,7 @@ impl Thread {
             events,
             news,
         };
-        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone }))))
+        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force }))))
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
@@ -342,8 +379,11 @@ impl Thread {
             Event::Change(asked) if asked.request == Request::GetOverrides => {
                 let _ = asked.reply.send(apply::get_overrides(&self.state));
             }
+            Event::Change(asked) if matches!(asked.request, Request::Apply { .. }) => {
+                self.begin(Kind::Reload(Reload { read: None, asked: Some(asked) }));
+            }
             Event::Change(asked) => self.begin(Kind::Change(asked)),
-            Event::Reload => self.begin(Kind::Reload(None)),
+            Event::Reload => self.begin(Kind::Reload(Reload::default())),
             Event::Report => {
                 stats::print(&self.server.snapshots(), &self.server.host_state(), self.format);
             }
@@ -388,21 +428,31 @@ impl Thread {
 
     fn begin(&mut self, kind: Kind) {
         let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
-        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false };
+        // A start and a reload look at all of them again.
+        let held = match kind {
+            Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
+            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
+        };
+        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false, held };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
             }
-            Kind::Reload(None) => {
+            Kind::Reload(Reload { read: None, ref asked }) => {
+                let named = asked.as_ref().and_then(|asked| match &asked.request {
+                    Request::Apply { file, dry_run, .. } => Some((file.clone(), *dry_run)),
+                    _ => None,
+                });
                 // An older file must not replace a newer one.
-                self.attempts.retain(|known| !matches!(known.kind, Kind::Reload(_)));
+                let is_reload = |attempt: &mut Attempt| matches!(attempt.kind, Kind::Reload(_));
+                for old in self.attempts.extract_if(.., is_reload) {
+                    making::replaced(old);
+                }
                 let file = self.file.clone();
                 let paths = [file.clone()];
-                let job = move |progress: &Progress| {
-                    progress.set(&file);
-                    Outcome::Loaded(Box::new(sluice_config::load_files(&file).map(|(files, _)| Read(files))))
-                };
-                self.help(attempt, &paths, job);
+                self.help(attempt, &paths, move |progress: &Progress| {
+                    Outcome::Loaded(Box::new(read(&file, named, progress)))
+                });
             }
             Kind::Change(Asked { request: Request::AcceptLoss { ref target }, .. }) => {
                 match apply::loss_query(&self.server, target) {
@@ -461,13 +511,16 @@ impl Thread {
         }
     }
 
-    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Read, Diagnostics>) {
+    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Read, Unread>) {
         match loaded {
-            Ok(read) => {
-                attempt.kind = Kind::Reload(Some(Box::new(read)));
+            Ok(files) => {
+                if let Kind::Reload(reload) = &mut attempt.kind {
+                    reload.read = Some(Box::new(files));
+                }
                 self.advance(attempt);
             }
-            Err(diagnostics) => self.refuse_file(attempt, &diagnostics),
+            Err(Unread::Wrong(diagnostics)) => self.refuse_file(attempt, &diagnostics),
+            Err(Unread::Other(error)) => self.refuse(attempt, &error),
         }
     }
 }

@@ -32,7 +32,7 @@ fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
     })
 }
 
-fn describe_policy(policy: &sluice_sched::Policy) -> Value {
+pub(super) fn describe_policy(policy: &sluice_sched::Policy) -> Value {
     json!({
         "reservation_iops": policy.reservation.iops.map(sluice_sched::Iops::as_f64),
         "reservation_bytes_per_second": policy.reservation.bytes.map(sluice_sched::ByteRate::bytes_per_second),
@@ -58,6 +58,18 @@ pub(super) fn difference(before: &Value, after: &Value) -> (String, String) {
         if words.is_empty() { "-".to_owned() } else { words.join(" ") }
     };
     (of(&before, &after), of(&after, &before))
+}
+
+/// A value in words; `-` if it is not set.
+pub(super) fn words(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(number) => {
+            number.as_f64().filter(|_| !number.is_u64()).map_or_else(|| number.to_string(), |number| number.to_string())
+        }
+        other => other.to_string(),
+    }
 }
 
 fn flat(value: &Value) -> Vec<(String, Value)> {

@@ -22,6 +22,9 @@ pub(crate) struct Lasting {
     persist: bool,
     #[command(flatten)]
     reason: Reason,
+    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it.
+    #[arg(long, value_name = "NAME")]
+    force: Vec<String>,
 }
 
 /// Why a change is made.
@@ -40,7 +43,7 @@ impl Lasting {
             (_, _, true) => Term::Persist,
             _ => Term::Always,
         };
-        How { term, reason: self.reason.reason }
+        How { term, reason: self.reason.reason, force: self.force }
     }
 }
 

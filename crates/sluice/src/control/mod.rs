@@ -3,14 +3,19 @@
 //! Each connection has one request and one reply, each a line of JSON. [`apply`] carries out requests; [`client`]
 //! sends them, from a verb of the same binary.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+use crate::server::Force;
 
 pub(crate) mod apply;
 pub(crate) mod changer;
 pub(crate) mod client;
 mod describe;
 pub(crate) mod keys;
+mod plan;
 pub(crate) mod socket;
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
@@ -47,6 +52,17 @@ pub(crate) enum Request {
         #[serde(default)]
         how: How,
     },
+    /// Puts the host file into force, as it is now.
+    Apply {
+        file: PathBuf,
+        /// Only says what would change.
+        #[serde(default)]
+        dry_run: bool,
+        #[serde(default)]
+        force: Vec<String>,
+        #[serde(default)]
+        reason: Option<String>,
+    },
     /// Lists what differs from the files.
     GetOverrides,
     /// Takes changes back: those with this name, or all.
@@ -54,6 +70,8 @@ pub(crate) enum Request {
         name: Option<String>,
         #[serde(default)]
         reason: Option<String>,
+        #[serde(default)]
+        force: Vec<String>,
     },
 }
 
@@ -63,6 +81,8 @@ pub(crate) enum Request {
 pub(crate) struct How {
     pub(crate) term: Term,
     pub(crate) reason: Option<String>,
+    /// What may be closed or changed although it is in use.
+    pub(crate) force: Vec<String>,
 }
 
 /// How long a change is to last.
@@ -78,6 +98,19 @@ pub(crate) enum Term {
     Seconds(u64),
     /// It goes into a drop-in.
     Persist,
+}
+
+impl Request {
+    /// What may be closed or changed although it is in use.
+    pub(crate) fn force(&self) -> Force {
+        let names = match self {
+            Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => &how.force,
+            Request::Set { how, .. } => &how.force,
+            Request::Reset { force, .. } | Request::Apply { force, .. } => force,
+            Request::AcceptLoss { .. } | Request::GetOverrides => return Force::default(),
+        };
+        Force::new(names.clone())
+    }
 }
 
 /// Result of a request.

@@ -39,6 +39,13 @@ pub(crate) struct Peer {
     pub(crate) pid: Option<i32>,
 }
 
+impl core::fmt::Display for Peer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "uid {}, gid {}", self.uid, self.gid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", pid {pid}"))
+    }
+}
+
 /// The socket. Dropping it closes it and removes its file.
 pub(crate) struct ControlSocket {
     task: JoinHandle<()>,

@@ -74,6 +74,16 @@ pub(crate) enum ServerError {
         /// VM and volume that have the bytes now.
         old: String,
     },
+    /// Volumes with clients would be closed or get another source.
+    #[error(
+        "In use: {what}; stop their VMs first, or repeat with {force} (a reload by SIGHUP cannot force: use `sluice apply`)"
+    )]
+    InUse {
+        /// Volumes, and what would become of them.
+        what: String,
+        /// The options that force it.
+        force: String,
+    },
     /// The previous volume on the same socket still has requests in flight.
     #[error(
         "VM {vm}, volume {volume}: the previous volume on this socket still has requests in flight; retry when they complete"

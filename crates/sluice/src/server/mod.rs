@@ -22,11 +22,14 @@ use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 use tokio::sync::Notify;
 
+use crate::state::Served;
+
 mod commit;
 mod connections;
 mod drain;
 mod error;
 mod found;
+mod guard;
 mod loss;
 mod opening;
 mod sockets;
@@ -37,6 +40,7 @@ mod translate;
 pub(crate) use drain::Draining;
 pub(crate) use error::ServerError;
 pub(crate) use found::{Found, Progress};
+pub(crate) use guard::{Force, Guard};
 pub(crate) use loss::LossQuery;
 pub(crate) use opening::Needs;
 use stage::Staged;
@@ -120,6 +124,8 @@ pub(crate) struct Server {
     /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead
     /// process hold their bytes.
     missing: BTreeSet<VolumeName>,
+    /// Volumes that the file in force lacks because they are not what they served before, and why.
+    pub(crate) held: BTreeMap<VolumeName, String>,
     /// By name.
     listeners: BTreeMap<String, NbdListener>,
     /// Sockets of guests, by name.
@@ -145,6 +151,8 @@ pub(crate) enum Step {
     Prepared(Box<Prepared>),
     /// This is needed first, and may take long.
     Needs(Needs),
+    /// These volumes are not what they served before, and why. They must be left out, or forced.
+    Held(BTreeMap<VolumeName, String>),
 }
 
 /// A host file that can be put into force, as long as nothing else changes. Dropping it undoes what was done for it.
@@ -154,6 +162,20 @@ pub(crate) struct Prepared {
     needs: Needs,
     found: Found,
     staged: Option<Staged>,
+}
+
+impl Prepared {
+    /// The host file.
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Returns what its new and changed volumes serve, by `VM/VOLUME`.
+    pub(crate) fn serves(&self) -> impl Iterator<Item = (String, Served)> {
+        let staged = self.staged.as_ref().expect("it is not in force yet");
+        let volumes = staged.volumes.iter().chain(&staged.resized);
+        guard::serves(volumes.map(|(name, (store, _))| (name, store)))
+    }
 }
 
 impl Drop for Prepared {
@@ -182,6 +204,7 @@ impl Server {
             generations: BTreeMap::new(),
             removed: Vec::new(),
             missing: BTreeSet::new(),
+            held: BTreeMap::new(),
             listeners: BTreeMap::new(),
             guests: BTreeMap::new(),
             connection_limit: Arc::default(),
@@ -198,8 +221,11 @@ impl Server {
     /// Applies `host`, all or nothing, and waits for everything that this needs.
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
         let mut found = Found::default();
+        let (served, force) = (BTreeMap::new(), Force::new(vec!["*".to_owned()]));
+        let guard = Guard { served: &served, force: &force };
         loop {
-            match self.prepare(host, &Extra::Nothing, &mut found)? {
+            match self.prepare(host, &Extra::Nothing, &mut found, &guard)? {
+                Step::Held(_) => unreachable!("everything is forced"),
                 Step::Prepared(prepared) => return self.commit(*prepared),
                 Step::Needs(needs) => {
                     let progress = Progress::new();
@@ -213,12 +239,25 @@ impl Server {
     /// Prepares `host`, all or nothing, with the results in `found`. It waits for no disk and no file system; if
     /// something else is needed, this is returned. A volume that is out of service stays so unless `host` changes it
     /// or `extra` retries it: its path may hang, and must not delay other changes.
-    pub(crate) fn prepare(&self, host: &Arc<Host>, extra: &Extra, found: &mut Found) -> Result<Step, ServerError> {
+    pub(crate) fn prepare(
+        &self,
+        host: &Arc<Host>,
+        extra: &Extra,
+        found: &mut Found,
+        guard: &Guard<'_>,
+    ) -> Result<Step, ServerError> {
         stage::check_devices(self, host)?;
         let old = self.in_service();
         let changed = Changed::between(&old, host);
-        let needs = opening::needs(self, &old, host, &changed, extra)?;
+        let needs = opening::needs(self, (&old, host), &changed, extra, guard)?;
+        guard::refuse_in_use(self, (&old, host), &changed, guard)?;
         needs.leave_out_hung(found)?;
+        let differing = guard::differing(self, &needs, found, guard);
+        if !differing.is_empty() {
+            let opened = differing.keys().filter_map(|name| found.take_volume(name)).collect();
+            commit::close::<Result<_, _>>(opened, commit::CLOSE_MAX);
+            return Ok(Step::Held(differing));
+        }
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.missing_from(found)));
         }
@@ -327,6 +366,7 @@ impl Server {
             connections_max: self.connection_limit.max(),
             sockets: commit::guest_sockets(self).map(of).collect(),
             missing: self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect(),
+            held: self.held.iter().map(|((vm, volume), reason)| (format!("{vm}/{volume}"), reason.clone())).collect(),
         }
     }
 
@@ -358,7 +398,7 @@ impl Changed {
 }
 
 /// Returns a file without some of its volumes.
-fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
+pub(crate) fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
     if missing.is_empty() {
         return Cow::Borrowed(host);
     }
@@ -369,6 +409,11 @@ fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> 
         }
     }
     Cow::Owned(rest)
+}
+
+/// Whether a volume is served further when the second description replaces the first, possibly with another size.
+pub(crate) fn is_same_source(before: &Volume, after: &Volume) -> bool {
+    stage::stays(Some(before), after)
 }
 
 /// The edits of each device.

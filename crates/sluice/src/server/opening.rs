@@ -15,10 +15,10 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
-use sluice_io::source::{DiskSet, ExtentMap, Source, SourceError, SourceSpec};
+use sluice_io::source::{DiskSet, ExtentMap, FormatCheck, Source, SourceError, SourceSpec};
 
 use super::found::{Found, Progress};
-use super::{Changed, Extra, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
+use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
@@ -54,6 +54,7 @@ pub(super) struct Opening {
     /// Whether it replaces a served volume. Then it does not wait for the other's read lock: its VMM waits when it
     /// reconnects.
     replaces: bool,
+    format: FormatCheck,
 }
 
 /// A volume that stays, with another size.
@@ -141,10 +142,10 @@ impl Drop for Resized {
 /// Returns what `host` and `extra` need. `old` is what is served.
 pub(super) fn needs(
     server: &Server,
-    old: &Host,
-    host: &Host,
+    (old, host): (&Host, &Host),
     changed: &Changed,
     extra: &Extra,
+    guard: &Guard<'_>,
 ) -> Result<Needs, ServerError> {
     let is_start = server.is_start();
     let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
@@ -162,7 +163,7 @@ pub(super) fn needs(
     needs.sockets = sockets::needed(server, host, changed, extra)?;
     // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
-    let mut served = None;
+    let (mut served, mut served_before) = (None, None);
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
@@ -188,7 +189,11 @@ pub(super) fn needs(
                 (false, false) => Tolerance::Never,
             };
             let replaces = server.served.contains_key(&key);
-            needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces });
+            let format = match volume.is_raw {
+                true => FormatCheck::Raw,
+                false => FormatCheck::UnlessKnown(Arc::clone(served_before.get_or_insert_with(|| guard.known()))),
+            };
+            needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces, format });
         }
     }
     Ok(needs)
@@ -258,6 +263,10 @@ impl Needs {
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
         self.logs.retain(|(device, path)| !found.has_log(device, path));
         self.sockets.retain(|socket| !found.has_socket(&socket.endpoint));
+        if !self.volumes.is_empty() {
+            // A volume that is held back gets no socket.
+            self.sockets.clear();
+        }
         self
     }
 
@@ -462,6 +471,7 @@ impl Opening {
             length: volume.size,
             read_only: volume.read_only,
             buffered: volume.buffered,
+            format: self.format.clone(),
         };
         progress.set(&spec.path);
         let source = Source::open_within(&spec, wait)?;

@@ -15,6 +15,8 @@ pub(crate) struct HostState {
     pub(crate) sockets: Vec<GuestSocket>,
     /// Volumes that are out of service.
     pub(crate) missing: Vec<String>,
+    /// Volumes that are held back, and why.
+    pub(crate) held: Vec<(String, String)>,
 }
 
 /// Prints the statistics of all devices and the state of the host.
@@ -27,11 +29,16 @@ pub(crate) fn print(devices: &[Snapshot], host: &HostState, format: Format) {
                 "devices": as_json(devices),
                 "guest_sockets": sockets,
                 "out_of_service": host.missing,
+                "held_back": held_as_json(host),
                 "connections_max": host.connections_max,
             }));
         }
         Format::Table => print_table(devices, host),
     }
+}
+
+fn held_as_json(host: &HostState) -> Vec<Value> {
+    host.held.iter().map(|(volume, reason)| json!({ "volume": volume, "reason": reason })).collect()
 }
 
 fn socket(socket: &GuestSocket) -> Value {
@@ -154,6 +161,9 @@ fn print_table(devices: &[Snapshot], host: &HostState) {
     }
     for volume in &host.missing {
         output::line(&format!("Volume {volume} is out of service"));
+    }
+    for (volume, reason) in &host.held {
+        output::line(&format!("Volume {volume} is held back: {reason}"));
     }
     output::line(&format!("At most {} connections are allowed", host.connections_max));
 }

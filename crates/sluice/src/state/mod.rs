@@ -4,6 +4,9 @@
 //! a thread of its own, [`overrides`] has the rules by which changes stay, yield and expire, and [`dropin`] writes a
 //! change into the host file's folder instead.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 pub(crate) mod dropin;
@@ -19,4 +22,21 @@ use overrides::Overrides;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Saved {
     pub(crate) overrides: Overrides,
+    /// What each volume last served, by `VM/VOLUME`.
+    pub(crate) exports: BTreeMap<String, Served>,
+}
+
+/// What a volume served.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Served {
+    pub(crate) source: PathBuf,
+    /// What the source is, by whatever path; `None` if the kernel does not state it.
+    pub(crate) identity: Option<String>,
+    /// In bytes.
+    pub(crate) offset: u64,
+    /// In bytes.
+    pub(crate) size: u64,
+    /// Whether the volume was removed since. That its source is raw is still known.
+    pub(crate) gone: bool,
 }

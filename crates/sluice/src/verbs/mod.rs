@@ -7,6 +7,7 @@ use crate::output::Format;
 
 mod accept_loss;
 mod advise;
+mod apply;
 mod attach;
 mod check;
 mod completions;
@@ -28,6 +29,7 @@ mod sim;
 pub(crate) enum Verb {
     Serve(serve::Serve),
     Check(check::Check),
+    Apply(apply::Apply),
     Attach(attach::Attach),
     Detach(detach::Detach),
     Resize(resize::Resize),
@@ -61,6 +63,7 @@ impl Verb {
         match self {
             Verb::Serve(verb) => verb.run(format),
             Verb::Check(verb) => verb.run(format),
+            Verb::Apply(verb) => verb.run(format),
             Verb::Attach(verb) => verb.run(format),
             Verb::Detach(verb) => verb.run(format),
             Verb::Resize(verb) => verb.run(format),

@@ -29,6 +29,9 @@ pub(crate) struct Reset {
     state: Option<PathBuf>,
     #[command(flatten)]
     reason: Reason,
+    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it.
+    #[arg(long, value_name = "NAME")]
+    force: Vec<String>,
     #[command(flatten)]
     daemon: Daemon,
 }
@@ -36,7 +39,7 @@ pub(crate) struct Reset {
 impl Reset {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let Some(folder) = &self.state else {
-            let request = Request::Reset { name: self.name, reason: self.reason.reason };
+            let request = Request::Reset { name: self.name, reason: self.reason.reason, force: self.force };
             return self.daemon.ask(&request, format);
         };
         let (folder, mut saved) = StateFolder::open(folder)?;

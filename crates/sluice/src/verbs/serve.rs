@@ -19,14 +19,15 @@ use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
 use crate::control::socket::{Asked, ControlSocket};
 use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::server::{Progress, Server, ServerError, stats};
+use crate::server::{Force, Progress, Server, ServerError, stats};
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
 
 /// Serve the virtual disks of a host file.
 ///
-/// SIGHUP reloads the file atomically and does not pause running VMs. SIGTERM completes the requests already received, then
+/// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
+/// volume that is not what it served before is held back until it is forced. SIGTERM completes the requests already received, then
 /// exits. SIGUSR1 prints statistics for each VM.
 ///
 /// Serving never waits for the log. When standard error is full, log lines are dropped, and the next line states how many.
@@ -36,6 +37,10 @@ use crate::state::time::Time;
 pub(crate) struct Serve {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
+    /// Serves a VM or volume (db1 or db1/root) although it is not what it served before. '*' stands for all, also for a host
+    /// file without volumes.
+    #[arg(long, value_name = "NAME")]
+    force: Vec<String>,
 }
 
 impl Serve {
@@ -48,7 +53,9 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { begin, control }) = begin(&self.file, &mut signals).await? else { return Ok(()) };
+        let Some(Begun { begin, control }) = begin(&self.file, Force::new(self.force), &mut signals).await? else {
+            return Ok(());
+        };
         let host = &begin.host;
         host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
@@ -145,7 +152,7 @@ struct Begun {
 
 impl Begun {
     /// Reads the file and the state, and makes the control socket; `progress` has the path that it waits for.
-    fn of(file: &Path, progress: &Progress) -> Result<Begun, Failure> {
+    fn of(file: &Path, force: Force, progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
         let path = own.daemon.state.clone().or_else(state_of_environment);
@@ -174,7 +181,7 @@ impl Begun {
         };
         let control = host.daemon.control.as_ref().map(bind).transpose()?;
         let file = file.to_owned();
-        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone }, control })
+        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone, force }, control })
     }
 }
 
@@ -186,12 +193,12 @@ fn state_of_environment() -> Option<PathBuf> {
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns
 /// `None` if a signal ends the daemon first.
-async fn begin(file: &Path, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
+async fn begin(file: &Path, force: Force, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
     let (reply, begun) = oneshot::channel();
     let progress = Progress::new();
     let (file, own) = (file.to_owned(), progress.clone());
     thread::Builder::new().name("begin".to_owned()).spawn(move || {
-        let _ = reply.send(Begun::of(&file, &own));
+        let _ = reply.send(Begun::of(&file, force, &own));
     })?;
     let mut begun = pin!(begun);
     loop {

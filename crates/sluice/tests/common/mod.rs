@@ -381,6 +381,20 @@ impl Daemon {
         assert!(log.contains("Reload applied"), "{log}");
     }
 
+    /// Changes the file and puts it into force, although volumes in use are closed. The file must be accepted, and the daemon
+    /// must have a control socket.
+    #[track_caller]
+    pub(crate) fn force(&self, place: &Place, host: &str) {
+        self.apply(place, host).ok();
+        self.running.stderr.up_to(&["Reload applied"]);
+    }
+
+    /// As [`Daemon::force`], whatever the result is.
+    pub(crate) fn apply(&self, place: &Place, host: &str) -> Ended {
+        std::fs::write(&self.file, host).unwrap();
+        run(sluice().args(["apply", "--force", "*", "--socket"]).arg(place.socket("control")).arg(&self.file))
+    }
+
     /// Returns the statistics of each VM.
     #[track_caller]
     pub(crate) fn accounts(&self) -> Accounts {

@@ -85,11 +85,31 @@ fn ranges_must_lie_in_the_file_and_fit_its_blocks() {
 fn a_qcow2_image_of_odd_length_was_to_be_truncated() {
     let image = image(1000);
     rustix::io::pwrite(&image, b"QFI\xfb\0\0\0\x03", 0).unwrap();
-    let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
-    assert!(matches!(refusal, SourceError::NotRaw { format: "qcow2", .. }), "{refusal}");
+    let first = SourceSpec { format: FormatCheck::UnlessKnown(Arc::default()), ..buffered(&image, 0, None) };
+    let refusal = Source::open(&first).unwrap_err();
+    assert!(matches!(refusal, SourceError::NotRaw { format, .. } if format.name == "qcow2"), "{refusal}");
+    assert!(refusal.to_string().contains("qemu-img convert -f qcow2 -O raw"), "{refusal}");
     rustix::io::pwrite(&image, &[0; 8], 0).unwrap();
-    let refusal = Source::open(&buffered(&image, 0, None)).unwrap_err();
+    let refusal = Source::open(&first).unwrap_err();
     assert!(matches!(refusal, SourceError::Misaligned { .. }), "{refusal}");
+}
+
+#[test]
+fn the_guests_own_data_was_taken_for_another_format() {
+    let image = image(MIB);
+    let magic = b"QFI\xfb\0\0\0\x03";
+    rustix::io::pwrite(&image, magic, 4096).unwrap();
+    let first =
+        |offset| SourceSpec { format: FormatCheck::UnlessKnown(Arc::default()), ..buffered(&image, offset, None) };
+    assert!(matches!(Source::open(&first(4096)), Err(SourceError::NotRaw { .. })));
+    let source = Source::open(&first(0)).unwrap();
+    let known = Arc::new(BTreeSet::from([(source.identity().unwrap().to_owned(), 0)]));
+    drop(source);
+    rustix::io::pwrite(&image, magic, 0).unwrap();
+    assert!(matches!(Source::open(&first(0)), Err(SourceError::NotRaw { .. })));
+    assert!(Source::open(&SourceSpec { format: FormatCheck::UnlessKnown(known.clone()), ..first(0) }).is_ok());
+    assert!(Source::open(&SourceSpec { format: FormatCheck::UnlessKnown(known), ..first(4096) }).is_err());
+    assert!(Source::open(&SourceSpec { format: FormatCheck::Raw, ..first(4096) }).is_ok());
 }
 
 #[test]

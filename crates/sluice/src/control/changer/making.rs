@@ -11,6 +11,7 @@
 //! refused; a start, a retry and an expiry are made all the same, and the write is repeated. If the state directory
 //! hangs, changes that need it are refused until it responds.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
@@ -19,18 +20,18 @@ use sluice_config::{Diagnostics, Host};
 
 use super::super::apply::{self, Proposal};
 use super::super::socket::Asked;
-use super::super::{Code, Reply};
+use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
 use super::{
-    Attempt, Event, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, ServerEvent, Start, Thread, WaitsFor,
+    Attempt, Event, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor,
 };
 use crate::failure::{Failure, chain};
-use crate::server::{Done, Found, Prepared, Progress, ServerError, Step};
-use crate::state::Saved;
+use crate::server::{Done, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
 use crate::state::dropin::DropIn;
 use crate::state::keeper::Job;
 use crate::state::overrides::report_gone;
 use crate::state::time::Time;
+use crate::state::{Saved, Served};
 
 /// Interval between attempts to write a state that could not be written, and to end what has expired.
 const REPEAT_EVERY: Duration = Duration::from_secs(10);
@@ -64,9 +65,20 @@ impl Thread {
             Err(Refused::Reply(reply)) => return answer(attempt, reply),
             Err(Refused::File(diagnostics)) => return self.refuse_file(attempt, &diagnostics),
         };
+        let force = attempt.force();
+        if let Err(error) = self.refuse_nothing(&attempt, &proposal.host, &force) {
+            return self.refuse(attempt, &error);
+        }
         let leaving = self.server.had_removed();
-        match self.server.prepare(&proposal.host, &proposal.extra, &mut attempt.found) {
+        let guard = Guard { served: &proposal.saved.exports, force: &force };
+        let host = match attempt.held.is_empty() {
+            true => Arc::clone(&proposal.host),
+            false => Arc::new(without(&proposal.host, &attempt.held.keys().cloned().collect()).into_owned()),
+        };
+        match self.server.prepare(&host, &proposal.extra, &mut attempt.found, &guard) {
+            Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &host, *prepared),
             Ok(Step::Prepared(prepared)) => self.save(attempt, proposal, *prepared),
+            Ok(Step::Held(held)) => self.hold(attempt, held),
             Ok(Step::Needs(needs)) => {
                 attempt.proposal = Some((self.version, proposal));
                 self.help(attempt, &needs.paths(), move |progress: &Progress| {
@@ -90,6 +102,58 @@ impl Thread {
         }
     }
 
+    /// Rejects a file without volumes if there are some now: it is more likely a mistake than a wish.
+    fn refuse_nothing(&self, attempt: &Attempt, host: &Host, force: &Force) -> Result<(), String> {
+        let old = match &attempt.kind {
+            Kind::Start(start) => {
+                let served = start.saved.exports.iter().filter(|(_, served)| !served.gone);
+                served.map(|(name, _)| name.clone()).collect::<Vec<_>>()
+            }
+            Kind::Reload(_) => {
+                let vms = self.server.host().vms.values();
+                vms.flat_map(|vm| vm.volumes.keys().map(|volume| format!("{}/{volume}", vm.name))).collect()
+            }
+            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => return Ok(()),
+        };
+        if old.is_empty() || force.is_all() || host.vms.values().any(|vm| !vm.volumes.is_empty()) {
+            return Ok(());
+        }
+        let (count, first) = (old.len(), old.iter().take(3).cloned().collect::<Vec<_>>().join(", "));
+        Err(format!(
+            "The host file has no volume, and {count} were served until now ({first}{}); correct the file, or repeat with --force '*'",
+            if count > 3 { ", ..." } else { "" }
+        ))
+    }
+
+    /// Leaves volumes out that are not what they served before.
+    fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
+        let new = held.into_iter().map(|((vm, volume), how)| {
+            let reason = format!(
+                "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {vm}/{volume}`"
+            );
+            ((vm, volume), reason)
+        });
+        let new: Vec<_> = new.collect();
+        if let (Kind::Change(_), Some(((vm, volume), reason))) = (&attempt.kind, new.first()) {
+            let error = format!("{vm}/{volume} is held back: {reason}");
+            return self.refuse(attempt, &error);
+        }
+        for ((vm, volume), reason) in &new {
+            tracing::error!(vm, volume, reason, "Volume is held back: it is not what it served before");
+        }
+        attempt.held.extend(new);
+        self.advance(attempt);
+    }
+
+    /// Answers what a file would change.
+    fn planned(&mut self, attempt: Attempt, host: &Host, prepared: Prepared) {
+        drop(prepared);
+        let plan = plan::plan(self.server.host(), host);
+        if let Kind::Reload(Reload { asked: Some(asked), .. }) = attempt.kind {
+            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held)));
+        }
+    }
+
     /// Prints warnings about a reloaded file.
     fn warn(&self, host: &Host) {
         host.warnings.iter().for_each(crate::output::message);
@@ -105,7 +169,7 @@ impl Thread {
         let saved = self.state.saved.clone();
         match &mut attempt.kind {
             Kind::Start(start) => {
-                let Start { host, saved, gone } = &**start;
+                let Start { host, saved, gone, .. } = &**start;
                 Ok(Proposal::of(Arc::clone(host), saved.clone(), gone.clone()))
             }
             Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), saved, name.clone())),
@@ -116,7 +180,7 @@ impl Thread {
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
                 Ok(Proposal::of(Arc::new(host), saved, gone))
             }
-            Kind::Reload(read) => {
+            Kind::Reload(Reload { read, .. }) => {
                 let files = &read.as_ref().expect("a file is applied when it has been read").0;
                 let mut saved = saved;
                 let gone = saved.overrides.settle(files);
@@ -132,7 +196,8 @@ impl Thread {
     }
 
     /// Writes what must be on disk before the change is in force, if anything must.
-    fn save(&mut self, attempt: Attempt, proposal: Proposal, prepared: Prepared) {
+    fn save(&mut self, attempt: Attempt, mut proposal: Proposal, prepared: Prepared) {
+        record(&mut proposal.saved.exports, &prepared, &attempt.held);
         let saved = self.to_write(&proposal.saved);
         if saved.is_none() && proposal.dropin.is_none() {
             return self.commit(attempt, proposal, prepared);
@@ -146,7 +211,7 @@ impl Thread {
 
     /// Returns the state for the state directory if that has another one, or may have.
     fn to_write(&self, saved: &Saved) -> Option<Saved> {
-        let saved = Saved { overrides: saved.overrides.without_persisted() };
+        let saved = Saved { overrides: saved.overrides.without_persisted(), exports: saved.exports.clone() };
         (self.keeper.folder().is_some() && self.on_disk.as_ref() != Some(&saved)).then_some(saved)
     }
 
@@ -233,8 +298,12 @@ impl Thread {
     }
 
     fn commit(&mut self, attempt: Attempt, proposal: Proposal, prepared: Prepared) {
+        let plan = match attempt.kind {
+            Kind::Reload(_) => plan::plan(self.server.host(), prepared.host()),
+            _ => Vec::new(),
+        };
         match self.server.commit(prepared) {
-            Ok(done) => self.done(attempt, proposal, &done),
+            Ok(done) => self.done(attempt, proposal, &done, &plan),
             Err(error) => {
                 self.failed(attempt, error);
                 // It was saved, and is not in force.
@@ -243,7 +312,7 @@ impl Thread {
         }
     }
 
-    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done) {
+    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done, plan: &[plan::Effect]) {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
@@ -251,6 +320,7 @@ impl Thread {
         }
         // The change may have removed the last device that was not down.
         self.check_devices();
+        self.server.held = attempt.held;
         report_gone(&proposal.gone);
         match attempt.kind {
             Kind::Start(_) => {
@@ -262,10 +332,12 @@ impl Thread {
             Kind::Change(Asked { reply, .. }) => {
                 let _ = reply.send(apply::accept(&self.server, &mut self.state, proposal, &done.unapplied));
             }
-            Kind::Reload(read) => {
+            Kind::Reload(Reload { read, asked }) => {
                 self.warn(&proposal.host);
                 let read = read.expect("a file is applied when it has been read");
                 (self.state.files, self.state.saved) = (read.0, proposal.saved);
+                let who = asked.as_ref().map_or_else(|| "SIGHUP".to_owned(), |asked| asked.peer.to_string());
+                plan::log(plan, &who);
                 self.report_kept();
                 let (changes, kept) = (done.changes, self.state.saved.overrides.len());
                 match done.unapplied.is_empty() {
@@ -276,8 +348,19 @@ impl Thread {
                         "Only part of the reload was applied: devices have not confirmed theirs"
                     ),
                 }
+                self.answer_reload(asked, plan, &done.unapplied);
             }
         }
+    }
+
+    fn answer_reload(&self, asked: Option<Asked>, plan: &[plan::Effect], unapplied: &[ServerError]) {
+        let Some(asked) = asked else { return };
+        let mut reply = Reply::with(plan::to_json(plan, &self.server.held));
+        if !unapplied.is_empty() {
+            let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
+            (reply.ok, reply.code, reply.error) = (false, Some(Code::Incomplete), Some(errors.join("; ")));
+        }
+        let _ = asked.reply.send(reply);
     }
 
     /// Writes a line for each override that is still in force.
@@ -302,7 +385,10 @@ impl Thread {
         match kind {
             Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
             Kind::Change(Asked { reply, .. }) => drop(reply.send(Reply::failed(Code::Refused, error))),
-            Kind::Reload(_) => tracing::error!(error, "Reload failed: the running configuration is unchanged"),
+            Kind::Reload(reload) => {
+                tracing::error!(error, "Reload failed: the running configuration is unchanged");
+                reload.answer(Code::Refused, error);
+            }
             Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
             Kind::Expire => {
                 tracing::error!(
@@ -329,6 +415,9 @@ impl Thread {
                 }
                 let errors = diagnostics.errors();
                 tracing::error!(errors, "Reload rejected: the running configuration is unchanged");
+                if let Kind::Reload(reload) = attempt.kind {
+                    reload.answer(Code::Invalid, &diagnostics.to_string());
+                }
             }
             _ => self.refuse(attempt, "the configuration would not be valid; see above"),
         }
@@ -370,6 +459,60 @@ impl Thread {
         }
         let error = hangs(self.keeper.folder().expect("there is a state to write"), LAST_WRITE_MAX);
         tracing::error!(error, "Changes until the restart may be in force after it");
+    }
+}
+
+impl Attempt {
+    fn force(&self) -> Force {
+        match &self.kind {
+            Kind::Start(start) => start.force.clone(),
+            Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => asked.request.force(),
+            // What was attached for a time goes on time.
+            Kind::Expire => Force::new(vec!["*".to_owned()]),
+            Kind::Reload(_) | Kind::Retry(_) => Force::default(),
+        }
+    }
+
+    fn is_dry_run(&self) -> bool {
+        let Kind::Reload(Reload { asked: Some(asked), .. }) = &self.kind else { return false };
+        matches!(asked.request, Request::Apply { dry_run: true, .. })
+    }
+}
+
+impl Reload {
+    fn answer(self, code: Code, error: &str) {
+        if let Some(asked) = self.asked {
+            let _ = asked.reply.send(Reply::failed(code, error));
+        }
+    }
+}
+
+/// Maximum number of removed volumes of which it is known that they are raw.
+const GONE_MAX: usize = 4096;
+
+/// Records what volumes serve when a prepared change is in force.
+fn record(exports: &mut BTreeMap<String, Served>, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
+    exports.extend(prepared.serves());
+    let is_there = |name: &str| {
+        let Some((vm, volume)) = name.split_once('/') else { return false };
+        let is_served = prepared.host().vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
+        is_served || held.contains_key(&(vm.to_owned(), volume.to_owned()))
+    };
+    for (name, served) in &mut *exports {
+        served.gone |= !is_there(name);
+    }
+    let mut gone = exports.values().filter(|served| served.gone).count();
+    exports.retain(|_, served| {
+        let is_kept = !served.gone || gone <= GONE_MAX;
+        gone -= usize::from(!is_kept);
+        is_kept
+    });
+}
+
+/// A later reload replaces this one.
+pub(super) fn replaced(attempt: Attempt) {
+    if let Kind::Reload(reload) = attempt.kind {
+        reload.answer(Code::Refused, "A later reload has replaced this one; its result is in the log");
     }
 }
 

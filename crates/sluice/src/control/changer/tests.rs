@@ -15,7 +15,7 @@ async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<Serv
     let (events, inbox) = channel();
     let (news, heard) = mpsc::unbounded_channel();
     let (on_disk, saved) = (Saved::default(), Saved::default());
-    let begin = Begin { file, files, host, folder: None, on_disk, saved, gone: Vec::new() };
+    let begin = Begin { file, files, host, folder: None, on_disk, saved, gone: Vec::new(), force: Force::default() };
     let (thread, _) = Thread::new(server, begin, Format::Json, events, news).unwrap();
     (thread, heard, inbox, folder)
 }
@@ -53,7 +53,7 @@ async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
     let both = format!("{text}[device.b]\nbackend = \"null\"\n");
     let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;
     std::fs::write(&thread.file, text).unwrap();
-    thread.begin(Kind::Reload(None));
+    thread.begin(Kind::Reload(Reload::default()));
     thread.take(inbox.recv().unwrap());
     assert!(matches!(heard.try_recv(), Ok(ServerEvent::Dead)), "every device that is left is down");
 }

@@ -1,0 +1,206 @@
+//! Guards against losing a disk by surprise.
+//!
+//! A volume that has clients is not removed and gets no other source unless `--force` names it. At a start nothing has
+//! clients yet, so the state file has what each volume last served: a volume that would serve something else now is held back
+//! until it is forced, and the others are served. Example: `/srv/db1.img` was restored from an old backup under the same
+//! name. It is another file, and the guest, which still has the newer disk in its memory, would destroy it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sluice_config::Host;
+use sluice_io::device::{Health, Store};
+use sluice_io::source::Source;
+
+use super::opening::Needs;
+use super::stage::stays;
+use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain};
+use crate::state::Served;
+
+/// What may be closed or changed although it is in use: `VM`, `VM/VOLUME`, or `*` for everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Force(Vec<String>);
+
+impl Force {
+    pub(crate) fn new(names: Vec<String>) -> Self {
+        Force(names)
+    }
+
+    /// Whether everything is forced.
+    pub(crate) fn is_all(&self) -> bool {
+        self.0.iter().any(|name| name == "*")
+    }
+
+    fn covers(&self, (vm, volume): &VolumeName) -> bool {
+        let is_named = |name: &String| name == vm || name.split_once('/') == Some((vm, volume));
+        self.is_all() || self.0.iter().any(is_named)
+    }
+}
+
+/// What a change is checked against.
+#[derive(Clone, Copy)]
+pub(crate) struct Guard<'a> {
+    /// What each volume last served, by `VM/VOLUME`.
+    pub(crate) served: &'a BTreeMap<String, Served>,
+    pub(crate) force: &'a Force,
+}
+
+impl Guard<'_> {
+    /// The sources that were served before, by identity and offset: what they begin with is their guests' data.
+    pub(super) fn known(&self) -> Arc<BTreeSet<(String, u64)>> {
+        let known = self.served.values().filter_map(|served| Some((served.identity.clone()?, served.offset)));
+        Arc::new(known.collect())
+    }
+}
+
+/// Rejects a change that removes volumes with clients, or gives them another source.
+pub(super) fn refuse_in_use(
+    server: &Server,
+    (old, host): (&Host, &Host),
+    changed: &Changed,
+    guard: &Guard<'_>,
+) -> Result<(), ServerError> {
+    let mut harmed: BTreeMap<VolumeName, String> = BTreeMap::new();
+    for (vm, spec) in changed.of(old) {
+        let after = host.vms.get(vm);
+        for (name, before) in &spec.volumes {
+            let key = (vm.clone(), name.clone());
+            let how = match after.and_then(|vm| vm.volumes.get(name)) {
+                None => "would be closed".to_owned(),
+                Some(now) if stays(Some(before), now) => continue,
+                Some(now) => match (&before.source, &now.source) {
+                    (Some(before), Some(now)) if before != now => {
+                        format!("would get {} in place of {}", now.display(), before.display())
+                    }
+                    _ => "would be closed and opened in another way".to_owned(),
+                },
+            };
+            if !guard.force.covers(&key) {
+                harmed.insert(key, how);
+            }
+        }
+    }
+    if !harmed.is_empty() {
+        let in_use = server.in_use();
+        harmed.retain(|name, _| in_use.contains(name));
+    }
+    if harmed.is_empty() {
+        return Ok(());
+    }
+    let what: Vec<String> = harmed.iter().map(|((vm, volume), how)| format!("{vm}/{volume} {how}")).collect();
+    let force: Vec<String> = harmed.keys().map(|(vm, volume)| format!("--force {vm}/{volume}")).collect();
+    Err(ServerError::InUse { what: what.join("; "), force: force.join(" ") })
+}
+
+/// Returns the opened volumes that differ from what was last served under their names, and how.
+pub(super) fn differing(
+    server: &Server,
+    needs: &Needs,
+    found: &Found,
+    guard: &Guard<'_>,
+) -> BTreeMap<VolumeName, String> {
+    let mut differing = BTreeMap::new();
+    for opening in &needs.volumes {
+        let name = &opening.name;
+        let Some(Ok(opened)) = found.volume(name) else { continue };
+        let before = guard.served.get(&format!("{}/{}", name.0, name.1)).filter(|before| !before.gone);
+        if let Some(before) = before
+            && !guard.force.covers(name)
+            && !server.served.contains_key(name)
+            && let Some(how) = difference(before, &served(&opened.source))
+        {
+            differing.insert(name.clone(), how);
+        }
+    }
+    differing
+}
+
+fn difference(before: &Served, now: &Served) -> Option<String> {
+    let (old, new) = (before.source.display(), now.source.display());
+    match (&before.identity, &now.identity) {
+        (Some(one), Some(other)) if one != other && old.to_string() == new.to_string() => {
+            return Some(format!("{new} is not the {new} that it served before ({other}, before {one})"));
+        }
+        (Some(one), Some(other)) if one != other => {
+            return Some(format!("its source is {new}, and it served {old} before"));
+        }
+        (None, _) | (_, None) if before.source != now.source => {
+            return Some(format!("its source is {new}, and it served {old} before"));
+        }
+        _ => {}
+    }
+    if before.offset != now.offset {
+        return Some(format!(
+            "it begins at byte {} of its source, and began at byte {} before",
+            now.offset, before.offset
+        ));
+    }
+    (now.size < before.size).then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
+}
+
+pub(super) fn served(source: &Source) -> Served {
+    Served {
+        source: source.path().to_owned(),
+        identity: source.identity().map(str::to_owned),
+        offset: source.range().offset,
+        size: source.size_bytes(),
+        gone: false,
+    }
+}
+
+impl Server {
+    /// Returns the volumes with clients. Those of a device that does not respond count as well.
+    fn in_use(&self) -> BTreeSet<VolumeName> {
+        let mut in_use = BTreeSet::new();
+        for device in drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX) {
+            if device.health == Health::Silent {
+                let all = self.served.keys().filter(|name| self.device_of(name) == Some(device.device.as_str()));
+                in_use.extend(all.cloned());
+            }
+            for vm in device.vms {
+                in_use.extend(vm.in_use.into_iter().map(|volume| (vm.vm.clone(), volume)));
+            }
+        }
+        in_use
+    }
+}
+
+/// Returns what the volumes of a prepared change serve, as far as it differs from before.
+pub(super) fn serves<'a>(
+    volumes: impl Iterator<Item = (&'a VolumeName, &'a Store)>,
+) -> impl Iterator<Item = (String, Served)> {
+    volumes.filter_map(|((vm, volume), store)| match store {
+        Store::Null => None,
+        Store::File { source, .. } => Some((format!("{vm}/{volume}"), served(source))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(source: &str, identity: Option<&str>, offset: u64, size: u64) -> Served {
+        Served { source: source.into(), identity: identity.map(str::to_owned), offset, size, gone: false }
+    }
+
+    #[test]
+    fn a_volume_is_held_back_for_another_source_and_a_smaller_size_only() {
+        let before = served("/a", Some("inode 7"), 512, 4096);
+        let differs = |now: Served| difference(&before, &now).is_some();
+        assert!(!differs(served("/a", Some("inode 7"), 512, 4096)));
+        assert!(!differs(served("/moved", Some("inode 7"), 512, 8192)), "the same file under another name, and longer");
+        assert!(differs(served("/a", Some("inode 8"), 512, 4096)));
+        assert!(differs(served("/a", Some("inode 7"), 0, 4096)));
+        assert!(differs(served("/a", Some("inode 7"), 512, 4095)));
+        assert!(!differs(served("/a", None, 512, 4096)) && differs(served("/b", None, 512, 4096)));
+    }
+
+    #[test]
+    fn force_names_a_vm_a_volume_or_everything() {
+        let force = |name: &str| Force::new(vec![name.to_owned()]);
+        let root = ("db1".to_owned(), "root".to_owned());
+        assert!(force("db1").covers(&root) && force("db1/root").covers(&root) && force("*").covers(&root));
+        assert!(!force("db1/data").covers(&root) && !force("db").covers(&root) && !Force::default().covers(&root));
+        assert!(force("*").is_all() && !force("db1").is_all());
+    }
+}

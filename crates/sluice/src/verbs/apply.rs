@@ -1,0 +1,72 @@
+//! `sluice apply FILE`
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::control::keys::Reason;
+use crate::failure::Failure;
+use crate::output::{self, Format};
+
+/// Put the daemon's host file into force, as it is now, and report what has changed.
+///
+/// Like SIGHUP, but it waits for the result and fails with it: exit code 1 if the file has errors, 4 if it is refused. A change that
+/// would close a volume with clients, or give it another source, is refused unless `--force` names it. Changes made at run
+/// time stay in force where the file's value has not changed.
+#[derive(Args)]
+pub(crate) struct Apply {
+    /// Host file of the daemon; with --dry-run, any file.
+    file: PathBuf,
+    /// Reports what would change, and whether it would be refused. Nothing changes.
+    #[arg(long)]
+    dry_run: bool,
+    /// Accepted for scripts that state it: the command always waits for the result.
+    #[arg(long)]
+    wait: bool,
+    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it, or serves it although it is
+    /// not what it served before. '*' stands for all, also for a file without volumes.
+    #[arg(long, value_name = "NAME")]
+    force: Vec<String>,
+    #[command(flatten)]
+    reason: Reason,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Apply {
+    pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        let Apply { file, dry_run, force, reason, daemon, .. } = self;
+        let file = std::path::absolute(file)?;
+        let plan = daemon.get(&Request::Apply { file, dry_run, force, reason: reason.reason })?;
+        match format {
+            Format::Json => {
+                let mut json = json!({ "ok": true, "dry_run": dry_run });
+                if let Value::Object(plan) = plan {
+                    json.as_object_mut().expect("it is one").extend(plan);
+                }
+                output::json(&json);
+            }
+            Format::Table => print(&plan),
+        }
+        Ok(())
+    }
+}
+
+fn print(plan: &Value) {
+    let changes = plan["changes"].as_array().map_or(&[][..], Vec::as_slice);
+    if changes.is_empty() {
+        output::line("Nothing changes");
+    } else {
+        let mut table = output::table(&["NAME", "KEY", "BEFORE", "AFTER", "EFFECT"]);
+        let keys = ["name", "key", "before", "after", "effect"];
+        table.add_rows(changes.iter().map(|change| keys.map(|key| change[key].as_str().unwrap_or("-").to_owned())));
+        output::line(&table.to_string());
+    }
+    for held in plan["held_back"].as_array().into_iter().flatten() {
+        let text = |key: &str| held[key].as_str().unwrap_or("-").to_owned();
+        output::line(&format!("Volume {} is held back: {}", text("volume"), text("reason")));
+    }
+}
