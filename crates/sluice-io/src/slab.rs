@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_value_is_reached_by_nobody_until_its_entry_is_used_again() {
+    fn a_released_value_is_found_by_no_id_until_its_entry_is_used_again() {
         let mut slab: Slab<VmId, u8> = Slab::default();
         let (first, value) = slab.reuse(|| 0);
         assert_eq!(std::mem::replace(value, 7), 0);

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_shown_beside_its_lock_as_other_processes_see_it() {
+    fn the_file_of_a_lock_is_shown_as_other_processes_see_it() {
         let image = image();
         let [first, second] = [open(&image), open(&image)];
         lock(&first, 0, 4096, true, Duration::ZERO).unwrap();

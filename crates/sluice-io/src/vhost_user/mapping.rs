@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mapped_is_refused() {
+    fn files_that_cannot_be_mapped_are_rejected() {
         let file = memfd(8192);
         assert!(matches!(Mapping::new(&file, 520, 512, &MappingOwner::default()), Err(MappingError::Offset(520))));
         assert!(matches!(

@@ -260,7 +260,7 @@ impl VirtQueue {
     }
 
     /// Whether nothing refers to it any more.
-    pub(crate) fn is_over(&self) -> bool {
+    pub(crate) fn can_be_removed(&self) -> bool {
         self.state.ends() && self.requests.is_empty() && self.operations == 0
     }
 

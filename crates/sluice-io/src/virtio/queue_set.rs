@@ -136,7 +136,7 @@ impl QueueSet {
         let queue = &mut self.queues[id];
         queue.operations -= 1;
         queue.listening = false;
-        if queue.is_over() {
+        if queue.can_be_removed() {
             return self.ended.push(id);
         }
         if result < 0 && !is_put_off(result) {
@@ -368,7 +368,7 @@ impl QueueSet {
 
     /// Schedules a check at the end of the iteration whether the queue can be removed.
     pub(crate) fn look_for_end(&mut self, id: QueueId) {
-        if self.queues[id].is_over() {
+        if self.queues[id].can_be_removed() {
             self.ended.push(id);
         }
     }
@@ -376,7 +376,7 @@ impl QueueSet {
     /// Removes and returns the next queue that nothing refers to any more.
     pub(crate) fn next_ended(&mut self) -> Option<(QueueId, VirtQueue)> {
         while let Some(id) = self.ended.pop() {
-            if self.queues.get(id).is_some_and(VirtQueue::is_over) {
+            if self.queues.get(id).is_some_and(VirtQueue::can_be_removed) {
                 self.polled.retain(|polled| *polled != id);
                 return Some((id, self.queues.remove(id)));
             }
