@@ -147,9 +147,9 @@ fn a_missing_path_is_rejected_with_what_to_change() {
     let host = place.device("") + &place.volume("a", "v", &image, "");
     let elsewhere = |old: &Path, new: &Path| host.replace(old.to_str().unwrap(), new.to_str().unwrap());
     let nowhere = elsewhere(&place.volume_socket("a", "v"), &place.file("none/a.sock"));
-    refused(&place, &nowhere, &["Cannot listen on", "none/a.sock: make its folder", "No such file or directory"]);
+    refused(&place, &nowhere, &["Cannot listen on", "none/a.sock: create its folder", "No such file or directory"]);
     let control = format!("{host}[daemon]\ncontrol = \"{}\"\n", place.file("none/control").display());
-    refused(&place, &control, &["none/control: make its folder"]);
+    refused(&place, &control, &["none/control: create its folder"]);
     let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\ninsecure = true\n");
     refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
     let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
