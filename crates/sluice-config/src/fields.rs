@@ -179,7 +179,7 @@ pub static DEVICE: Section = Section {
                 "backend",
                 Kind::Word(&["direct", "null"]),
                 "\"direct\"",
-                "direct: the disk; null: completes immediately and stores nothing, for measurements; reads give zeroes over NBD and leave the guest's memory as it is over vhost-user",
+                "direct: the disk; null: completes immediately and stores nothing, for measurements; reads return zeroes over NBD; over vhost-user they do not write the guest's buffers",
             )
             .default("\"direct\""),
         ],
@@ -368,7 +368,7 @@ pub const POLICY_KEYS: &[Key] = &[
         "reservation",
         RESERVATION_KIND,
         "\"2000 iops@8KiB\"",
-        "Minimum throughput while the VM has requests queued",
+        "Minimum throughput while the VM or volume has requests queued",
     )
     .default("\"none\""),
     Key::new(
@@ -382,14 +382,14 @@ pub const POLICY_KEYS: &[Key] = &[
         "weight",
         Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), NONE]),
         "400",
-        "Share of the spare capacity, relative to the weights of other VMs; none: the VM gets only its reservation",
+        "Share of the spare capacity, relative to the weights of other VMs, or of the VM's other volumes; none: only the reservation",
     )
     .default("100"),
     Key::new(
         "burst",
         Kind::Integer(1, BURST_MAX as u64),
         "64",
-        "Amount that the limit lets through back to back after a pause: one piece of any size, and this number minus one \
+        "Amount that the limit lets through back to back after a pause: one piece of any size plus (`burst` - 1) \
          requests of the reference size",
     )
     .default("the device's depth times its largest piece, 256 KiB"),
@@ -397,7 +397,7 @@ pub const POLICY_KEYS: &[Key] = &[
         "idle_credit",
         Kind::Integer(0, IDLE_CREDIT_MAX as u64),
         "16",
-        "How far the VM may lag behind virtual time when it becomes active again, in requests, so that a short pause \
+        "How far the VM or volume may lag behind virtual time when it becomes active again, in requests, so that a short pause \
          does not reduce its share",
     )
     .default("1"),
@@ -405,7 +405,8 @@ pub const POLICY_KEYS: &[Key] = &[
         "class",
         Kind::Word(&["foreground", "background"]),
         "\"background\"",
-        "background: beyond its reservation the VM gets only capacity that no foreground VM uses",
+        "background: apart from the reservation, the smallest weight, 0.01, or service only while no foreground VM has \
+         requests queued, depending on the scheduler",
     )
     .default("\"foreground\""),
     Key::new(
@@ -544,8 +545,8 @@ pub static VOLUME: Section = Section {
                 "format",
                 Kind::Word(&["raw"]),
                 "\"raw\"",
-                "Serves the source even if it begins like an image of another format. That is looked at only before a source \
-                 is served for the first time",
+                "raw: skips the check for other image formats. The check runs only before a source is served for the first \
+                 time",
             ),
             Key::new(
                 "cache",

@@ -90,7 +90,10 @@ enum Rejection {
     Descriptors,
     #[error("too little memory is left")]
     Memory,
-    #[error("nbd.connections_max is reached, or as many connections as there are file descriptors for")]
+    #[error(
+        "the connection limit is reached: nbd.connections_max, or the lower limit that the file descriptors allow; raise \
+         nbd.connections_max or LimitNOFILE"
+    )]
     LimitReached,
     #[error(
         "remaining connections are reserved for other sockets; raise nbd.connections_max, or LimitNOFILE if that bounds them"

@@ -56,8 +56,8 @@ pub enum ListenError {
     NotASocket(PathBuf),
     /// Other users may replace its file.
     #[error(
-        "Socket {endpoint}: {} may replace files in {}; take that right away, state that user as the owner of the socket, \
-         or choose another folder",
+        "Socket {endpoint}: {} can replace files in {}; remove its write permission there, set it as the `owner` of the \
+         socket, or choose another folder",
         .exposed.by, .exposed.folder.display()
     )]
     Exposed {
@@ -77,7 +77,7 @@ pub enum ListenError {
         link: PathBuf,
     },
     /// A call in its folder has not returned in time. The caller of this crate sets the time limit.
-    #[error("Socket {endpoint} does not respond for {seconds} s: the file system of its folder hangs")]
+    #[error("Socket {endpoint} has not responded for {seconds} s: the file system of its folder hangs")]
     Silent {
         /// The socket.
         endpoint: String,

@@ -51,7 +51,8 @@ pub enum Class {
     /// The default.
     #[default]
     Foreground,
-    /// Beyond its reservation, gets only capacity that no foreground VM uses.
+    /// Its reservation applies unchanged. For the rest it has the smallest weight, 0.01, or is served only while no
+    /// foreground VM has requests queued, depending on the scheduler.
     Background,
 }
 

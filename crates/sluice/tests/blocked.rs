@@ -90,10 +90,10 @@ fn a_hung_state_directory_refuses_only_what_must_be_written_there() {
     let daemon = Daemon::serve(&place, &host);
     let hung = Hung::over(place.file("state"));
     let refused = ask(&place, &["set", "fine", "weight=7"]).failed();
-    assert!(refused.contains("state does not respond for 5 s"), "{refused}");
+    assert!(refused.contains("state has not responded for 5 s"), "{refused}");
     // The next one is not even tried, and what needs no state goes on.
     let refused = ask(&place, &["detach", "fine", "--force", "fine"]).failed();
-    assert!(refused.contains("state does not respond for 5 s"), "{refused}");
+    assert!(refused.contains("state has not responded for 5 s"), "{refused}");
     daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nweight = 3\n"));
     Raw::open(&place.volume_socket("fine", "v"), "fine/v").unwrap().write(0, &noise(1, 4096)).unwrap();
     let ended = daemon.terminate();
@@ -110,16 +110,16 @@ fn attaching_from_a_hung_file_system_stopped_everything() {
     until("a helper thread opens the path", || threads(daemon.pid()).iter().any(|name| name == "open"));
     assert_others_work(&place, 1);
     let refused = attaching.end().failed();
-    assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/disk.img"), "{refused}");
+    assert!(refused.contains("has not responded for 5 s") && refused.contains("hung/disk.img"), "{refused}");
     assert_others_work(&place, 2);
     // A host file may name it too.
     let volume = place.volume("new", "v", &hung.folder.join("disk.img"), "");
     let log = daemon.reload(&(std::fs::read_to_string(place.file("host.toml")).unwrap() + &volume));
-    assert!(log.contains("hung/disk.img does not respond for"), "{log}");
+    assert!(log.contains("hung/disk.img has not responded for"), "{log}");
     assert_others_work(&place, 3);
     // Two helpers hang at this path, so a third is not started.
     let refused = run(&mut attach(&place, &hung.folder.join("disk.img"), &place.socket("new"))).failed();
-    assert!(refused.contains("hung/disk.img does not respond for"), "{refused}");
+    assert!(refused.contains("hung/disk.img has not responded for"), "{refused}");
     assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 2);
     let ended = daemon.terminate();
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
@@ -164,7 +164,7 @@ fn a_hung_path_kept_other_volumes_out_of_service_and_blocked_every_change() {
     assert_others_work(&place, 1);
     daemon.accept(&host.replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n"));
     let log = daemon.stderr().up_to(&["Volume stays out of service"]);
-    assert!(log.contains("links/first does not respond for 5 s"), "{log}");
+    assert!(log.contains("links/first has not responded for 5 s"), "{log}");
     // Its helper still hangs, so no other is started.
     assert_others_work(&place, 2);
     assert_eq!(threads(daemon.pid()).iter().filter(|name| *name == "open").count(), 1);
@@ -208,7 +208,7 @@ fn one_hung_path_kept_all_volumes_from_starting() {
     ] {
         let is_of = |line: &&str| line.contains("out of service; retrying") && line.contains(&format!("vm=\"{vm}\""));
         let line = log.lines().find(is_of).expect(&log);
-        assert!(line.contains(&format!("{} does not respond for 10 s", path.display())), "{line}");
+        assert!(line.contains(&format!("{} has not responded for 10 s", path.display())), "{line}");
     }
     let out_of_service = || daemon.accounts().0["out_of_service"].clone();
     assert_eq!(out_of_service(), serde_json::json!(["guest/v", "same/v", "socket/v", "source/v"]));
@@ -247,7 +247,7 @@ fn a_device_whose_path_hung_refused_the_start_of_all_others() {
     let daemon = Daemon::serve(&place, &host);
     let said = daemon.stderr().up_to(&["Ready"]);
     let line = said.lines().find(|line| line.contains("out of service; retrying")).expect(&said);
-    let error = format!("Device fused: {} does not respond for 10 s", fused.folder().display());
+    let error = format!("Device fused: {} has not responded for 10 s", fused.folder().display());
     assert!(line.contains("vm=\"first\"") && line.contains(&error), "{line}");
     let out_of_service = || daemon.accounts().0["out_of_service"].clone();
     assert_eq!(out_of_service(), serde_json::json!(["first/v", "second/v"]));
@@ -255,7 +255,7 @@ fn a_device_whose_path_hung_refused_the_start_of_all_others() {
     let less = host.replace(&second, "").replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n");
     daemon.accept(&less);
     let said = daemon.reload(&host);
-    assert!(said.contains("fused/disk does not respond for 5 s"), "it is a new volume: {said}");
+    assert!(said.contains("fused/disk has not responded for 5 s"), "it is a new volume: {said}");
 
     drop(hung);
     until("it is in service again", || out_of_service() == serde_json::json!([]));
@@ -291,11 +291,11 @@ fn a_daemon_ignored_the_first_signal_while_its_host_file_hung() {
     running.signal(rustix::process::Signal::TERM);
     assert_eq!(running.end().code(), Some(0));
     let log = begin(&hung.folder.join("host.toml")).end().failed();
-    assert!(log.contains("hung/host.toml does not respond for 5 s"), "{log}");
+    assert!(log.contains("hung/host.toml has not responded for 5 s"), "{log}");
     // The control socket may be there too.
     let control = format!("[daemon]\ncontrol = \"{}\"\n", hung.folder.join("control").display());
     let log = begin(&place.write("control.toml", control)).end().failed();
-    assert!(log.contains("hung/control does not respond for 5 s"), "{log}");
+    assert!(log.contains("hung/control has not responded for 5 s"), "{log}");
 }
 
 #[test]
@@ -307,7 +307,7 @@ fn a_socket_in_a_hung_folder_blocked_all_changes() {
     until("a helper thread opens the path", || threads(daemon.pid()).iter().any(|name| name == "open"));
     assert_others_work(&place, 1);
     let refused = attaching.end().failed();
-    assert!(refused.contains("does not respond for 5 s") && refused.contains("hung/new.sock"), "{refused}");
+    assert!(refused.contains("has not responded for 5 s") && refused.contains("hung/new.sock"), "{refused}");
     assert_others_work(&place, 2);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
@@ -321,7 +321,7 @@ fn a_device_log_on_a_hung_file_system_blocked_all_changes() {
     let log = hung.folder.join("slots.csv");
     let delay = format!("[device.second.delay]\ntime = \"1ms\"\nlog = \"{}\"\n", log.display());
     let log = daemon.reload(&(host + "[device.second]\nbackend = \"null\"\n" + &delay));
-    assert!(log.contains("hung/slots.csv does not respond for 5 s"), "{log}");
+    assert!(log.contains("hung/slots.csv has not responded for 5 s"), "{log}");
     assert_others_work(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
 }
@@ -342,7 +342,7 @@ fn a_socket_in_use_was_replaced_while_another_folder_hung() {
     };
     let new = volume("new", &socket) + &volume("other", &hung.folder.join("other.sock"));
     let log = daemon.reload(&(host + &new));
-    assert!(log.contains("hung/other.sock does not respond for 5 s"), "{log}");
+    assert!(log.contains("hung/other.sock has not responded for 5 s"), "{log}");
     assert_eq!(std::fs::metadata(&socket).unwrap().ino(), before, "it leads to where the volume is served");
     assert_others_work(&place, 1);
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -367,7 +367,7 @@ fn a_socket_in_use_was_replaced_while_the_folder_of_another_one_hung() {
     let hung = Hung::over(sockets);
     let clients = volume(("c", &image("c")), "", &first) + &volume(("d", &image("d")), "", &second);
     let log = daemon.reload(&(host + &clients));
-    assert!(log.contains("sockets/second.sock does not respond for 5 s"), "{log}");
+    assert!(log.contains("sockets/second.sock has not responded for 5 s"), "{log}");
     assert_eq!(std::fs::metadata(&first).unwrap().ino(), before, "it leads to where the volume is served");
     Client::connect(&first, &ClientOptions::default()).unwrap().read(0, &mut [0; 4096]).unwrap();
     assert_others_work(&place, 1);
@@ -432,7 +432,7 @@ fn accepting_the_loss_of_a_hung_disk_blocked_all_changes() {
     assert_others_work(&place, 1);
     let refused = accepting.end().failed();
     let path = disk.path.display();
-    assert!(refused.contains(&format!("{path} does not respond for 5 s")), "{refused}");
+    assert!(refused.contains(&format!("{path} has not responded for 5 s")), "{refused}");
     assert_others_work(&place, 2);
     fused.go_on();
     ask(&place, &["accept-loss", "lost/v"]).ok();

@@ -212,7 +212,7 @@ fn a_connection_above_the_limit_is_rejected_until_another_closes() {
     until("all are there", || daemon.accounts().connections() == 5);
     let refused = Raw::open(&place.volume_socket("a", "v"), "a/v");
     assert!(refused.is_err(), "the sixth came in");
-    daemon.stderr().up_to(&["Client rejected: nbd.connections_max is reached"]);
+    daemon.stderr().up_to(&["Client rejected: the connection limit is reached"]);
     for client in &mut clients {
         assert_eq!(client.read(0, 512).map(|data| data.len()), Ok(512), "those inside do not notice");
     }

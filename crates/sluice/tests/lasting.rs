@@ -93,13 +93,16 @@ fn a_change_yields_to_the_file_only_when_its_field_changes() {
     assert!(log.contains(kept) && log.contains("Reload applied"), "{log}");
     assert_eq!(limit(&place), 100.0);
     let log = daemon.reload(&host.replace("500 iops", "800 iops"));
-    assert!(log.contains("Override yields") && log.contains("now=\"800 iops\""), "{log}");
+    assert!(
+        log.contains("Override dropped: the file's value has changed") && log.contains("now=\"800 iops\""),
+        "{log}"
+    );
     assert_eq!(limit(&place), 800.0);
     // While the daemon is down as well.
     json(ask(&place, &["set", "a", "limit=100 iops"]));
     daemon.kill();
     let daemon = Daemon::serve(&place, &host);
-    daemon.stderr().up_to(&["Override yields"]);
+    daemon.stderr().up_to(&["Override dropped: the file's value has changed"]);
     assert_eq!(limit(&place), 500.0);
 }
 
@@ -167,7 +170,11 @@ fn a_persisted_change_is_in_a_drop_in_with_its_comments() {
     assert_eq!(limit(&place), 100.0);
     json(ask(&place, &["resize", "a/v", "3MiB", "--persist"]));
     let log = daemon.reload(&host);
-    assert!(log.contains("Override is in the file now name=\"a/limit\"") && !log.contains("yields"), "{log}");
+    assert!(
+        log.contains("Override dropped: it is now part of the file name=\"a/limit\"")
+            && !log.contains("value has changed"),
+        "{log}"
+    );
     json(ask(&place, &["reset", "--all"]));
     assert_eq!((limit(&place), size(&place, "a", "v")), (100.0, 3 * MIB));
     let refused = ask(&place, &["detach", "a/v", "--persist"]).failed();
@@ -176,7 +183,7 @@ fn a_persisted_change_is_in_a_drop_in_with_its_comments() {
         "{refused}"
     );
     let refused = ask(&place, &["reset", "b"]).failed();
-    assert!(refused.contains("Nothing was changed at run time under the name b"), "{refused}");
+    assert!(refused.contains("No change made at run time is named b"), "{refused}");
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn protocol_errors_of_one_tenant_are_some_lines_and_a_count() {
     let mut other = open(&place, "b").unwrap();
     let _ = other.stream.write_all(&[0; 28]);
     assert!(other.is_disconnected());
-    let mut lines = daemon.stderr().up_to(&["Lines left out"]);
+    let mut lines = daemon.stderr().up_to(&["Log lines suppressed"]);
     let of_b =
         |lines: &str| lines.lines().any(|line| line.contains("violated the protocol") && line.contains("vm=\"b\""));
     until("the other VM's socket exists", || {

@@ -204,7 +204,7 @@ fn a_socket_in_a_folder_of_another_user_is_rejected_unless_it_has_that_owner() {
         let there = format!("socket = \"{}\"{more}", socket.display());
         (place.device("") + &place.volume("a", "v", &image, "")).replace(&own, &there)
     };
-    let output = format!("user {TENANT} may replace files in {}; take that right away", theirs.display());
+    let output = format!("user {TENANT} can replace files in {}; remove its write permission there", theirs.display());
     refused(&place, &host(""), &[&output]);
     let daemon = Daemon::serve(&place, &host(&format!(", owner = \"{TENANT}\"")));
     let there = std::fs::metadata(theirs.join("a.sock")).unwrap();

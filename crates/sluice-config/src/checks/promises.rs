@@ -46,8 +46,9 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
         }
         if volume.volume.buffered {
             let title = &volume.title;
-            let message =
-                format!("Volume {title}: guarantees do not apply, because its writes leave the page cache unscheduled");
+            let message = format!(
+                "Volume {title}: guarantees do not apply, because the kernel writes back its page cache without the scheduler"
+            );
             report.warn(volume.cache_at, message, "remove cache = \"buffered\"".to_owned());
         }
     }

@@ -74,8 +74,8 @@ fn refuse(vm: &str, whose: &str, span: Span, long: &LongWait<'_>, report: &Repor
     let LongWait { device, seconds, what } = long;
     let on = &device.device.name;
     let message = format!(
-        "{whose}: at its limit of {what} a full window of device {on} takes up to {seconds:.0} s, and its guest would \
-         consider the disk dead"
+        "{whose}: at its limit of {what} a full window of device {on} takes up to {seconds:.0} s, longer than \
+         guests wait for a request (SCSI drivers: 30 s)"
     );
     let hint = format!("raise the limit, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
     report.error(span, message, hint);

@@ -97,13 +97,13 @@ pub static DAEMON: Section = Section {
             "Folder for changes made at run time, so that they survive a restart, and for what each volume last served. \
              The daemon makes it if its parent exists. Only one daemon may use it",
         )
-        .default("`$STATE_DIRECTORY`, which systemd sets; without either, changes cannot be made to last"),
+        .default("`$STATE_DIRECTORY`, which systemd sets; without either, a change needs --until-restart, --for or --persist"),
         Key::new(
             "source_root",
             Kind::Path,
             "\"/srv/vm\"",
-            "Folder that must contain the sources that attach and set name, at any depth. Sources in the host file may \
-             be anywhere",
+            "Folder that must contain, at any depth, every source given to `sluice attach` or `sluice set`. Sources in the \
+             host file may be anywhere",
         )
         .default("none: sources may be anywhere"),
     ]],

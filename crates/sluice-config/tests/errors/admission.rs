@@ -165,8 +165,8 @@ fn limits_that_delay_requests_longer_than_guests_wait() {
             "limit = \"1 iops\"",
             &[(
                 6,
-                "VM a: at its limit of requests a full window of device d takes up to 358 s, and its guest would consider \
-                 the disk dead",
+                "VM a: at its limit of requests a full window of device d takes up to 358 s, longer than \
+                 guests wait for a request (SCSI drivers: 30 s)",
             )],
         ),
         (
@@ -174,8 +174,8 @@ fn limits_that_delay_requests_longer_than_guests_wait() {
             "limit = \"1MiB/s\"",
             &[(
                 6,
-                "VM a: at its limit of bytes a full window of device d takes up to 32 s, and its guest would consider the \
-                 disk dead",
+                "VM a: at its limit of bytes a full window of device d takes up to 32 s, longer than \
+                 guests wait for a request (SCSI drivers: 30 s)",
             )],
         ),
     ]);
@@ -184,8 +184,8 @@ fn limits_that_delay_requests_longer_than_guests_wait() {
         "limit = \"2 iops\"\nsource =",
         &[(
             11,
-            "Volume a/v: at its limit of requests a full window of device d takes up to 179 s, and its guest would \
-             consider the disk dead",
+            "Volume a/v: at its limit of requests a full window of device d takes up to 179 s, longer than \
+             guests wait for a request (SCSI drivers: 30 s)",
         )],
     )]);
     let slow = GOOD.replace("source =", "limit = \"2 iops\"\nsource =");

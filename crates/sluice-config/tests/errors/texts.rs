@@ -73,7 +73,7 @@ fn the_whole_text_of_a_warning_next_to_an_error() {
     let text = GOOD.replace("source =", "cache = \"buffered\"\nsource =").replace("/run/", "run/");
     assert_eq!(
         refused(&text),
-        "warning: Volume a/v: guarantees do not apply, because its writes leave the page cache unscheduled
+        "warning: Volume a/v: guarantees do not apply, because the kernel writes back its page cache without the scheduler
   --> host.toml:11:9
    |
 11 | cache = \"buffered\"

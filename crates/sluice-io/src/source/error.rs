@@ -41,7 +41,7 @@ pub enum SourceError {
     Replaced { path: PathBuf },
 
     /// A call on its path has not returned in time. The caller of this crate sets the time limit.
-    #[error("Volume {path} does not respond for {seconds} s: its disk or file system hangs")]
+    #[error("Volume {path} has not responded for {seconds} s: its disk or file system hangs")]
     Silent {
         path: PathBuf,
         /// The time limit in seconds.
@@ -102,8 +102,8 @@ pub enum SourceError {
 
     /// A disk image in another format, before it was ever served.
     #[error(
-        "Volume {path} is a {format} image by its first bytes, and would be served as if it were the disk itself: convert it ({}) \
-         and name the result, or set format = \"raw\" in the volume if these bytes are the guest's",
+        "Volume {path} begins like a {format} image, and its bytes would be served unconverted: convert it ({}) and use the \
+         result as source, or set format = \"raw\" if the guest wrote these bytes",
         format.conversion(&path.display().to_string())
     )]
     NotRaw {

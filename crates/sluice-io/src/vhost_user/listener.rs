@@ -128,13 +128,17 @@ impl Serving {
             return;
         }
         let (time, what) = match counts.messages() == self.messages_before {
-            true => (SILENT_MAX, "it has sent no message"),
-            false => (START_MAX, "it has started no queue"),
+            true => (SILENT_MAX, "no message"),
+            false => (START_MAX, "no queue started"),
         };
         if now.duration_since(self.since) >= time
             && let Some(stream) = self.stream.upgrade()
         {
-            tracing::warn!(endpoint, "VMM disconnected for another one: {what} in {} s", time.as_secs());
+            tracing::warn!(
+                endpoint,
+                "VMM disconnected because another one is waiting: {what} within {} s",
+                time.as_secs()
+            );
             let _ = rustix::net::shutdown(&*stream, rustix::net::Shutdown::Both);
         }
     }

@@ -110,7 +110,7 @@ impl Answer {
             Some(_) if same == 1 => {
                 format!("It is the best of {of} {pairs}; each other one is behind with 95 % confidence.")
             }
-            Some(_) => format!("The {same} best of {of} {pairs} cannot be told apart."),
+            Some(_) => format!("The {same} best of {of} {pairs} do not differ significantly."),
         });
         said.extend(chosen.never.map(|why| format!("Yet none of the pairs is advised, nor is this one: {why}.")));
         if best.behind.half.is_some() {
@@ -146,7 +146,9 @@ impl Answer {
             By::P99 => {
                 let [own, more] = [chosen, other].map(|pair| pair.iops.mean);
                 let name = other.name();
-                format!("It gets {own:.0} IOPS; {name}, whose p99 latency cannot be told from its, gets {more:.0}.")
+                format!(
+                    "It gets {own:.0} IOPS; {name}, whose p99 latency does not differ significantly, gets {more:.0}."
+                )
             }
         })
     }
@@ -163,7 +165,7 @@ impl Answer {
         let same = beside.iter().filter(|pair| pair.candidate).count();
         (same == beside.len() && same > 1).then(|| {
             let names: Vec<_> = beside.iter().map(|pair| here(pair)).collect();
-            format!("The {level}'s choice among {} makes no difference that can be told.", names.join(", "))
+            format!("The {level}'s choice among {} makes no significant difference.", names.join(", "))
         })
     }
 }
@@ -307,8 +309,8 @@ mod tests {
         assert_eq!(alone.pairs.last().map(|last| (last.guest, last.sureness)), Some(("cfq", Sureness::Behind)));
         assert_eq!(names(&choose(pairs(), 3, By::Throughput)), ("noop", "mclock"), "several are kept apart");
         let said = alone.sentences().join(" ");
-        assert!(said.contains("The 4 best of 5 pairs cannot be told apart"), "{said}");
-        assert!(said.contains("host's choice among cfq, deadline, mclock makes no difference"), "{said}");
+        assert!(said.contains("The 4 best of 5 pairs do not differ significantly"), "{said}");
+        assert!(said.contains("host's choice among cfq, deadline, mclock makes no significant difference"), "{said}");
     }
 
     // rule: two-tier.advice
@@ -345,8 +347,11 @@ mod tests {
         let mut pairs =
             vec![flat("anticipatory", "noop", 100.0), flat("cfq", "noop", 80.0), flat("noop", "noop", 80.0)];
         let (alone, text) = said(&pairs, 1);
-        assert!(!alone && text.contains("The 2 best of 2 pairs that may be advised cannot be told apart"), "{text}");
-        assert!(text.contains("The guest's choice among cfq, noop makes no difference"), "{text}");
+        assert!(
+            !alone && text.contains("The 2 best of 2 pairs that may be advised do not differ significantly"),
+            "{text}"
+        );
+        assert!(text.contains("The guest's choice among cfq, noop makes no significant difference"), "{text}");
         // Now one of them is.
         pairs.pop();
         pairs.push(flat("noop", "noop", 90.0));

@@ -268,8 +268,9 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::Exists, error));
         }
         if self.lasts == Lasts::Persisted && self.state.files.has(&target) {
-            let error =
-                format!("The file has {target}, which was detached; take that back with `sluice reset {target}`");
+            let error = format!(
+                "{target} is in the file and was detached at run time; undo the detach with `sluice reset {target}`"
+            );
             return Err(Reply::failed(Code::Exists, error));
         }
         if known.is_none() {
@@ -324,7 +325,7 @@ impl Draft<'_> {
             && let Some(name) = name
         {
             let are = if before.is_empty() { "none".to_owned() } else { before.join(", ") };
-            let error = format!("Nothing was changed at run time under the name {name}; changed are: {are}");
+            let error = format!("No change made at run time is named {name}; existing changes: {are}");
             return Err(Reply::failed(Code::NotFound, error));
         }
         let one = taken.first().filter(|first| taken.iter().all(|other| other.target == first.target));

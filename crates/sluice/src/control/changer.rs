@@ -255,7 +255,7 @@ struct Attempt {
     proposal: Option<(u64, Proposal)>,
     /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
-    /// Volumes that it leaves out because they are not what they served before, and why.
+    /// Volumes that it leaves out because their source, offset or size has changed, and why.
     held: BTreeMap<VolumeName, String>,
 }
 

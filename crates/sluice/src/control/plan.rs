@@ -58,7 +58,7 @@ pub(crate) fn log(plan: &[Effect], who: &str) {
         tracing::info!(who, name, key, before, after, effect, "Changed by the host file");
     }
     if plan.len() > LINES_MAX {
-        tracing::info!(who, more = plan.len() - LINES_MAX, "Changed by the host file; further lines are left out");
+        tracing::info!(who, more = plan.len() - LINES_MAX, "Changed by the host file; further lines are suppressed");
     }
 }
 

@@ -5,7 +5,7 @@
 //! reported every [`REPORT_EVERY`].
 //!
 //! Example: a client sends 20,000 invalid handshakes per second to the socket of VM `a`. The log gets 32 lines
-//! immediately, then one per second, and every 5 seconds a line "Lines left out" with `lines=99995`.
+//! immediately, then one per second, and every 5 seconds a line "Log lines suppressed" with `lines=99995`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -73,7 +73,7 @@ impl Limits {
     /// Reports the lines suppressed since the last report.
     pub(crate) fn report(&self) {
         for Suppressed { about, message, lines } in self.take_suppressed(Instant::now()) {
-            tracing::warn!(about, first = message, lines, "Lines left out");
+            tracing::warn!(about, first = message, lines, "Log lines suppressed");
         }
     }
 

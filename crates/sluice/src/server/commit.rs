@@ -54,7 +54,7 @@ pub(super) fn commit(
     let ended = server.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
     for (name, running) in ended.collect::<Vec<_>>() {
         if !running.device.stop_within(END_MAX) {
-            tracing::error!(device = name, "The disk does not respond: exiting before its device thread");
+            tracing::error!(device = name, "Device removed, but its thread does not end: not waiting for it");
         }
     }
     let again: Vec<VolumeName> = volumes.keys().filter(|name| server.missing.contains(*name)).cloned().collect();

@@ -56,7 +56,7 @@ pub(crate) enum ServerError {
         source: SourceError,
     },
     /// A helper thread was abandoned at a path.
-    #[error("{path} does not respond for {seconds} s: its disk or file system hangs", path = .path.display())]
+    #[error("{path} has not responded for {seconds} s: its disk or file system hangs", path = .path.display())]
     Hangs {
         path: PathBuf,
         /// Time that the helper waited, in seconds.

@@ -72,7 +72,7 @@ pub(super) fn refuse_in_use(
                     (Some(before), Some(now)) if before != now => {
                         format!("would get {} in place of {}", now.display(), before.display())
                     }
-                    _ => "would be closed and opened in another way".to_owned(),
+                    _ => "would be closed and reopened with other settings".to_owned(),
                 },
             };
             if !guard.force.covers(&key) {
@@ -119,7 +119,7 @@ fn difference(before: &Served, now: &Served) -> Option<String> {
     let (old, new) = (before.source.display(), now.source.display());
     match (&before.identity, &now.identity) {
         (Some(one), Some(other)) if one != other && old.to_string() == new.to_string() => {
-            return Some(format!("{new} is not the {new} that it served before ({other}, before {one})"));
+            return Some(format!("{new} is now another file or disk: {other}; the volume served {one} before"));
         }
         (Some(one), Some(other)) if one != other => {
             return Some(format!("its source is {new}, and it served {old} before"));

@@ -59,7 +59,7 @@ impl Job {
         let (Some(folder), Some(saved)) = (folder, &self.saved) else { return Ok(()) };
         folder.write(saved).map_err(|error| {
             let path = folder.path().display();
-            format!("Cannot write the state directory {path}: {error}; make room there, or make it writable, and repeat the command")
+            format!("Cannot write the state directory {path}: {error}; free disk space there, or make it writable, and repeat the command")
         })
     }
 }

@@ -165,12 +165,12 @@ pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
         let (name, value, hidden) = (old.name(), old.value(), old.hidden());
         match why {
             Gone::Yielded { now } => {
-                tracing::warn!(name, value, before = hidden, now, "Override yields: the file's value has changed");
+                tracing::warn!(name, value, before = hidden, now, "Override dropped: the file's value has changed");
             }
             Gone::Orphaned => {
-                tracing::warn!(name, value, "Override is gone: its VM or volume is not in the file any more")
+                tracing::warn!(name, value, "Override dropped: its VM or volume is no longer in the file")
             }
-            Gone::InFile => tracing::info!(name, value, "Override is in the file now"),
+            Gone::InFile => tracing::info!(name, value, "Override dropped: it is now part of the file"),
             Gone::Expired => tracing::info!(name, value, now = hidden, "Override expired"),
             Gone::Stopped => tracing::info!(name, value, now = hidden, "Override ended with the daemon's stop"),
         }

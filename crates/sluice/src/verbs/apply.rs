@@ -11,9 +11,9 @@ use crate::control::keys::Reason;
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
-/// Put the daemon's host file into force, as it is now, and report what has changed.
+/// Reload the daemon's host file, wait for the result, and report what has changed.
 ///
-/// Like SIGHUP, but it waits for the result and fails with it: exit code 1 if the file has errors, 4 if it is refused. A change that
+/// Like SIGHUP, but it fails if the reload fails: exit code 1 if the file has errors, 4 if it is refused. A change that
 /// would close a volume with clients, or give it another source, is refused unless `--force` names it. Changes made at run
 /// time stay in force where the file's value has not changed.
 #[derive(Args)]
@@ -26,8 +26,8 @@ pub(crate) struct Apply {
     /// Accepted for scripts that state it: the command always waits for the result.
     #[arg(long)]
     wait: bool,
-    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it, or serves it although it is
-    /// not what it served before. '*' stands for all, also for a file without volumes.
+    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it, or serves it although its
+    /// source, offset or size has changed since it was last served. '*' stands for all, also for a file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
     #[command(flatten)]

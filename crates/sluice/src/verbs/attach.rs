@@ -13,7 +13,7 @@ use crate::output::Format;
 /// Takes the keys of the host file and makes the same checks: `sluice attach db1/data device=nvme0 source=/srv/vm/data.img
 /// export.type=vhost-user-blk export.socket=/run/sluice/db1-data.sock`. For a new VM, `vm.KEY=VALUE` sets the policy.
 /// The change survives restarts
-/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. After a detach it waits up to 5 s for the in-flight requests of
+/// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required. After a detach it waits up to 5 s for the in-flight requests of
 /// the previous volume. It fails when a path does not respond for 5 s; other changes do not wait for it.
 #[derive(Args)]
 pub(crate) struct Attach {

@@ -12,7 +12,7 @@ use crate::output::Format;
 ///
 /// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
 /// stay in the guest's rings until the volume is attached again. The change survives restarts
-/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. If
+/// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required. If
 /// the device does not confirm the change within 1 s, the command fails and says so; clients are disconnected when the device
 /// responds again.
 #[derive(Args)]

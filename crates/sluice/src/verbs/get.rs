@@ -24,10 +24,10 @@ enum What {
     Overrides(Overrides),
 }
 
-/// List what was changed at run time, and so differs from the files.
+/// List the changes made at run time, which differ from the files.
 ///
 /// Each line has the name for `sluice reset`, the file's value that is hidden, the value in force, who made the change (user,
-/// group and process), when and why, and until when it lasts at most.
+/// group and process), when and why, and the time at which it ends at the latest.
 #[derive(Args)]
 struct Overrides {
     /// Reads the state directory of a daemon that does not run.

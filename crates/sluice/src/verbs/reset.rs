@@ -12,7 +12,7 @@ use crate::output::{self, Format};
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 
-/// Take changes made at run time back, so that the file's values are in force.
+/// Undo changes made at run time, so that the file's values apply again.
 ///
 /// `sluice get overrides` lists their names. A name stands for everything below it: `db1/limit` for one key, `db1/root` for a
 /// volume, `db1` for a VM and its volumes. A volume that was attached is detached, and one that was detached is served again.
@@ -21,7 +21,7 @@ pub(crate) struct Reset {
     /// Name of the changes, for example db1/limit or db1/root/size.
     #[arg(required_unless_present = "all", conflicts_with = "all")]
     name: Option<String>,
-    /// Takes all changes back.
+    /// Undoes all changes.
     #[arg(long)]
     all: bool,
     /// Changes the state directory of a daemon that does not run.
@@ -48,13 +48,13 @@ impl Reset {
             None => saved.overrides.clear(),
         };
         if let (true, Some(name)) = (taken.is_empty(), &self.name) {
-            return Err(Failure::NotFound(format!("Nothing was changed at run time under the name {name}")));
+            return Err(Failure::NotFound(format!("No change made at run time is named {name}")));
         }
         folder.write(&saved)?;
         let names: Vec<String> = taken.iter().map(Override::name).collect();
         match format {
             Format::Json => output::json(&serde_json::json!({ "ok": true, "taken_back": names })),
-            Format::Table => output::line(&format!("Taken back: {}", names.join(", "))),
+            Format::Table => output::line(&format!("Undone: {}", names.join(", "))),
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use crate::output::Format;
 ///
 /// Extends a regular file if it is too short. A vhost-user guest is notified of the new size; NBD clients see it when they
 /// reconnect. The change survives restarts
-/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts.
+/// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required.
 #[derive(Args)]
 pub(crate) struct Resize {
     /// VM and volume, for example db1/data.

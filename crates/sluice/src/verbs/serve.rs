@@ -27,17 +27,17 @@ use crate::state::time::Time;
 /// Serve the virtual disks of a host file.
 ///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
-/// volume that is not what it served before is held back until it is forced. SIGTERM completes the requests already received, then
+/// volume whose source, offset or size differs from when it was last served is held back until it is forced. SIGTERM completes the requests already received, then
 /// exits. SIGUSR1 prints statistics for each VM.
 ///
 /// Serving never waits for the log. When standard error is full, log lines are dropped, and the next line states how many.
-/// Lines are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Lines left out" states
+/// Lines are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Log lines suppressed" states
 /// how many were suppressed.
 #[derive(Args)]
 pub(crate) struct Serve {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
-    /// Serves a VM or volume (db1 or db1/root) although it is not what it served before. '*' stands for all, also for a host
+    /// Serves a VM or volume (db1 or db1/root) although its source, offset or size has changed since it was last served. '*' stands for all, also for a host
     /// file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,

@@ -11,7 +11,7 @@ use crate::output::Format;
 /// Change the policy of a running VM or of one of its volumes.
 ///
 /// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change survives restarts
-/// until the file's value changes or `sluice reset` takes it back; without a state directory it must be told how long it lasts. If the device does not confirm the change within 1 s, the command fails and says
+/// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required. If the device does not confirm the change within 1 s, the command fails and says
 /// so; the device applies the change when it responds again.
 #[derive(Args)]
 pub(crate) struct Set {

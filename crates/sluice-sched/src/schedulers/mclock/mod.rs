@@ -106,12 +106,12 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Weight, "the share tag: the spare capacity is divided in proportion"),
         (
             Field::Burst,
-            "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size and this \
-             number minus one requests of the reference size, in requests and in bytes; default: the device's depth times \
+            "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size \
+             plus (`burst` - 1) requests of the reference size, in requests and in bytes; default: the device's depth times \
              its largest piece",
         ),
         (Field::IdleCredit, "how far the share tag may lag behind after the VM was idle, at most 256 requests"),
-        (Field::Class, "background: the smallest weight, 0.01, in addition to its reservation"),
+        (Field::Class, "background: the smallest weight, 0.01; the reservation applies unchanged"),
     ],
     volumes: true,
     volumes_depend: Some(("mode", &["product"])),

@@ -125,7 +125,7 @@ impl Thread {
         ))
     }
 
-    /// Leaves volumes out that are not what they served before.
+    /// Holds volumes back whose source, offset or size differs from when they were last served.
     fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
         let new = held.into_iter().map(|((vm, volume), how)| {
             let reason = format!(
@@ -139,7 +139,12 @@ impl Thread {
             return self.refuse(attempt, &error);
         }
         for ((vm, volume), reason) in &new {
-            tracing::error!(vm, volume, reason, "Volume is held back: it is not what it served before");
+            tracing::error!(
+                vm,
+                volume,
+                reason,
+                "Volume held back: its source, offset or size differs from when it was last served"
+            );
         }
         attempt.held.extend(new);
         self.advance(attempt);
@@ -244,7 +249,10 @@ impl Thread {
             (Err(error), Some((attempt, proposal, prepared))) => self.not_saved(attempt, proposal, prepared, &error),
             (Ok(()), None) => tracing::info!("State directory is up to date again"),
             (Err(error), None) => {
-                tracing::error!(error, "State directory differs from what is in force; retrying");
+                tracing::error!(
+                    error,
+                    "Cannot write the state directory: its content differs from the changes in force; retrying"
+                );
                 self.repeat_later();
             }
         }
@@ -258,7 +266,10 @@ impl Thread {
             let error = self.hangs();
             match change {
                 Some((attempt, proposal, prepared)) => self.not_saved(attempt, proposal, prepared, &error),
-                None => tracing::error!(error, "State directory differs from what is in force"),
+                None => tracing::error!(
+                    error,
+                    "Cannot write the state directory: its content differs from the changes in force"
+                ),
             }
         }
         if self.repeat_at.is_some_and(|at| Instant::now() >= at) {
@@ -290,7 +301,10 @@ impl Thread {
                 self.repeat_later();
             }
             Kind::Start(_) | Kind::Retry(_) | Kind::Expire => {
-                tracing::error!(error, "State directory differs from what is in force; retrying");
+                tracing::error!(
+                    error,
+                    "Cannot write the state directory: its content differs from the changes in force; retrying"
+                );
                 self.repeat_later();
                 self.commit(attempt, proposal, prepared);
             }
@@ -393,7 +407,7 @@ impl Thread {
             Kind::Expire => {
                 tracing::error!(
                     error,
-                    "Expired overrides stay in force, because what they hide is not possible now; retrying"
+                    "Cannot end expired overrides: the file's values that they hide cannot be applied; retrying"
                 );
                 self.repeat_later();
             }
@@ -410,7 +424,7 @@ impl Thread {
                     let overrides = names.join(", ");
                     tracing::error!(
                         overrides,
-                        "Changes at run time apply to the files as well; `sluice reset` takes them back"
+                        "The files were checked with these overrides applied; `sluice reset` removes overrides"
                     );
                 }
                 let errors = diagnostics.errors();
@@ -452,13 +466,19 @@ impl Thread {
             match event {
                 Event::Saved(number, Ok(())) if number == self.next => return,
                 Event::Saved(number, Err(error)) if number == self.next => {
-                    return tracing::error!(error, "Changes until the restart may be in force after it");
+                    return tracing::error!(
+                        error,
+                        "Cannot write the state at exit: changes made with --until-restart may still be in force after the restart"
+                    );
                 }
                 _ => {}
             }
         }
         let error = hangs(self.keeper.folder().expect("there is a state to write"), LAST_WRITE_MAX);
-        tracing::error!(error, "Changes until the restart may be in force after it");
+        tracing::error!(
+            error,
+            "Cannot write the state at exit: changes made with --until-restart may still be in force after the restart"
+        );
     }
 }
 
