@@ -30,7 +30,7 @@ pub(crate) enum StateError {
     Read { path: PathBuf, source: io::Error },
     #[error(
         "State file {path} is corrupt: {what}. Restore it from a backup, or move it away (mv {path} {path}.corrupt) and start again: \
-         changes made at run time are then forgotten, and no volume is compared with its source when it was last served",
+         changes made at run time are then forgotten, and no volume's source is compared with the one that was last served",
         path = .path.display()
     )]
     Corrupt { path: PathBuf, what: String },
