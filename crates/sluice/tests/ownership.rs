@@ -151,7 +151,7 @@ fn a_missing_path_is_rejected_with_what_to_change() {
     let control = format!("{host}[daemon]\ncontrol = \"{}\"\n", place.file("none/control").display());
     refused(&place, &control, &["none/control: create its folder"]);
     let foreign = format!("{host}[nbd]\nlisten = \"192.0.2.1:10809\"\ninsecure = true\n");
-    refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: name an address of this host"]);
+    refused(&place, &foreign, &["Cannot listen on 192.0.2.1:10809: state an address of this host"]);
     let device = host.replacen(&format!("path = \"{}\"", place.folder().display()), "path = \"/dev/none0n1\"", 1);
     refused(&place, &device, &["Device disk", "Cannot inspect /dev/none0n1: use an existing block device"]);
     let short = host.replace("[vm.a.volume.v]\n", "[vm.a.volume.v]\nsize = \"2MiB\"\n");
