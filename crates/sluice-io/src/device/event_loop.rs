@@ -175,6 +175,7 @@ impl Loop {
         while let Some(io) = core.next_completed() {
             self.frontends.complete(core, now, io);
         }
+        self.frontends.delivered();
         while let Some(volume) = core.next_volume_to_admit() {
             self.frontends.admit(core, now, volume);
         }

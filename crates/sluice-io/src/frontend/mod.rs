@@ -44,6 +44,9 @@ pub(crate) trait Frontend {
     /// and closes overdue clients. Returns whether there were requests.
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool;
 
+    /// Called after completed requests were delivered, several times in an iteration: shows replies to clients that poll.
+    fn delivered(&mut self) {}
+
     /// Called at the end of each iteration: sends replies and notifications together, and removes disconnected clients.
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
 
@@ -148,6 +151,10 @@ macro_rules! frontends {
                 let mut found = false;
                 $(found |= self.$field.poll(core, now);)+
                 found
+            }
+
+            pub(crate) fn delivered(&mut self) {
+                $(self.$field.delivered();)+
             }
 
             pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {

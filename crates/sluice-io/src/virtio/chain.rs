@@ -124,6 +124,8 @@ impl Chain {
             return Err(Malformed::Indirect);
         }
         let inner = DescriptorTable::find(memory, outer.addr(), entries as u16).ok_or(Malformed::Address)?;
+        // Descriptors before the table do not count against its length (VIRTIO 1.3, 2.7.5.3.2).
+        self.descriptors = 0;
         let mut index = 0;
         loop {
             let descriptor = inner.read(index)?;

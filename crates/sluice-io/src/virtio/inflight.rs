@@ -74,7 +74,7 @@ pub enum LogError {
     Mapping(#[from] MappingError),
     /// The file cannot be created.
     #[error("Cannot create an in-flight log")]
-    IoRequest(#[from] io::Error),
+    Io(#[from] io::Error),
 }
 
 /// The log of a device: a part for each queue.

@@ -158,6 +158,8 @@ pub(crate) struct VirtQueue {
     pub(crate) listening: bool,
     pub(crate) call: Option<Arc<OwnedFd>>,
     pub(crate) error: Option<Arc<OwnedFd>>,
+    /// Whether the VMM is being signalled that the queue is broken.
+    pub(crate) signals_error: bool,
     pub(crate) interrupt: Interrupt,
     /// The eventfd of an interrupt that is being raised, if it was replaced in the meantime.
     pub(crate) old_call: Option<Arc<OwnedFd>>,
@@ -210,6 +212,7 @@ impl VirtQueue {
             listening: false,
             call: spec.call,
             error: spec.error,
+            signals_error: false,
             interrupt: Interrupt::Idle,
             old_call: None,
             // The previous daemon may have returned requests and ended before it signalled the guest. Whether the guest

@@ -36,8 +36,10 @@ enum Operation {
     Kick = 0,
     /// An interrupt of a guest.
     Interrupt = 1,
+    /// A signal to a VMM that its guest has broken the queue.
+    Error = 2,
     /// Another operation, of which only the end matters.
-    Other = 2,
+    Other = 3,
 }
 
 /// What takes the requests of virtqueues: a kind of virtio device.
@@ -127,6 +129,10 @@ impl QueueSet {
         match operation {
             operation if operation == Operation::Kick as u8 => self.kicked(consumer, now, id, result),
             operation if operation == Operation::Interrupt as u8 => self.interrupted(consumer.ring(), id),
+            operation if operation == Operation::Error as u8 => {
+                self.queues[id].signals_error = false;
+                self.operation_completed(id);
+            }
             _ => self.operation_completed(id),
         }
     }
@@ -145,7 +151,9 @@ impl QueueSet {
             }
             return;
         }
-        self.resume(consumer, now, id, u32::MAX);
+        if !queue.state.is_closed() {
+            self.resume(consumer, now, id, u32::MAX);
+        }
     }
 
     /// Starts polling a queue.
@@ -290,12 +298,14 @@ impl QueueSet {
 
     /// Signals the VMM that its guest has broken a queue.
     fn signal_error(&mut self, ring: &mut Ring, id: QueueId) {
-        let tag = self.tag(Operation::Other, id);
+        let tag = self.tag(Operation::Error, id);
         let queue = &mut self.queues[id];
-        let Some(error) = &queue.error else { return };
+        // The VMM may leave its eventfd full, and then a write does not complete.
+        let Some(error) = queue.error.as_ref().filter(|_| !queue.signals_error) else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
+        queue.signals_error = true;
         queue.operations += 1;
     }
 
@@ -306,6 +316,15 @@ impl QueueSet {
             self.irq_pending.push(id);
         }
         queue.give_back(head, written);
+    }
+
+    /// Publishes the requests that were returned until now.
+    pub(crate) fn publish(&mut self) {
+        for &id in &self.irq_pending {
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.publish();
+            }
+        }
     }
 
     /// Publishes the requests that were returned in this iteration, and interrupts the guests that request it.
@@ -348,13 +367,16 @@ impl QueueSet {
     }
 
     /// Replaces the eventfd for interrupts.
-    pub(crate) fn set_call(&mut self, id: QueueId, call: Option<Arc<OwnedFd>>) {
+    pub(crate) fn set_call(&mut self, ring: &mut Ring, id: QueueId, call: Option<Arc<OwnedFd>>) {
         let queue = &mut self.queues[id];
-        // The descriptor of an interrupt that is being raised must stay open.
         let old = std::mem::replace(&mut queue.call, call);
         if queue.interrupt != Interrupt::Idle {
-            queue.old_call = old;
+            // The descriptor of an interrupt that is being raised must stay open. It is the first one that was replaced;
+            // no interrupt names the later ones. It may be full, and then the write does not complete.
+            queue.old_call = queue.old_call.take().or(old);
+            self.cancel(ring, id, Operation::Interrupt);
         }
+        let queue = &mut self.queues[id];
         // Requests may have been returned while there was no eventfd, and the guest's wish for an interrupt is not
         // known any more.
         queue.signal = Signal::Always;
@@ -387,13 +409,21 @@ impl QueueSet {
     /// Cancels the operations in the kernel that wait for a queue's events.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
-        let waiting = [(queue.listening, Operation::Kick), (queue.interrupt != Interrupt::Idle, Operation::Interrupt)];
-        for (_, what) in waiting.into_iter().filter(|(is, _)| *is) {
-            let entry = opcode::AsyncCancel::new(self.tag(what, id)).build();
-            // SAFETY: a cancellation refers to no memory.
-            unsafe { ring.push(entry.user_data(self.tag(Operation::Other, id))) };
-            self.queues[id].operations += 1;
+        let waiting = [
+            (queue.listening, Operation::Kick),
+            (queue.interrupt != Interrupt::Idle, Operation::Interrupt),
+            (queue.signals_error, Operation::Error),
+        ];
+        for (_, operation) in waiting.into_iter().filter(|(is_waiting, _)| *is_waiting) {
+            self.cancel(ring, id, operation);
         }
+    }
+
+    fn cancel(&mut self, ring: &mut Ring, id: QueueId, operation: Operation) {
+        let entry = opcode::AsyncCancel::new(self.tag(operation, id)).build();
+        // SAFETY: a cancellation refers to no memory.
+        unsafe { ring.push(entry.user_data(self.tag(Operation::Other, id))) };
+        self.queues[id].operations += 1;
     }
 
     /// Whether all requests have been answered, while the device drains.

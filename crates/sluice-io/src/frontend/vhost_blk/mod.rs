@@ -76,6 +76,10 @@ impl Frontend for VhostBlk {
         queues.poll(&mut consumer, now)
     }
 
+    fn delivered(&mut self) {
+        self.queues.publish();
+    }
+
     fn end_of_iteration(&mut self, core: &mut Core, _now: Instant) {
         self.queues.signal_guests(&mut core.backend.ring);
         self.remove_ended_queues(core);

@@ -100,7 +100,7 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy: Policy::default(), store, info });
     let vm = "vm".to_owned();
     device.edit(vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }]).unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     Bench { device, runtime, memory: memory() }
 }
 
@@ -367,6 +367,65 @@ fn a_request_may_be_divided_anywhere_and_be_in_an_indirect_table() {
 }
 
 #[test]
+fn descriptors_before_an_indirect_table_counted_against_its_length() {
+    let bench = null(64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    let (table, place) = (SCRATCH + 0x30_0000, SCRATCH + 0x31_0000);
+    guest.header(place, 0, 0);
+    guest.describe(TABLE, 0, place, 16, NEXT, 1);
+    guest.describe(TABLE, 1, table, 2 * 16, INDIRECT, 0);
+    guest.describe(table, 0, place + 0x1000, 512, NEXT | WRITE, 1);
+    guest.describe(table, 1, place + 0x2000, 1, WRITE, 0);
+    guest.offer(0);
+    guest.kick();
+    assert_eq!(guest.next_used(), (0, 513));
+    assert_eq!(bench.faults(), 0);
+}
+
+/// An eventfd to which nothing can be added, so that a write to it does not complete.
+fn full_eventfd() -> OwnedFd {
+    let full = doorbell();
+    rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    full
+}
+
+#[test]
+fn a_vmm_that_left_its_error_eventfd_full_kept_its_session_for_ever() {
+    let bench = null(64);
+    let session = bench.open();
+    let error = full_eventfd();
+    let mut guest = bench.start_as(&session, |spec| spec.error = Some(Arc::new(error)));
+    guest.offer(ENTRIES);
+    guest.kick();
+    while bench.faults() == 0 {
+        std::thread::yield_now();
+    }
+    let closed = bench.runtime.block_on(async { tokio::time::timeout(Duration::from_secs(60), session.close()).await });
+    assert!(closed.is_ok(), "the session has not ended");
+    assert_eq!(bench.device.snapshot().unwrap().connections, 0);
+}
+
+#[test]
+fn a_guest_with_a_full_eventfd_was_not_interrupted_by_the_next_one() {
+    let bench = null(64);
+    let session = bench.open();
+    let (full, other) = (full_eventfd(), full_eventfd());
+    let mut guest = bench.start_as(&session, |spec| spec.call = Some(Arc::new(full)));
+    let head = guest.request(1, 0, 0, 512);
+    guest.offer(head);
+    guest.kick();
+    while bench.device.snapshot().unwrap().vms[0].account.completed[0] == 0 {
+        std::thread::yield_now();
+    }
+    let call = guest.call.try_clone().unwrap();
+    for call in [other, call] {
+        bench.runtime.block_on(session.set_call(0, Some(Arc::new(call)))).unwrap();
+    }
+    guest.is_called();
+}
+
+#[test]
 fn an_invalid_request_fails_without_affecting_others() {
     let bench = null(64);
     let session = bench.open();
@@ -556,12 +615,12 @@ fn an_idle_device_sleeps() {
     (0..200).for_each(|_| assert_eq!(guest.ask(1, 0, 8, 4096).0, 0));
     // A snapshot wakes the loop. That nothing else does can only be seen over a period of time.
     let iterations = || bench.device.snapshot().unwrap().iterations;
-    let (mut before, mut disable_notification) = (iterations(), 0);
-    while disable_notification < 20 {
+    let (mut before, mut quiet) = (iterations(), 0);
+    while quiet < 20 {
         // polls: the iterations of a thread that should make none; only time can show it.
         std::thread::sleep(Duration::from_millis(2));
         let now = iterations();
-        disable_notification = if now - before <= 2 { disable_notification + 1 } else { 0 };
+        quiet = if now - before <= 2 { quiet + 1 } else { 0 };
         before = now;
     }
 }
