@@ -20,7 +20,7 @@ const WRITE: usize = 32 << 20;
 /// Pause between two of its connections.
 const CONNECT_EVERY: Duration = Duration::from_millis(20);
 
-/// What an attacker does.
+/// An attack by one VM on its neighbours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attack {
     /// Fills all rings with requests that the device does not support.

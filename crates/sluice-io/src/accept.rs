@@ -34,7 +34,7 @@ pub(crate) trait Incoming {
     async fn accept(&self) -> io::Result<(Self::Stream, Peer)>;
 }
 
-/// What a kind of socket does with its clients.
+/// Handles the clients of one kind of socket.
 pub(crate) trait Service {
     type Socket: Incoming;
 

@@ -12,7 +12,7 @@ pub const BLOCK_MINIMUM_MAX: u32 = 64 << 10;
 /// Largest `block_maximum` of a volume, in bytes.
 pub const BLOCK_MAXIMUM_MAX: u32 = 64 << 20;
 
-/// Where the data of a volume is.
+/// Location of a volume's data.
 #[derive(Debug, Clone)]
 pub enum Store {
     /// Nowhere: reads return zeroes, and every request completes immediately. For measurements.

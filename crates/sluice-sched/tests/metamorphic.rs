@@ -42,8 +42,8 @@ fn play(subject: &Subject, trace: &Trace) -> Dispatches {
         "edf-credit" | "flubber" => deadlines(subject, trace.slower),
         _ => slower(subject.clone(), trace.slower),
     };
-    let stub = Stub::new(trace.depth as usize, Order::Fifo, Service::Fixed(trace.service));
-    let mut world = World::new(subject.build(&info), settings, stub);
+    let device = Stub::new(trace.depth as usize, Order::Fifo, Service::Fixed(trace.service));
+    let mut world = World::new(subject.build(&info), settings, device);
     world.now = trace.start;
     let vms: Vec<OwnerId> = trace.policies.iter().map(|policy| world.vm(*policy)).collect();
     let mut sources = Vec::new();

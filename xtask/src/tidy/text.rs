@@ -86,7 +86,7 @@ fn layout(source: &Source<'_>, line: &str) -> Option<String> {
 fn machine_folder(line: &str) -> Option<String> {
     let found = MACHINE_FOLDERS.iter().find(|folder| {
         line.match_indices(*folder).any(|(at, _)| {
-            // `docs/work/` and `$OUT/work/` are relative to something; `/home/<name>` is a placeholder.
+            // A folder below another name or a variable is relative; a name in angle brackets is a placeholder.
             let starts_a_path = !line[..at].ends_with(|c: char| c.is_alphanumeric() || "_-.~}>*".contains(c));
             let names_something = line[at + folder.len()..].starts_with(|c: char| !"<$*".contains(c));
             starts_a_path && (names_something || !folder.starts_with(concat!("/ho", "me")))

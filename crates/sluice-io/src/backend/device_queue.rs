@@ -1,4 +1,4 @@
-//! What is behind the gate of a device: it takes submissions and reports completed operations.
+//! The device queue behind a gate: takes submissions and reports completed operations.
 //!
 //! [`Backend`](super::disk::Backend) is the disk. [`Delay`](super::delay::Delay) is a wrapper that makes any queue slower.
 //! The core uses both through [`DeviceQueue`], with static dispatch.

@@ -40,7 +40,7 @@ pub(crate) struct SlotOp {
     pub(crate) skip: u32,
     pub(crate) length: u32,
     progress: u32,
-    /// How often the kernel has returned an operation to be submitted again.
+    /// Number of times that the kernel has asked to submit an operation again.
     tries: u16,
     step: Step,
     pub(crate) errno: i32,
@@ -65,7 +65,7 @@ pub(crate) struct Backend {
     /// By [`OpIndex`]: the memory segments of an operation that has several.
     vectors: Vec<Vec<libc::iovec>>,
     merged: Merged,
-    /// How many more times file systems zero ranges; `None`: always.
+    /// Number of zero-range operations that file systems still accept; `None`: all.
     #[cfg(test)]
     pub(crate) zeroing_left: std::cell::Cell<Option<u32>>,
 }

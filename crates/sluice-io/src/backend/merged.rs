@@ -28,7 +28,7 @@ struct Progress {
     ok: Vec<bool>,
 }
 
-/// What the end of an operation means for the gate.
+/// The effect of a completed operation on the gate.
 pub(crate) enum SlotResult<'a> {
     /// The slot's only operation has completed.
     Completed(Slot),

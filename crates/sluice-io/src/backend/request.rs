@@ -52,7 +52,7 @@ pub(crate) struct IoRequest {
     pub(crate) refused: bool,
 }
 
-/// What is known of a request when it enters the table.
+/// The properties of a request that are fixed when it enters the table.
 pub(crate) struct Opening {
     pub(crate) client: ClientRef,
     pub(crate) cookie: u64,

@@ -15,7 +15,7 @@ use std::time::Duration;
 const BLOCK: usize = 64 << 10;
 /// Maximum number of blocks that wait for the file.
 const BLOCKS_MAX: usize = 64;
-/// How long dropping the log waits for the file.
+/// Time limit for writing the rest of the log when it is dropped.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The sender.

@@ -33,7 +33,7 @@ impl Outstanding {
     }
 }
 
-/// What a slot does next.
+/// The next operation of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     Transfer,
@@ -70,7 +70,7 @@ pub(crate) struct Volume {
     pub(crate) mapped: Instant,
 }
 
-/// Where its bytes are, with the open source.
+/// The store of its data, with the open source.
 pub(crate) enum VolumeStore {
     Null,
     File { source: Arc<Source>, extents: Option<ExtentMap>, file: FileKey, can: Capabilities },

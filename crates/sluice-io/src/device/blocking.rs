@@ -21,7 +21,7 @@ use crate::source::{ByteRange, ExtentMap, Source, Span};
 /// Maximum number of extents in the reply to a block status request.
 const SPANS_MAX: usize = 4096;
 
-/// How long to wait for the end of a helper that runs no discard.
+/// Time limit for the end of a helper that runs no discard.
 const END_MAX: Duration = if cfg!(test) { Duration::from_millis(10) } else { Duration::from_secs(5) };
 /// Interval at which the end of a helper is checked.
 const LOOK_EVERY: Duration = Duration::from_millis(1);

@@ -45,7 +45,7 @@ pub(crate) enum Ending {
     Now,
 }
 
-/// Where the data of a client's requests are.
+/// Location of the data of a client's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DataIn {
     /// In buffers of the daemon.
@@ -54,7 +54,7 @@ pub(crate) enum DataIn {
     Guest,
 }
 
-/// What all frontends of a device thread share: the gate, the requests, the VMs with their windows, and the device.
+/// The shared state of all frontends of a device thread: the gate, the requests, the VMs with their windows, and the device.
 pub(crate) struct Core {
     pub(crate) device: String,
     pub(crate) clock: Clock,

@@ -1,4 +1,4 @@
-//! How long the loop polls before it sleeps.
+//! The time that the loop polls before it sleeps.
 //!
 //! Sleeping and waking up takes several microseconds, and tens of them in a virtual machine, which is more than many
 //! requests take. So after work the loop polls for a short time, if work has lately followed soon after work. Each

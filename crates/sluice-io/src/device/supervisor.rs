@@ -73,7 +73,7 @@ impl Life {
     }
 }
 
-/// How a device thread has ended.
+/// The reason why a device thread has ended.
 enum End {
     /// It was stopped. Its last snapshot, unless reading it failed.
     Stopped(Option<Snapshot>),
@@ -181,7 +181,7 @@ impl Backoff {
     }
 }
 
-/// What a restarted thread takes over from the failed one.
+/// The state that a restarted thread takes over from the failed one.
 struct Kept {
     /// The files in them stay open, and losses stay recorded.
     edits: Vec<Edit>,

@@ -43,7 +43,7 @@ impl Alignment {
     }
 }
 
-/// What the kernel reports about direct I/O on this file.
+/// The kernel's report about direct I/O on this file.
 #[derive(Debug, PartialEq, Eq)]
 enum KernelReport {
     Nothing,

@@ -121,7 +121,7 @@ struct Resolver {
     device_under: Box<DeviceUnder>,
 }
 
-/// What is directly below a device.
+/// The devices directly below a device.
 enum Layer {
     Disk(Disk),
     Over(Vec<u64>),

@@ -1,4 +1,4 @@
-//! What a source is, so that it is recognised after a restart, by whatever path and device number.
+//! The identity of a source, by which it is recognised after a restart even if its path or device number has changed.
 //!
 //! Device numbers may be others after a reboot, so they are no part of it. A file is its inode number and its birth time,
 //! which no other file of the file system has. A block device is what its driver states (WWID, device mapper's UUID, serial

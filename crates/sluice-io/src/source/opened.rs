@@ -155,7 +155,7 @@ impl Source {
         self.id
     }
 
-    /// What it is, also after a restart and under another path; `None` if the kernel does not state it.
+    /// Its identity, which a restart and another path do not change; `None` if the kernel does not state it.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()

@@ -1,4 +1,4 @@
-//! What we read from sysfs about block devices, by device number.
+//! Reads properties of block devices from sysfs, by device number.
 //!
 //! The root is a field, so that tests can use a tree in a temporary folder.
 

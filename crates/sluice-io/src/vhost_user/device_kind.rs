@@ -1,8 +1,8 @@
-//! What distinguishes one kind of virtio device from others. The rest of a session is the same for all kinds.
+//! The properties that distinguish one kind of virtio device from others. The rest of a session is the same for all kinds.
 
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-/// What the device thread must know of the negotiation with the guest's driver.
+/// The results of the negotiation with the guest's driver that the device thread needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Driver {
     /// Feature bits that the driver acknowledged.
@@ -13,7 +13,7 @@ pub struct Driver {
 
 /// A kind of virtio device.
 pub trait DeviceKind: Clone + PartialEq + Send + Sync + 'static {
-    /// What a driver has written to the configuration space.
+    /// Contents of the configuration space as the driver has written them.
     type Written: Default + Copy + PartialEq + Send;
 
     /// Returns the feature bits that are offered.

@@ -23,13 +23,13 @@ use crate::endpoint::{Bound, Endpoint, ListenError};
 use crate::shared_limit::{Permit, SharedLimit};
 use crate::socket_file::{FileId, SocketFile};
 
-/// How long a VMM waits for the in-flight requests of the previous one. Then it is rejected, and may connect again.
+/// Time limit for a VMM to wait for the in-flight requests of the previous one. Then it is rejected, and may connect again.
 pub const DRAIN_MAX: Duration = Duration::from_secs(60);
 
-/// How long a VMM may send no message at all before it is disconnected for another one.
+/// Time limit for the first message of a VMM while another one waits.
 pub const SILENT_MAX: Duration = Duration::from_secs(10);
 
-/// How long a VMM may take to start its first queue before it is disconnected for another one.
+/// Time limit for the first queue of a VMM while another one waits.
 pub const START_MAX: Duration = Duration::from_secs(60);
 
 /// A socket that VMMs connect to. Dropping it closes the socket, removes its file, and ends the session.

@@ -81,7 +81,7 @@ pub fn unshared(regions: &[(GuestAddress, usize)]) -> io::Result<Memory> {
     Memory::from_regions(regions.collect::<io::Result<_>>()?).map_err(io::Error::other)
 }
 
-/// What a VMM has mapped in all its tables.
+/// Memory that a VMM has mapped in all its tables.
 #[derive(Debug, Default)]
 struct Usage {
     regions: AtomicUsize,

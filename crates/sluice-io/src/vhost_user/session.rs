@@ -225,7 +225,7 @@ struct Session<K: DeviceKind> {
     /// Features that the driver acknowledged.
     features: Option<u64>,
     protocol: Protocol,
-    /// What the driver has written to the configuration space.
+    /// Contents of the configuration space as the driver has written them.
     written: K::Written,
     memory: Table,
     log: Option<Log>,

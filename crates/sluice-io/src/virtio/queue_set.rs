@@ -42,7 +42,7 @@ enum Operation {
     Other = 3,
 }
 
-/// What takes the requests of virtqueues: a kind of virtio device.
+/// Takes the requests of virtqueues: a kind of virtio device.
 pub(crate) trait Consumer {
     fn ring(&mut self) -> &mut Ring;
 

@@ -48,7 +48,7 @@ pub(crate) struct Proposal {
     asked: Option<Asked>,
 }
 
-/// What a request is about.
+/// The target of a request.
 struct Asked {
     /// `None`: several VMs.
     target: Option<Target>,

@@ -123,7 +123,7 @@ fn read(file: &Path, named: Option<(PathBuf, bool)>, progress: &Progress) -> Res
 /// The files, read again. They are right without changes at run time.
 struct Read(Files);
 
-/// What the daemon has when it starts.
+/// The inputs of the daemon's start.
 pub(crate) struct Begin {
     pub(crate) file: PathBuf,
     pub(crate) files: Files,

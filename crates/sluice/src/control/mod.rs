@@ -75,7 +75,7 @@ pub(crate) enum Request {
     },
 }
 
-/// How a change is made.
+/// Options of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct How {
@@ -85,7 +85,7 @@ pub(crate) struct How {
     pub(crate) force: Vec<String>,
 }
 
-/// How long a change is to last.
+/// The requested lifetime of a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Term {
@@ -122,7 +122,7 @@ pub(crate) struct Reply {
     pub(crate) code: Option<Code>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) error: Option<String>,
-    /// What was asked for.
+    /// The request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) result: Option<Box<Value>>,
     /// The target before and after the change.

@@ -1,4 +1,4 @@
-//! What a host file changes compared with the one in force, and what that means for VMs.
+//! The differences between a host file and the one in force, and their effects on VMs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,7 +17,7 @@ use super::stage::stays;
 use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain};
 use crate::state::Served;
 
-/// What may be closed or changed although it is in use: `VM`, `VM/VOLUME`, or `*` for everything.
+/// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Force(Vec<String>);
 
@@ -37,10 +37,10 @@ impl Force {
     }
 }
 
-/// What a change is checked against.
+/// The data against which a change is checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Guard<'a> {
-    /// What each volume last served, by `VM/VOLUME`.
+    /// The source that each volume last served, by `VM/VOLUME`.
     pub(crate) served: &'a BTreeMap<String, Served>,
     pub(crate) force: &'a Force,
 }

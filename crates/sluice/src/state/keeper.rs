@@ -9,7 +9,7 @@ use super::Saved;
 use super::dropin::DropIn;
 use super::folder::StateFolder;
 
-/// What must be on disk before a change is in force.
+/// A write that must be on disk before a change is in force.
 pub(crate) struct Job {
     pub(crate) number: u64,
     /// Written first: a change that is in both must not be lost between them.

@@ -1,4 +1,4 @@
-//! What outlasts the daemon: changes made at run time, and what each volume last served.
+//! State that survives a restart of the daemon: changes made at run time, and what each volume last served.
 //!
 //! [`Saved`] is in the file `state.json` of the state directory. [`folder`] reads and replaces it, [`keeper`] does so on
 //! a thread of its own, [`overrides`] has the rules by which changes stay, yield and expire, and [`dropin`] writes a
@@ -22,16 +22,16 @@ use overrides::Overrides;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Saved {
     pub(crate) overrides: Overrides,
-    /// What each volume last served, by `VM/VOLUME`.
+    /// The source that each volume last served, by `VM/VOLUME`.
     pub(crate) exports: BTreeMap<String, Served>,
 }
 
-/// What a volume served.
+/// The part of a source that a volume served.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Served {
     pub(crate) source: PathBuf,
-    /// What the source is, by whatever path; `None` if the kernel does not state it.
+    /// Identity of the source, which its path does not change; `None` if the kernel does not state it.
     pub(crate) identity: Option<String>,
     /// In bytes.
     pub(crate) offset: u64,

@@ -25,7 +25,7 @@ pub(crate) struct Override {
     pub(crate) lasts: Lasts,
 }
 
-/// What is changed.
+/// A change of one key, or of the presence of a VM or volume.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Change {
@@ -37,7 +37,7 @@ pub(crate) enum Change {
     Detach,
 }
 
-/// Who made a change, when, and why.
+/// The user who made a change, the time, and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Origin {
@@ -56,7 +56,7 @@ impl core::fmt::Display for Origin {
     }
 }
 
-/// How long a change lasts.
+/// The lifetime of a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Lasts {

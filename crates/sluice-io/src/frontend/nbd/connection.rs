@@ -19,7 +19,7 @@ pub(crate) const RECEIVE_LEN: usize = 128 << 10;
 /// to block status are among the headers and can take megabytes, which no window counts after they were sent.
 const HEADERS_KEPT: usize = 16 << 10;
 
-/// What the next received bytes are.
+/// The meaning of the next received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Expect {
     Header,
