@@ -1,0 +1,118 @@
+//! Cap on flooded frames: broadcasts, multicasts and frames to unknown addresses, each of which costs a copy for every port.
+//!
+//! Without a cap one VM that sends broadcasts keeps the daemon busy for all others. A plain cap would also cut the VM off, because a
+//! station finds others by broadcast ARP and multicast neighbour discovery. A quarter of the cap is for those alone, and they may use
+//! the rest too.
+//!
+//! Example: 1,000 frames/s, of which 900 are ARP and 5,000 other broadcasts. 750 others pass, and the 250 of ARP that are kept; what
+//! ARP gets of the rest depends on the order.
+
+use core::num::{NonZeroU32, NonZeroU64};
+
+use sluice_sched::Instant;
+
+use crate::Frame;
+use crate::bucket::Bucket;
+
+/// Tokens of a frame: the smallest number that makes a quarter of any rate whole.
+const TOKENS: u64 = 4;
+
+/// How many frames a sender may flood.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FloodLimit {
+    pub frames_per_second: NonZeroU32,
+    /// Frames that pass at once after a pause; at least two of ARP and neighbour discovery, and two others.
+    pub burst: NonZeroU32,
+}
+
+/// The cap of one sender.
+#[derive(Clone, Copy, Debug)]
+pub struct FloodCap {
+    /// For ARP and neighbour discovery.
+    kept: Bucket,
+    shared: Bucket,
+}
+
+impl FloodCap {
+    #[must_use]
+    pub fn new(now: Instant, limit: FloodLimit) -> Self {
+        let part = |quarters: u64| {
+            let rate = NonZeroU64::from(limit.frames_per_second).saturating_mul(tokens(quarters));
+            let burst = NonZeroU64::from(limit.burst).saturating_mul(tokens(quarters)).max(tokens(2 * TOKENS));
+            Bucket::new(now, rate, burst)
+        };
+        FloodCap { kept: part(1), shared: part(TOKENS - 1) }
+    }
+
+    /// Whether a flooded frame passes; it is counted if so.
+    pub fn passes(&mut self, now: Instant, frame: &Frame) -> bool {
+        frame.finds_neighbours() && self.kept.take(now, TOKENS) || self.shared.take(now, TOKENS)
+    }
+}
+
+const fn tokens(count: u64) -> NonZeroU64 {
+    NonZeroU64::new(count).expect("parts are not empty")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PREFIX_LEN, parse};
+
+    fn cap(rate: u32, burst: u32) -> FloodCap {
+        let limit =
+            FloodLimit { frames_per_second: NonZeroU32::new(rate).unwrap(), burst: NonZeroU32::new(burst).unwrap() };
+        FloodCap::new(Instant::ZERO, limit)
+    }
+
+    fn broadcast() -> Frame {
+        parse(&[&[0xff; 6][..], &[2; 6], &[0x12, 0x34], &[0; 46]].concat(), 60).unwrap()
+    }
+
+    fn arp() -> Frame {
+        let message = [&[0, 1, 8, 0, 6, 4, 0, 1][..], &[2; 6], &[10, 0, 0, 1], &[0; 6], &[10, 0, 0, 2]].concat();
+        parse(&[&[0xff; 6][..], &[2; 6], &[8, 6], &message].concat(), 42).unwrap()
+    }
+
+    fn solicitation() -> Frame {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 24, 58, 255];
+        packet.extend([0xfd; 32]);
+        packet.extend([135, 0, 0, 0, 0, 0, 0, 0]);
+        packet.extend([0xfd; 16]);
+        let bytes = [&[0x33, 0x33, 0xff, 1, 2, 3][..], &[2; 6], &[0x86, 0xdd], &packet].concat();
+        parse(&bytes[..bytes.len().min(PREFIX_LEN)], bytes.len() as u32).unwrap()
+    }
+
+    #[test]
+    fn arp_and_neighbour_discovery_survive_a_storm() {
+        for finder in [arp(), solicitation()] {
+            let mut cap = cap(100, 10);
+            let (mut others, mut found) = (0, 0);
+            // 10 s with 10,000 broadcasts and 10 questions for neighbours per second.
+            for at in 0..100_000u64 {
+                let now = Instant::from_nanos(at * 100_000);
+                others += u32::from(cap.passes(now, &broadcast()));
+                found += u32::from(at % 1_000 == 999 && cap.passes(now, &finder));
+            }
+            assert_eq!(found, 100);
+            assert!((750..=760).contains(&others), "{others}");
+        }
+    }
+
+    #[test]
+    fn the_sum_is_capped_whatever_is_sent() {
+        let mut cap = cap(100, 8);
+        let passed = |cap: &mut FloodCap, frame: &Frame| {
+            (0..100_000u64).filter(|at| cap.passes(Instant::from_nanos(at * 100_000), frame)).count()
+        };
+        let passed = passed(&mut cap, &arp());
+        assert!((1_006..=1_008).contains(&passed), "{passed}: 100/s for 10 s and the burst, less parts of frames");
+    }
+
+    #[test]
+    fn a_rate_of_one_frame_per_second_is_not_none() {
+        let mut cap = cap(1, 1);
+        let passed = (0..400u64).filter(|second| cap.passes(Instant::from_millis(second * 1_000), &arp())).count();
+        assert_eq!(passed, 400, "a quarter of the cap each four seconds, and the rest");
+    }
+}
