@@ -1,0 +1,267 @@
+//! Why a VM gets less, or waits longer, than it should.
+
+use serde::Serialize;
+use sluice_sched::gate::histogram::SparseHistogram;
+use sluice_sched::{Phase, Wait};
+
+use crate::flow::Flow;
+
+/// Part of the time above which a device thread has no time left.
+pub(crate) const THREAD_BUSY: f64 = 0.95;
+/// Part of the time without a free slot above which a device is full.
+const DEVICE_FULL: f64 = 0.5;
+/// Part of the time without a free slot above which a device has not idled.
+const ALWAYS_FULL: f64 = 0.95;
+/// Part of the stated capacity from which on a device gives what is stated.
+const AS_STATED: f64 = 0.9;
+/// Part of what is reserved or stated from which on nothing of it is missing.
+pub(crate) const NEARLY_ALL: f64 = 0.97;
+/// Part of the service of a device below which all other VMs together do not explain a queue.
+const NEIGHBOURS_MATTER: f64 = 0.2;
+
+/// The main cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The VM's own limit, or that of its volume.
+    OwnLimit,
+    /// Its own requests queue behind each other, or it keeps too few outstanding.
+    OwnQueue,
+    /// The reservations of other VMs.
+    OthersReservation,
+    /// The weights of other VMs.
+    OthersWeight,
+    /// A batch of adjacent requests of another VM.
+    Batch,
+    /// The scheduler left the device idle in expectation of a better request.
+    Anticipation,
+    /// The device is slow, stalled or down.
+    Device,
+    /// The device thread of the daemon has no CPU time left.
+    DaemonCpu,
+    /// The source of the volume is not the one that was last served.
+    SourceChanged,
+    /// The source of the volume, its socket or its device cannot be opened, or does not respond.
+    SourceUnavailable,
+}
+
+impl Cause {
+    pub const ALL: [Cause; 10] = [
+        Cause::OwnLimit,
+        Cause::OwnQueue,
+        Cause::OthersReservation,
+        Cause::OthersWeight,
+        Cause::Batch,
+        Cause::Anticipation,
+        Cause::Device,
+        Cause::DaemonCpu,
+        Cause::SourceChanged,
+        Cause::SourceUnavailable,
+    ];
+
+    /// Name in machine-readable output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cause::OwnLimit => "own_limit",
+            Cause::OwnQueue => "own_queue",
+            Cause::OthersReservation => "others_reservation",
+            Cause::OthersWeight => "others_weight",
+            Cause::Batch => "batch",
+            Cause::Anticipation => "anticipation",
+            Cause::Device => "device",
+            Cause::DaemonCpu => "daemon_cpu",
+            Cause::SourceChanged => "source_changed",
+            Cause::SourceUnavailable => "source_unavailable",
+        }
+    }
+
+    /// In words, for people.
+    #[must_use]
+    pub const fn in_words(self) -> &'static str {
+        match self {
+            Cause::OwnLimit => "its own limit",
+            Cause::OwnQueue => "its own queue",
+            Cause::OthersReservation => "reservations of other VMs",
+            Cause::OthersWeight => "weights of other VMs",
+            Cause::Batch => "a batch of another VM",
+            Cause::Anticipation => "anticipation of the scheduler",
+            Cause::Device => "the device",
+            Cause::DaemonCpu => "CPU time of the daemon",
+            Cause::SourceChanged => "its source is not the one that was served before",
+            Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
+        }
+    }
+
+    /// A remedy, for people.
+    #[must_use]
+    pub const fn advice(self) -> &'static str {
+        match self {
+            Cause::OwnLimit => "Raise the limit of the VM or of its volume, or let the guest ask for less.",
+            Cause::OwnQueue => {
+                "The guest decides: a longer queue gives more throughput, a shorter one less latency. A limit below what \
+                 the device gives does not shorten its queue."
+            }
+            Cause::OthersReservation => {
+                "Give the VM a reservation, lower the reservations of its neighbours, or move one of them to another \
+                 device."
+            }
+            Cause::OthersWeight => "Give the VM a reservation or a larger weight, or limit its neighbours.",
+            Cause::Batch => "Make batches shorter (`batch` of the scheduler), or set it to 0.",
+            Cause::Anticipation => {
+                "Shorten or switch off the idle window of the scheduler; on an SSD it is never worth its time."
+            }
+            Cause::Device => {
+                "Look at the device (`sluice doctor`, the kernel log). If it is healthy, lower the stated capacity to what \
+                 it gives, and the reservations with it."
+            }
+            Cause::DaemonCpu => "Give the device thread a CPU of its own, or spread the volumes over several devices.",
+            Cause::SourceChanged => {
+                "Correct the host file or restore the source, and reload; or accept the new source with `sluice apply FILE --force \
+                 VM/VOLUME`."
+            }
+            Cause::SourceUnavailable => {
+                "Look at the path of the source, its file system and the kernel log. The daemon tries again each second, and \
+                 serves the volume when it can be opened."
+            }
+        }
+    }
+}
+
+/// State of the device in the same interval.
+#[derive(Debug, Clone, Copy)]
+pub struct DeviceState {
+    /// Whether its thread responds and requests complete.
+    pub serving: bool,
+    /// Whether the daemon itself stood still: the interval is much longer than the time between two samples.
+    pub is_late: bool,
+    /// Part of the interval in which no slot was free, 0 to 1.
+    pub full: f64,
+    /// Part of the interval in which its thread worked, 0 to 1.
+    pub worked: f64,
+    /// Completed service as a part of the stated capacity; `None` if none is stated.
+    pub given: Option<f64>,
+    /// Seconds until a request that is due is taken: for the one that it works on, and for one of each VM that is due too.
+    pub turn: f64,
+    /// Whether it completed less than what VMs with requests queued had reserved for that time.
+    pub misses_reservations: bool,
+}
+
+impl DeviceState {
+    /// Whether its thread had no time left, and the device could have done more.
+    fn lacks_cpu(&self) -> bool {
+        let does_its_part = self.full >= DEVICE_FULL && self.given.is_some_and(|given| given >= AS_STATED);
+        self.is_late || self.worked >= THREAD_BUSY && !does_its_part
+    }
+
+    /// Whether it was full and gave less than its stated capacity.
+    fn is_slow(&self) -> bool {
+        self.full >= DEVICE_FULL && self.given.is_some_and(|given| given < AS_STATED)
+    }
+}
+
+/// A VM and its neighbours on one device.
+#[derive(Debug, Clone, Copy)]
+pub struct Scene<'a> {
+    pub device: DeviceState,
+    /// The VM in question.
+    pub own: &'a Flow,
+    /// The sum of all others: what they dispatched.
+    pub others: &'a Flow,
+}
+
+impl Scene<'_> {
+    /// Why a reservation that was asked for was not met.
+    #[must_use]
+    pub fn why_too_little(&self) -> Cause {
+        self.device_down().or_else(|| self.scheduler_waits()).unwrap_or_else(|| self.device_or_others())
+    }
+
+    /// Why requests took longer than the latency target of `target` nanoseconds.
+    ///
+    /// A VM whose requests would be late even if it had the whole device to itself has too many of them. Example: 64
+    /// outstanding requests take 128 ms at half of a device, and 64 ms alone. For a target of 20 ms that is its own queue,
+    /// for one of 100 ms the neighbour's half.
+    #[must_use]
+    pub fn why_too_late(&self, target: u64) -> Cause {
+        if let Some(cause) = self.device_down() {
+            return cause;
+        }
+        let p99 = |times: &SparseHistogram| times.percentile(99.0).unwrap_or(0);
+        let is_late_at_device = p99(&self.own.service_time) > p99(&self.own.queue_time);
+        // A device that gives all that is stated is not slow: requests queue there as they would at the gate.
+        if is_late_at_device && self.device.given.is_none_or(|given| given < AS_STATED) {
+            return Cause::Device;
+        }
+        if let Some(cause) = self.scheduler_waits().filter(|_| !is_late_at_device) {
+            return cause;
+        }
+        let alone = self.own.latency.percentile(50.0).unwrap_or(0) as f64 * (1.0 - self.part_of_others());
+        if self.device.is_slow() {
+            Cause::Device
+        } else if self.has_neighbours() && alone <= target as f64 {
+            self.others()
+        } else {
+            Cause::OwnQueue
+        }
+    }
+
+    /// Why it does not get more, although nothing was promised.
+    #[must_use]
+    pub fn why_not_more(&self) -> Cause {
+        // Without a queue at the gate, each request is submitted when it arrives.
+        if self.own.backlogged() < 0.5 && self.device.serving {
+            return Cause::OwnQueue;
+        }
+        match self.why_too_little() {
+            Cause::OthersReservation | Cause::OthersWeight if !self.has_neighbours() => Cause::Device,
+            cause => cause,
+        }
+    }
+
+    /// The device is stalled, or its thread has no time.
+    fn device_down(&self) -> Option<Cause> {
+        let down = (!self.device.serving).then_some(if self.device.is_late { Cause::DaemonCpu } else { Cause::Device });
+        down.or_else(|| self.device.lacks_cpu().then_some(Cause::DaemonCpu))
+    }
+
+    /// The reason for which the scheduler held back a request of the VM that it could have dispatched, if that was the main one.
+    /// A batch lasts as long as the device takes for it: behind one on a device that gives too little, requests wait for the device.
+    fn scheduler_waits(&self) -> Option<Cause> {
+        match self.own.main_wait()? {
+            Wait::OwnLimit => Some(Cause::OwnLimit),
+            Wait::Batch if self.device.is_slow() || self.misses_reservations() => Some(Cause::Device),
+            Wait::Batch => Some(Cause::Batch),
+            // Requests that waited through a moment of idling are of no account at a device that was busy all the time.
+            Wait::Anticipation => (self.device.full < ALWAYS_FULL).then_some(Cause::Anticipation),
+            Wait::None | Wait::Share | Wait::Device => None,
+        }
+    }
+
+    /// Part of the service of the device that others got, 0 to 1.
+    fn part_of_others(&self) -> f64 {
+        let all = self.own.dispatched_cost + self.others.dispatched_cost;
+        if all == 0 { 0.0 } else { self.others.dispatched_cost as f64 / all as f64 }
+    }
+
+    fn has_neighbours(&self) -> bool {
+        self.part_of_others() >= NEIGHBOURS_MATTER
+    }
+
+    fn device_or_others(&self) -> Cause {
+        if self.misses_reservations() || !self.has_neighbours() { Cause::Device } else { self.others() }
+    }
+
+    /// Whether the device gave less than VMs with a queue had reserved. Reservations beyond the stated capacity are no fault of a
+    /// device that gives all of it.
+    fn misses_reservations(&self) -> bool {
+        self.device.misses_reservations && self.device.given.is_none_or(|given| given < NEARLY_ALL)
+    }
+
+    fn others(&self) -> Cause {
+        match self.others.by(Phase::Reservation) {
+            Some(part) if part > 0.5 => Cause::OthersReservation,
+            Some(_) | None => Cause::OthersWeight,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! A device over time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_sched::admission::Capacity;
+
+use crate::capacity::{self, Capacities, Verdict};
+use crate::cause::{DeviceState, THREAD_BUSY};
+use crate::event::{EventKind, Unit};
+use crate::flow::Flow;
+use crate::glance::{VmDetails, VmGlance};
+use crate::history::History;
+use crate::judge::{Broken, Shortfall, Watch};
+use crate::now::{About, Now, Subject};
+use crate::reading::{DeviceReading, Times, VmReading};
+use crate::recent::{JOINED, Recent};
+use crate::sample::{DeviceSample, VmSample};
+use crate::status::{CapacityStatus, DeviceStatus, Intervals, VmStatus};
+use crate::vm_track::{Interval, VmTrack};
+
+/// Multiple of what a device gives up to which reservations fit: sums of parts are rounded.
+const FITS: f64 = 1.001;
+/// The shortest interval that is judged.
+const SHORTEST: Duration = Duration::from_millis(500);
+/// Seconds over which the load of a device is averaged.
+const LOADS: usize = 10;
+
+/// A device over time.
+#[derive(Debug, Default)]
+pub(crate) struct DeviceTrack {
+    /// The last sample in which its thread responded.
+    last: Option<Arc<DeviceSample>>,
+    /// Health of the latest sample, and its restarts.
+    health: &'static str,
+    restarts: u64,
+    vms: BTreeMap<String, VmTrack>,
+    /// All VMs together.
+    total: Recent,
+    waits: Times,
+    /// Parts of each second without a free slot, and with a working thread.
+    loads: VecDeque<(f64, f64)>,
+    capacities: Capacities,
+    too_slow: Watch<About>,
+    overcommitted: Watch<About>,
+    stalled: Watch<About>,
+    down: Watch<About>,
+}
+
+/// The device itself, as the subject of an event.
+fn device(kind: EventKind) -> Subject<'static> {
+    Subject { kind, vm: None, volume: None }
+}
+
+/// Seconds that a request takes of what the device gives, or of what is stated if that is more.
+fn turn(stated: &Capacity, total: &Flow) -> f64 {
+    let Some((cost, bytes)) = total.step() else { return 0.0 };
+    let iops = stated.iops.map_or(0.0, |stated| stated.as_f64()).max(total.normalised_iops());
+    let rate = stated.bytes.map_or(0.0, |stated| stated.bytes_per_second() as f64).max(total.bytes_per_second());
+    let by_requests = if iops > 0.0 { cost / iops } else { 0.0 };
+    by_requests.max(if rate > 0.0 { bytes / rate } else { 0.0 })
+}
+
+fn percent(part: f64) -> f64 {
+    (part * 1000.0).round() / 10.0
+}
+
+impl DeviceTrack {
+    /// Adds a sample, whose VMs are sorted by name.
+    pub(crate) fn push(&mut self, now: &mut Now<'_>, sample: DeviceSample) {
+        (self.health, self.restarts) = (sample.health, sample.restarts);
+        let down = (!sample.serving).then_some(Shortfall { wanted: 1.0, got: 0.0, unit: Unit::Requests });
+        now.judge(device(EventKind::Down), &mut self.down, down, About::device);
+        if !sample.serving {
+            return;
+        }
+        for (name, mut track) in self.vms.extract_if(.., |name, _| sample.vm(name).is_none()) {
+            track.end(now, &name);
+        }
+        for vm in &sample.vms {
+            if !self.vms.contains_key(&vm.vm) {
+                self.vms.insert(vm.vm.clone(), VmTrack::default());
+            }
+        }
+        // A thread that has restarted counts from zero, on another clock; so does one of another device of that name.
+        let counts_on = |last: &Arc<DeviceSample>| {
+            let same_thread = last.restarts == sample.restarts && last.at < sample.at;
+            same_thread && last.stats.completed <= sample.stats.completed
+        };
+        let last = self.last.take().filter(counts_on);
+        match last {
+            // Rates of a moment say nothing. The next sample covers its time.
+            Some(last) if sample.at.since(last.at) < SHORTEST => self.last = Some(last),
+            last => {
+                if let Some(last) = last {
+                    self.look_at(now, &Interval::between(&last, &sample));
+                }
+                self.last = Some(Arc::new(sample));
+            }
+        }
+    }
+
+    /// Ends what is not as it should be, because the device is gone.
+    pub(crate) fn end(&mut self, now: &mut Now<'_>) {
+        for (name, track) in &mut self.vms {
+            track.end(now, name);
+        }
+        let kinds = [EventKind::Capacity, EventKind::Overcommitted, EventKind::Stalled, EventKind::Down];
+        let watches = [&mut self.too_slow, &mut self.overcommitted, &mut self.stalled, &mut self.down];
+        kinds.into_iter().zip(watches).for_each(|(kind, watch)| now.end(device(kind), watch));
+    }
+
+    fn look_at(&mut self, now: &mut Now<'_>, interval: &Interval<'_>) {
+        let Interval { last, sample, total, .. } = interval;
+        self.total.push(total.clone());
+        let part = |nanos: u64| nanos as f64 / total.nanos as f64;
+        let full = part(sample.stats.full_nanos(sample.at).saturating_sub(last.stats.full_nanos(last.at)));
+        let worked = part(sample.worked_nanos.saturating_sub(last.worked_nanos));
+        if self.loads.len() == LOADS {
+            self.loads.pop_front();
+        }
+        self.loads.push_back((full, worked));
+        let completed = sample.stats.completed - last.stats.completed;
+        let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0;
+        let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
+        now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
+        // A stall, or a thread without time left, says nothing about what the device gives when it works.
+        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY;
+        self.judge_capacity(now, interval, is_working.then_some(full));
+        let state = DeviceState {
+            serving: !is_stalled,
+            is_late: now.is_late,
+            full,
+            worked,
+            given: capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
+            turn: turn(&sample.capacity, &self.total.counts(JOINED)) * (1 + interval.reserving()) as f64,
+            misses_reservations: interval.misses_reservations(),
+        };
+        for (index, vm) in sample.vms.iter().enumerate() {
+            let track = self.vms.get_mut(&vm.vm).expect("each VM of the sample has been added");
+            track.push(now, interval, index, state);
+        }
+        self.waits.add_waits(total);
+    }
+
+    fn judge_capacity(&mut self, now: &mut Now<'_>, interval: &Interval<'_>, full: Option<f64>) {
+        let Interval { last, sample, total, .. } = interval;
+        if (sample.depth, sample.capacity) != (last.depth, last.capacity) {
+            self.capacities.clear();
+        }
+        if let Some(full) = full {
+            self.capacities.push(full, total.normalised_iops(), total.bytes_per_second());
+        }
+        self.capacities.compare(&sample.capacity);
+        let stated = match sample.capacity {
+            Capacity { iops: Some(iops), .. } => Some((iops.as_f64(), Unit::Iops)),
+            Capacity { bytes: Some(rate), .. } => Some((rate.bytes_per_second() as f64, Unit::BytesPerSecond)),
+            Capacity { iops: None, bytes: None } => None,
+        };
+        let given = self.capacities.given(&sample.capacity).filter(|_| self.capacities.verdict() == Verdict::TooHigh);
+        let too_slow =
+            stated.zip(given).map(|((stated, unit), given)| Shortfall { wanted: stated, got: stated * given, unit });
+        now.judge(device(EventKind::Capacity), &mut self.too_slow, too_slow, About::device);
+        let reserved: f64 = sample.vms.iter().map(|vm| vm.reserved_part(&sample.capacity)).sum();
+        let given = given.unwrap_or(1.0);
+        let over = stated.filter(|_| reserved > given * FITS);
+        let over = over.map(|(stated, unit)| Shortfall { wanted: stated * reserved, got: stated * given, unit });
+        now.judge(device(EventKind::Overcommitted), &mut self.overcommitted, over, About::device);
+    }
+
+    fn load(&self) -> (f64, f64) {
+        let count = self.loads.len().max(1) as f64;
+        let sum = self.loads.iter().fold((0.0, 0.0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
+        (sum.0 / count, sum.1 / count)
+    }
+
+    pub(crate) fn history(&self, vm: &str, volume: Option<&str>) -> Option<&History> {
+        self.vms.get(vm)?.history(volume)
+    }
+
+    pub(crate) fn status(&self, name: &str, second: u64) -> DeviceStatus {
+        let (full, worked) = self.load();
+        let unknown = DeviceSample::unknown(name);
+        let last = self.last.as_deref().unwrap_or(&unknown);
+        let (stated_iops, stated_bytes_per_second) = CapacityStatus::stated(&last.capacity);
+        DeviceStatus {
+            device: name.to_owned(),
+            health: self.health(),
+            depth: last.depth,
+            in_flight: last.in_flight,
+            queued: last.queued,
+            full_percent: percent(full),
+            thread_busy_percent: percent(worked),
+            rates: Intervals::of(&self.total),
+            service_times: last.service_times(),
+            capacity: CapacityStatus {
+                stated_iops,
+                stated_bytes_per_second,
+                measured_iops: self.capacities.iops().map(f64::round),
+                measured_bytes_per_second: self.capacities.bytes().map(f64::round),
+                verdict: self.capacities.verdict(),
+                reserved_iops: last.reserved_iops(),
+                reserved_bytes_per_second: last.reserved_bytes(),
+            },
+            vms: last.vms.len() as u32,
+            clients: last.vms.iter().map(VmSample::clients).sum(),
+            problems: self.problems(second),
+        }
+    }
+
+    fn health(&self) -> &'static str {
+        let is_stalled = self.down.broken().is_none() && self.stalled.broken().is_some();
+        if is_stalled { "stalled" } else { self.health }
+    }
+
+    fn problems(&self, second: u64) -> Vec<String> {
+        let mut problems = Vec::new();
+        let mut add = |broken: Option<&Broken<About>>, what: &dyn Fn(&Shortfall) -> String| {
+            if let Some(broken) = broken {
+                problems.push(format!("{}, for {} s", what(&broken.now), second + 1 - broken.since));
+            }
+        };
+        add(self.down.broken(), &|_| format!("does not serve ({})", self.health));
+        add(self.stalled.broken(), &|now| format!("completes nothing, with {} in flight", now.unit.show(now.got)));
+        add(self.too_slow.broken(), &|now| {
+            format!("gives {} while it is full; stated are {}", now.unit.show(now.got), now.unit.show(now.wanted))
+        });
+        add(self.overcommitted.broken(), &|now| {
+            format!("reservations of {} do not fit into {}", now.unit.show(now.wanted), now.unit.show(now.got))
+        });
+        if let (Verdict::TooLow, Some(iops)) = (self.capacities.verdict(), self.capacities.iops()) {
+            problems.push(format!("gives {iops:.0} iops, more than its stated capacity; more could be reserved"));
+        }
+        problems
+    }
+
+    pub(crate) fn glance(&self, second: u64) -> impl Iterator<Item = VmGlance> {
+        let is_known = self.down.broken().is_none();
+        let of = move |device: &DeviceSample, vm: &VmSample| {
+            Some(self.vms.get(&vm.vm)?.glance(&device.device, vm, second, is_known))
+        };
+        self.last.iter().flat_map(move |last| last.vms.iter().filter_map(move |vm| of(last, vm)))
+    }
+
+    pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<VmDetails> {
+        let (last, track) = (self.last.as_ref()?, self.vms.get(vm)?);
+        let status = track.status(&last.device, last.vm(vm)?, second, self.down.broken().is_none());
+        Some(VmDetails { status, histograms: track.histograms(volume)? })
+    }
+
+    /// The counters, without a copy of them.
+    pub(crate) fn reading(&self, name: &str) -> DeviceReading {
+        let sample = self.last.clone().unwrap_or_else(|| Arc::new(DeviceSample::unknown(name)));
+        let is_known = self.down.broken().is_none();
+        let of =
+            |vm: &VmSample| self.vms.get(&vm.vm).map_or_else(VmReading::default, |track| track.reading(vm, is_known));
+        DeviceReading {
+            health: self.health(),
+            restarts: self.restarts,
+            measured_iops: self.capacities.iops(),
+            measured_bytes_per_second: self.capacities.bytes(),
+            is_too_slow: self.too_slow.broken().is_some(),
+            is_overcommitted: self.overcommitted.broken().is_some(),
+            waits: self.waits.clone(),
+            vms: sample.vms.iter().map(of).collect(),
+            sample,
+        }
+    }
+
+    pub(crate) fn vm_status(&self, second: u64) -> impl Iterator<Item = VmStatus> {
+        let is_known = self.down.broken().is_none();
+        let of = move |device: &DeviceSample, vm: &VmSample| {
+            Some(self.vms.get(&vm.vm)?.status(&device.device, vm, second, is_known))
+        };
+        self.last.iter().flat_map(move |last| last.vms.iter().filter_map(move |vm| of(last, vm)))
+    }
+}

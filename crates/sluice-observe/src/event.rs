@@ -1,0 +1,171 @@
+//! Events: a promise was broken, or is kept again; a device stalled, or recovered.
+
+use serde::Serialize;
+
+use crate::cause::Cause;
+
+/// Kinds of events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventKind {
+    /// A reservation that was asked for was not met.
+    Reservation,
+    /// More requests than the percentile allows took longer than the latency target.
+    Latency,
+    /// A full device gives less than its stated capacity.
+    Capacity,
+    /// The reservations on a device do not fit into what it gives.
+    Overcommitted,
+    /// Requests are in flight and none completes.
+    Stalled,
+    /// A device thread does not serve.
+    Down,
+    /// A volume is not served, because its source has changed since it was last served.
+    HeldBack,
+    /// A volume is not served, because its path or its device hangs.
+    OutOfService,
+}
+
+impl EventKind {
+    pub const ALL: [EventKind; 8] = [
+        EventKind::Reservation,
+        EventKind::Latency,
+        EventKind::Capacity,
+        EventKind::Overcommitted,
+        EventKind::Stalled,
+        EventKind::Down,
+        EventKind::HeldBack,
+        EventKind::OutOfService,
+    ];
+
+    /// Name in machine-readable output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            EventKind::Reservation => "reservation",
+            EventKind::Latency => "latency",
+            EventKind::Capacity => "capacity",
+            EventKind::Overcommitted => "overcommitted",
+            EventKind::Stalled => "stalled",
+            EventKind::Down => "down",
+            EventKind::HeldBack => "held_back",
+            EventKind::OutOfService => "out_of_service",
+        }
+    }
+}
+
+/// Units of the figures of an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// Normalised requests per second.
+    Iops,
+    BytesPerSecond,
+    /// Parts of all requests, in percent.
+    Percent,
+    Requests,
+}
+
+impl Unit {
+    /// An amount with its unit, for people.
+    #[must_use]
+    pub fn show(self, amount: f64) -> String {
+        match self {
+            Unit::Iops => format!("{amount:.0} iops"),
+            Unit::BytesPerSecond => format!("{:.1} MiB/s", amount / 1_048_576.0),
+            Unit::Percent => format!("{amount:.1} %"),
+            Unit::Requests => format!("{amount:.0} requests"),
+        }
+    }
+}
+
+/// Another VM on the device at that time.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Neighbour {
+    pub vm: String,
+    /// Its service in normalised requests per second.
+    pub iops: f64,
+    /// Its part of the service of the device, in percent.
+    pub percent: f64,
+    /// The right by which most of it was served: `reservation`, `weight` or `other`.
+    pub by: &'static str,
+}
+
+/// Whether something began or ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    Began,
+    Ended,
+}
+
+/// An event.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Event {
+    /// Seconds since 1970.
+    pub time: u64,
+    pub kind: EventKind,
+    pub phase: Phase,
+    pub device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// The main cause.
+    pub cause: Cause,
+    /// The promised or stated amount; for a latency the allowed part of late requests.
+    pub wanted: f64,
+    /// The actual amount; of an event that has ended the worst.
+    pub got: f64,
+    pub unit: Unit,
+    /// Duration in seconds; 0 when it begins.
+    pub seconds: u64,
+    /// VMs with most of the service at that time, largest first.
+    pub neighbours: Vec<Neighbour>,
+    /// Additional facts in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+}
+
+impl Event {
+    /// The VM, its volume or the device that it is about.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        match (&self.vm, &self.volume) {
+            (Some(vm), Some(volume)) => format!("{vm}/{volume}"),
+            (Some(vm), None) => vm.clone(),
+            (None, _) => format!("device {}", self.device),
+        }
+    }
+
+    /// The event in a sentence.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let (subject, wanted, got) = (self.subject(), self.unit.show(self.wanted), self.unit.show(self.got));
+        let device = &self.device;
+        let what = match self.kind {
+            EventKind::Reservation => format!("{subject} got {got} of the {wanted} that it has reserved and asked for"),
+            EventKind::Latency => {
+                format!("{got} of the requests of {subject} took longer than its latency target; {wanted} may")
+            }
+            EventKind::Capacity => format!("Device {device} gives {got} while it is full; stated are {wanted}"),
+            EventKind::Overcommitted => {
+                format!("Reservations of {wanted} do not fit into the {got} that device {device} gives")
+            }
+            EventKind::Stalled => format!("Device {device} completes nothing, with {got} in flight"),
+            EventKind::Down => format!("Device {device} does not serve"),
+            EventKind::HeldBack => format!("Volume {subject} is held back"),
+            EventKind::OutOfService => format!("Volume {subject} is out of service"),
+        };
+        let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
+        match self.phase {
+            Phase::Began
+                if matches!(self.kind, EventKind::Reservation | EventKind::Latency | EventKind::OutOfService) =>
+            {
+                format!("{what}{detail}; cause: {}", self.cause.in_words())
+            }
+            Phase::Began => format!("{what}{detail}"),
+            Phase::Ended => format!("Over after {} s: {what}{detail}", self.seconds),
+        }
+    }
+}

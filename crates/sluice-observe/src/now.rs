@@ -1,0 +1,107 @@
+//! The interval that is being judged, and what began and ended in it.
+
+use crate::cause::Cause;
+use crate::event::{Event, EventKind, Neighbour, Phase};
+use crate::judge::{Change, Shortfall, Watch};
+
+/// The cause of a violation, and the neighbours that were served during it.
+#[derive(Debug, Clone)]
+pub(crate) struct About {
+    /// Cause of most intervals; the first of several.
+    pub(crate) cause: Cause,
+    /// Neighbours in the last interval with that cause.
+    pub(crate) neighbours: Vec<Neighbour>,
+    /// Number of intervals with each cause.
+    counts: [u32; Cause::ALL.len()],
+}
+
+impl About {
+    /// The cause of a violation in one interval.
+    pub(crate) fn new(cause: Cause, neighbours: Vec<Neighbour>) -> About {
+        let mut counts = [0; Cause::ALL.len()];
+        counts[cause as usize] = 1;
+        About { cause, neighbours, counts }
+    }
+
+    /// The device itself.
+    pub(crate) fn device() -> About {
+        About::new(Cause::Device, Vec::new())
+    }
+
+    /// Adds the next interval.
+    fn and(mut self, next: About) -> About {
+        let cause = next.cause;
+        self.counts[cause as usize] += 1;
+        if cause == self.cause || self.counts[cause as usize] > self.counts[self.cause as usize] {
+            (self.cause, self.neighbours) = (cause, next.neighbours);
+        }
+        self
+    }
+}
+
+/// The interval that is being looked at.
+pub(crate) struct Now<'a> {
+    pub(crate) time: u64,
+    pub(crate) second: u64,
+    /// Whether the previous sample is so long ago that the daemon must have stood still.
+    pub(crate) is_late: bool,
+    pub(crate) device: &'a str,
+    pub(crate) events: &'a mut Vec<Event>,
+}
+
+/// Object and kind of an event.
+#[derive(Clone, Copy)]
+pub(crate) struct Subject<'a> {
+    pub(crate) kind: EventKind,
+    pub(crate) vm: Option<&'a str>,
+    pub(crate) volume: Option<&'a str>,
+}
+
+impl Now<'_> {
+    /// Records whether something was as it should be in this interval.
+    pub(crate) fn judge(
+        &mut self,
+        subject: Subject<'_>,
+        watch: &mut Watch<About>,
+        found: Option<Shortfall>,
+        about: impl FnOnce() -> About,
+    ) {
+        let change = watch.update(self.second, found, |before| match before {
+            Some(before) => before.and(about()),
+            None => about(),
+        });
+        if let Some(event) = change.map(|change| self.event(subject, change)) {
+            self.events.push(event);
+        }
+    }
+
+    /// Ends a violation, because the promise was withdrawn or its VM removed.
+    pub(crate) fn end(&mut self, subject: Subject<'_>, watch: &mut Watch<About>) {
+        if let Some(event) = watch.end().map(|change| self.event(subject, change)) {
+            self.events.push(event);
+        }
+    }
+
+    fn event(&self, subject: Subject<'_>, change: Change<'_, About>) -> Event {
+        let (phase, broken, seconds) = match &change {
+            Change::Began(broken) => (Phase::Began, *broken, 0),
+            Change::Ended(broken) => (Phase::Ended, broken, broken.until + 1 - broken.since),
+        };
+        let Shortfall { wanted, got, unit } = broken.worst;
+        Event {
+            time: self.time,
+            kind: subject.kind,
+            phase,
+            device: self.device.to_owned(),
+            vm: subject.vm.map(str::to_owned),
+            volume: subject.volume.map(str::to_owned),
+            cause: broken.about.cause,
+            wanted,
+            got,
+            unit,
+            seconds,
+            neighbours: broken.about.neighbours.clone(),
+            detail: None,
+        }
+    }
+}

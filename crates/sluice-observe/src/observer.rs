@@ -1,0 +1,98 @@
+//! The observer: takes samples, keeps the past, and reports the current state.
+
+use std::collections::BTreeMap;
+
+use crate::device_track::DeviceTrack;
+use crate::event::Event;
+use crate::glance::{VmDetails, VmGlance};
+use crate::history::History;
+use crate::now::Now;
+use crate::reading::Reading;
+use crate::sample::Sample;
+use crate::status::{DeviceStatus, Status};
+
+/// Seconds without a sample from which on the daemon must have stood still.
+const LATE: u64 = 3;
+
+/// Takes samples, and reports the current state. Memory: at most about 110 KB for each VM and for each volume of a VM with several.
+#[derive(Debug, Default)]
+pub struct Observer {
+    devices: BTreeMap<String, DeviceTrack>,
+    time: u64,
+    /// Second of the last sample.
+    second: Option<u64>,
+}
+
+impl Observer {
+    /// Takes a sample, about a second after the previous one. Returns the events that began and ended. A second sample of the same
+    /// second is passed over; the next one covers its time.
+    pub fn push(&mut self, sample: Sample) -> Vec<Event> {
+        let mut events = Vec::new();
+        let passed = self.second.map(|last| sample.second.saturating_sub(last));
+        if passed == Some(0) {
+            return events;
+        }
+        let (time, second, is_late) = (sample.time, sample.second, passed.is_some_and(|passed| passed >= LATE));
+        (self.time, self.second) = (time, Some(second));
+        let gone = self.devices.extract_if(.., |name, _| sample.devices.iter().all(|device| device.device != *name));
+        for (name, mut track) in gone {
+            track.end(&mut Now { time, second, is_late, device: &name, events: &mut events });
+        }
+        for mut device in sample.devices {
+            device.vms.sort_by(|one, other| one.vm.cmp(&other.vm));
+            let track = self.devices.entry(device.device.clone()).or_default();
+            let name = device.device.clone();
+            track.push(&mut Now { time, second, is_late, device: &name, events: &mut events }, device);
+        }
+        events
+    }
+
+    /// The current state of devices and VMs.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let vms = self.devices.values().flat_map(|track| track.vm_status(self.second.unwrap_or(0))).collect();
+        Status { time: self.time, devices: self.device_status(), vms }
+    }
+
+    /// The current state of the devices.
+    #[must_use]
+    pub fn device_status(&self) -> Vec<DeviceStatus> {
+        self.devices.iter().map(|(name, track)| track.status(name, self.second.unwrap_or(0))).collect()
+    }
+
+    /// The current state of the VMs, in a compact form.
+    pub fn glance(&self) -> impl Iterator<Item = VmGlance> {
+        self.devices.values().flat_map(|track| track.glance(self.second.unwrap_or(0)))
+    }
+
+    /// Everything that is known of a VM, with its times or those of one of its volumes.
+    #[must_use]
+    pub fn details(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<VmDetails> {
+        self.devices.get(device)?.details(vm, volume, self.second.unwrap_or(0))
+    }
+
+    /// Wall-clock time of the last sample, in seconds since 1970.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// The counters of the last sample, for programs that compute rates themselves.
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        let devices = self.devices.iter().map(|(name, track)| track.reading(name)).collect();
+        Reading { time: self.time, devices }
+    }
+
+    /// The past of a VM on a device, or of one of its volumes.
+    #[must_use]
+    pub fn history(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<&History> {
+        self.devices.get(device)?.history(vm, volume)
+    }
+
+    /// The wall-clock time, in seconds since 1970, of a second of the observer's clock.
+    #[must_use]
+    pub fn time_of(&self, second: u64) -> u64 {
+        (self.time + second).saturating_sub(self.second.unwrap_or(0))
+    }
+}

@@ -1,0 +1,157 @@
+//! The counters of all devices at one instant.
+
+use std::sync::Arc;
+
+use sluice_net::NicTotals;
+use sluice_sched::admission::Capacity;
+use sluice_sched::gate::{DeviceStats, GateStats};
+use sluice_sched::{Instant, Kind, Policy};
+
+use crate::status::ServiceTime;
+
+/// Counters of all devices, taken about a second after the previous sample.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    /// Time in whole seconds, on any clock that does not go back.
+    pub second: u64,
+    /// Wall-clock time in seconds since 1970, for output.
+    pub time: u64,
+    pub devices: Vec<DeviceSample>,
+}
+
+/// Counters of one device.
+#[derive(Debug, Clone)]
+pub struct DeviceSample {
+    /// Name in the host file.
+    pub device: String,
+    /// When it was taken, on the clock of the device. Another origin than before means that the device has restarted.
+    pub at: Instant,
+    /// Whether the device thread responds; otherwise everything below is unknown.
+    pub serving: bool,
+    /// State of the device thread in words, for output.
+    pub health: &'static str,
+    /// Maximum number of requests in flight.
+    pub depth: u32,
+    /// Capacity that the host file states.
+    pub capacity: Capacity,
+    /// Queued requests.
+    pub queued: u64,
+    /// Requests in flight.
+    pub in_flight: u64,
+    /// Time that the device thread has worked, in nanoseconds.
+    pub worked_nanos: u64,
+    /// Restarts of the device thread; known even if it does not respond.
+    pub restarts: u64,
+    pub stats: DeviceStats,
+    pub vms: Vec<VmSample>,
+}
+
+/// Counters of one VM on one device.
+#[derive(Debug, Clone)]
+pub struct VmSample {
+    /// Name in the host file.
+    pub vm: String,
+    /// Policy on this device.
+    pub policy: Policy,
+    pub stats: Arc<GateStats>,
+    /// Requests that were taken from clients and are not answered.
+    pub outstanding: u32,
+    pub volumes: Vec<VolumeSample>,
+}
+
+/// Counters of one volume.
+#[derive(Debug, Clone)]
+pub struct VolumeSample {
+    /// Name in the host file.
+    pub volume: String,
+    /// Policy of the volume, inside that of its VM.
+    pub policy: Policy,
+    /// `None` if they are those of the VM.
+    pub stats: Option<Arc<GateStats>>,
+    /// Requests that were taken from clients and are not answered.
+    pub outstanding: u32,
+    /// Clients that are connected.
+    pub clients: u32,
+    /// Counters of frames, if it is a NIC.
+    pub nic: Option<Box<NicTotals>>,
+}
+
+impl DeviceSample {
+    /// A sample of a device of which nothing is known.
+    #[must_use]
+    pub fn unknown(device: &str) -> DeviceSample {
+        DeviceSample {
+            device: device.to_owned(),
+            at: Instant::ZERO,
+            serving: false,
+            health: "unknown",
+            depth: 0,
+            capacity: Capacity::default(),
+            queued: 0,
+            in_flight: 0,
+            worked_nanos: 0,
+            restarts: 0,
+            stats: DeviceStats::default(),
+            vms: Vec::new(),
+        }
+    }
+
+    /// Finds a VM, if the VMs are sorted by name.
+    pub(crate) fn vm(&self, name: &str) -> Option<&VmSample> {
+        let index = self.vms.binary_search_by(|vm| vm.vm.as_str().cmp(name)).ok()?;
+        Some(&self.vms[index])
+    }
+
+    /// Counters of a volume. Those of a VM with one volume are those of the volume.
+    pub(crate) fn stats_of_volume(&self, vm: &str, volume: &str) -> Option<&GateStats> {
+        let vm = self.vm(vm)?;
+        let volume = vm.volumes.iter().find(|known| known.volume == volume)?;
+        Some(volume.stats.as_deref().unwrap_or(&vm.stats))
+    }
+
+    /// The sum of all reservations in normalised requests per second.
+    #[must_use]
+    pub fn reserved_iops(&self) -> f64 {
+        self.vms.iter().map(VmSample::reserved_iops).sum()
+    }
+
+    /// The sum of all reservations in bytes per second.
+    #[must_use]
+    pub fn reserved_bytes(&self) -> u64 {
+        self.vms.iter().map(VmSample::reserved_bytes).sum()
+    }
+
+    /// Percentiles of the device's own times, by kind of request.
+    pub(crate) fn service_times(&self) -> Vec<ServiceTime> {
+        let of = |kind: Kind| {
+            let times = &self.stats.service_time[kind as usize];
+            let micros = |percent| times.percentile(percent).map(|nanos| nanos as f64 / 1000.0);
+            Some(ServiceTime { kind: kind.name(), p50_us: micros(50.0)?, p99_us: micros(99.0)? })
+        };
+        Kind::ALL.into_iter().filter_map(of).collect()
+    }
+}
+
+impl VmSample {
+    /// Its reservation in normalised requests per second; 0 without one.
+    pub(crate) fn reserved_iops(&self) -> f64 {
+        self.policy.reservation.iops.map_or(0.0, |iops| iops.as_f64())
+    }
+
+    /// Its reservation in bytes per second; 0 without one.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.policy.reservation.bytes.map_or(0, |rate| rate.bytes_per_second())
+    }
+
+    /// The part of a device that it reserves, by the larger of its reservations; 0 without a stated capacity.
+    pub(crate) fn reserved_part(&self, stated: &Capacity) -> f64 {
+        let by_requests = stated.iops.map_or(0.0, |stated| self.reserved_iops() / stated.as_f64());
+        let by_bytes =
+            stated.bytes.map_or(0.0, |stated| self.reserved_bytes() as f64 / stated.bytes_per_second() as f64);
+        by_requests.max(by_bytes)
+    }
+
+    pub(crate) fn clients(&self) -> u32 {
+        self.volumes.iter().map(|volume| volume.clients).sum()
+    }
+}

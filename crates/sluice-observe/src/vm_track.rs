@@ -1,0 +1,450 @@
+//! A VM on one device over time.
+
+use std::collections::BTreeMap;
+
+use sluice_sched::gate::GateStats;
+use sluice_sched::policy::{LatencyTarget, Reservation};
+use sluice_sched::{Phase, Policy};
+
+use crate::cause::{Cause, DeviceState, NEARLY_ALL, Scene};
+use crate::event::{EventKind, Neighbour};
+use crate::flow::Flow;
+use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
+use crate::history::History;
+use crate::judge::{self, Grain, Watch};
+use crate::now::{About, Now, Subject};
+use crate::reading::{PromisesReading, Violations, VmReading};
+use crate::recent::{JOINED, Recent};
+use crate::sample::{DeviceSample, VmSample, VolumeSample};
+use crate::status::{Intervals, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
+
+/// Neighbours that an event names.
+const NEIGHBOURS: usize = 3;
+
+/// All VMs of a device in one interval.
+pub(crate) struct Interval<'a> {
+    pub(crate) last: &'a DeviceSample,
+    pub(crate) sample: &'a DeviceSample,
+    /// Counts of each VM of the sample.
+    flows: Vec<Flow>,
+    /// All of them together.
+    pub(crate) total: Flow,
+    /// Indices of those with most of the service, largest first.
+    largest: Vec<usize>,
+}
+
+impl<'a> Interval<'a> {
+    pub(crate) fn between(last: &'a DeviceSample, sample: &'a DeviceSample) -> Interval<'a> {
+        let of = |vm: &VmSample| {
+            let before = last.vm(&vm.vm).map(|vm| vm.stats.as_ref());
+            Flow::between(before, last.at, &vm.stats, sample.at)
+        };
+        let flows: Vec<Flow> = sample.vms.iter().map(of).collect();
+        let mut total = Flow::default();
+        flows.iter().for_each(|flow| total.add(flow));
+        total.nanos = sample.at.nanos_since(last.at);
+        let mut largest: Vec<usize> = (0..flows.len()).filter(|&vm| flows[vm].dispatched_cost > 0).collect();
+        largest.sort_by_key(|&vm| std::cmp::Reverse(flows[vm].dispatched_cost));
+        largest.truncate(NEIGHBOURS + 1);
+        Interval { last, sample, flows, total, largest }
+    }
+
+    /// Number of VMs that have a reservation and asked for it.
+    pub(crate) fn reserving(&self) -> usize {
+        let all = self.sample.vms.iter().zip(&self.flows);
+        all.filter(|(vm, flow)| vm.policy.is_reserved() && flow.backlogged_nanos > 0).count()
+    }
+
+    /// Whether the device completed less than VMs had reserved for the time in which they had a queue.
+    pub(crate) fn misses_reservations(&self) -> bool {
+        let asked = |reserved: &dyn Fn(&VmSample) -> f64| -> f64 {
+            let all = self.sample.vms.iter().zip(&self.flows);
+            all.map(|(vm, flow)| reserved(vm) * flow.backlogged()).sum()
+        };
+        let bytes = self.total.per_second(self.total.dispatched_bytes as f64);
+        self.total.normalised_iops() < asked(&VmSample::reserved_iops) * NEARLY_ALL
+            || bytes < asked(&|vm| vm.reserved_bytes() as f64) * NEARLY_ALL
+    }
+
+    /// Dispatched service of all other VMs together.
+    fn others(&self, index: usize) -> Flow {
+        let own = &self.flows[index];
+        Flow {
+            dispatched_cost: self.total.dispatched_cost - own.dispatched_cost,
+            dispatched: std::array::from_fn(|phase| self.total.dispatched[phase] - own.dispatched[phase]),
+            ..Flow::default()
+        }
+    }
+
+    /// The neighbours of a VM with most of the service.
+    fn neighbours(&self, index: usize) -> Vec<Neighbour> {
+        let of = |&other: &usize| {
+            let flow = &self.flows[other];
+            let by = [(Phase::Reservation, "reservation"), (Phase::Weight, "weight"), (Phase::None, "other")];
+            let by = by.into_iter().max_by_key(|(phase, _)| flow.dispatched[*phase as usize]);
+            let part = flow.dispatched_cost as f64 / self.total.dispatched_cost as f64;
+            Neighbour {
+                vm: self.sample.vms[other].vm.clone(),
+                iops: flow.per_second(flow.dispatched_requests()).round(),
+                percent: (1000.0 * part).round() / 10.0,
+                by: by.map_or("other", |(_, name)| name),
+            }
+        };
+        self.largest.iter().filter(|&&other| other != index).take(NEIGHBOURS).map(of).collect()
+    }
+}
+
+/// A VM or volume over time.
+#[derive(Debug, Default, Clone)]
+struct Series {
+    recent: Recent,
+    history: History,
+}
+
+impl Series {
+    fn push(&mut self, second: u64, flow: Flow) {
+        self.history.push(second, &flow);
+        self.recent.push(flow);
+    }
+}
+
+/// The promises to a VM or volume.
+#[derive(Debug, Default)]
+struct Promises {
+    /// The reservation at the last sample, and the number of intervals since then in which it was in force all the time.
+    reserved: Option<(Reservation, usize)>,
+    /// The latency target at the last sample, and for how many intervals it has been in force all the time.
+    targeted: Option<(Option<LatencyTarget>, usize)>,
+    /// Size of a request, see [`Grain::step`], from the last ten seconds in which one was dispatched.
+    step: (f64, f64),
+    reservation: Watch<About>,
+    latency: Watch<About>,
+    violations: Violations,
+}
+
+#[derive(Debug, Default)]
+struct VolumeTrack {
+    /// `None`: that of its VM.
+    series: Option<Series>,
+    promises: Promises,
+}
+
+/// A VM on one device over time.
+#[derive(Debug, Default)]
+pub(crate) struct VmTrack {
+    series: Series,
+    promises: Promises,
+    held_by: Option<Cause>,
+    volumes: BTreeMap<String, VolumeTrack>,
+}
+
+impl VmTrack {
+    /// Adds what VM `index` of the interval got.
+    pub(crate) fn push(&mut self, now: &mut Now<'_>, interval: &Interval<'_>, index: usize, device: DeviceState) {
+        let (sample, own) = (&interval.sample.vms[index], &interval.flows[index]);
+        self.begin_again(now, interval, sample);
+        let flows = self.push_volumes(now.second, interval, sample);
+        self.series.push(now.second, own.clone());
+        let is_busy = !own.is_idle() || sample.stats.waiting > 0;
+        let others = interval.others(index);
+        self.held_by = is_busy.then(|| Scene { device, own, others: &others }.why_not_more());
+        let explain = |flow: &Flow, target: Option<LatencyTarget>| {
+            let scene = Scene { device, own: flow, others: &others };
+            let nanos = |target: LatencyTarget| u64::try_from(target.p99.as_nanos()).unwrap_or(u64::MAX);
+            let cause = target.map_or_else(|| scene.why_too_little(), |target| scene.why_too_late(nanos(target)));
+            About::new(cause, interval.neighbours(index))
+        };
+        let vm = sample.vm.as_str();
+        self.promises.judge(now, (vm, None), &sample.policy, (&self.series.recent, own), device.turn, &explain);
+        for (volume, flow) in sample.volumes.iter().zip(&flows) {
+            let track = self.volumes.get_mut(&volume.volume).expect("each volume of the sample has been added");
+            let recent = track.series.as_ref().map_or(&self.series.recent, |series| &series.recent);
+            let recent = (recent, flow.as_ref().unwrap_or(own));
+            track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
+        }
+    }
+
+    /// Ends what was promised to a VM or volume that is gone. One that has been added again since the last sample is
+    /// another one, which keeps the history of its name.
+    fn begin_again(&mut self, now: &mut Now<'_>, interval: &Interval<'_>, sample: &VmSample) {
+        let Interval { last, .. } = interval;
+        let vm = sample.vm.as_str();
+        let is_other = |before: Option<&GateStats>, stats: &GateStats| {
+            before.is_some_and(|before| before.began != stats.began && stats.began >= last.at)
+        };
+        if is_other(last.vm(vm).map(|vm| vm.stats.as_ref()), &sample.stats) {
+            self.end(now, vm);
+            self.promises = Promises::default();
+            self.series.recent = Recent::default();
+        }
+        let gone = |name: &String, _: &mut _| sample.volumes.iter().all(|volume| volume.volume != *name);
+        for (name, mut track) in self.volumes.extract_if(.., gone) {
+            track.promises.end(now, (vm, Some(&name)));
+        }
+        for volume in &sample.volumes {
+            let stats = volume.stats.as_ref().unwrap_or(&sample.stats);
+            let track = self.volumes.entry(volume.volume.clone()).or_default();
+            if is_other(last.stats_of_volume(vm, &volume.volume), stats) {
+                track.promises.end(now, (vm, Some(&volume.volume)));
+                track.promises = Promises::default();
+                track.series.iter_mut().for_each(|series| series.recent = Recent::default());
+            }
+        }
+    }
+
+    /// Adds what volumes with counters of their own got. A volume that gets them with the second volume of its VM has had
+    /// those of the VM until now, and keeps its past.
+    fn push_volumes(&mut self, second: u64, interval: &Interval<'_>, sample: &VmSample) -> Vec<Option<Flow>> {
+        let (last, vm) = (interval.last, sample.vm.as_str());
+        let push = |volume: &VolumeSample| {
+            let track = self.volumes.get_mut(&volume.volume).expect("each volume of the sample has been added");
+            let Some(stats) = &volume.stats else {
+                // After a restart of the device thread, the counters of the only volume are those of its VM.
+                track.series = None;
+                return None;
+            };
+            let before = last.stats_of_volume(vm, &volume.volume);
+            let had_those_of_its_vm = before.is_some_and(|before| before.began == stats.began);
+            let past = || if had_those_of_its_vm { self.series.clone() } else { Series::default() };
+            let flow = Flow::between(before, last.at, stats, interval.sample.at);
+            track.series.get_or_insert_with(past).push(second, flow.clone());
+            Some(flow)
+        };
+        sample.volumes.iter().map(push).collect()
+    }
+
+    /// Ends its violations, because it is gone.
+    pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str) {
+        self.promises.end(now, (vm, None));
+        for (name, track) in &mut self.volumes {
+            track.promises.end(now, (vm, Some(name)));
+        }
+    }
+
+    pub(crate) fn history(&self, volume: Option<&str>) -> Option<&History> {
+        self.series(volume).map(|series| &series.history)
+    }
+
+    pub(crate) fn histograms(&self, volume: Option<&str>) -> Option<Histograms> {
+        self.series(volume).map(|series| Histograms::of(&series.recent))
+    }
+
+    /// The series of the VM, or of one of its volumes.
+    fn series(&self, volume: Option<&str>) -> Option<&Series> {
+        let Some(volume) = volume else { return Some(&self.series) };
+        Some(self.volumes.get(volume)?.series.as_ref().unwrap_or(&self.series))
+    }
+
+    /// The current state of the VM and its volumes, in a compact form. `is_known`: its device serves.
+    pub(crate) fn glance(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> VmGlance {
+        let (nothing, none) = (Flow::default(), Promises::default());
+        let volumes = sample.volumes.iter().map(|volume| {
+            let known = self.volumes.get(&volume.volume);
+            let own = known.and_then(|known| known.series.as_ref()).map(|series| &series.recent);
+            let promises = known.map_or(&none, |known| &known.promises);
+            let last = own.unwrap_or(&self.series.recent).last_flow().unwrap_or(&nothing);
+            let promises = promises.status(&volume.policy, last, is_known, second);
+            let now = Figures::of(&volume.policy, own, promises, (volume.outstanding, volume.clients));
+            VolumeGlance { volume: volume.volume.clone(), now }
+        });
+        let volumes: Vec<VolumeGlance> = volumes.collect();
+        let recent = &self.series.recent;
+        let promises = self.promises.status(&sample.policy, recent.last_flow().unwrap_or(&nothing), is_known, second);
+        let mut now = Figures::of(&sample.policy, Some(recent), promises, (sample.outstanding, sample.clients()));
+        if volumes.iter().any(|volume| volume.now.state == Some(State::Broken)) {
+            now.state = Some(State::Broken);
+        }
+        VmGlance { vm: sample.vm.clone(), device: device.to_owned(), now, held_by: self.held_by, volumes }
+    }
+
+    /// Its promises. `is_known`: its device serves.
+    pub(crate) fn reading(&self, sample: &VmSample, is_known: bool) -> VmReading {
+        let of = |promises: &Promises, policy: &Policy| PromisesReading {
+            broken: promises.broken(policy, is_known),
+            violations: promises.violations.clone(),
+        };
+        let volume = |volume: &VolumeSample| {
+            let known = self.volumes.get(&volume.volume);
+            known.map_or_else(PromisesReading::default, |known| of(&known.promises, &volume.policy))
+        };
+        VmReading { promises: of(&self.promises, &sample.policy), volumes: sample.volumes.iter().map(volume).collect() }
+    }
+
+    /// The current state of the VM and its volumes. `is_known`: its device serves.
+    pub(crate) fn status(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> VmStatus {
+        let recent = &self.series.recent;
+        let promises =
+            |promises: &Promises, policy: &Policy, last: &Flow| promises.status(policy, last, is_known, second);
+        let volumes = sample.volumes.iter().map(|volume| {
+            let known = self.volumes.get(&volume.volume);
+            let own = known.and_then(|known| known.series.as_ref()).map(|series| &series.recent);
+            let recent = own.unwrap_or(recent);
+            let none = Promises::default();
+            let known = known.map_or(&none, |known| &known.promises);
+            VolumeStatus {
+                vm: sample.vm.clone(),
+                volume: volume.volume.clone(),
+                device: device.to_owned(),
+                policy: volume.policy,
+                rates: Intervals::of(recent),
+                parts: Parts::of(&recent.counts(JOINED)),
+                outstanding: volume.outstanding,
+                clients: volume.clients,
+                promises: promises(known, &volume.policy, &recent.counts(1)),
+            }
+        });
+        VmStatus {
+            vm: sample.vm.clone(),
+            device: device.to_owned(),
+            policy: sample.policy,
+            rates: Intervals::of(recent),
+            parts: Parts::of(&recent.counts(JOINED)),
+            outstanding: sample.outstanding,
+            waiting: sample.stats.waiting,
+            in_flight: sample.stats.in_flight,
+            clients: sample.clients(),
+            promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
+            held_by: self.held_by,
+            volumes: volumes.collect(),
+        }
+    }
+}
+
+impl Promises {
+    /// Whether each promise of a policy is broken.
+    fn broken(&self, policy: &Policy, is_known: bool) -> Vec<(EventKind, bool)> {
+        let all = [
+            (EventKind::Reservation, policy.is_reserved(), &self.reservation),
+            (EventKind::Latency, policy.latency.is_some(), &self.latency),
+        ];
+        let stated = all.into_iter().filter(|(_, is_stated, _)| *is_stated);
+        stated.map(|(kind, _, watch)| (kind, is_known && watch.broken().is_some())).collect()
+    }
+
+    fn judge(
+        &mut self,
+        now: &mut Now<'_>,
+        (vm, volume): (&str, Option<&str>),
+        policy: &Policy,
+        (recent, last): (&Recent, &Flow),
+        turn: f64,
+        explain: &dyn Fn(&Flow, Option<LatencyTarget>) -> About,
+    ) {
+        let subject = |kind| Subject { kind, vm: Some(vm), volume };
+        let (promised, intervals) = self.reserve(&policy.reservation);
+        let targeted = self.target(policy.latency);
+        if policy.is_reserved() {
+            self.step = recent.counts(JOINED).step().unwrap_or(self.step);
+            let grain = Grain { step: self.step, turn };
+            let found = judge::reservation(&promised, last, &recent.counts(intervals), grain);
+            now.judge(subject(EventKind::Reservation), &mut self.reservation, found, || explain(last, None));
+            self.violations.add(EventKind::Reservation, found, &self.reservation, recent);
+        } else {
+            now.end(subject(EventKind::Reservation), &mut self.reservation);
+        }
+        if policy.latency.is_some() {
+            let found = judge::latency(&recent.counts(targeted.min(1)), &recent.counts(targeted));
+            now.judge(subject(EventKind::Latency), &mut self.latency, found, || explain(last, policy.latency));
+            self.violations.add(EventKind::Latency, found, &self.latency, recent);
+        } else {
+            now.end(subject(EventKind::Latency), &mut self.latency);
+        }
+    }
+
+    /// Records the current reservation. Returns the one that was in force in the whole of the last interval, and for how many intervals.
+    fn reserve(&mut self, reservation: &Reservation) -> (Reservation, usize) {
+        let (promised, intervals) = match self.reserved {
+            Some((before, intervals)) if before == *reservation => (before, intervals + 1),
+            Some((before, _)) => (judge::lesser(&before, reservation), 0),
+            None => (*reservation, 1),
+        };
+        self.reserved = Some((*reservation, intervals));
+        (promised, intervals)
+    }
+
+    /// Records the current latency target. Returns for how many intervals it has been in force all the time: requests of the
+    /// interval of a change were counted by either.
+    fn target(&mut self, target: Option<LatencyTarget>) -> usize {
+        let intervals = match self.targeted {
+            Some((before, intervals)) if before == target => intervals + 1,
+            Some(_) => 0,
+            None => 1,
+        };
+        self.targeted = Some((target, intervals));
+        intervals
+    }
+
+    /// Ends violations, because the VM or volume is gone.
+    fn end(&mut self, now: &mut Now<'_>, (vm, volume): (&str, Option<&str>)) {
+        let subject = |kind| Subject { kind, vm: Some(vm), volume };
+        now.end(subject(EventKind::Reservation), &mut self.reservation);
+        now.end(subject(EventKind::Latency), &mut self.latency);
+    }
+
+    fn status(&self, policy: &Policy, last: &Flow, is_known: bool, second: u64) -> Vec<PromiseStatus> {
+        let promise = |kind, watch: &Watch<About>, asked: bool| {
+            let broken = watch.broken();
+            let state = match broken {
+                _ if !is_known => State::Unknown,
+                Some(_) => State::Broken,
+                None if asked => State::Kept,
+                None => State::NotAsked,
+            };
+            PromiseStatus {
+                kind,
+                state,
+                for_seconds: broken.map(|broken| second + 1 - broken.since),
+                wanted: broken.map(|broken| broken.now.wanted.round()),
+                got: broken.map(|broken| (broken.now.got * 10.0).round() / 10.0),
+                unit: broken.map(|broken| broken.now.unit),
+                cause: broken.map(|broken| broken.about.cause),
+            }
+        };
+        let mut promises = Vec::new();
+        if policy.reservation.iops.is_some() || policy.reservation.bytes.is_some() {
+            let asked = last.backlogged_nanos > 0 || last.requests() > 0;
+            promises.push(promise(EventKind::Reservation, &self.reservation, asked));
+        }
+        if policy.latency.is_some() {
+            promises.push(promise(EventKind::Latency, &self.latency, last.judged > 0));
+        }
+        promises
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use sluice_sched::Instant;
+
+    use super::*;
+    use crate::observer::Observer;
+    use crate::sample::Sample;
+
+    #[test]
+    fn a_volume_that_became_the_only_one_kept_the_rates_of_its_last_second_apart() {
+        let mut observer = Observer::default();
+        let mut rates = |second: u64, is_apart: bool, requests: u64| {
+            let mut stats = GateStats::default();
+            (stats.arrived, stats.ended[0][0]) = (requests, requests);
+            // The gate of the only volume is made after the second sample.
+            stats.began = Instant::from_millis(if is_apart { 0 } else { 2500 });
+            let stats = Arc::new(stats);
+            let (policy, outstanding, clients) = (Policy::default(), 0, 1);
+            let apart = is_apart.then(|| Arc::clone(&stats));
+            let volume = VolumeSample { volume: "v".to_owned(), policy, stats: apart, outstanding, clients, nic: None };
+            let vm = VmSample { vm: "a".to_owned(), policy, stats, outstanding, volumes: vec![volume] };
+            let at = Instant::from_nanos(second * 1_000_000_000);
+            let device =
+                DeviceSample { at, serving: true, health: "serving", vms: vec![vm], ..DeviceSample::unknown("disk") };
+            observer.push(Sample { second, time: second, devices: vec![device] });
+            let status = observer.status();
+            let vm = status.vms.first();
+            vm.map(|vm| (vm.rates.second.iops, vm.volumes[0].rates.second.iops)).unwrap_or_default()
+        };
+        assert_eq!(rates(1, true, 0), (0.0, 0.0));
+        assert_eq!(rates(2, true, 50), (50.0, 50.0));
+        assert_eq!(rates(3, false, 10), (10.0, 10.0), "the gate was made again, with one volume");
+    }
+}
