@@ -54,7 +54,7 @@ impl Paper {
     }
 }
 
-/// How a row is checked.
+/// Kind of check of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Class {
     /// Must hold on any device.
@@ -73,7 +73,7 @@ pub enum Class {
 pub struct RowSpec {
     /// `M1a`, for example.
     pub id: &'static str,
-    /// How it is checked.
+    /// Kind of its check.
     pub class: Class,
     /// Expected result, with its tolerance.
     pub must: &'static str,

@@ -77,7 +77,7 @@ pub fn summary(rows: &[&Row]) -> String {
     format!("exact: {exact} of {exacts} pass; shape: {shapes} of {shape_all} pass; hardware: {shown} shown")
 }
 
-/// What was not run, if anything.
+/// Parts that were not run.
 fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
     let of_paper = |figure: &Figure| paper.is_none_or(|paper| figure.paper == paper);
     let is_run = |figure: &Figure| all.iter().any(|reproduced| reproduced.figure.id == figure.id);

@@ -44,7 +44,7 @@ pub struct Row {
     pub paper: Paper,
     /// Name of the figure in the paper.
     pub figure: &'static str,
-    /// How it is checked.
+    /// Kind of its check.
     pub class: Class,
     pub verdict: Verdict,
     /// Value of the paper.
@@ -64,11 +64,11 @@ pub struct Row {
 
 /// A figure with its results.
 pub struct Reproduced<'a> {
-    /// Which.
+    /// The figure.
     pub figure: &'a Figure,
     /// Its rows.
     pub rows: Vec<Row>,
-    /// What came out at the nominal point.
+    /// Result at the nominal point.
     pub finding: Finding,
 }
 

@@ -1,4 +1,4 @@
-//! What an earlier run has kept, and what of it is used.
+//! Kept results of earlier runs, and the use that is made of them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

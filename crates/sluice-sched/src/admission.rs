@@ -13,7 +13,9 @@
 use core::fmt;
 use core::time::Duration;
 
+use crate::cost::{Cost, CostModel};
 use crate::policy::{Policy, Reservation};
+use crate::request::Kind;
 use crate::scheduler::{ChangeError, DeviceClass};
 use crate::units::{ByteRate, Bytes, Iops, Percent};
 
@@ -47,6 +49,8 @@ pub struct Supply {
     pub capacity: Capacity,
     /// The part that must stay free, see [`Descriptor::weight_floor`](crate::Descriptor::weight_floor).
     pub weight_floor: Percent,
+    /// The part that may be reserved at most, whatever the scheduler keeps free.
+    pub reservable: Percent,
     /// A disk also needs time for each request, so a reservation in bytes needs its capacity as well as its bandwidth.
     pub device_class: DeviceClass,
 }
@@ -112,7 +116,7 @@ pub enum AdmissionError {
     NoCapacity {
         /// The VM.
         vm: String,
-        /// What it reserves.
+        /// Its reservation.
         reservation: Reservation,
         /// `capacity`, `bandwidth` or both.
         missing: Vec<&'static str>,
@@ -133,9 +137,11 @@ pub struct Shortfall {
     pub reserved: Part,
     /// Sum of all parts.
     pub sum: Part,
-    /// Maximum that may be reserved: the whole device minus the floor.
+    /// Maximum that may be reserved: the whole device minus the floor, and at most `reservable`.
     pub most: Part,
     pub weight_floor: Percent,
+    /// As in [`Supply::reservable`].
+    pub reservable: Percent,
     /// Amount by which `sum` exceeds `most`.
     pub short: Part,
     /// The most that this VM could reserve, in each currency that it reserves; `None` if nothing is left.
@@ -146,6 +152,12 @@ pub struct Shortfall {
 const LISTED_MAX: usize = 4;
 
 impl Shortfall {
+    /// Whether [`Supply::reservable`] allows less than the weight floor does.
+    #[must_use]
+    pub fn bound_by_reservable(&self) -> bool {
+        self.reservable.hundredths() < Percent::WHOLE.hundredths() - self.weight_floor.hundredths()
+    }
+
     /// The VMs that reserved before this one, the largest parts first; empty if there are none.
     #[must_use]
     pub fn listed(&self) -> String {
@@ -165,9 +177,10 @@ impl Shortfall {
             1 => format!("1 VM already reserves {reserved}, with this one {sum}; "),
             count => format!("{count} VMs already reserve {reserved}, with this one {sum}; "),
         };
-        let why = match self.weight_floor {
-            Percent::ZERO => String::new(),
-            floor => format!(" because weight_floor is {floor}"),
+        let why = match (self.bound_by_reservable(), self.weight_floor) {
+            (true, _) => format!(" because reservable is {}", self.reservable),
+            (false, Percent::ZERO) => String::new(),
+            (false, floor) => format!(" because weight_floor is {floor}"),
         };
         format!("{others}at most {most} can be reserved{why}: short by {short}{}", self.listed())
     }
@@ -227,10 +240,15 @@ impl Supply {
         capacity * bandwidth
     }
 
+    /// The most that may be reserved, in hundredths of a percent.
+    fn most_part(&self) -> u64 {
+        (Percent::WHOLE.hundredths() - self.weight_floor.hundredths()).min(self.reservable.hundredths())
+    }
+
     /// The most units that may be reserved.
     fn most(&self) -> u128 {
         // At most 10^15 x 2^64 x 10^4, less than 2^128.
-        self.whole() * u128::from(Percent::WHOLE.hundredths() - self.weight_floor.hundredths()) / 10_000
+        self.whole() * u128::from(self.most_part()) / 10_000
     }
 
     /// Units as a part of the device, rounded up.
@@ -277,6 +295,37 @@ impl Supply {
         self.largest(self.most().saturating_sub(taken) / count.max(1) as u128, like)
     }
 
+    /// The largest request with which the device meets all reservations in requests at the same time; `None` if that is any request,
+    /// or if a figure is not stated. `piece_max` is the largest that the device gets.
+    ///
+    /// A reservation in requests is one of bytes too: r requests per second of size S and cost c are r S / c bytes per second, and
+    /// the bytes of a request grow faster than its cost. Example: 980 iops at 8 KiB are 7.7 MiB/s, and with requests of
+    /// 256 KiB, each of which counts as 1.82, they are 134 MiB/s.
+    #[must_use]
+    pub fn request_max<'a>(
+        &self,
+        policies: impl IntoIterator<Item = &'a Policy>,
+        cost: &CostModel,
+        piece_max: Bytes,
+    ) -> Option<Bytes> {
+        let Capacity { iops: Some(_), bytes: Some(bandwidth) } = self.capacity else { return None };
+        let reservations: Vec<Reservation> = policies.into_iter().map(|policy| policy.reservation).collect();
+        let fits = |sectors: u64| {
+            let needed = reservations.iter().map(|reservation| bytes_at(reservation, cost, sectors * 512));
+            needed.fold(0, u128::saturating_add) <= u128::from(bandwidth.bytes_per_second())
+        };
+        let most = piece_max.0 / 512;
+        if reservations.iter().all(|reservation| reservation.iops.is_none()) || fits(most) {
+            return None;
+        }
+        let (mut fitting, mut above) = (0, most);
+        while above - fitting > 1 {
+            let middle = fitting + (above - fitting) / 2;
+            if fits(middle) { fitting = middle } else { above = middle }
+        }
+        Some(Bytes(fitting * 512))
+    }
+
     fn claim(&self, vm: &str, policy: &Policy) -> Claim {
         let (units, binding) = self.units(&policy.reservation);
         Claim { vm: vm.to_owned(), reservation: policy.reservation, part: self.part(units), binding }
@@ -291,6 +340,17 @@ impl Supply {
         let least = ByteRate::MIN.bytes_per_second();
         Reservation { iops, bytes: bytes.filter(|rate| *rate >= least).map(ByteRate::per_second) }
     }
+}
+
+/// Bytes per second of a reservation that is used with reads or writes of this size, whichever cost less.
+fn bytes_at(reservation: &Reservation, cost: &CostModel, size: u64) -> u128 {
+    let length = u32::try_from(size).unwrap_or(u32::MAX);
+    let cost = cost.cost(Kind::Read, length).min(cost.cost(Kind::Write, length));
+    // At most 10^15 x 2^32 x 2^16.
+    let by_requests = reservation.iops.map_or(0, |iops| {
+        ((u128::from(iops.milli()) * u128::from(size)) << Cost::SHIFT).div_ceil(1000 * u128::from(cost.raw()))
+    });
+    by_requests.max(reservation.bytes.map_or(0, |rate| u128::from(rate.bytes_per_second())))
 }
 
 /// Checks that the reservations fit, in the order given; the first VM that does not is named.
@@ -311,8 +371,9 @@ pub fn admit<'a>(supply: &Supply, vms: impl IntoIterator<Item = (&'a str, &'a Po
                 others,
                 reserved: supply.part(reserved),
                 sum: supply.part(sum),
-                most: Part(Percent::WHOLE.hundredths() - supply.weight_floor.hundredths()),
+                most: Part(supply.most_part()),
                 weight_floor: supply.weight_floor,
+                reservable: supply.reservable,
                 short: supply.part(sum - most),
                 free: supply.largest(most - reserved, &policy.reservation),
             })));
@@ -417,7 +478,8 @@ mod tests {
     fn supply(bandwidth: Option<u64>, floor: u16) -> Supply {
         let bytes = bandwidth.map(|mib| ByteRate::per_second(Bytes::mib(mib).0));
         let capacity = Capacity { iops: Some(Iops::per_second(1000)), bytes };
-        Supply { capacity, weight_floor: Percent::from_hundredths(floor), device_class: DeviceClass::Disk }
+        let weight_floor = Percent::from_hundredths(floor);
+        Supply { capacity, weight_floor, reservable: Percent::WHOLE, device_class: DeviceClass::Disk }
     }
 
     fn reserving(iops: Option<u64>, mib: Option<u64>) -> Policy {
@@ -454,6 +516,30 @@ mod tests {
 
     // rule: mclock.admission
     #[test]
+    fn a_reservation_in_requests_was_promised_for_requests_that_the_bandwidth_does_not_carry() {
+        let (cost, piece) = (CostModel::default(), Bytes::kib(256));
+        let largest =
+            |bandwidth: u64, policies: &[Policy]| supply(Some(bandwidth), 200).request_max(policies, &cost, piece);
+        let (most, half) = (reserving(Some(980), None), reserving(Some(490), None));
+        assert_eq!(largest(140, &[most]), None, "980 x 256 KiB / 1.82 are 134 MiB/s");
+        assert_eq!(largest(100, &[half]), None);
+        // 980 requests per second of 159,232 bytes, each of which counts as 1.49, are 104,720,000 bytes per second.
+        let size = largest(100, &[most]).unwrap();
+        assert_eq!((size, largest(100, &[half, half])), (Bytes(159_232), Some(size)));
+        let needed = |size: u64| 980.0 * size as f64 / cost.cost(Kind::Read, size as u32).as_f64();
+        let bandwidth = Bytes::mib(100).0 as f64;
+        assert!(needed(size.0) <= bandwidth && needed(size.0 + 512) > bandwidth, "{size} of {}", needed(size.0));
+        let beside = reserving(None, Some(40));
+        assert!(
+            largest(100, &[half, beside]).unwrap() < Bytes::kib(256),
+            "bytes that others have reserved are not there"
+        );
+        assert_eq!(largest(100, &[beside]), None, "nothing is reserved in requests");
+        assert_eq!(supply(None, 0).request_max(&[most], &cost, piece), None, "the bandwidth is not known");
+    }
+
+    // rule: mclock.admission
+    #[test]
     fn all_requests_and_all_bytes_of_a_device_were_sold_to_two_vms() {
         let (requests, bytes) = (reserving(Some(1000), None), reserving(None, Some(100)));
         let both = [requests, bytes];
@@ -475,6 +561,26 @@ mod tests {
         let AdmissionError::Over(short) = refusal else { panic!("{refusal}") };
         assert_eq!((short.claim.binding, show(&short.free).as_str()), (Currency::Bytes, "100 iops and 10MiB/s"));
         assert_eq!(short.listed(), " (already reserved: vm0 50% by requests, vm1 40% by bytes)");
+    }
+
+    // rule: mclock.admission
+    #[test]
+    fn a_link_reserves_at_most_the_part_that_may_be_reserved() {
+        let link = |reservable, floor| Supply {
+            capacity: Capacity { iops: None, bytes: Some(ByteRate::per_second(Bytes::mib(100).0)) },
+            reservable: Percent::from_hundredths(reservable),
+            device_class: DeviceClass::Network,
+            ..supply(None, floor)
+        };
+        let mib = |mib| reserving(None, Some(mib));
+        assert_eq!(admits(&link(7500, 200), &[mib(50), mib(25)]), Ok(()));
+        let refusal = admits(&link(7500, 200), &[mib(50), mib(26)]).unwrap_err().to_string();
+        let why = "with this one 76%; at most 75% can be reserved because reservable is 75%: short by 1%";
+        assert!(refusal.contains(why) && refusal.contains("Lower it to at most 25MiB/s"), "{refusal}");
+        assert_eq!(link(7500, 200).free_each([&mib(50)], 1, &mib(1).reservation), mib(25).reservation);
+        // The floor that the scheduler keeps binds if it is the larger part.
+        let refusal = admits(&link(9900, 200), &[mib(99)]).unwrap_err().to_string();
+        assert!(refusal.contains("at most 98% can be reserved because weight_floor is 2%"), "{refusal}");
     }
 
     // rule: mclock.admission
@@ -529,7 +635,12 @@ mod tests {
     fn the_largest_rates_do_not_overflow() {
         let most = Reservation { iops: Some(Iops::from_milli(u64::MAX)), bytes: Some(ByteRate::per_second(u64::MAX)) };
         let capacity = Capacity { iops: most.iops, bytes: most.bytes };
-        let supply = Supply { capacity, weight_floor: Percent::ZERO, device_class: DeviceClass::Disk };
+        let supply = Supply {
+            capacity,
+            weight_floor: Percent::ZERO,
+            reservable: Percent::WHOLE,
+            device_class: DeviceClass::Disk,
+        };
         let policy = Policy { reservation: most, ..Policy::default() };
         assert_eq!(admits(&supply, &[policy]), Ok(()));
         assert!(admits(&supply, &[policy, policy]).is_err());

@@ -1,4 +1,4 @@
-//! What a scheduler guarantees, so that tests can check it without knowing its name.
+//! Guarantees of a scheduler, so that tests can check it without knowing its name.
 //!
 //! A scheduler states its guarantees in its own file. The contract tests, the tests that replace schedulers, and the
 //! fuzz target `gate` check each scheduler against its statement. [`Guarantees::BASE`] promises nothing in addition to
@@ -12,7 +12,7 @@ pub struct Guarantees {
     pub order: Order,
     pub waits: Waits,
     pub limits: Limits,
-    /// How spare capacity is shared; `None`: not by weight.
+    /// Division of spare capacity; `None`: not by weight.
     pub shares: Option<Shares>,
     /// Whether it learns from completed requests, so that an earlier load changes later decisions.
     pub learns: bool,

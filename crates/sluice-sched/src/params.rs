@@ -10,7 +10,7 @@ use serde::de::value::{Error as ValueError, MapDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer, Visitor};
 use serde::forward_to_deserialize_any;
 
-use crate::units::{ByteRate, Bytes, Percent, parse_duration, show_duration};
+use crate::units::{ByteRate, Bytes, Iops, Percent, parse_duration, show_duration};
 
 /// A scalar.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,7 +49,7 @@ pub struct Parameter {
 }
 
 /// Accepted values of a parameter. Both ends of a range are included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Range {
     /// Checked by the parser alone.
     Any,
@@ -59,12 +59,16 @@ pub enum Range {
     Flag,
     /// A whole number.
     Number(u32, u32),
+    /// A decimal number.
+    Decimal(f64, f64),
     /// A time.
     Time(Duration, Duration),
     /// Bytes.
     Size(u64, u64),
     /// Bytes per second.
     Rate(u64, u64),
+    /// Thousandths of a request per second.
+    Requests(u64, u64),
     /// Hundredths of a percent.
     Percent(u16, u16),
 }
@@ -77,9 +81,11 @@ impl Range {
         match *self {
             Range::Any | Range::Words(_) | Range::Flag => None,
             Range::Number(min, max) => Some([min, max].map(|end| Value::Integer(end.into()))),
+            Range::Decimal(min, max) => Some([min, max].map(Value::Float)),
             Range::Time(min, max) => text([min, max].map(written)),
             Range::Size(min, max) => text([min, max].map(|end| Bytes(end).to_string())),
             Range::Rate(min, max) => text([min, max].map(|end| ByteRate::per_second(end).to_string())),
+            Range::Requests(min, max) => text([min, max].map(|end| Iops::from_milli(end).to_string())),
             Range::Percent(min, max) => text([min, max].map(|end| Percent::from_hundredths(end).to_string())),
         }
     }
@@ -91,16 +97,19 @@ impl Range {
                 (Range::Number(min, max), Value::Integer(number)) => {
                     !(i64::from(min)..=i64::from(max)).contains(number)
                 }
+                (Range::Decimal(min, max), Value::Integer(number)) => !(min..=max).contains(&(*number as f64)),
+                (Range::Decimal(min, max), Value::Float(number)) => !(min..=max).contains(number),
                 _ => false,
             };
         };
         match *self {
-            Range::Any | Range::Words(_) | Range::Flag | Range::Number(..) => false,
+            Range::Any | Range::Words(_) | Range::Flag | Range::Number(..) | Range::Decimal(..) => false,
             Range::Time(min, max) => parse_duration(text).is_ok_and(|time| !(min..=max).contains(&time)),
             Range::Size(min, max) => text.parse::<Bytes>().is_ok_and(|size| !(min..=max).contains(&size.0)),
             Range::Rate(min, max) => {
                 text.parse::<ByteRate>().is_ok_and(|rate| !(min..=max).contains(&rate.bytes_per_second()))
             }
+            Range::Requests(min, max) => text.parse::<Iops>().is_ok_and(|rate| !(min..=max).contains(&rate.milli())),
             Range::Percent(min, max) => {
                 let (min, max) = (Percent::from_hundredths(min), Percent::from_hundredths(max));
                 text.parse::<Percent>().is_ok_and(|percent| !(min..=max).contains(&percent))
@@ -163,9 +172,9 @@ impl core::fmt::Display for Value {
 ///
 /// # Errors
 /// If a value is outside its range; the text says what is accepted.
-pub fn check(parameters: &[Parameter], table: &ParamTable) -> Result<(), ParamError> {
+pub fn check<'a>(parameters: impl IntoIterator<Item = &'a Parameter>, table: &ParamTable) -> Result<(), ParamError> {
     let stated = |parameter: &Parameter| table.get(parameter.name).map_or(Ok(()), |value| parameter.check(value));
-    parameters.iter().try_for_each(stated)
+    parameters.into_iter().try_for_each(stated)
 }
 
 impl<'de> IntoDeserializer<'de, ValueError> for Value {
@@ -271,15 +280,6 @@ pub fn offending_params<'a>(
         *error = of_all;
     }
     offending_params
-}
-
-/// Rejects a whole number outside its range; `unit` is what it counts. For parameters without a [`Range`], such as
-/// those of the simulator's models and workloads.
-pub fn within(name: &str, value: u32, min: u32, max: u32, unit: &str) -> Result<(), ParamError> {
-    match (min..=max).contains(&value) {
-        true => Ok(()),
-        false => Err(ParamError(format!("{name} is {value}; it must be from {min} to {max} {unit}"))),
-    }
 }
 
 /// A duration written with its unit; for `#[serde(with = "params::duration")]`.

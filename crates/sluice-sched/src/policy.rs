@@ -4,13 +4,15 @@
 //! |---|---|
 //! | reservation | minimum throughput while the VM has requests queued |
 //! | limit | maximum throughput, in requests and in bytes; if both are set, both apply |
+//! | read_limit, write_limit | the same for reads and for everything else; they apply in addition to `limit` |
 //! | weight | share of the spare capacity |
-//! | burst | number of requests that the limiter passes back to back |
+//! | burst | number of requests that the limiters pass back to back, or a higher rate for a time |
 //! | idle_credit | how far the share of an idle VM may lag behind, in requests |
 //! | latency | latency target |
 //! | class | background work is served after foreground work |
 //! | priority_class, priority_level | I/O priority as in Linux: real time, best effort, idle; level 0 to 7 |
 
+use core::fmt;
 use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,30 @@ pub struct Limit {
     pub iops: Option<Iops>,
     /// Bytes per second.
     pub bytes: Option<ByteRate>,
+}
+
+impl Limit {
+    /// Whether there is one.
+    #[must_use]
+    pub const fn is_set(&self) -> bool {
+        self.iops.is_some() || self.bytes.is_some()
+    }
+}
+
+/// A rate above the limits, for a time.
+///
+/// Unused service of a limit is saved, up to (`rate` - limit) x `length`. So after a pause the VM may go up to
+/// `rate` for `length`, and then runs at its limit; unused service at the rate of the limit fills the credit again. In every
+/// time T each limit passes at most limit x T plus this credit, and at most `rate` x T, each plus what passes back to back.
+///
+/// Example: the limit is 100 iops, the burst 500 iops for 10 s. The credit is 4,000 requests: 10 s at 500 iops, of which
+/// 1,000 requests belong to the limit. An idle VM has the whole credit again after 4,000 / 100 = 40 s.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TimedBurst {
+    /// The maximum during the burst, in each currency that it is stated in. It applies to each limit in that currency.
+    pub rate: Limit,
+    /// The longest time at that rate.
+    pub length: Duration,
 }
 
 /// Latency target at a percentile.
@@ -85,11 +111,17 @@ pub const BURST_MAX: u32 = 65_535;
 pub struct Policy {
     pub reservation: Reservation,
     pub limit: Limit,
+    /// Maximum of reads; applies in addition to `limit`.
+    pub read_limit: Limit,
+    /// Maximum of all other requests: writes, zeroes, discards and flushes; applies in addition to `limit`.
+    pub write_limit: Limit,
     /// Share of the spare capacity. `None`: the VM is served by its reservation only.
     pub weight: Option<Weight>,
-    /// Burst of the limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's
+    /// Burst of each limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's
     /// depth times the cost and the bytes of the largest read or write that is submitted unsplit (256 KiB).
     pub burst: Option<u32>,
+    /// A rate above the limits for a time.
+    pub timed_burst: Option<TimedBurst>,
     /// Idle credit in normalised requests, at most 256. \[mclock\] 3.1, "Burst Handling".
     pub idle_credit: u32,
     pub latency: Option<LatencyTarget>,
@@ -105,8 +137,11 @@ impl Default for Policy {
         Policy {
             reservation: Reservation::default(),
             limit: Limit::default(),
+            read_limit: Limit::default(),
+            write_limit: Limit::default(),
             weight: Some(Weight::DEFAULT),
             burst: None,
+            timed_burst: None,
             idle_credit: 1,
             latency: None,
             class: Class::Foreground,
@@ -124,6 +159,10 @@ pub enum Field {
     Reservation,
     /// `limit`
     Limit,
+    /// `read_limit`
+    ReadLimit,
+    /// `write_limit`
+    WriteLimit,
     /// `weight`
     Weight,
     /// `burst`
@@ -141,9 +180,11 @@ pub enum Field {
 }
 
 impl Field {
-    pub const ALL: [Field; 9] = [
+    pub const ALL: [Field; 11] = [
         Field::Reservation,
         Field::Limit,
+        Field::ReadLimit,
+        Field::WriteLimit,
         Field::Weight,
         Field::Burst,
         Field::IdleCredit,
@@ -159,6 +200,8 @@ impl Field {
         match self {
             Field::Reservation => "reservation",
             Field::Limit => "limit",
+            Field::ReadLimit => "read_limit",
+            Field::WriteLimit => "write_limit",
             Field::Weight => "weight",
             Field::Burst => "burst",
             Field::IdleCredit => "idle_credit",
@@ -182,6 +225,31 @@ pub enum PolicyError {
         /// As shown.
         limit: String,
     },
+    /// Reads and writes are both limited, and their limits together are less than what is reserved.
+    #[error(
+        "Reservation {reservation} is above read_limit {read} plus write_limit {write}; lower the reservation or raise one of \
+         the limits"
+    )]
+    ReservationAboveLimits {
+        /// As shown.
+        reservation: String,
+        /// As shown.
+        read: String,
+        /// As shown.
+        write: String,
+    },
+    /// The burst would not exceed this limit.
+    #[error("Burst rate {rate} is not above {} {limit}; raise the rate or lower the limit", .field.name())]
+    BurstBelowLimit {
+        /// As shown.
+        rate: String,
+        field: Field,
+        /// As shown.
+        limit: String,
+    },
+    /// There is no limit that the burst could exceed.
+    #[error("Burst rate {0} has no limit in the same unit to exceed; state such a limit, or remove the burst")]
+    BurstWithoutLimit(String),
     /// Out of range.
     #[error("Idle credit {0} is above 256 requests, at which it would distort the weights; lower it")]
     IdleCredit(u32),
@@ -235,17 +303,13 @@ impl Policy {
         if self.weight.is_none() && !self.is_reserved() {
             return Err(PolicyError::NeverServed);
         }
-        if let (Some(reservation), Some(limit)) = (self.reservation.iops, self.limit.iops)
-            && reservation > limit
-        {
-            let (reservation, limit) = (reservation.to_string(), limit.to_string());
-            return Err(PolicyError::ReservationAboveLimit { reservation, limit });
-        }
-        if let (Some(reservation), Some(limit)) = (self.reservation.bytes, self.limit.bytes)
-            && reservation > limit
-        {
-            let (reservation, limit) = (reservation.to_string(), limit.to_string());
-            return Err(PolicyError::ReservationAboveLimit { reservation, limit });
+        let Policy { reservation, limit, read_limit, write_limit, timed_burst, .. } = self;
+        leaves_reserved(reservation.iops, [limit.iops, read_limit.iops, write_limit.iops], Iops::milli)?;
+        let bytes = [limit.bytes, read_limit.bytes, write_limit.bytes];
+        leaves_reserved(reservation.bytes, bytes, ByteRate::bytes_per_second)?;
+        if let Some(TimedBurst { rate, .. }) = timed_burst {
+            exceeds(rate.iops, [limit.iops, read_limit.iops, write_limit.iops])?;
+            exceeds(rate.bytes, bytes)?;
         }
         if self.idle_credit > IDLE_CREDIT_MAX {
             return Err(PolicyError::IdleCredit(self.idle_credit));
@@ -265,8 +329,10 @@ impl Policy {
         let stated = [
             self.is_reserved(),
             self.limit != default.limit,
+            self.read_limit != default.read_limit,
+            self.write_limit != default.write_limit,
             self.weight != default.weight,
-            self.burst != default.burst,
+            self.burst != default.burst || self.timed_burst != default.timed_burst,
             self.idle_credit != default.idle_credit,
             self.latency.is_some(),
             self.class != default.class,
@@ -274,5 +340,86 @@ impl Policy {
             self.priority_level != default.priority_level,
         ];
         Field::ALL.into_iter().zip(stated).filter_map(|(field, stated)| stated.then_some(field))
+    }
+}
+
+/// Checks that the limit, and those of reads and writes together, leave what is reserved. `number` is for sums.
+fn leaves_reserved<T: Copy + PartialOrd + fmt::Display>(
+    reserved: Option<T>,
+    [limit, read, write]: [Option<T>; 3],
+    number: impl Fn(T) -> u64,
+) -> Result<(), PolicyError> {
+    let Some(reserved) = reserved else { return Ok(()) };
+    if let Some(limit) = limit.filter(|limit| reserved > *limit) {
+        let (reservation, limit) = (reserved.to_string(), limit.to_string());
+        return Err(PolicyError::ReservationAboveLimit { reservation, limit });
+    }
+    match (read, write) {
+        (Some(read), Some(write)) if number(reserved) > number(read).saturating_add(number(write)) => {
+            let [reservation, read, write] = [reserved, read, write].map(|rate| rate.to_string());
+            Err(PolicyError::ReservationAboveLimits { reservation, read, write })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the rate of a burst is above each limit in its currency, of which there must be one.
+fn exceeds<T: Copy + PartialOrd + fmt::Display>(rate: Option<T>, limits: [Option<T>; 3]) -> Result<(), PolicyError> {
+    let Some(rate) = rate else { return Ok(()) };
+    if limits.iter().all(Option::is_none) {
+        return Err(PolicyError::BurstWithoutLimit(rate.to_string()));
+    }
+    let fields = [Field::Limit, Field::ReadLimit, Field::WriteLimit];
+    let mut stated = fields.into_iter().zip(limits).filter_map(|(field, limit)| Some((field, limit?)));
+    match stated.find(|(_, limit)| *limit >= rate) {
+        Some((field, limit)) => {
+            Err(PolicyError::BurstBelowLimit { rate: rate.to_string(), field, limit: limit.to_string() })
+        }
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requests(iops: u64) -> Limit {
+        Limit { iops: Some(Iops::per_second(iops)), bytes: None }
+    }
+
+    fn bytes(rate: u64) -> Limit {
+        Limit { iops: None, bytes: Some(ByteRate::per_second(rate)) }
+    }
+
+    // rule: mclock.reservation-below-limit, mclock.directions
+    #[test]
+    fn a_reservation_above_what_all_limits_leave_is_rejected() {
+        let policy = |read_limit, write_limit| Policy { read_limit, write_limit, ..Policy::default() }.reserving(500);
+        assert!(policy(requests(300), requests(200)).check().is_ok());
+        let error = policy(requests(300), requests(199)).check().unwrap_err();
+        let text = "Reservation 500 iops is above read_limit 300 iops plus write_limit 199 iops; lower the reservation or \
+                    raise one of the limits";
+        assert_eq!(error.to_string(), text);
+        assert!(policy(requests(1), Limit::default()).check().is_ok(), "writes are not limited");
+        assert!(policy(requests(1), bytes(1024)).check().is_ok(), "nor are they in requests");
+        assert!(policy(requests(300), requests(300)).limited(499).check().is_err());
+    }
+
+    // rule: mclock.timed-burst
+    #[test]
+    fn the_rate_of_a_burst_is_above_every_limit_in_its_unit() {
+        let burst = |rate| Policy {
+            timed_burst: Some(TimedBurst { rate, length: Duration::from_secs(1) }),
+            read_limit: requests(50),
+            ..Policy::default().limited(100)
+        };
+        assert!(burst(requests(101)).check().is_ok());
+        let below = burst(requests(100)).check();
+        assert!(matches!(below, Err(PolicyError::BurstBelowLimit { field: Field::Limit, .. })), "{below:?}");
+        let policy = Policy { limit: Limit::default(), ..burst(requests(50)) };
+        let below = policy.check();
+        assert!(matches!(below, Err(PolicyError::BurstBelowLimit { field: Field::ReadLimit, .. })), "{below:?}");
+        assert!(matches!(burst(bytes(1 << 20)).check(), Err(PolicyError::BurstWithoutLimit(_))));
+        assert_eq!(burst(requests(101)).stated().collect::<Vec<_>>(), [Field::Limit, Field::ReadLimit, Field::Burst]);
     }
 }

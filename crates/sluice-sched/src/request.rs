@@ -38,7 +38,37 @@ pub enum Kind {
     WriteZeroes,
 }
 
+/// Class of requests that a limit of reads or of writes counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[repr(u8)]
+pub enum Direction {
+    Read,
+    /// Everything that is no read. A flush is among them: it is what a VM waits for after it wrote.
+    Write,
+}
+
+impl Direction {
+    pub const ALL: [Direction; 2] = [Direction::Read, Direction::Write];
+
+    #[must_use]
+    pub const fn other(self) -> Direction {
+        match self {
+            Direction::Read => Direction::Write,
+            Direction::Write => Direction::Read,
+        }
+    }
+}
+
 impl Kind {
+    /// The limit that counts it, of reads or of writes.
+    #[must_use]
+    pub const fn direction(self) -> Direction {
+        match self {
+            Kind::Read => Direction::Read,
+            Kind::Write | Kind::Flush | Kind::Discard | Kind::WriteZeroes => Direction::Write,
+        }
+    }
+
     /// Every kind, in the order of its numbers.
     pub const ALL: [Kind; 5] = [Kind::Read, Kind::Write, Kind::Flush, Kind::Discard, Kind::WriteZeroes];
 
@@ -125,6 +155,26 @@ pub enum Wait {
     Device,
     /// A locality batch of another owner.
     Batch,
+    /// The scheduler left a slot free because it expected a better request: anticipation, idle windows.
+    Anticipation,
+}
+
+impl Wait {
+    /// Every reason, in the order of its numbers.
+    pub const ALL: [Wait; 6] = [Wait::None, Wait::OwnLimit, Wait::Share, Wait::Device, Wait::Batch, Wait::Anticipation];
+
+    /// Name in output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Wait::None => "nothing",
+            Wait::OwnLimit => "own_limit",
+            Wait::Share => "share",
+            Wait::Device => "device",
+            Wait::Batch => "batch",
+            Wait::Anticipation => "anticipation",
+        }
+    }
 }
 
 /// One request as a scheduler holds it.

@@ -10,7 +10,7 @@ use crate::gate::{GateSettings, RemoteService};
 use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
-use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
+use crate::request::{Completion, OwnerId, Request, VolumeId};
 use crate::time::Instant;
 use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
@@ -56,8 +56,13 @@ pub enum Change {
     SetVolume { owner: OwnerId, volume: VolumeId, policy: Policy },
     /// Removes a volume. It has no queued requests.
     RemoveVolume { owner: OwnerId, volume: VolumeId },
-    /// Sets the queue depth of the device.
-    Depth(u32),
+    /// Sets what is known of the device.
+    Device {
+        /// Queue depth.
+        depth: u32,
+        /// Bytes that take it as long as a request of cost 1, see [`DeviceInfo::request_bytes`].
+        request_bytes: Bytes,
+    },
 }
 
 /// A rejected change. Nothing has changed.
@@ -107,7 +112,7 @@ impl Change {
             | Change::SetOwner { policy, .. }
             | Change::AddVolume { policy, .. }
             | Change::SetVolume { policy, .. } => Some(policy),
-            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => None,
+            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Device { .. } => None,
         }
     }
 }
@@ -221,6 +226,7 @@ pub struct DeviceInfo {
     /// Bytes that take the device as long as a request of cost 1: its bandwidth divided by its capacity. The reference
     /// size if one of them is not stated.
     pub request_bytes: Bytes,
+    pub device_class: DeviceClass,
 }
 
 impl Default for DeviceInfo {
@@ -232,6 +238,7 @@ impl Default for DeviceInfo {
             cost: settings.cost,
             piece_max: settings.transfer_max,
             request_bytes: settings.cost.reference_size(),
+            device_class: settings.device_class,
         }
     }
 }
@@ -241,23 +248,24 @@ impl DeviceInfo {
     #[must_use]
     pub fn of(settings: &GateSettings, rotational: bool, capacity: &Capacity) -> Self {
         let request_bytes = capacity.request_bytes().unwrap_or(settings.cost.reference_size());
-        let GateSettings { depth, cost, transfer_max: piece_max, .. } = *settings;
-        DeviceInfo { depth, rotational, cost, piece_max, request_bytes }
+        let GateSettings { depth, cost, transfer_max: piece_max, device_class, .. } = *settings;
+        DeviceInfo { depth, rotational, cost, piece_max, request_bytes, device_class }
     }
 
-    /// Cost of the largest read or write that is submitted unsplit.
+    /// Cost of the largest read or write that is submitted unsplit, whichever is more.
     #[must_use]
     pub fn piece_cost(&self) -> Cost {
-        self.cost.cost(Kind::Write, u32::try_from(self.piece_max.0).unwrap_or(u32::MAX))
+        self.cost.cost_max(u32::try_from(self.piece_max.0).unwrap_or(u32::MAX))
     }
 }
 
 /// Kind of device that a scheduler is made for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceClass {
     /// Disks: requests have an offset.
+    #[default]
     Disk,
-    /// Network interfaces: requests are packets that VMs send.
+    /// Network interfaces: requests are frames that VMs send, with their length on the wire.
     Network,
 }
 
@@ -277,15 +285,6 @@ impl DeviceClass {
     pub const fn counts_requests(self) -> bool {
         matches!(self, DeviceClass::Disk)
     }
-
-    /// The kind of device in a sentence, for the manual.
-    #[must_use]
-    pub const fn about(self) -> &'static str {
-        match self {
-            DeviceClass::Disk => "It is for disks.",
-            DeviceClass::Network => "It is for network interfaces; a disk device rejects it.",
-        }
-    }
 }
 
 /// Makes a scheduler for a device from its parameters.
@@ -297,7 +296,7 @@ pub struct Descriptor {
     pub name: &'static str,
     /// Summary in one line.
     pub summary: &'static str,
-    /// How it works, in a paragraph.
+    /// Its method, in a paragraph.
     pub idea: &'static str,
     /// When to choose it.
     pub when: &'static str,
@@ -311,7 +310,8 @@ pub struct Descriptor {
     pub volumes_depend: Option<(&'static str, &'static [&'static str])>,
     /// Fields of `enforces` that depend on a parameter: field, parameter, and the values with which it is enforced.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
-    pub device_class: DeviceClass,
+    /// Kinds of devices that it is for.
+    pub device_classes: &'static [DeviceClass],
     /// Whether the gate merges adjacent requests, unless the device's configuration says otherwise.
     pub merging: bool,
     /// Minimum part of the device that is divided by weight while a VM without a reservation has requests queued, with
@@ -319,7 +319,7 @@ pub struct Descriptor {
     pub weight_floor: fn(&ParamTable) -> Percent,
     /// Form in which it uses service at other servers, with these parameters; `None` if it does not.
     pub remote: fn(&ParamTable) -> Option<Form>,
-    /// What tests check, on this device with these parameters.
+    /// Guarantees that tests check, on this device with these parameters.
     pub guarantees: fn(&DeviceInfo, &ParamTable) -> Guarantees,
     pub advice: Advice,
     pub parameters: &'static [Parameter],
@@ -327,7 +327,7 @@ pub struct Descriptor {
     pub build: Build,
 }
 
-/// What `sluice advise` uses in addition to measurements.
+/// Data that `sluice advise` uses in addition to measurements.
 #[derive(Debug, Clone, Copy)]
 pub struct Advice {
     /// Ranks among schedulers that measurements cannot distinguish; the smallest is preferred.
@@ -369,7 +369,7 @@ impl Descriptor {
         volumes: false,
         volumes_depend: None,
         depends: &[],
-        device_class: DeviceClass::Disk,
+        device_classes: &[DeviceClass::Disk],
         merging: false,
         weight_floor: |_| Percent::ZERO,
         remote: |_| None,
@@ -394,23 +394,46 @@ impl Descriptor {
         self.enforces.iter().any(|(enforced, _)| *enforced == field)
     }
 
-    /// Rejects a rate in a unit that the scheduler does not count. Accepted rates are enforced in their unit.
+    /// Whether it is for devices of this kind.
+    #[must_use]
+    pub fn is_for(&self, device_class: DeviceClass) -> bool {
+        self.device_classes.contains(&device_class)
+    }
+
+    /// The kinds of devices that it is for, in a sentence for the manual.
+    #[must_use]
+    pub fn about_classes(&self) -> &'static str {
+        match (self.is_for(DeviceClass::Disk), self.is_for(DeviceClass::Network)) {
+            (true, false) => "It is for disks.",
+            (false, true) => "It is for network interfaces; a disk device rejects it.",
+            _ => "It is for disks and for network interfaces.",
+        }
+    }
+
+    /// Rejects a rate in a unit that the scheduler does not count on devices of this kind. Accepted rates are enforced in
+    /// their unit.
     ///
     /// # Errors
-    /// If the policy states a reservation or a limit in requests, and the scheduler counts bytes only.
+    /// If the policy states a reservation or a limit in requests, and the device is a network interface.
     // rule: gate.units
-    pub fn check_units(&self, policy: &Policy) -> Result<(), ChangeError> {
-        let rates = [(Field::Reservation, policy.reservation.iops), (Field::Limit, policy.limit.iops)];
+    pub fn check_units(&self, policy: &Policy, device_class: DeviceClass) -> Result<(), ChangeError> {
+        let rates = [
+            (Field::Reservation, policy.reservation.iops),
+            (Field::Limit, policy.limit.iops),
+            (Field::ReadLimit, policy.read_limit.iops),
+            (Field::WriteLimit, policy.write_limit.iops),
+            (Field::Burst, policy.timed_burst.and_then(|burst| burst.rate.iops)),
+        ];
         let stated = rates.into_iter().find_map(|(field, rate)| Some((field, rate?)));
         match stated {
-            Some((field, rate)) if !self.device_class.counts_requests() => {
+            Some((field, rate)) if !device_class.counts_requests() => {
                 Err(ChangeError::CountsBytes { scheduler: self.name, field, rate: rate.to_string() })
             }
             _ => Ok(()),
         }
     }
 
-    /// How the scheduler treats the volumes of a VM, in a sentence for the manual.
+    /// Treatment of the volumes of a VM, in a sentence for the manual.
     #[must_use]
     pub fn about_volumes(&self) -> String {
         match (self.volumes, self.volumes_depend) {

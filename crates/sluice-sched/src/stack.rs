@@ -183,7 +183,9 @@ impl Stack {
             discard_max: host.discard_max,
             queue_max: guest.queue_max,
             cost: CostModel::per_request(),
+            request_bytes: CostModel::per_request().reference_size(),
             merging: guest.merging,
+            device_class: host.device_class,
         };
         if vm.index() >= self.guests.len() {
             self.guests.resize_with(vm.index() + 1, || None);

@@ -41,7 +41,7 @@ pub const CLIENT_IDLE: Duration = Duration::from_secs(300);
 /// Time without a request after which a server forgets a client.
 pub const CLIENT_FORGOTTEN: Duration = Duration::from_secs(600);
 
-/// What is counted; must match the mode of the servers' mClock.
+/// Unit of the counts; must match the mode of the servers' mClock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Form {
     /// Completions at other servers, by cost and bytes. The server adds the request's own cost.

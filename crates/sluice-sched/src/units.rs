@@ -4,6 +4,7 @@
 //! 1024. IOPS are normalised to a stated size and always formatted with it: `2000 iops@8KiB`.
 
 use core::fmt;
+use core::num::NonZeroU64;
 use core::str::FromStr;
 use core::time::Duration;
 
@@ -31,11 +32,11 @@ pub struct Bytes(pub u64);
 
 /// A rate in bytes per second; at least 1 KiB/s.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct ByteRate(u64);
+pub struct ByteRate(NonZeroU64);
 
 /// A rate of normalised requests: thousandths of a request per second; from 0.001 to 10^12 requests per second.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Iops(u64);
+pub struct Iops(NonZeroU64);
 
 /// A part of a whole in hundredths of a percent, from 0 % to 100 %.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
@@ -61,17 +62,20 @@ impl Bytes {
 
 impl ByteRate {
     /// The smallest rate that is accepted.
-    pub const MIN: ByteRate = ByteRate(1024);
+    pub const MIN: ByteRate = ByteRate(NonZeroU64::new(1024).expect("1024 is not 0"));
 
     /// A rate of `bytes` per second; values below 1 KiB/s become 1 KiB/s.
     #[must_use]
     pub const fn per_second(bytes: u64) -> Self {
-        if bytes < 1024 { ByteRate(1024) } else { ByteRate(bytes) }
+        match NonZeroU64::new(bytes) {
+            Some(rate) if bytes >= 1024 => ByteRate(rate),
+            _ => ByteRate::MIN,
+        }
     }
 
     #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
-        self.0
+        self.0.get()
     }
 }
 
@@ -87,25 +91,23 @@ impl Iops {
     /// A rate of `milli` thousandths of a request per second; at least 1 and at most 10^15.
     #[must_use]
     pub const fn from_milli(milli: u64) -> Self {
-        if milli == 0 {
-            Iops(1)
-        } else if milli > Self::MAX_MILLI {
-            Iops(Self::MAX_MILLI)
-        } else {
-            Iops(milli)
+        let within = if milli > Self::MAX_MILLI { Self::MAX_MILLI } else { milli };
+        match NonZeroU64::new(within) {
+            Some(milli) => Iops(milli),
+            None => Iops(NonZeroU64::MIN),
         }
     }
 
     /// Thousandths of a request per second.
     #[must_use]
     pub const fn milli(self) -> u64 {
-        self.0
+        self.0.get()
     }
 
     /// Requests per second, for output.
     #[must_use]
     pub fn as_f64(self) -> f64 {
-        self.0 as f64 / 1000.0
+        self.milli() as f64 / 1000.0
     }
 }
 
@@ -241,8 +243,38 @@ impl FromStr for ByteRate {
             let range = "from 1KiB/s to 1024TiB/s";
             return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Byte rate", range });
         }
-        Ok(ByteRate(bytes))
+        Ok(ByteRate::per_second(bytes))
     }
+}
+
+/// Reads the rate of a network link, in bits or in bytes per second: `200Mbit/s`, `25MB/s`. Bits are rounded down to whole bytes.
+pub fn parse_link_rate(text: &str) -> Result<ByteRate, UnitError> {
+    let in_bytes = text.trim_end().ends_with("B/s");
+    let (unit, divisor) = if in_bytes { ("B/s", 1000) } else { ("bit/s", 8000) };
+    let milli = parse_with_unit(text, unit, "a link's rate", "200Mbit/s")?;
+    let bytes = u64::try_from(milli / divisor).unwrap_or(u64::MAX);
+    if !(1024..=1 << 50).contains(&bytes) {
+        let range = "from 8.192kbit/s, which is 1KiB/s, to 1024TiB/s";
+        return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Link rate", range });
+    }
+    Ok(ByteRate::per_second(bytes))
+}
+
+/// Formats the rate of a network link in bits per second, in the largest unit that shows it exactly: `200Mbit/s`, `2.5Gbit/s`.
+#[must_use]
+pub fn show_link_rate(rate: ByteRate) -> String {
+    let bits = u128::from(rate.bytes_per_second()) * 8;
+    for (unit, size) in
+        [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)]
+    {
+        if bits >= size && (bits * 1000).is_multiple_of(size) {
+            let thousandths = format!("{:03}", bits * 1000 / size % 1000);
+            let fraction = thousandths.trim_end_matches('0');
+            let point = if fraction.is_empty() { "" } else { "." };
+            return format!("{}{point}{fraction}{unit}", bits / size);
+        }
+    }
+    format!("{bits}bit/s")
 }
 
 /// A rate of requests with the size that it is normalised to, if one was stated.
@@ -267,7 +299,7 @@ impl FromStr for StatedIops {
             let range = "from 0.001 iops to 10^12 iops";
             return Err(UnitError::OutOfRange { text: text.to_owned(), quantity: "Rate", range });
         }
-        Ok(StatedIops { iops: Iops(milli as u64), size })
+        Ok(StatedIops { iops: Iops::from_milli(milli as u64), size })
     }
 }
 
@@ -375,14 +407,14 @@ impl fmt::Display for Bytes {
 
 impl fmt::Display for ByteRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        show_binary(f, self.0, "/s")
+        show_binary(f, self.bytes_per_second(), "/s")
     }
 }
 
 impl fmt::Display for Iops {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 % 1000 {
-            0 => write!(f, "{} iops", self.0 / 1000),
+        match self.milli() % 1000 {
+            0 => write!(f, "{} iops", self.milli() / 1000),
             _ => write!(f, "{} iops", self.as_f64()),
         }
     }
@@ -431,7 +463,7 @@ mod tests {
         assert_eq!("64KiB".parse(), Ok(Bytes::kib(64)));
         assert_eq!("1.5 GiB".parse(), Ok(Bytes::mib(1536)));
         assert_eq!("512 B".parse(), Ok(Bytes(512)));
-        assert_eq!("100MiB/s".parse(), Ok(ByteRate(100 << 20)));
+        assert_eq!("100MiB/s".parse(), Ok(ByteRate::per_second(100 << 20)));
         assert_eq!("0.01".parse(), Ok(Weight::MIN));
         assert_eq!(" 1_000_000 ".parse(), Ok(Weight::MAX));
         let stated = StatedIops { iops: Iops::per_second(2000), size: Some(Bytes::kib(8)) };
@@ -442,8 +474,36 @@ mod tests {
         assert_eq!(show_duration(Duration::from_micros(1500)), "1500us");
         assert_eq!(["2%", "0.25 %"].map(|text| text.parse::<Percent>().unwrap().to_string()), ["2%", "0.25%"]);
         assert_eq!(Bytes::kib(8).to_string(), "8KiB");
-        assert_eq!(ByteRate(100 << 20).to_string(), "100MiB/s");
+        assert_eq!(ByteRate::per_second(100 << 20).to_string(), "100MiB/s");
         assert_eq!(Iops::from_milli(2500).to_string(), "2.5 iops");
+    }
+
+    #[test]
+    fn the_rate_of_a_link_is_in_bits_or_in_bytes() {
+        for (text, bytes, shown) in [
+            ("200Mbit/s", 25_000_000, "200Mbit/s"),
+            ("2.5 Gbit/s", 312_500_000, "2.5Gbit/s"),
+            ("25MB/s", 25_000_000, "200Mbit/s"),
+            ("1MiB/s", 1 << 20, "8388.608kbit/s"),
+            ("9.001kbit/s", 1125, "9kbit/s"),
+            ("1Tbit/s", 125_000_000_000, "1Tbit/s"),
+        ] {
+            let rate = parse_link_rate(text).unwrap();
+            assert_eq!((rate.bytes_per_second(), show_link_rate(rate).as_str()), (bytes, shown), "{text}");
+            assert_eq!(parse_link_rate(shown), Ok(rate), "{text}");
+        }
+        for (text, says) in [
+            ("200", "write for example \"200 bit/s\""),
+            ("200 iops", "'iops' is not a unit of a link's rate"),
+            ("200Mbps", "'Mbps' is not a unit of a link's rate"),
+            ("0bit/s", "from 8.192kbit/s"),
+            ("8.191kbit/s", "from 8.192kbit/s"),
+            ("9999999999999999 Tbit/s", "1024TiB/s"),
+            ("", "does not start with a number"),
+        ] {
+            let refused = parse_link_rate(text).unwrap_err().to_string();
+            assert!(refused.contains(says), "{text}: {refused}");
+        }
     }
 
     #[test]

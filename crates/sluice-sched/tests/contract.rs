@@ -42,6 +42,18 @@ fn every_scheduler_keeps_the_contract_with_all_classes() {
     }
 }
 
+/// The same with limits of reads and of writes and bursts for a time, which also change.
+// rule: mclock.directions, mclock.timed-burst
+#[test]
+fn every_scheduler_keeps_the_contract_with_limits_by_direction() {
+    for subject in subjects() {
+        for_plans(100, plan(true), |plan| {
+            let plan = plan.directed();
+            keep_contract(&plan, || watched(&subject, &plan));
+        });
+    }
+}
+
 /// Without idling, S5 has no exception but limits (MM13): a free device gets a queued request.
 /// rule: anticipatory.antic-expire, cfq.idle-arm, flubber.f9
 #[test]

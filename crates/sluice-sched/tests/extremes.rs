@@ -12,6 +12,8 @@ fn extremes(subject: &Subject, start: Instant) -> World {
     let cost = CostModel {
         reference: Some(Bytes(0)),
         knee: Bytes(1),
+        overhead: Bytes(0),
+        write_factor: Cost::requests(100),
         flush: Cost::from_raw(1),
         discard: Cost::from_raw(u32::MAX),
         discard_mib: Cost::from_raw(u32::MAX),

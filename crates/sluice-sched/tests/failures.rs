@@ -365,7 +365,8 @@ fn over_committed(subject: &Subject, floor: bool) -> Vec<f64> {
 fn failure_14_over_commit_without_admission_control() {
     let vms = [("a", 100), ("b", 100), ("c", 20)].map(|(vm, iops)| (vm, Policy::default().reserving(iops)));
     let capacity = Capacity { iops: Some(Iops::per_second(150)), bytes: None };
-    let supply = Supply { capacity, weight_floor: Percent::ZERO, device_class: DeviceClass::Disk };
+    let supply =
+        Supply { capacity, weight_floor: Percent::ZERO, reservable: Percent::WHOLE, device_class: DeviceClass::Disk };
     let refusal = admission::admit(&supply, vms.iter().map(|(vm, policy)| (*vm, policy))).unwrap_err();
     assert!(refusal.to_string().contains("with this one 133.34%; at most 100%"), "{refusal}");
 

@@ -2,6 +2,7 @@
 
 mod common;
 mod nics {
+    mod frames;
     mod wrr;
 }
 

@@ -449,8 +449,8 @@ impl Scheduler for Oracle {
                 self.vm(owner).volumes.retain(|(id, _)| *id != volume);
                 settles = Some(owner);
             }
-            Change::Depth(depth) => {
-                self.info.depth = depth;
+            Change::Device { depth, request_bytes } => {
+                (self.info.depth, self.info.request_bytes) = (depth, request_bytes);
                 self.batch = None;
                 let (info, v) = (self.info, self.v);
                 self.vms.iter_mut().for_each(|(_, vm)| vm.set(vm.level.policy, &info, now, v));

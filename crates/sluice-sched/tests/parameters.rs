@@ -29,6 +29,8 @@ fn outside(range: Range) -> Vec<Value> {
     match range {
         Range::Any | Range::Words(_) | Range::Flag => Vec::new(),
         Range::Number(min, max) => around(min.into(), max.into()).map(|end| Value::Integer(end as i64)).collect(),
+        Range::Decimal(min, max) => [min - 0.5, max + 0.5].map(Value::Float).to_vec(),
+        Range::Requests(min, max) => texts(around(min, max).map(|end| Iops::from_milli(end).to_string()).collect()),
         Range::Time(min, max) => {
             let ends = around(min.as_nanos() as u64, max.as_nanos() as u64);
             texts(ends.map(|nanos| show_duration(Duration::from_nanos(nanos))).collect())
@@ -87,7 +89,7 @@ fn defaults_are_in_their_range() {
 
 /// Checks a plan with these parameters, if they are accepted together.
 fn keeps_contract(descriptor: &'static Descriptor, corner: &ParamTable, plan: &Plan) {
-    let subject = Subject { descriptor, params: corner.clone() };
+    let subject = Subject { params: corner.clone(), ..Subject::of(descriptor.name) };
     if builds(descriptor, corner).is_err_and(|error| error.contains("is a parameter of mode")) {
         return;
     }

@@ -36,7 +36,7 @@ fn sender(world: &mut World, policy: Policy, pattern: Pattern, lengths: &[u32]) 
     vm
 }
 
-/// How far the services/weights of two NICs differ in any interval, once both are present.
+/// Largest difference of the services/weights of two NICs in any interval, once both are present.
 fn drift(world: &World, vms: &[(OwnerId, u32); 2], unit: impl Fn(&Record) -> f64) -> f64 {
     let (mut lag, mut low, mut high) = (0.0f64, 0.0f64, 0.0f64);
     for record in world.log.iter().filter(|record| record.at > Instant::ZERO) {

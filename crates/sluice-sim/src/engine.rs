@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, Outcome, OwnerStats};
+use sluice_sched::gate::{Finished, GateStats, Outcome};
 use sluice_sched::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
@@ -20,6 +20,7 @@ use crate::record::{Record, Served};
 use crate::workloads::Workload;
 
 mod cpus;
+mod gates;
 mod node;
 mod timeline;
 mod vm;
@@ -286,11 +287,11 @@ impl Simulation {
 
     /// Statistics of a VM at its first node.
     #[must_use]
-    pub fn stats(&self, vm: usize) -> &OwnerStats {
+    pub fn stats(&self, vm: usize) -> &GateStats {
         self.stats_by_node(vm).next().expect("VMs are never removed")
     }
 
-    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = &OwnerStats> {
+    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = &GateStats> {
         let owners = self.vms[vm].owners.iter().zip(&self.nodes);
         owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.stats(owner).expect("VMs are never removed")))
     }
@@ -499,7 +500,7 @@ impl Simulation {
             tracker.completed(node as u32, over);
         }
         vm.record.complete(self.now, open.arrived, open.length);
-        vm.record.serve(self.now, open.arrived, over);
+        vm.record.serve(self.now, open.arrived, open.kind, over);
         vm.runners[thread].thread.workload.completed(self.now);
         self.longest = self.longest.max(self.now.nanos_since(open.arrived));
         if let Some(observer) = &mut self.observer {

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range, Value};
 
-/// A parameter; its default is written as in a scenario.
+/// A parameter that the parser alone checks; its default is written as in a scenario.
 pub(crate) const fn parameter(
     name: &'static str,
     kind: &'static str,
@@ -13,9 +13,28 @@ pub(crate) const fn parameter(
     Parameter { name, kind, range: Range::Any, default, help }
 }
 
+/// A parameter with a range. `kind` is what it counts, or its type.
+pub(crate) const fn ranged(
+    name: &'static str,
+    kind: &'static str,
+    range: Range,
+    default: &'static str,
+    help: &'static str,
+) -> Parameter {
+    Parameter { name, kind, range, default, help }
+}
+
 /// The defaults, replaced by `overrides`. Unknown names stay, and [`parse`] rejects them.
 pub(crate) fn with_defaults(parameters: &[Parameter], overrides: &ParamTable) -> ParamTable {
     params::with_defaults(parameters, overrides)
+}
+
+/// Rejects values outside the ranges of their parameters.
+pub(crate) fn check<'a>(
+    parameters: impl IntoIterator<Item = &'a Parameter>,
+    table: &ParamTable,
+) -> Result<(), ParamError> {
+    params::check(parameters, table)
 }
 
 /// Parses a table with all parameters.
@@ -27,6 +46,22 @@ pub(crate) fn parse<T: DeserializeOwned>(table: &ParamTable) -> Result<T, ParamE
 #[must_use]
 pub fn written(text: &str) -> Value {
     params::scalar(text).unwrap_or(Value::Bool(false))
+}
+
+/// Values next to the ends of a range, outside.
+#[cfg(test)]
+pub(crate) fn outside(range: Range) -> Vec<Value> {
+    use sluice_sched::units::show_duration;
+    use sluice_sched::{Bytes, Iops};
+
+    match range {
+        Range::Number(min, max) => [i64::from(min) - 1, i64::from(max) + 1].map(Value::Integer).to_vec(),
+        Range::Decimal(min, max) => [min - 0.5, max + 0.5].map(Value::Float).to_vec(),
+        Range::Size(_, max) => vec![Value::Text(Bytes(max + 1).to_string())],
+        Range::Time(_, max) => vec![Value::Text(show_duration(max + std::time::Duration::from_nanos(1)))],
+        Range::Requests(_, max) => vec![Value::Text(Iops::from_milli(max + 1000).to_string())],
+        Range::Any | Range::Words(_) | Range::Flag | Range::Rate(..) | Range::Percent(..) => Vec::new(),
+    }
 }
 
 #[cfg(test)]

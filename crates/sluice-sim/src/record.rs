@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sluice_sched::Instant;
 use sluice_sched::gate::Finished;
+use sluice_sched::request::Direction;
+use sluice_sched::{Instant, Kind};
 
 /// Nanoseconds per unit of the histograms.
 const UNIT: u64 = 100;
@@ -53,6 +54,8 @@ pub struct Served {
     pub normalised: f64,
     /// Their bytes as counted against a limit.
     pub bytes: u64,
+    /// The part of both that a limit of writes counts.
+    pub written: (f64, u64),
     /// Time during which at least one request had arrived but was not dispatched.
     pub waiting: Duration,
 }
@@ -134,12 +137,17 @@ impl Record {
 
     /// Counts the service of a completed request. Requests that overtake each other may count as waiting too short,
     /// never too long.
-    pub(crate) fn serve(&mut self, now: Instant, arrived: Instant, finished: &Finished) {
+    pub(crate) fn serve(&mut self, now: Instant, arrived: Instant, kind: Kind, finished: &Finished) {
         if now < self.warm {
             return;
         }
-        self.served.normalised += f64::from(finished.service.cost.raw()) / 65_536.0;
+        let normalised = f64::from(finished.service.cost.raw()) / 65_536.0;
+        self.served.normalised += normalised;
         self.served.bytes += finished.service.bytes;
+        if kind.direction() == Direction::Write {
+            self.served.written.0 += normalised;
+            self.served.written.1 += finished.service.bytes;
+        }
         self.served.waiting += waiting(arrived.max(self.waited_until), finished.dispatched);
         self.waited_until = self.waited_until.max(finished.dispatched);
     }

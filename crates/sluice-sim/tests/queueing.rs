@@ -206,7 +206,7 @@ fn zeroes_on_a_drive_took_no_time_and_were_one_cheap_request() {
         simulation.add_vm(Policy::default(), 0, Box::new(replay)).unwrap();
         run(&mut simulation, 60);
         let stats = simulation.stats(0);
-        (stats.bytes, stats.completed[Kind::Write as usize], stats.completed[Kind::WriteZeroes as usize])
+        (stats.bytes, stats.completed()[Kind::Write as usize], stats.completed()[Kind::WriteZeroes as usize])
     };
     let drive = HddSpec::sata_7200_1tb();
     let written = (u64::from(LENGTH), 256, 0);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use sluice_sched::Iops;
 use sluice_sched::tracker::Form;
 use sluice_sim::scenario::file::{ScenarioFile, load_scenario, parse_scenario, schema as scenario_schema};
-use sluice_sim::scenario::{Event, Placement, Source, VmEvent};
+use sluice_sim::scenario::{Event, Placement, Source, VmEvent, Watch, run};
 
 fn examples() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples")
@@ -165,7 +165,7 @@ error: Device d: model: constant.rate: '1000' has no unit; write for example "10
   |
 4 | model = { type = "constant", rate = "1000" }
   |                                     ^^^^^^
-  = hint: expected a rate of requests, up to 1,000,000,000 iops; write for example rate = "1000 iops"
+  = hint: expected a rate of requests, 0.001 iops to 1000000000 iops; write for example rate = "1000 iops"
 
 error: Workload w: closed: unknown parameter 'outstandin'
  --> s.toml:9:1
@@ -328,22 +328,24 @@ workload = "datagrams"
 
 #[test]
 fn combinations_of_link_and_cpu_keys_are_checked() {
-    assert_eq!(read(LINK).base.scenario.devices[0].scheduler.name, "wrr");
+    assert_eq!(read(LINK).base.scenario.devices[0].scheduler.name, "mclock");
     let with = |more: &str| format!("{LINK}{more}\n");
+    let wrr = |more: &str| with(more).replace("\"link\"", "\"link\"\nscheduler = \"wrr\"");
     let cases = [
         (LINK.replace("\"link\"", "\"constant\""), "datagrams is for network links, but its device is a disk"),
         (LINK.replace("\"datagrams\"", "\"closed\""), "closed is for disks, but its device is a network link"),
-        (LINK.replace("\"link\"", "\"link\"\nscheduler = \"mclock\""), "mclock schedules requests to disks"),
+        (LINK.replace("\"link\"", "\"link\"\nscheduler = \"flubber\""), "flubber schedules requests to disks"),
         (LINK.replace("\"link\"", "{ type = \"link\", rate = \"100MB/s\" }"), "'100MB/s' is not a bit rate"),
         (LINK.replace("\"link\"", "\"link\"\nnodes = 2"), "devices on a host with CPUs must have one node"),
         (with("size = \"1GiB\""), "which has no volumes"),
-        (with("limit = \"100 iops\""), "VM a: limit: wrr, the scheduler of device d, counts bytes"),
+        (with("limit = \"100 iops\""), "VM a: limit: mclock, the scheduler of device d, counts bytes"),
+        (wrr("limit = \"100 iops\""), "VM a: limit: wrr, the scheduler of device d, counts bytes"),
         (
-            with("reservation = \"100 iops\"\nallow_unenforced = true"),
+            wrr("reservation = \"100 iops\"\nallow_unenforced = true"),
             "VM a: reservation: wrr, the scheduler of device d",
         ),
         (with("reservation = { bytes = \"5MB/s\" }"), "the device has no bandwidth"),
-        (with("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
+        (wrr("latency = { p99 = \"5ms\" }"), "latency is not enforced by wrr"),
         (with("vcpu = { cpu = 2 }"), "there is no CPU 2"),
         (with("vcpu = { wrok = \"5us\" }"), "did you mean 'work'?"),
         (with("vcpu = { cpu = 1 }").replace("[host]\ncpus = 2\n", ""), "there are no CPUs to run it"),
@@ -445,5 +447,43 @@ fn find_unknown(schema: &serde_json::Value, value: &toml::Value, path: &str, fou
                 .for_each(|item| find_unknown(&schema["items"], item, path, found));
         }
         _ => {}
+    }
+}
+
+#[test]
+fn limits_by_direction_bursts_and_write_factors_are_those_of_the_host_file() {
+    let limits = "read_limit = \"200 iops\"\nwrite_limit = { iops = \"150 iops\", bytes = \"1MiB/s\" }\n\
+                  burst = { rate = { iops = \"900 iops\", bytes = \"2MiB/s\" }, for = \"2s\" }\n";
+    let text = GOOD.replace("nodes = 2", "cost = { write_factor = 2.5 }") + limits;
+    let scenario = read(&text).base.scenario;
+    let policy = scenario.vms[0].policy;
+    assert_eq!(policy.read_limit.iops, Some(Iops::per_second(200)));
+    assert_eq!(policy.write_limit.iops, Some(Iops::per_second(150)));
+    assert_eq!(policy.timed_burst.map(|burst| burst.length.as_secs()), Some(2));
+    assert_eq!(scenario.devices[0].gate.cost.write_factor.as_f64(), 2.5);
+    let across = refused(&(GOOD.to_owned() + "write_limit = \"400 iops\"\n"));
+    assert!(across.contains("cannot hold across the nodes"), "{across}");
+    assert!(read(&(GOOD.to_owned() + "write_limit = \"400 iops\"\nplacement = 1\n")).warnings.is_empty());
+}
+
+/// 200 iops are 100 writes that cost twice as much; another VM reads at 300 iops.
+#[test]
+fn a_run_keeps_limits_of_reads_and_of_writes_and_judges_them() {
+    let device = "[sim]\nduration = \"20s\"\n[device.d]\nmodel = { type = \"constant\", rate = \"1000 iops\" }\n\
+                  capacity = \"1000 iops\"\ncost = { write_factor = 2.0 }\n";
+    let vm = |name: &str, reads: &str| {
+        format!(
+            "[workload.{name}]\ntype = \"closed\"\noutstanding = 8\nreads = {reads}\n[vm.{name}]\ndevice = \"d\"\n\
+             workload = \"{name}\"\nread_limit = \"300 iops\"\nwrite_limit = \"200 iops\"\nburst = 2\n"
+        )
+    };
+    let file = read(&format!("{device}{}{}", vm("writes", "0.0"), vm("reads", "1.0")));
+    let outcome = run(&file.base.scenario, file.base.seed, Watch::default()).unwrap_or_else(|error| panic!("{error}"));
+    for vm in &outcome.vms {
+        let expected = if vm.name == "writes" { 100.0 } else { 300.0 };
+        assert!((vm.iops - expected).abs() <= 1.0, "{}: {}", vm.name, vm.iops);
+        let promises: Vec<String> =
+            vm.promises.iter().map(|promise| format!("{}: {}", promise.text, promise.verdict)).collect();
+        assert_eq!(promises, ["read_limit 300 iops: kept", "write_limit 200 iops: kept"]);
     }
 }

@@ -51,7 +51,7 @@ pub struct Verdict {
     pub bytes: Mean,
     /// The 99th percentile of latency, in milliseconds.
     pub p99_ms: Mean,
-    /// How much worse it is than the best one in the measure that counts, in percent of that one, run by run.
+    /// Difference to the best one in the measure that counts, in percent of that one, run by run; positive if it is worse.
     pub behind: Mean,
     /// Confidence of that difference.
     pub sureness: Sureness,
@@ -220,7 +220,7 @@ fn compare(a: &Pair, b: &Pair, by: By) -> Ordering {
     first.then(second).then_with(|| (a.guest.name, a.host.name).cmp(&(b.guest.name, b.host.name)))
 }
 
-/// How much worse runs are than those with the same seeds, in percent.
+/// Difference to runs with the same seeds, in percent; positive if they are worse.
 fn behind(runs: &[Got], best: &[Got], by: By) -> Mean {
     let sign = if by == By::Throughput { 1.0 } else { -1.0 };
     let differences = best.iter().zip(runs).map(|(best, got)| {

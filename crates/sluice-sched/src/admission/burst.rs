@@ -20,7 +20,6 @@ use core::time::Duration;
 
 use crate::cost::Cost;
 use crate::policy::{BURST_MAX, Policy, Reservation};
-use crate::request::Kind;
 use crate::scheduler::DeviceInfo;
 use crate::units::{ByteRate, Bytes, Iops};
 
@@ -35,7 +34,7 @@ const PERIODS_MAX: u128 = 1024;
 pub struct BurstTooSmall {
     /// The stated burst.
     pub burst: u32,
-    /// The limit with that burst: in requests or bytes.
+    /// The limit with that burst, by its name: `write_limit of 500 iops`.
     pub limit: String,
     /// Maximum throughput of the VM.
     pub achieved: Reservation,
@@ -58,7 +57,7 @@ impl fmt::Display for BurstTooSmall {
         let micros = self.period.as_nanos().div_ceil(1000);
         write!(
             f,
-            "With burst = {burst} the limit of {limit} lets at most {achieved} of {size} requests through, less than \
+            "With burst = {burst} the {limit} lets at most {achieved} of {size} requests through, less than \
              the reservation of {reserved}, if the device frees all its slots at the same instant: {depth} every \
              {micros}us"
         )
@@ -76,7 +75,7 @@ struct Piece {
 impl Piece {
     fn of(info: &DeviceInfo, size: Bytes) -> Self {
         let length = u32::try_from(size.0).unwrap_or(u32::MAX);
-        Piece { size: u64::from(length).max(1), cost: u128::from(info.cost.cost(Kind::Write, length).raw()) }
+        Piece { size: u64::from(length).max(1), cost: u128::from(info.cost.cost_max(length).raw()) }
     }
 }
 
@@ -91,7 +90,7 @@ struct Case {
     burst_step: u128,
     /// Amount that the VM needs per period: its reservation, or the limit if that is less.
     needed: u128,
-    /// The limit, formatted.
+    /// The limit with its name, formatted.
     limit: String,
 }
 
@@ -186,8 +185,8 @@ impl Context<'_> {
             let needed = scale(one * depth, amount, figure).min(passing);
             Case { one, passing, burst_step, needed, limit }
         };
-        let requests = self.policy.limit.iops.map(|limit| {
-            let (milli, shown) = (u128::from(limit.milli()), limit.to_string());
+        let requests = |(name, limit): (&str, Iops)| {
+            let (milli, shown) = (u128::from(limit.milli()), format!("{name} of {limit}"));
             match bandwidth {
                 Some(bandwidth) => {
                     let (one, step) = (1000 * bandwidth * cost, (1000 * bandwidth) << Cost::SHIFT);
@@ -195,9 +194,9 @@ impl Context<'_> {
                 }
                 None => case(capacity * cost, milli * depth * cost, capacity << Cost::SHIFT, shown),
             }
-        });
-        let bytes = self.policy.limit.bytes.map(|limit| {
-            let (rate, shown) = (u128::from(limit.bytes_per_second()), limit.to_string());
+        };
+        let bytes = |(name, limit): (&str, ByteRate)| {
+            let (rate, shown) = (u128::from(limit.bytes_per_second()), format!("{name} of {limit}"));
             match bandwidth {
                 Some(bandwidth) => case(bandwidth * size, rate * depth * size, self.reference * bandwidth, shown),
                 None => {
@@ -205,8 +204,13 @@ impl Context<'_> {
                     case(one, rate * depth * cost * 1000, step, shown)
                 }
             }
-        });
-        Some(requests.into_iter().chain(bytes).collect())
+        };
+        // A VM may use its reservation for reads alone, or for writes alone, up to their limit.
+        let Policy { limit, read_limit, write_limit, .. } = self.policy;
+        let all = [("limit", limit), ("read_limit", read_limit), ("write_limit", write_limit)];
+        let by_requests = all.iter().filter_map(|(name, limit)| Some((*name, limit.iops?))).map(requests);
+        let by_bytes = all.iter().filter_map(|(name, limit)| Some((*name, limit.bytes?))).map(bytes);
+        Some(by_requests.chain(by_bytes).collect())
     }
 
     fn check(&self) -> Result<(), Box<BurstTooSmall>> {
@@ -277,6 +281,7 @@ pub fn check_burst_of_large(policy: &Policy, info: &DeviceInfo, capacity: &Capac
 mod tests {
     use super::*;
     use crate::cost::CostModel;
+    use crate::policy::Limit;
 
     fn info(depth: u32) -> DeviceInfo {
         DeviceInfo { depth, ..DeviceInfo::default() }
@@ -309,6 +314,28 @@ mod tests {
         assert_eq!(got(&policy(565, 1017, 1), 1, 677), None, "a request passes before the slot is free");
         assert_eq!(got(&policy(338, 593, 1), 1, 677), None);
         assert_eq!(got(&Policy::default().reserving(565).limited(593), 1, 677), None, "the default is enough");
+    }
+
+    // rule: mclock.burst-reservation
+    #[test]
+    fn a_burst_that_is_too_small_for_the_limit_of_writes_was_accepted() {
+        let limited = |milli: u64| Limit { iops: Some(Iops::from_milli(milli)), bytes: None };
+        for is_write in [false, true] {
+            let one_way = |limit: Limit| match is_write {
+                true => Policy { write_limit: limit, ..policy(565, 1017, 1) },
+                false => Policy { read_limit: limit, ..policy(565, 1017, 1) },
+            };
+            let error = check_burst(&one_way(limited(593_000)), &info(1), &iops(677)).unwrap_err();
+            assert_eq!((error.achieved.iops, error.enough), (Some(Iops::from_milli(338_500)), Some(2)));
+            let name = if is_write { "write_limit" } else { "read_limit" };
+            assert!(error.to_string().starts_with(&format!("With burst = 1 the {name} of 593 iops lets")), "{error}");
+            assert_eq!(got(&one_way(limited(677_000)), 1, 677), None);
+            let enough = Policy { burst: Some(2), ..one_way(limited(593_000)) };
+            assert_eq!(got(&enough, 1, 677), None);
+        }
+        let mut bytes = Policy { burst: Some(1), ..Policy::default().reserving(500) };
+        bytes.write_limit.bytes = Some(ByteRate::per_second(Bytes::mib(100).0));
+        assert_eq!(got(&bytes, 32, 1000), Some((31_250, Some(16))));
     }
 
     #[test]

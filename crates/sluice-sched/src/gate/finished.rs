@@ -54,6 +54,7 @@ impl Service {
 
 /// Result of an arrival.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum Outcome {
     /// Every part succeeded.
     Done,
@@ -61,4 +62,9 @@ pub enum Outcome {
     Failed,
     /// Cancelled before all of its parts were submitted.
     Cancelled,
+}
+
+impl Outcome {
+    /// Every outcome, in the order of [`GateStats::ended`](crate::gate::GateStats::ended).
+    pub const ALL: [Outcome; 3] = [Outcome::Done, Outcome::Failed, Outcome::Cancelled];
 }

@@ -3,10 +3,13 @@
 //! An owner that was removed keeps its number until its last request has completed, so no completion is counted for
 //! another owner.
 
+use core::mem::offset_of;
+
 use crate::admission;
-use crate::gate::stats::OwnerStats;
-use crate::policy::Policy;
-use crate::request::{Completion, OwnerId, VolumeId};
+use crate::gate::finished::Finished;
+use crate::gate::stats::GateStats;
+use crate::policy::{LatencyTarget, Policy};
+use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
 use crate::scheduler::ChangeError;
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -21,18 +24,158 @@ const OWNERS_MAX: usize = 1 << 20;
 #[repr(C, align(64))]
 struct Member {
     present: bool,
+    /// The requests to which the latency target applies.
+    judged: Judged,
     /// One of the volumes, usually the only one, for a quick look-up.
     first: Option<VolumeId>,
-    stats: OwnerStats,
+    /// The latency target in nanoseconds, if there is one.
+    late_after: u64,
+    /// `None` as long as the owner has never had a second volume, or one with another latency target than its own: its own
+    /// statistics are those of its volume, and nothing is counted twice.
+    apart: Option<Box<Apart>>,
+    stats: GateStats,
     policy: Policy,
     /// Sorted by number.
     volumes: Vec<(VolumeId, Policy)>,
 }
 
+const LINE: usize = 64;
+const _: () = assert!(offset_of!(Member, stats.dispatched_cost) == LINE && offset_of!(Member, stats.waits) == 2 * LINE);
+const _: () = assert!(offset_of!(Member, stats.cost) == 4 * LINE && offset_of!(Member, stats.ended) + 40 == 5 * LINE);
+
+/// The requests to which a latency target applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Judged {
+    None,
+    Reads,
+    All,
+}
+
+/// The latency target that requests are judged by.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    judged: Judged,
+    /// In nanoseconds; any number if no request is judged.
+    late_after: u64,
+}
+
+impl Target {
+    fn of(target: Option<LatencyTarget>) -> Target {
+        let judged = match target {
+            None => Judged::None,
+            Some(target) if target.reads_only => Judged::Reads,
+            Some(_) => Judged::All,
+        };
+        let nanos = target.map_or(0, |target| target.p99.as_nanos());
+        Target { judged, late_after: u64::try_from(nanos).unwrap_or(u64::MAX) }
+    }
+
+    /// The target of a request in nanoseconds, if it has one.
+    fn of_kind(self, kind: Kind) -> Option<u64> {
+        let is_judged = self.judged == Judged::All || self.judged == Judged::Reads && kind == Kind::Read;
+        is_judged.then_some(self.late_after)
+    }
+}
+
+/// Statistics of the volumes of an owner.
+#[derive(Debug)]
+struct Apart {
+    /// In the order of the owner's volumes.
+    volumes: Vec<ApartVolume>,
+}
+
+#[derive(Debug)]
+struct ApartVolume {
+    /// That of the volume, or else of its owner.
+    target: Target,
+    stats: GateStats,
+}
+
+impl ApartVolume {
+    /// `retarget` sets the target.
+    fn new(stats: GateStats) -> ApartVolume {
+        ApartVolume { target: Target::of(None), stats }
+    }
+}
+
 impl Member {
+    fn new(now: Instant, policy: Policy) -> Member {
+        let Target { judged, late_after } = Target::of(policy.latency);
+        Member {
+            present: true,
+            judged,
+            first: None,
+            late_after,
+            apart: None,
+            stats: GateStats::new(now),
+            policy,
+            volumes: Vec::with_capacity(1),
+        }
+    }
+
+    /// The latency target by which requests are judged in the statistics of the owner.
+    fn target(&self) -> Target {
+        Target { judged: self.judged, late_after: self.late_after }
+    }
+
+    /// Chooses the latency targets by which requests are judged, after a policy or the volumes have changed.
+    fn retarget(&mut self) {
+        let own = self.policy.latency;
+        // As long as volumes are not counted apart there is one at most.
+        let of_volume = self.volumes.first().and_then(|(_, policy)| policy.latency);
+        if self.apart.is_none() && own.is_some() && of_volume.is_some() && own != of_volume {
+            self.count_apart();
+        }
+        let target = match &mut self.apart {
+            // One of them has a target, or both have the same.
+            None => own.or(of_volume),
+            Some(apart) => {
+                for (volume, (_, policy)) in apart.volumes.iter_mut().zip(&self.volumes) {
+                    volume.target = Target::of(policy.latency.or(own));
+                }
+                own
+            }
+        };
+        Target { judged: self.judged, late_after: self.late_after } = Target::of(target);
+    }
+
+    /// Counts volumes apart from now on. Until now the statistics of the owner were those of its only volume.
+    fn count_apart(&mut self) {
+        let volumes = self.volumes.iter().map(|_| ApartVolume::new(self.stats.clone())).collect();
+        self.apart = Some(Box::new(Apart { volumes }));
+    }
+
     /// Index of a volume in the list, or the index at which it belongs. O(log volumes).
     fn place(&self, volume: VolumeId) -> Result<usize, usize> {
         self.volumes.binary_search_by_key(&volume, |(id, _)| *id)
+    }
+
+    /// Counts in the statistics of the owner, and in those of the volume if they are kept apart.
+    #[inline]
+    fn count(&mut self, volume: VolumeId, count: impl Fn(&mut GateStats)) {
+        count(&mut self.stats);
+        if let Some(apart) = self.apart_mut(volume) {
+            count(&mut apart.stats);
+        }
+    }
+
+    /// What is counted of a volume, if it is counted apart.
+    #[inline]
+    fn apart_mut(&mut self, volume: VolumeId) -> Option<&mut ApartVolume> {
+        let place = self.apart.is_some().then(|| self.place(volume))?.ok()?;
+        self.apart.as_mut()?.volumes.get_mut(place)
+    }
+
+    fn add_volume(&mut self, now: Instant, place: usize, volume: VolumeId, policy: Policy) {
+        // An owner that has had another volume before has counts that are not of this one.
+        if self.apart.is_none() && (!self.volumes.is_empty() || self.stats.arrived > 0) {
+            self.count_apart();
+        }
+        self.volumes.insert(place, (volume, policy));
+        if let Some(apart) = &mut self.apart {
+            apart.volumes.insert(place, ApartVolume::new(GateStats::new(now)));
+        }
     }
 }
 
@@ -59,11 +202,8 @@ impl Members {
         }
     }
 
-    pub(super) fn add_owner(&mut self, owner: OwnerId, policy: Policy) {
-        let volumes = Vec::with_capacity(1);
-        let stats = OwnerStats::default();
-        let member = Box::new(Member { present: true, first: None, stats, policy, volumes });
-        let index = self.members.insert(Some(member));
+    pub(super) fn add_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) {
+        let index = self.members.insert(Some(Box::new(Member::new(now, policy))));
         assert!(index == owner.0, "the number is that of `next_owner`");
     }
 
@@ -97,6 +237,7 @@ impl Members {
     pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
         if let Some(member) = self.member_mut(owner) {
             member.policy = policy;
+            member.retarget();
         }
     }
 
@@ -109,20 +250,26 @@ impl Members {
         Ok(VolumeId(used.count() as u16))
     }
 
-    pub(super) fn set_volume(&mut self, owner: OwnerId, volume: VolumeId, policy: Policy) {
+    /// Sets the policy of a volume, which is added if it is not there.
+    pub(super) fn set_volume(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, policy: Policy) {
         let Some(member) = self.member_mut(owner) else { return };
         match member.place(volume) {
             Ok(place) => member.volumes[place].1 = policy,
-            Err(place) => member.volumes.insert(place, (volume, policy)),
+            Err(place) => member.add_volume(now, place, volume, policy),
         }
+        member.retarget();
         member.first = member.volumes.first().map(|(id, _)| *id);
     }
 
     pub(super) fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
-        if let Some(member) = self.member_mut(owner) {
-            member.volumes.retain(|(id, _)| *id != volume);
-            member.first = member.volumes.first().map(|(id, _)| *id);
+        let Some(member) = self.member_mut(owner) else { return };
+        let Ok(place) = member.place(volume) else { return };
+        member.volumes.remove(place);
+        if let Some(apart) = &mut member.apart {
+            apart.volumes.remove(place);
         }
+        member.retarget();
+        member.first = member.volumes.first().map(|(id, _)| *id);
     }
 
     pub(super) fn remove_owner(&mut self, owner: OwnerId) {
@@ -141,28 +288,58 @@ impl Members {
         }
     }
 
-    /// Counts a completion. The last one of a removed owner frees its number.
+    /// Counts a completion, and the end of its arrival if this is its last piece. The last request of a removed owner frees
+    /// its number.
     #[inline]
-    pub(super) fn complete(&mut self, now: Instant, completion: &Completion) {
-        let owner = completion.request.owner;
-        let member = self.members[owner.0].as_mut();
-        let member = member.expect("an owner keeps its number while it has requests");
-        member.stats.complete(now, completion);
-        if !member.present {
-            self.retire(owner);
+    pub(super) fn finish(&mut self, now: Instant, completion: &Completion, finished: Option<&Finished>) {
+        let request = &completion.request;
+        let member = self.mine(request.owner);
+        let (outcome, target) = (finished.map(|finished| finished.outcome), member.target());
+        member.stats.finish(now, completion, outcome, target.of_kind(request.kind));
+        if let Some(ApartVolume { target, stats }) = member.apart_mut(request.volume) {
+            stats.finish(now, completion, outcome, target.of_kind(request.kind));
         }
+        if !member.present {
+            self.retire(request.owner);
+        }
+    }
+
+    /// Counts a dispatch of a request that counts as `bytes`.
+    #[inline]
+    pub(super) fn dispatch(&mut self, now: Instant, request: &Request, bytes: u64) {
+        self.mine(request.owner).count(request.volume, |stats| stats.dispatch(now, request, bytes));
+    }
+
+    /// Counts a request that was cancelled while it was queued, and the end of its arrival if this is its last piece.
+    pub(super) fn cancel(&mut self, now: Instant, request: &Request, finished: Option<&Finished>) {
+        let outcome = finished.map(|finished| finished.outcome);
+        self.mine(request.owner).count(request.volume, |stats| stats.cancel(now, request, outcome));
+    }
+
+    /// Counts an arrival of `pieces` requests. Returns `None` if the owner is not present or has no such volume, and
+    /// whether there was room for them in a queue of `queue_max` requests.
+    #[inline]
+    pub(super) fn arrive(
+        &mut self,
+        now: Instant,
+        (owner, volume): (OwnerId, VolumeId),
+        pieces: u32,
+        queue_max: u32,
+    ) -> Option<bool> {
+        let member = self.member_mut(owner)?;
+        if member.first != Some(volume) && member.place(volume).is_err() {
+            return None;
+        }
+        let waiting = member.stats.waiting;
+        let fits = waiting == 0 || waiting + pieces <= queue_max;
+        if fits {
+            member.count(volume, |stats| stats.arrive(now, pieces));
+        }
+        Some(fits)
     }
 
     pub(super) fn knows(&self, owner: OwnerId, volume: VolumeId) -> bool {
         self.member(owner).is_some_and(|member| member.place(volume).is_ok())
-    }
-
-    /// Statistics of an owner that is present and has this volume.
-    #[inline]
-    pub(super) fn stats_of(&mut self, owner: OwnerId, volume: VolumeId) -> Option<&mut OwnerStats> {
-        let member = self.member_mut(owner)?;
-        let known = member.first == Some(volume) || member.place(volume).is_ok();
-        known.then_some(&mut member.stats)
     }
 
     /// All owners that are present, with policies.
@@ -182,14 +359,19 @@ impl Members {
         self.member(owner).map(|member| (member.policy, member.volumes.as_slice()))
     }
 
-    pub(super) fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
         self.member(owner).map(|member| &member.stats)
     }
 
-    /// Statistics of an owner with requests at this gate, even if it was removed.
+    pub(super) fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<&GateStats> {
+        let member = self.member(owner)?;
+        let place = member.place(volume).ok()?;
+        Some(&member.apart.as_ref()?.volumes.get(place)?.stats)
+    }
+
+    /// An owner with requests at this gate, even if it was removed.
     #[inline]
-    pub(super) fn stats_mut(&mut self, owner: OwnerId) -> &mut OwnerStats {
-        let member = self.members[owner.0].as_mut();
-        &mut member.expect("an owner keeps its number while it has requests").stats
+    fn mine(&mut self, owner: OwnerId) -> &mut Member {
+        self.members[owner.0].as_mut().expect("an owner keeps its number while it has requests")
     }
 }

@@ -6,15 +6,16 @@
 //! The caller calls [`Gate::pump`] after every `insert`, `complete`, `configure` or `cancel` and keeps the wake-up time
 //! that it returns; several inputs may share one pump.
 //!
-//! [`Gate::stats`] returns the counters and histograms of an owner, [`Gate::inspect`] the scheduler's state.
+//! [`Gate::stats`] returns the counters and histograms of an owner, [`Gate::device_stats`] of the device, [`Gate::inspect`] the scheduler's state.
 
-use crate::cost::CostModel;
+use crate::cost::{Cost, CostModel};
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
-use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, Scheduler, Scope, State};
 use crate::time::Instant;
 use crate::units::Bytes;
 
+mod device;
 mod fanout;
 mod finished;
 pub mod histogram;
@@ -24,16 +25,12 @@ mod splitting;
 pub mod stats;
 mod switching;
 
+pub use device::{Device, Part, Slot, Submission};
 pub use finished::{Finished, Outcome, Service};
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
-pub use stats::OwnerStats;
-
-/// A slot of the device, numbered below the largest depth that the gate has had. After the depth was lowered, slots
-/// above it stay in use until their requests complete. They are used again when the depth is raised.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(pub u32);
+pub use stats::{DeviceStats, GateStats, Waited};
 
 /// Parameters of one gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +44,12 @@ pub struct GateSettings {
     /// Maximum number of queued requests (pieces) of one owner.
     pub queue_max: u32,
     pub cost: CostModel,
+    /// Bytes that take the device as long as a request of cost 1: as which a smaller request counts against a reservation in
+    /// bytes.
+    pub request_bytes: Bytes,
     /// Whether a request is merged into an adjacent queued one of the same owner, volume, kind and flags.
     pub merging: bool,
+    pub device_class: DeviceClass,
 }
 
 impl Default for GateSettings {
@@ -59,7 +60,9 @@ impl Default for GateSettings {
             discard_max: Bytes::mib(64),
             queue_max: 65_536,
             cost: CostModel::default(),
+            request_bytes: CostModel::default().reference_size(),
             merging: false,
+            device_class: DeviceClass::Disk,
         }
     }
 }
@@ -102,45 +105,6 @@ pub struct Arrival {
     pub remote: Option<RemoteService>,
 }
 
-/// One request, or one piece of a split one, for the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Submission {
-    /// Slot at the device; passed to [`Gate::complete`], [`Gate::complete_all`] or [`Gate::complete_parts`].
-    pub slot: Slot,
-    /// Token of the arrival.
-    pub token: u32,
-    /// Bytes of the arrival before this piece.
-    pub skip: u32,
-    /// The request, with offset and length of the piece.
-    pub request: Request,
-}
-
-/// One of the requests in a merged submission.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// Token of its arrival.
-    pub token: u32,
-    /// Bytes of the arrival before this part.
-    pub skip: u32,
-    /// Length of the part in bytes.
-    pub length: u32,
-}
-
-/// The device of a gate. It never blocks and never calls the gate.
-pub trait Device {
-    /// Starts `submission`; its completion comes to [`Gate::complete_all`] later.
-    fn submit(&mut self, now: Instant, submission: &Submission);
-
-    /// Starts a merged submission. `parts` are its requests, without gaps and in order of their offsets; the token of
-    /// the submission is that of the first. It completes once, by [`Gate::complete_all`] or, if parts may have
-    /// different results, by [`Gate::complete_parts`]. Only a gate that merges calls it. The default suits devices that
-    /// use only offset and size, such as models.
-    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
-        let _ = parts;
-        self.submit(now, submission);
-    }
-}
-
 /// A rejected arrival. Nothing has changed, and no tag has moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -168,6 +132,9 @@ pub struct Gate {
     next_id: u64,
     /// The youngest request dispatched so far: queued requests that are older have been overtaken.
     youngest: RequestId,
+    /// When the scheduler last waited for an instant although a slot was free.
+    held_back: Option<Instant>,
+    device_stats: DeviceStats,
 }
 
 impl Gate {
@@ -186,6 +153,8 @@ impl Gate {
             queued: 0,
             next_id: 0,
             youngest: RequestId(0),
+            held_back: None,
+            device_stats: DeviceStats::default(),
         }
     }
 
@@ -211,7 +180,7 @@ impl Gate {
         policy.check()?;
         let owner = self.members.next_owner()?;
         self.scheduler.configure(now, Change::AddOwner { owner, policy })?;
-        self.members.add_owner(owner, policy);
+        self.members.add_owner(now, owner, policy);
         Ok(owner)
     }
 
@@ -238,7 +207,7 @@ impl Gate {
         }
         self.members.set_owner(owner, policy);
         for &(volume, policy) in volumes {
-            self.members.set_volume(owner, volume, policy);
+            self.members.set_volume(now, owner, volume, policy);
         }
         Ok(())
     }
@@ -260,7 +229,7 @@ impl Gate {
         let volume = self.members.next_volume(owner)?;
         self.members.check_new(owner, &policy)?;
         self.scheduler.configure(now, Change::AddVolume { owner, volume, policy })?;
-        self.members.set_volume(owner, volume, policy);
+        self.members.set_volume(now, owner, volume, policy);
         Ok(volume)
     }
 
@@ -307,16 +276,18 @@ impl Gate {
         Ok(())
     }
 
-    /// Sets the number of slots. Requests in flight stay; a smaller depth takes effect as they complete.
-    pub fn set_depth(&mut self, now: Instant, depth: u32) -> Result<(), ChangeError> {
+    /// Sets the number of slots, and the bytes that take the device as long as a request of cost 1
+    /// ([`GateSettings::request_bytes`]). Requests in flight stay; a smaller depth takes effect as they complete.
+    pub fn set_device(&mut self, now: Instant, depth: u32, request_bytes: Bytes) -> Result<(), ChangeError> {
         let depth = depth.clamp(1, 65_536);
-        self.scheduler.configure(now, Change::Depth(depth))?;
-        self.settings.depth = depth;
+        self.scheduler.configure(now, Change::Device { depth, request_bytes })?;
+        (self.settings.depth, self.settings.request_bytes) = (depth, request_bytes);
         let known = self.flight.len() as u32;
         if depth > known {
             self.flight.resize(depth as usize, None);
             self.free.extend(known..depth);
         }
+        self.note_fill(now);
         Ok(())
     }
 
@@ -326,12 +297,10 @@ impl Gate {
         let (owner, volume) = (arrival.owner, arrival.volume);
         let piece_max = self.piece_max(arrival.kind);
         let pieces = if arrival.length <= piece_max { 1 } else { arrival.length.div_ceil(piece_max) };
-        let stats = self.members.stats_of(owner, volume).ok_or(Refused::Unknown(owner, volume))?;
-        if stats.waiting + pieces > self.settings.queue_max && stats.waiting > 0 {
+        let fits = self.members.arrive(now, (owner, volume), pieces, self.settings.queue_max);
+        if !fits.ok_or(Refused::Unknown(owner, volume))? {
             return Err(Refused::Full(owner));
         }
-        stats.waiting += pieces;
-        stats.arrived += 1;
         self.queued += u64::from(pieces);
         let first = RequestId(self.next_id);
         self.next_id += u64::from(pieces);
@@ -408,7 +377,7 @@ impl Gate {
     /// Fills the free slots of the device. Returns when to pump again if no event occurs before.
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         // rule: gate.depth, gate.spurious-timer
-        while self.in_flight() < u64::from(self.settings.depth) {
+        while self.in_flight() < u64::from(self.settings.depth) && device.has_room(now) {
             match self.scheduler.dispatch(now) {
                 Decision::Dispatch(request) => self.submit(now, request, device),
                 Decision::WaitUntil(wake) => {
@@ -416,6 +385,7 @@ impl Gate {
                         wake > now && self.queued > 0,
                         "a scheduler waits for an instant in the future, with requests queued"
                     );
+                    self.held_back = Some(now);
                     return Some(wake);
                 }
                 // rule: gate.wait-completion
@@ -450,25 +420,42 @@ impl Gate {
     #[inline]
     fn book_dispatch(&mut self, now: Instant, request: &mut Request) {
         if request.wait == Wait::None && now > request.arrival {
-            request.wait = if self.youngest > request.id { Wait::Share } else { Wait::Device };
+            request.wait = if self.held_back >= Some(request.arrival) {
+                Wait::Anticipation
+            } else if self.youngest > request.id {
+                Wait::Share
+            } else {
+                Wait::Device
+            };
         }
         self.youngest = self.youngest.max(request.id);
         self.queued -= 1;
-        self.members.stats_mut(request.owner).dispatch(now, request);
+        let bytes = self.settings.cost.bytes(request.kind, request.length, request.cost);
+        let by_cost = u64::from(request.cost.raw()).saturating_mul(self.settings.request_bytes.0) >> Cost::SHIFT;
+        self.members.dispatch(now, request, bytes.max(by_cost));
     }
 
     #[inline]
     fn take_slot(&mut self, now: Instant, request: Request) -> Slot {
         let slot = self.free.pop().expect("fewer in flight than slots");
+        self.note_fill(now);
         self.flight[slot as usize] = Some(Completion { request, dispatched: now, ok: true });
         Slot(slot)
+    }
+
+    /// Records whether the device has a free slot.
+    #[inline]
+    fn note_fill(&mut self, now: Instant) {
+        self.device_stats.set_full(now, self.in_flight() >= u64::from(self.settings.depth));
     }
 
     #[inline]
     fn leave_slot(&mut self, now: Instant, slot: Slot, ok: bool) -> Completion {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
         let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
+        self.device_stats.complete(now, &completion);
         self.free.push(slot.0);
+        self.note_fill(now);
         if !completion.request.flags.contains(Flags::PREVIOUS_SCHEDULER) {
             self.scheduler.complete(now, &completion);
         }
@@ -501,9 +488,10 @@ impl Gate {
 
     #[inline]
     fn finish(&mut self, now: Instant, completion: &Completion) -> Option<Finished> {
-        self.members.complete(now, completion);
         let outcome = if completion.ok { Outcome::Done } else { Outcome::Failed };
-        self.splitting.close(&self.settings.cost, &completion.request, outcome, completion.dispatched)
+        let closed = self.splitting.close(&self.settings.cost, &completion.request, outcome, completion.dispatched);
+        self.members.finish(now, completion, closed.as_ref());
+        closed
     }
 
     /// Cancels the queued requests of `scope`, and appends the arrivals that this completes to `finished`. An owner
@@ -517,23 +505,37 @@ impl Gate {
         self.scheduler.cancel(now, scope, &mut removed);
         for request in &removed {
             if request.flags.contains(Flags::MERGED) {
-                let Gate { merging, members, splitting, queued, settings, .. } = self;
-                Gate::unmerge(merging, request, |part| {
-                    *queued -= 1;
-                    members.stats_mut(part.owner).cancel();
-                    finished.extend(splitting.close(&settings.cost, &part, Outcome::Cancelled, now));
-                });
-                continue;
+                let mut parts = Vec::new();
+                Gate::unmerge(&mut self.merging, request, |part| parts.push(part));
+                parts.iter().for_each(|part| self.cancel_one(now, part, finished));
+            } else {
+                self.cancel_one(now, request, finished);
             }
-            self.queued -= 1;
-            self.members.stats_mut(request.owner).cancel();
-            finished.extend(self.splitting.close(&self.settings.cost, request, Outcome::Cancelled, now));
         }
+    }
+
+    fn cancel_one(&mut self, now: Instant, request: &Request, finished: &mut Vec<Finished>) {
+        self.queued -= 1;
+        let closed = self.splitting.close(&self.settings.cost, request, Outcome::Cancelled, now);
+        self.members.cancel(now, request, closed.as_ref());
+        finished.extend(closed);
+    }
+
+    /// Statistics of the device.
+    #[must_use]
+    pub fn device_stats(&self) -> &DeviceStats {
+        &self.device_stats
+    }
+
+    /// Statistics of a volume, if its owner has had others or it has a latency target: otherwise they are those of the owner.
+    #[must_use]
+    pub fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<&GateStats> {
+        self.members.apart_stats(owner, volume)
     }
 
     /// Statistics of an owner.
     #[must_use]
-    pub fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+    pub fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
         self.members.stats(owner)
     }
 

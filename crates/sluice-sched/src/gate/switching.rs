@@ -4,7 +4,7 @@
 //! arrival order, as if they all arrived now. Requests in flight stay at the device. Their completions are counted as
 //! usual, but no scheduler is notified, since the new one has never seen them.
 
-use crate::gate::{Gate, splitting};
+use crate::gate::{Gate, GateSettings, splitting};
 use crate::request::{Flags, Kind, Phase, Request, Wait};
 use crate::scheduler::{Change, ChangeError, Scheduler, Scope};
 use crate::time::Instant;
@@ -22,7 +22,8 @@ impl Gate {
         mut scheduler: Box<dyn Scheduler>,
         merging: bool,
     ) -> Result<(), ChangeError> {
-        scheduler.configure(now, Change::Depth(self.settings.depth))?;
+        let GateSettings { depth, request_bytes, .. } = self.settings;
+        scheduler.configure(now, Change::Device { depth, request_bytes })?;
         for (owner, policy, volumes) in self.members.present() {
             scheduler.configure(now, Change::AddOwner { owner, policy })?;
             for &(volume, policy) in volumes {

@@ -68,6 +68,8 @@ fn the_service_of_an_arrival_is_the_sum_of_its_parts() {
             [(Outcome::Cancelled, pieces(2), pieces(reserved))],
             "two of three pieces went, the second by weight"
         );
+        let completed = gate.stats(owner).unwrap().completed()[Kind::Write as usize];
+        assert_eq!(completed, 2, "pieces count, also of an arrival that did not succeed");
     }
 }
 
@@ -158,7 +160,7 @@ fn merged_requests_are_one_submission_and_complete_separately() {
     assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in order of their offsets");
     assert_eq!(complete(&mut gate, log.0[1].slot, true), [(3, Outcome::Done)]);
     let stats = gate.stats(OwnerId(0)).unwrap();
-    assert_eq!((stats.completed[0], stats.bytes, stats.in_flight), (5, 5 * 4096, 0));
+    assert_eq!((stats.completed()[0], stats.bytes, stats.in_flight), (5, 5 * 4096, 0));
     assert_eq!(
         stats.cost,
         5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()),
@@ -367,4 +369,212 @@ fn merging_completes_each_request_exactly_once() {
         assert!(over.iter().all(|times| *times == 1));
         assert_eq!(gate.stats(OwnerId(0)).unwrap().bytes, 2000 * 4096);
     }
+}
+
+/// A gate of one VM with two slots, two reads of 4 KiB in flight and one that waits, at 10 ms.
+fn two_of_three(policy: Policy) -> (Gate, Log, OwnerId, VolumeId) {
+    let (mut gate, mut log) = (gate("mclock", 2), Log(Vec::new()));
+    let owner = gate.add_owner(Instant::ZERO, policy).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    for token in 0..3 {
+        let at = Instant::from_millis(10);
+        gate.insert(at, &arrival(owner, volume, Kind::Read, 4096, token)).unwrap();
+        let _ = gate.pump(at, &mut log);
+    }
+    (gate, log, owner, volume)
+}
+
+#[test]
+fn backlog_is_the_time_with_a_queue_and_latency_runs_from_arrival_to_completion() {
+    let target = crate::policy::LatencyTarget { p99: core::time::Duration::from_millis(7), reads_only: true };
+    let (mut gate, mut log, owner, _) = two_of_three(Policy { latency: Some(target), ..Policy::default() });
+    let at = Instant::from_millis;
+    let backlogged = |gate: &Gate, millis| gate.stats(owner).unwrap().backlogged_nanos(at(millis));
+    assert_eq!((backlogged(&gate, 10), backlogged(&gate, 14)), (0, 4_000_000));
+    assert_eq!(gate.device_stats().full_nanos(at(14)), 4_000_000);
+    let (slots, mut finished) = ([log.0[0].slot, log.0[1].slot], Vec::new());
+    gate.complete_all(at(15), slots[0], true, &mut finished);
+    let _ = gate.pump(at(15), &mut log);
+    assert_eq!(backlogged(&gate, 20), 5_000_000, "nothing is queued any more");
+    gate.complete_all(at(18), slots[1], false, &mut finished);
+    gate.complete_all(at(18), log.0[2].slot, true, &mut finished);
+    let stats = gate.stats(owner).unwrap();
+    assert_eq!(stats.ended.map(|by_kind| by_kind[Kind::Read as usize]), [2, 1, 0]);
+    assert_eq!((stats.judged, stats.late), (2, 1), "5 ms and 8 ms, of which 5 ms in the queue");
+    assert_eq!(stats.latency.count(), 2, "a failed request has no latency");
+    assert_eq!(stats.waits[Wait::Device as usize].nanos, 5_000_000);
+    let cost = u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw());
+    assert_eq!(stats.dispatched_cost, 3 * cost);
+    let bytes = (cost * 8192) >> 16;
+    assert_eq!(stats.dispatched_bytes, 3 * bytes, "a reservation in bytes is charged for the time of a small request");
+    assert_eq!(gate.device_stats().full_nanos(at(30)), 8_000_000);
+    assert_eq!(gate.device_stats().service_time[Kind::Read as usize].count(), 3);
+}
+
+#[test]
+fn a_new_latency_target_applies_to_requests_that_complete_after_it() {
+    let target = |millis, reads_only| {
+        Some(crate::policy::LatencyTarget { p99: core::time::Duration::from_millis(millis), reads_only })
+    };
+    let (mut gate, log, owner, _) = two_of_three(Policy::default());
+    let mut judged = |slot: usize, latency| {
+        gate.set_owner(Instant::from_millis(14), owner, Policy { latency, ..Policy::default() }).unwrap();
+        gate.complete_all(Instant::from_millis(15), log.0[slot].slot, true, &mut Vec::new());
+        let _ = gate.pump(Instant::from_millis(15), &mut Log(Vec::new()));
+        let stats = gate.stats(owner).unwrap();
+        (stats.judged, stats.late)
+    };
+    assert_eq!(judged(0, None), (0, 0));
+    assert_eq!(judged(1, target(3, true)), (1, 1), "5 ms");
+}
+
+#[test]
+fn another_capacity_changes_as_how_many_bytes_a_small_request_counts() {
+    let (mut gate, mut log) = (gate("mclock", 1), Log(Vec::new()));
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    let mut counted = |request_bytes: Bytes, millis: u64| {
+        let at = Instant::from_millis(millis);
+        gate.set_device(at, 1, request_bytes).unwrap();
+        let before = gate.stats(owner).unwrap().dispatched_bytes;
+        gate.insert(at, &arrival(owner, volume, Kind::Read, 8192, 0)).unwrap();
+        let _ = gate.pump(at, &mut log);
+        gate.complete_all(at, log.0.last().unwrap().slot, true, &mut Vec::new());
+        gate.stats(owner).unwrap().dispatched_bytes - before
+    };
+    assert_eq!([Bytes::kib(8), Bytes::kib(100), Bytes::kib(1)].map(|bytes| counted(bytes, 1)), [8192, 102_400, 8192]);
+}
+
+#[test]
+fn bytes_of_a_device_of_hardly_any_requests_overflowed_their_sums() {
+    let (mut gate, mut log) = (gate("mclock", 1), Log(Vec::new()));
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    // 0.001 iops and 1 GiB/s.
+    gate.set_device(Instant::ZERO, 1, Bytes(1000 << 30)).unwrap();
+    for count in 0..20 {
+        gate.insert(Instant::ZERO, &arrival(owner, volume, Kind::Read, 256 << 10, 0)).unwrap();
+        let _ = gate.pump(Instant::ZERO, &mut log);
+        gate.complete_all(Instant::ZERO, log.0[count].slot, true, &mut Vec::new());
+    }
+    let stats = gate.stats(owner).unwrap();
+    assert_eq!((stats.arrived, stats.squared_bytes), (20, u64::MAX), "the sum stays at its end");
+    assert!(stats.dispatched_bytes > 36_000 << 30);
+}
+
+#[test]
+fn a_second_volume_is_counted_apart_and_the_first_keeps_its_counts() {
+    let (mut gate, mut log, owner, first) = two_of_three(Policy::default());
+    assert!(gate.apart_stats(owner, first).is_none(), "the counts of the only volume are those of its VM");
+    let at = Instant::from_millis(20);
+    let second = gate.add_volume(at, owner, Policy::default()).unwrap();
+    gate.insert(at, &arrival(owner, second, Kind::Write, 4096, 9)).unwrap();
+    let mut finished = Vec::new();
+    for sent in 0..4 {
+        gate.complete_all(at, log.0[sent].slot, true, &mut finished);
+        let _ = gate.pump(at, &mut log);
+    }
+    let completed = |volume| gate.apart_stats(owner, volume).unwrap().completed().iter().sum::<u64>();
+    assert_eq!((completed(first), completed(second)), (3, 1));
+    assert_eq!(gate.stats(owner).unwrap().completed().iter().sum::<u64>(), 4);
+    gate.remove_volume(at, owner, second, &mut finished).unwrap();
+    assert_eq!(gate.apart_stats(owner, first).unwrap().latency.count(), 3, "it stays apart");
+    gate.remove_volume(at, owner, first, &mut finished).unwrap();
+    let third = gate.add_volume(at, owner, Policy::default()).unwrap();
+    assert_eq!(gate.apart_stats(owner, third).unwrap().arrived, 0, "a new volume does not take over old counts");
+}
+
+#[test]
+fn a_request_of_a_removed_volume_was_counted_for_the_volume_that_got_its_number() {
+    let (mut gate, mut log, owner, first) = two_of_three(Policy::default());
+    let (at, mut finished) = (Instant::from_millis(20), Vec::new());
+    let other = gate.add_volume(at, owner, Policy::default()).unwrap();
+    gate.remove_volume(at, owner, first, &mut finished).unwrap();
+    assert_eq!(gate.add_volume(at, owner, Policy::default()).unwrap(), first);
+    gate.complete_all(at, log.0[0].slot, true, &mut finished);
+    let _ = gate.pump(at, &mut log);
+    let succeeded = |volume| gate.apart_stats(owner, volume).unwrap().completed().iter().sum::<u64>();
+    assert_eq!((succeeded(first), succeeded(other)), (0, 0));
+    assert_eq!(gate.stats(owner).unwrap().completed()[0], 1);
+}
+
+#[test]
+fn a_copy_of_the_counters_is_outdated_by_each_event_and_by_nothing_else() {
+    let (mut gate, mut log) = (gate("noop", 1), Log(Vec::new()));
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
+    let mut copy = gate.stats(owner).unwrap().clone();
+    let mut check = |gate: &Gate, happened: bool| {
+        assert_eq!(gate.stats(owner).unwrap().is_unchanged_since(&copy), !happened);
+        copy = gate.stats(owner).unwrap().clone();
+    };
+    let mut finished = Vec::new();
+    for round in 1..5 {
+        let at = Instant::from_millis(round);
+        gate.insert(at, &arrival(owner, volume, Kind::Read, 4096, 0)).unwrap();
+        gate.insert(at, &arrival(owner, volume, Kind::Read, 4096, 1)).unwrap();
+        check(&gate, true);
+        let _ = gate.pump(at, &mut log);
+        check(&gate, true);
+        gate.cancel(at, Scope::Owner(owner), &mut finished);
+        check(&gate, true);
+        gate.complete_all(at, log.0.pop().unwrap().slot, true, &mut finished);
+        check(&gate, true);
+        let _ = gate.pump(at, &mut log);
+        check(&gate, false);
+    }
+}
+
+#[test]
+fn a_request_that_an_idle_slot_did_not_serve_waited_for_anticipation() {
+    let (mut gate, mut log) = (gate("anticipatory", 1), Log(Vec::new()));
+    let owners = [0, 1].map(|_| {
+        let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+        (owner, gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap())
+    });
+    let read = |(owner, volume), page: u64| Arrival {
+        offset: page * 4096,
+        flags: Flags::SYNC,
+        ..arrival(owner, volume, Kind::Read, 4096, 0)
+    };
+    let (mut finished, mut held) = (Vec::new(), None);
+    for page in 1..=20 {
+        let at = Instant::from_millis(page);
+        gate.insert(at, &read(owners[0], page)).unwrap();
+        let _ = gate.pump(at, &mut log);
+        if page == 20 {
+            gate.insert(at, &read(owners[1], 1_000_000)).unwrap();
+        }
+        gate.complete_all(at, log.0.last().unwrap().slot, true, &mut finished);
+        held = gate.pump(at, &mut log);
+    }
+    let wake = held.expect("it waits for the next read of the first VM");
+    assert_eq!(gate.queued(), 1);
+    let _ = gate.pump(wake, &mut log);
+    assert_eq!(gate.stats(owners[1].0).unwrap().waited_for(Wait::Anticipation), 1);
+}
+
+#[test]
+fn the_only_volume_with_a_latency_target_was_counted_twice_or_by_the_target_of_its_vm() {
+    let within = |millis| {
+        let target = crate::policy::LatencyTarget { p99: core::time::Duration::from_millis(millis), reads_only: false };
+        Policy { latency: Some(target), ..Policy::default() }
+    };
+    // Judged and late requests of the owner, and of its volume if that is counted apart, after two requests of 5 ms.
+    let late = |owners: Policy, volumes: Policy| {
+        let (mut gate, log, owner, volume) = two_of_three(owners);
+        gate.set_volume(Instant::from_millis(14), owner, volume, volumes).unwrap();
+        for sent in 0..2 {
+            gate.complete_all(Instant::from_millis(15), log.0[sent].slot, true, &mut Vec::new());
+        }
+        let of = |stats: &GateStats| (stats.judged, stats.late);
+        (of(gate.stats(owner).unwrap()), gate.apart_stats(owner, volume).map(of))
+    };
+    let (none, short, long) = (Policy::default(), within(3), within(100));
+    assert_eq!(late(none, none), ((0, 0), None));
+    assert_eq!(late(none, short), ((2, 2), None), "the target of either is judged in the counts of both");
+    assert_eq!(late(short, none), ((2, 2), None));
+    assert_eq!(late(short, short), ((2, 2), None));
+    assert_eq!(late(long, short), ((2, 0), Some((2, 2))), "two targets need two counts");
+    assert_eq!(late(short, long), ((2, 2), Some((2, 0))));
 }

@@ -38,5 +38,5 @@ pub fn find(name: &str) -> Option<&'static Descriptor> {
 
 /// The schedulers for one kind of device, by name.
 pub fn for_class(device_class: DeviceClass) -> impl Iterator<Item = &'static Descriptor> {
-    ALL.iter().copied().filter(move |descriptor| descriptor.device_class == device_class)
+    ALL.iter().copied().filter(move |descriptor| descriptor.is_for(device_class))
 }

@@ -279,7 +279,7 @@ impl Scheduler for Sfqd {
                 self.run_queue.remove(owner.0);
                 self.owners[owner.index()] = None;
             }
-            Change::Depth(depth) => self.set_depth(depth),
+            Change::Device { depth, .. } => self.set_depth(depth),
             Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
         }
         Ok(())

@@ -2,11 +2,11 @@
 
 use rand_pcg::Pcg32;
 use sluice_sched::gate::{Device, Slot, Submission};
-use sluice_sched::{Instant, OwnerId};
+use sluice_sched::{CostModel, Instant, OwnerId};
 
-use super::{Record, below, chance};
+use super::{Record, SECOND, below, chance};
 
-/// Which of its requests is served next.
+/// Order in which its requests are served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
     Fifo,
@@ -19,6 +19,8 @@ pub enum Order {
 pub enum Service {
     Fixed(u64),
     Between(u64, u64),
+    /// A link of this many bits per second: a request takes its length and the overhead of a frame.
+    Wire(u64),
     /// A disk: 0.25 ms for the request that follows the last one, otherwise 3.2 to 11.2 ms by the distance, up to 64
     /// GiB.
     Disk,
@@ -98,6 +100,7 @@ impl Stub {
             let nanos = match self.service {
                 Service::Fixed(nanos) => nanos,
                 Service::Between(low, high) => low + below(&mut self.rng, high - low + 1),
+                Service::Wire(bits) => ((to - from + CostModel::FRAME_OVERHEAD.0) * 8 * SECOND).div_ceil(bits),
                 Service::Disk if from == self.head => 250_000,
                 Service::Disk => 3_200_000 + self.head.abs_diff(from).min(64 << 30) / 8192 * 8_000_000 / (8 << 20),
             };

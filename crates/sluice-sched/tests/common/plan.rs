@@ -11,8 +11,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use sluice_sched::gate::GateSettings;
-use sluice_sched::policy::{Class, PriorityClass};
-use sluice_sched::scheduler::{DeviceInfo, Scheduler};
+use sluice_sched::policy::{Class, PriorityClass, TimedBurst};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo, Scheduler};
 use sluice_sched::{
     ByteRate, Bytes, CostModel, Flags, Instant, Iops, Kind, LatencyTarget, Limit, OwnerId, Policy, Reservation, Scope,
     VolumeId, Weight,
@@ -268,7 +268,45 @@ fn flavour(policy: &mut Policy) {
     policy.priority_level = (hundredths / 100 % 8) as u8;
 }
 
+/// Limits of reads and of writes and bursts for a time, derived from other fields of a policy.
+fn directed(policy: &mut Policy) {
+    let hundredths = policy.weight.map_or(0, |weight| weight.hundredths());
+    let kibs = |kib: u64| Limit { iops: None, bytes: Some(ByteRate::per_second(kib << 10)) };
+    let requests = |iops: u64| Limit { iops: Some(Iops::per_second(iops)), bytes: None };
+    (policy.read_limit, policy.write_limit) = match (policy.idle_credit, hundredths) {
+        (0, _) => (Limit::default(), Limit::default()),
+        (1, 0..=1000) => (Limit::default(), requests(20)),
+        (1, _) => (Limit::default(), kibs(1024)),
+        (8, _) => (requests(400), requests(40)),
+        (_, 0..=1000) => (kibs(512), Limit { bytes: Some(ByteRate::per_second(1 << 22)), ..requests(100) }),
+        _ => (requests(100), Limit::default()),
+    };
+    let all = [policy.limit, policy.read_limit, policy.write_limit];
+    let rate = Limit {
+        iops: Some(Iops::per_second(2000)).filter(|_| all.iter().any(|limit| limit.iops.is_some())),
+        bytes: Some(ByteRate::per_second(1 << 23)).filter(|_| all.iter().any(|limit| limit.bytes.is_some())),
+    };
+    let burst = TimedBurst { rate, length: Duration::from_millis(hundredths % 7 * 20) };
+    policy.timed_burst = (policy.burst == Some(5) && rate.is_set()).then_some(burst);
+    if policy.check().is_err() {
+        (policy.read_limit, policy.timed_burst) = (Limit::default(), None);
+    }
+}
+
 impl Plan {
+    /// The plan with limits of reads and of writes, and bursts for a time.
+    pub fn directed(&self) -> Plan {
+        let mut plan = self.clone();
+        let of_volumes = plan.changes.iter_mut().filter_map(|(_, change)| match change {
+            ChangePlan::SetVolume(_, _, policy) => Some(policy),
+            _ => None,
+        });
+        of_volumes.for_each(directed);
+        plan.vms.iter_mut().flat_map(|vm| &mut vm.volumes).for_each(directed);
+        plan.policies().for_each(directed);
+        plan
+    }
+
     /// The plan with classes, priorities and latency targets.
     pub fn flavoured(&self) -> Plan {
         let mut plan = self.clone();
@@ -301,7 +339,8 @@ impl Plan {
 
     pub fn info(&self) -> DeviceInfo {
         let (cost, piece_max, request_bytes) = (cost_model(), Bytes::mib(1), Bytes(6144));
-        DeviceInfo { depth: self.depth, rotational: self.rotational, cost, piece_max, request_bytes }
+        let device_class = DeviceClass::Disk;
+        DeviceInfo { depth: self.depth, rotational: self.rotational, cost, piece_max, request_bytes, device_class }
     }
 
     /// A gate with these VMs, at `start`.
@@ -401,7 +440,7 @@ fn apply(world: &mut World, vms: &mut Vec<OwnerId>, change: &ChangePlan) {
         ChangePlan::AddOwner(plan) => vms.push(add(world, plan)),
         ChangePlan::Depth(depth) => {
             let now = world.now;
-            world.gate.set_depth(now, *depth).expect("any depth will do");
+            world.gate.set_device(now, *depth, world.gate.settings().request_bytes).expect("any depth will do");
         }
         ChangePlan::Stall => world.device.stalled_until = world.after(1000 * MILLI),
     }

@@ -3,20 +3,27 @@
 use sluice_sched::gate::RemoteService;
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
-use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceInfo, Scheduler, State};
-use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers};
+use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, Scheduler, State};
+use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers, units::Weight};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
 pub struct Subject {
     pub descriptor: &'static Descriptor,
     pub params: ParamTable,
+    /// Kind of the device that it is built for.
+    pub device_class: DeviceClass,
 }
 
 impl Subject {
     pub fn of(name: &str) -> Self {
         let descriptor = schedulers::find(name).expect("a scheduler of the list");
-        Subject { descriptor, params: ParamTable::new() }
+        Subject { descriptor, params: ParamTable::new(), device_class: descriptor.device_classes[0] }
+    }
+
+    /// On a network interface.
+    pub fn on_network(self) -> Self {
+        Subject { device_class: DeviceClass::Network, ..self }
     }
 
     pub fn with(mut self, name: &str, value: Value) -> Self {
@@ -29,8 +36,9 @@ impl Subject {
     }
 
     pub fn build(&self, info: &DeviceInfo) -> Box<dyn Scheduler> {
-        let scheduler = self.descriptor.build(info, &self.params).expect("the test's parameters are valid");
-        if self.descriptor.device_class.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
+        let info = DeviceInfo { device_class: self.device_class, ..*info };
+        let scheduler = self.descriptor.build(&info, &self.params).expect("the test's parameters are valid");
+        if self.device_class.counts_requests() { scheduler } else { Box::new(WithoutRequests(scheduler)) }
     }
 
     pub fn guarantees(&self, info: &DeviceInfo) -> Guarantees {
@@ -49,8 +57,10 @@ impl Subject {
     }
 
     pub fn label(&self) -> String {
+        let device =
+            if self.is("mclock", "product") && self.device_class == DeviceClass::Network { ", frames" } else { "" };
         match self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string)) {
-            Some(form) => format!("{} ({form})", self.descriptor.name),
+            Some(form) => format!("{} ({form}{device})", self.descriptor.name),
             None => self.descriptor.name.to_owned(),
         }
     }
@@ -67,10 +77,14 @@ impl WithoutRequests {
             | Change::SetOwner { policy, .. }
             | Change::AddVolume { policy, .. }
             | Change::SetVolume { policy, .. } => {
-                let Policy { reservation, limit, .. } = policy;
-                (reservation.iops, limit.iops) = (None, None);
+                let Policy { reservation, limit, read_limit, write_limit, .. } = policy;
+                (reservation.iops, limit.iops, read_limit.iops, write_limit.iops) = (None, None, None, None);
+                policy.timed_burst = None;
+                if !policy.is_reserved() {
+                    policy.weight = policy.weight.or(Some(Weight::DEFAULT));
+                }
             }
-            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+            Change::RemoveOwner { .. } | Change::RemoveVolume { .. } | Change::Device { .. } => {}
         }
         change
     }
@@ -120,11 +134,11 @@ pub fn paper() -> Subject {
     Subject::of("mclock").text("mode", "paper")
 }
 
-/// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values.
+/// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values, and mClock for frames too.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
     for descriptor in schedulers::ALL {
-        let mut plain = Subject { descriptor, params: ParamTable::new() };
+        let mut plain = Subject::of(descriptor.name);
         if descriptor.parameters.iter().any(|parameter| parameter.name == "tick") {
             // Exact time; the clock of an old kernel has separate tests.
             plain = plain.text("tick", "0s");
@@ -138,5 +152,6 @@ pub fn subjects() -> Vec<Subject> {
             None => subjects.push(plain),
         }
     }
+    subjects.push(product().on_network());
     subjects
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use sluice_sched::gate::{Outcome, RemoteService};
 use sluice_sched::guarantees::Guarantees;
 pub use sluice_sched::guarantees::{Order, Waits};
+use sluice_sched::policy::Field;
+use sluice_sched::request::Direction;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, State};
 use sluice_sched::*;
 
@@ -18,11 +20,23 @@ struct Member {
     volumes: Vec<(VolumeId, Policy)>,
 }
 
+impl Member {
+    fn has_lanes(&self) -> bool {
+        let volumes = self.volumes.iter().map(|(_, policy)| policy);
+        [&self.policy]
+            .into_iter()
+            .chain(volumes)
+            .any(|policy| policy.read_limit.is_set() || policy.write_limit.is_set() || policy.timed_burst.is_some())
+    }
+}
+
 /// The wrapper.
 struct Watched {
     inner: Box<dyn Scheduler>,
     waits: Waits,
     order: Order,
+    /// Whether limits of reads and of writes are enforced.
+    directions: bool,
     /// Whether a VM of the plan has background work or class idle.
     has_idle: bool,
     /// The longest latency target of the plan.
@@ -51,6 +65,7 @@ impl Watched {
             waits,
             // A VM that becomes background work, or ceases to be, has requests in two queues.
             order: if order == Order::VolumeByClass && plan.has_idle() { Order::Any } else { order },
+            directions: true,
             has_idle: plan.has_idle(),
             latency_max: Duration::from_millis(plan.latency_max()),
             depth: plan.depth,
@@ -77,14 +92,18 @@ impl Watched {
         self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner")
     }
 
-    /// S1 and S3: the request was queued, is unchanged, and no older one of its volume is queued.
+    /// S1 and S3: the request was queued, is unchanged, and no older one of its volume is queued, or of its direction if the
+    /// VM or one of its volumes has limits by direction or a burst for a time.
     fn check_dispatch(&mut self, request: Request) {
         let place = self.queued.iter().position(|queued| queued.id == request.id);
         let queued = self.queued[place.expect("S1: dispatched a request that was not queued")];
         let as_it_came = Request { phase: queued.phase, wait: queued.wait, ..request };
         assert_eq!(as_it_came, queued, "S1: a request is dispatched unchanged");
+        let apart = self.directions && self.member(request.owner).has_lanes();
         let class = |r: &Request| self.order == Order::VolumeByClass && r.flags.contains(Flags::BACKGROUND);
-        let of = |r: &&Request| r.owner == request.owner && r.volume == request.volume && class(r) == class(&request);
+        let direction = |r: &Request| apart && r.kind.direction() == Direction::Write;
+        let kind = |r: &Request| (class(r), direction(r));
+        let of = |r: &&Request| r.owner == request.owner && r.volume == request.volume && kind(r) == kind(&request);
         let in_turn = self.queued.iter().find(of).is_some_and(|oldest| oldest.id == request.id);
         assert!(in_turn || self.order == Order::Any, "S3: a volume is served in order");
         let oldest = self.queued.first().is_some_and(|oldest| oldest.id == request.id);
@@ -150,8 +169,13 @@ impl Watched {
     fn explain(&self, member: &Member, shown: &OwnerState, now: Instant, volumes_count: bool) -> Instant {
         let waiting = |id: VolumeId| self.queued.iter().any(|r| r.owner == member.owner && r.volume == id);
         let mut volumes = member.volumes.iter().filter(|(id, _)| waiting(*id)).map(|(_, policy)| policy);
-        let holds = |policy: &Policy| policy.limit != Limit::default() || policy.weight.is_none();
-        let inside = volumes_count && volumes.all(holds);
+        let by_direction = |policy: &Policy| policy.read_limit.is_set() || policy.write_limit.is_set();
+        let holds = |policy: &Policy| {
+            policy.limit.is_set() || (self.directions && by_direction(policy)) || policy.weight.is_none()
+        };
+        // Each volume that no rule of its own delays may have requests of a direction that the VM limits.
+        let several = member.volumes.len() > 1 && by_direction(&member.policy);
+        let inside = volumes_count && volumes.all(|policy| holds(policy) || several);
         assert!(holds(&member.policy) || inside, "S5: no rule explains why {member:?} waits");
         if inside {
             return Instant::MAX;
@@ -172,10 +196,16 @@ impl Watched {
     /// Notes how long a request may delay its successors: for the requests dispatched in a row, its own service, and
     /// reported service at other servers, at the lowest rate.
     fn note_rates(&mut self, policy: &Policy) {
-        let iops = [policy.limit.iops, policy.reservation.iops].into_iter().flatten();
-        let rates = [policy.limit.bytes, policy.reservation.bytes].into_iter().flatten();
+        let limits = [policy.limit, policy.read_limit, policy.write_limit];
+        let iops = limits.iter().map(|limit| limit.iops).chain([policy.reservation.iops]).flatten();
+        let rates = limits.iter().map(|limit| limit.bytes).chain([policy.reservation.bytes]).flatten();
         let bursts = |extra: f64| policy.burst.map_or(32.0 * extra, |burst| f64::from(burst) * extra.min(4096.0));
-        let (requests, bytes) = (self.batch * 64.0 + bursts(64.0), self.batch * 520_192.0 + bursts(1_048_576.0));
+        let above =
+            |of: fn(Limit) -> f64| policy.timed_burst.map_or(0.0, |burst| of(burst.rate) * burst.length.as_secs_f64());
+        let saved = above(|rate| rate.iops.map_or(0.0, Iops::as_f64));
+        let saved_bytes = above(|rate| rate.bytes.map_or(0.0, |rate| rate.bytes_per_second() as f64));
+        let requests = self.batch * 64.0 + bursts(64.0) + saved;
+        let bytes = self.batch * 520_192.0 + bursts(1_048_576.0) + saved_bytes;
         for rate in iops {
             self.at_iops.push((requests, rate.as_f64()));
         }
@@ -213,7 +243,7 @@ impl Watched {
                 self.note_rates(&policy);
             }
             Change::RemoveVolume { owner, volume } => self.member(owner).volumes.retain(|(id, _)| *id != volume),
-            Change::Depth(depth) => self.depth = self.depth.max(depth),
+            Change::Device { depth, .. } => self.depth = self.depth.max(depth),
         }
     }
 }
@@ -289,7 +319,8 @@ impl Scheduler for Watched {
 
 pub fn watched(subject: &Subject, plan: &Plan) -> Box<dyn Scheduler> {
     let Guarantees { waits, order, .. } = subject.guarantees(&plan.info());
-    Box::new(Watched::new(subject.build(&plan.info()), waits, order, plan))
+    let directions = subject.descriptor.enforces_with(Field::ReadLimit, &subject.params);
+    Box::new(Watched { directions, ..Watched::new(subject.build(&plan.info()), waits, order, plan) })
 }
 
 /// Checks a scheduler that must serve every volume in order.
@@ -307,7 +338,7 @@ pub fn check_stats(world: &World) {
     let (mut waiting, mut flying) = (0, 0);
     for source in &world.sources {
         let Some(stats) = world.gate.stats(source.owner) else { continue };
-        let completed: u64 = stats.completed.iter().sum();
+        let completed: u64 = stats.completed().iter().sum();
         let known = u64::from(stats.waiting) + u64::from(stats.in_flight) + completed + stats.cancelled;
         assert_eq!(stats.arrived, known, "S1: {:?}", source.owner);
         let dispatched: u64 = stats.dispatched.iter().sum();

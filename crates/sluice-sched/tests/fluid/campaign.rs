@@ -85,7 +85,7 @@ impl Campaign {
     }
 }
 
-/// How narrow the accepted ranges are.
+/// Width of the accepted ranges.
 #[derive(Default)]
 struct Tightness {
     /// Pairs of a VM and a phase.

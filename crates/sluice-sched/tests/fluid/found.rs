@@ -87,7 +87,7 @@ fn synchronised_servers_cost_a_share_at_most_what_the_debt_cap_drops() {
     assert!(got >= 0.99 * (due - dropped) && got <= 1.01 * due, "{got:.1} of {due:.1}, {dropped:.1} may be lost");
 }
 
-/// What the debt cap drops if service times are random. While the device is slow, a reservation r takes more than the VM's
+/// Service that the debt cap drops if service times are random. While the device is slow, a reservation r takes more than the VM's
 /// share s of C, which is a debt. While the device is fast, the VM gets less by weight. The debt is a random walk: r t
 /// requests minus the fraction s / C of the device's service. Its variance is (s / C)^2 C per second, and it drifts back by
 /// s - r. A debt of one request moves the VM's tag ahead by one request, and the tags of the others behind by what they

@@ -150,7 +150,7 @@ pub struct FluidVm {
     pub min_rate: f64,
     pub max_rate: f64,
     pub reserved: bool,
-    /// What its limit allows back to back after a pause.
+    /// Amount that its limit passes back to back after a pause.
     pub burst: f64,
     /// Part of the burst that is available at the start.
     pub tokens: f64,

@@ -270,7 +270,7 @@ impl<'a> PhaseCheck<'a> {
         (0..self.slow.len()).any(|other| other != member && self.slow[other])
     }
 
-    /// What a VM would be due by slot if it were always backlogged and its limit allowed only its minimum.
+    /// Service by slot that a VM would be due if it were always backlogged and its limit allowed only its minimum.
     fn due_if_late(&self, member: usize) -> Vec<f64> {
         let mut vms = self.vms.clone();
         vms[member].demand = Demand::Always;
@@ -287,7 +287,7 @@ impl<'a> PhaseCheck<'a> {
         is_busy && self.pieces(member) >= self.at_devices(member) + 10.0 * self.plan.cloud.nodes as f64
     }
 
-    /// What a VM is due while its load is on, in normalised requests per second.
+    /// Service that a VM is due while its load is on, in normalised requests per second.
     fn rate(&self, member: usize) -> f64 {
         let part = match self.uses[member].load {
             Load::Bursty { on, off, .. } => on / (on + off),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::GateSettings;
-use sluice_sched::scheduler::DeviceInfo;
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::{ByteRate, Bytes, Cost, CostModel, Iops, Kind, Policy};
 
 #[derive(Debug, Clone)]
@@ -116,6 +116,7 @@ impl Cloud {
             cost: self.cost,
             piece_max: settings.transfer_max,
             request_bytes: Bytes(self.request_bytes),
+            device_class: DeviceClass::Disk,
         }
     }
 
@@ -173,7 +174,7 @@ impl Cloud {
         pieces.fold((0.0, 0.0), |most, piece| (piece.0.max(most.0), piece.1.max(most.1)))
     }
 
-    /// What the limits of a policy allow back to back after a pause.
+    /// Amounts that the limits of a policy pass back to back after a pause.
     pub fn burst(&self, policy: &Policy) -> Burst {
         let info = self.info();
         match policy.burst {

@@ -20,7 +20,7 @@ pub struct Shape {
 #[derive(Debug, Clone, Copy)]
 struct Limit {
     rate: f64,
-    /// What it allows back to back.
+    /// Amount that it passes back to back.
     burst: f64,
     /// The largest piece.
     piece: f64,

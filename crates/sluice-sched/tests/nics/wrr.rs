@@ -287,7 +287,7 @@ fn longest_wait(world: &World, vm: OwnerId, from: Instant) -> u64 {
     waits.map(|record| record.at.nanos_since(record.request.arrival)).max().expect("it was served")
 }
 
-fn background() -> Policy {
+pub(super) fn background() -> Policy {
     Policy { class: policy::Class::Background, ..Policy::default() }
 }
 

@@ -201,7 +201,8 @@ mod tests {
             ("sata-7200-1tb", "inner_rate", written("\"1GB/s\""), "inner_rate is above outer_rate"),
             ("raid5-6x-fc-15k-146", "disks", Value::Integer(2), "disks is 2; it must be from 3 to 256"),
             ("raid5-6x-fc-15k-146", "disk", Value::Integer(2), "unknown field `disk`"),
-            ("raid0-4x-sata-7200-1tb", "stripe", written("\"100B\""), "stripe is 100B; it must be a multiple"),
+            ("raid0-4x-sata-7200-1tb", "stripe", written("\"100B\""), "stripe is 100B; it must be from 512B to 1GiB"),
+            ("raid0-4x-sata-7200-1tb", "stripe", written("\"1000B\""), "stripe is 1000B; it must be a multiple"),
             ("ssd-sata-400-consumer", "blocks", Value::Integer(128), "A plane of 128 blocks"),
             ("ssd-sata-400-consumer", "spare", Value::Integer(0), "spare is 0; it must be from 0.01"),
         ];

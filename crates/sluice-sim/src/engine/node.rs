@@ -1,6 +1,6 @@
 //! A node: a device with a gate, or with a host's gate and guest gates above it.
 
-use sluice_sched::gate::{Device, Finished, OwnerStats, Refused, Slot, Submission};
+use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
 use sluice_sched::stack::{Ended, Stack};
 use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
@@ -92,7 +92,7 @@ impl Node {
         &mut self.port.model
     }
 
-    pub(super) fn stats(&self, owner: OwnerId) -> Option<&OwnerStats> {
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
         self.host().stats(owner)
     }
 

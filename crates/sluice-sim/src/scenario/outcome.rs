@@ -176,8 +176,10 @@ fn differ(a: &Policy, b: &Policy, field: Field) -> bool {
     match field {
         Field::Reservation => a.reservation != b.reservation,
         Field::Limit => a.limit != b.limit,
+        Field::ReadLimit => a.read_limit != b.read_limit,
+        Field::WriteLimit => a.write_limit != b.write_limit,
         Field::Weight => a.weight != b.weight,
-        Field::Burst => a.burst != b.burst,
+        Field::Burst => a.burst != b.burst || a.timed_burst != b.timed_burst,
         Field::IdleCredit => a.idle_credit != b.idle_credit,
         Field::Latency => a.latency != b.latency,
         Field::Class => a.class != b.class,

@@ -82,11 +82,11 @@ pub enum Format {
     DiskSimValidate,
     /// fio's I/O log, versions 2 and 3.
     Fio,
-    /// What blkparse prints; rows of action Q.
+    /// Output of blkparse; rows of action Q.
     Blkparse,
-    /// What blktrace records, versions 7 and 8, either byte order; rows of action Q.
+    /// Records of blktrace, versions 7 and 8, either byte order; rows of action Q.
     Blktrace,
-    /// What VMware's vscsiStats records, versions 1 and 2, as CloudPhysics collected it.
+    /// Records of VMware's vscsiStats, versions 1 and 2, as CloudPhysics collected them.
     Vscsi,
     /// oracleGeneral, a format of cache simulators: times in whole seconds, and ids instead of offsets. Operations are
     /// not recorded, so all are reads. The offset of an id is the id times this number of bytes (512 if ids are

@@ -45,7 +45,7 @@ impl<'a> Select<'a> {
         Select { rows, stream, volume, past_end, failure: Failure::default() }
     }
 
-    /// Where an error will be stored.
+    /// Cell in which an error will be stored.
     #[must_use]
     pub fn failure(&self) -> Failure {
         self.failure.clone()

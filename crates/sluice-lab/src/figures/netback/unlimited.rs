@@ -62,7 +62,7 @@ struct Case {
     computes: bool,
     /// Whether the intervals of datagrams vary.
     varies: bool,
-    /// How much higher the second VM's rate is.
+    /// Difference by which the second VM's rate is higher.
     ppm: u64,
 }
 

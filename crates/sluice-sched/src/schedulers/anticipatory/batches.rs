@@ -20,7 +20,7 @@ pub(super) struct Batch {
     pub(super) new: bool,
     /// Learned number of requests that fit into an async batch.
     pub(super) writes: u32,
-    /// How many of these may still be sent in this batch.
+    /// Number of these that may still be sent in this batch.
     pub(super) left: u32,
     /// The batch ran out of requests.
     pub(super) idled: bool,

@@ -96,7 +96,7 @@ pub struct Params {
     /// Target duration of a round over all groups.
     #[serde(with = "params::duration")]
     pub target_latency: Duration,
-    /// How far class idle is ordered after the others; in 2.6.18 it waits for half of this after them.
+    /// Delay by which class idle is ordered after the others; in 2.6.18 it waits for half of this after them.
     #[serde(with = "params::duration")]
     pub idle_class_delay: Duration,
     /// Resolution of the clock; 0 is exact time.

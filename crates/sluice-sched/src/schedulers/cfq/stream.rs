@@ -37,7 +37,7 @@ impl Priority {
     }
 }
 
-/// How a stream is classified as seeking.
+/// Rule by which a stream counts as seeking.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seeky {
     /// By the mean of its distances, above this number of sectors.

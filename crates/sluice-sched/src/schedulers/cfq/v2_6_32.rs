@@ -30,7 +30,7 @@ pub(crate) struct V2632 {
     pub(super) busy_sync: u32,
 }
 
-/// What a stream that was chosen may do.
+/// Rights of the stream that was chosen.
 enum Choice {
     Serve(StreamId),
     Wait,

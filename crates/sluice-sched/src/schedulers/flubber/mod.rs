@@ -135,11 +135,11 @@ impl Params {
 /// Source of both schedulers with credits.
 pub(crate) const SOURCE: &str = "X. Ling, H. Jin, S. Ibrahim, W. Cao, S. Wu: Efficient Disk I/O Scheduling with QoS Guarantee for Xen-based Hosting \
      Platforms, CCGRID 2012";
-/// How both of them map the required bandwidth.
+/// Mapping of the required bandwidth, in both of them.
 pub(crate) const REQUIRED: &str = "the required bandwidth: credits, and so requests, are in proportion to it, rounded \
                                    to whole multiples of the smallest one; a VM without a reservation counts like the \
                                    smallest";
-/// How both of them map the latency target.
+/// Mapping of the latency target, in both of them.
 pub(crate) const TARGET: &str = "the latency target L of every request of the VM, counted from its admission by \
                                  credits; the earliest deadline, L - M, goes first";
 

@@ -326,7 +326,10 @@ impl Scheduler for TwoLevel {
                 self.credits.refill();
                 self.replenish(now);
             }
-            Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+            Change::AddVolume { .. }
+            | Change::SetVolume { .. }
+            | Change::RemoveVolume { .. }
+            | Change::Device { .. } => {}
         }
         Ok(())
     }

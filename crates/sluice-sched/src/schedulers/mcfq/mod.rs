@@ -35,7 +35,7 @@ use crate::units::Weight;
 
 mod manager;
 
-/// How corrections are applied.
+/// Form in which corrections are applied.
 // rule: mcfq.t2
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -53,7 +53,7 @@ pub enum Mode {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
-    /// How corrections are applied.
+    /// Form in which corrections are applied.
     pub mode: Mode,
     /// Number of bandwidth samples in a window.
     pub window: u32,

@@ -71,7 +71,7 @@ impl Member {
         Member { tags, ..Member::default() }
     }
 
-    fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         self.backlogged && self.hold.is_none()
     }
 

@@ -47,7 +47,7 @@ impl Meter {
         self.spacing.convert(distance, spacing)
     }
 
-    /// How far `amount` of service advances the tag.
+    /// Distance by which `amount` of service advances the tag.
     #[must_use]
     pub(super) const fn step(&self, amount: u64) -> u64 {
         self.spacing.of(amount)

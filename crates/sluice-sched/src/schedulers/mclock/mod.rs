@@ -7,8 +7,8 @@
 //!
 //! Rules: one file per idea. [`paper`] is the published algorithm, formula by formula. Mode `product`: `meter` is one
 //! clock, `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service advances
-//! them; `level` keeps the orders of VMs, or of the volumes of a VM (`owner`); `floor` keeps a part for the weight
-//! phase; `remote` holds what clients report of other servers (dmClock); [`product`] decides.
+//! them; `level` keeps the orders of VMs, or of the volumes of a VM (`owner`); `lanes` has the limits of reads and of writes;
+//! `floor` keeps a part for the weight phase; `remote` holds what clients report of other servers (dmClock); [`product`] decides.
 //!
 //! Parameters: see [`Params`].
 //!
@@ -33,12 +33,13 @@ use serde::Deserialize;
 use crate::guarantees::{Guarantees, Limits, Order, Shares, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter};
 use crate::policy::Field;
-use crate::scheduler::{Advice, Descriptor, DeviceInfo, Scheduler};
+use crate::scheduler::{Advice, Descriptor, DeviceClass, DeviceInfo, Scheduler};
 use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
 
 mod bucket;
 mod floor;
+mod lanes;
 mod level;
 mod meter;
 mod owner;
@@ -103,19 +104,35 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     enforces: &[
         (Field::Reservation, "the reservation tag: due requests go first"),
         (Field::Limit, "checked at every dispatch, in requests and in bytes; both must allow it"),
+        (
+            Field::ReadLimit,
+            "only in mode \"product\": checked at every dispatch of a read. A throttled read does not delay the writes of \
+             the VM",
+        ),
+        (
+            Field::WriteLimit,
+            "only in mode \"product\": checked at every dispatch of another request: write, zeroes, discard, flush. A \
+             throttled one does not delay the reads of the VM",
+        ),
         (Field::Weight, "the share tag: the spare capacity is divided in proportion"),
         (
             Field::Burst,
             "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size \
              plus (`burst` - 1) requests of the reference size, in requests and in bytes; default: the device's depth times \
-             its largest piece",
+             its largest piece. With `rate` and `for`: what a limit did not pass is saved, at most (`rate` - limit) x `for`, and passes at \
+             up to `rate`",
         ),
         (Field::IdleCredit, "how far the share tag may lag behind after the VM was idle, at most 256 requests"),
         (Field::Class, "background: the smallest weight, 0.01; the reservation applies unchanged"),
     ],
+    device_classes: &[DeviceClass::Disk, DeviceClass::Network],
     volumes: true,
     volumes_depend: Some(("mode", &["product"])),
-    depends: &[(Field::Burst, "mode", &["product"])],
+    depends: &[
+        (Field::Burst, "mode", &["product"]),
+        (Field::ReadLimit, "mode", &["product"]),
+        (Field::WriteLimit, "mode", &["product"]),
+    ],
     // Requests are not merged, since the cost is counted per request.
     weight_floor,
     remote,
@@ -211,6 +228,10 @@ fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, Pa
     let params: Params = params::read(DESCRIPTOR.parameters, table)?;
     Ok(match params.mode {
         Mode::Product => Box::new(product::Product::new(info, &params)),
+        Mode::Paper if info.device_class == DeviceClass::Network => {
+            let reason = "mode is \"paper\", which counts requests; on a network interface it must be \"product\"";
+            return Err(ParamError(reason.to_owned()));
+        }
         Mode::Paper => Box::new(paper::Paper::new(info, &params)),
     })
 }

@@ -8,6 +8,7 @@ use crate::scheduler::DeviceInfo;
 use crate::tag::Tag;
 use crate::tournament::Tournament;
 
+use super::lanes::{self, Lanes, Open};
 use super::level::{Level, Member, VIRTUAL_MAX};
 use super::remote::Remote;
 use super::tags::{Amount, Clocks, ServicePhase, Tags};
@@ -23,13 +24,17 @@ pub(super) struct Owner {
     pub(super) volumes: InlineVec<Volume>,
     /// Order of its volumes; `None` for a VM with a single volume without its own policy.
     pub(super) inner: Option<Box<Inner>>,
-    /// What its client reports of other servers.
+    /// Its client's reports of other servers.
     pub(super) remote: Option<Box<Remote>>,
+    /// Queues and limits by direction; `None` if no limit of the VM or of its volumes distinguishes reads and writes, or has a
+    /// burst for a time.
+    pub(super) lanes: Option<Box<Lanes>>,
     pub(super) policy: Box<Policy>,
 }
 
 #[derive(Debug)]
 pub(super) struct Volume {
+    /// Only reads, if the VM has [`Lanes`].
     pub(super) fifo: Fifo,
     pub(super) id: VolumeId,
     /// `None` for the only volume of a VM, without its own policy: there is nothing to choose or to check.
@@ -80,9 +85,8 @@ impl Owner {
         let own = self.member.tags.limiter.eligible_at();
         let volumes = match &mut self.inner {
             None => {
-                let fifo = &self.volumes[0].fifo;
-                self.member.head = arena.front(fifo).expect("a backlogged VM has a head").id;
-                0
+                self.member.head = self.head(0, arena).expect("a backlogged VM has a head");
+                lanes::pass_at(self.lanes.as_deref(), 0, &self.volumes[0].fifo)
             }
             Some(inner) => {
                 let (oldest, _, _) = inner.oldest.peek().expect("a backlogged VM has a volume with requests");
@@ -106,31 +110,34 @@ impl Owner {
 
     /// Inserts volumes whose limit lets them pass by now into the order again.
     pub(super) fn release_volumes(&mut self, now: Tag) {
-        let Owner { inner: Some(inner), volumes, .. } = self else { return };
+        let Owner { inner: Some(inner), volumes, lanes, .. } = self else { return };
         while let Some(index) = inner.level.releasable(now) {
+            let passes = lanes::pass_at(lanes.as_deref(), index as usize, &volumes[index as usize].fifo);
             let member = volumes[index as usize].member.as_deref_mut().expect("a volume in an order has tags");
-            let eligible_at = member.tags.limiter.eligible_at();
+            let eligible_at = member.tags.limiter.eligible_at().max(passes);
             inner.level.settle(index, member, now, eligible_at);
         }
     }
 
     /// Updates a volume in the order; `after` is the phase in which it was served, if that is the reason.
     pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<ServicePhase>) {
-        let Owner { inner: Some(inner), volumes, .. } = self else { return };
-        let Volume { fifo, member, .. } = &mut volumes[index];
+        let head = self.head(index, arena);
+        let Owner { inner: Some(inner), volumes, lanes, .. } = self else { return };
+        let passes = lanes::pass_at(lanes.as_deref(), index, &volumes[index].fifo);
+        let Volume { member, .. } = &mut volumes[index];
         let member = member.as_deref_mut().expect("one of several volumes has tags");
         let place = index as u32;
-        match arena.front(fifo) {
+        match head {
             Some(head) => {
-                (member.backlogged, member.head) = (true, head.id);
-                inner.oldest.set(place, head.id.0, head.id);
+                (member.backlogged, member.head) = (true, head);
+                inner.oldest.set(place, head.0, head);
             }
             None => {
                 member.backlogged = false;
                 inner.oldest.remove(place);
             }
         }
-        let eligible_at = member.tags.limiter.eligible_at();
+        let eligible_at = member.tags.limiter.eligible_at().max(passes);
         match after {
             Some(phase) => inner.level.settle_after(place, member, now, eligible_at, phase),
             None => inner.level.settle(place, member, now, eligible_at),
@@ -171,17 +178,18 @@ impl Owner {
         &mut self,
         index: usize,
         phase: ServicePhase,
-        amount: &Amount,
+        (open, amount): (Open, &Amount),
         now: Tag,
         goes_on: bool,
     ) {
+        let lane_step = self.lane_step_of(index, open, amount);
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32).expect("one of several volumes has tags").tags;
         let is_capped = tags.is_capped(phase, (amount.cost, amount.cost), inner.level.virtual_time);
         let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        member.tags.charge(phase, amount, &clocks, remote.as_deref());
+        member.tags.charge(phase, amount, &clocks, remote.as_deref(), lane_step);
         inner.level.note_served(phase, amount.cost, goes_on);
         if inner.level.virtual_time > VIRTUAL_MAX {
             let by = inner.level.rebase();

@@ -333,7 +333,10 @@ impl Scheduler for Paper {
                 self.batch = None;
                 self.owners[owner.index()] = None;
             }
-            Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } | Change::Depth(_) => {}
+            Change::AddVolume { .. }
+            | Change::SetVolume { .. }
+            | Change::RemoveVolume { .. }
+            | Change::Device { .. } => {}
         }
         Ok(())
     }

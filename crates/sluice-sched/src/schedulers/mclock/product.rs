@@ -17,12 +17,12 @@ use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Sc
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
-use super::Params;
 use super::floor::Floor;
 use super::level::{Level, Member, VIRTUAL_MAX, VIRTUAL_START};
 use super::owner::{Owner, Volume};
 use super::remote::{self, Remote};
 use super::tags::{Amount, ServicePhase, Tags};
+use super::{DESCRIPTOR, Params};
 
 /// The next volume to serve.
 #[derive(Debug, Clone, Copy)]
@@ -162,9 +162,11 @@ impl Product {
     }
 
     fn choose(&mut self, now: Tag) -> Option<Choice> {
-        let Product { level, owners, .. } = self;
+        let Product { level, owners, arena, .. } = self;
         let (owner, phase) = level.choose(now, |index| member(owners, index))?;
-        let (volume, inner_right) = self.owner_mut(owner).choose_volume(phase, now);
+        let chosen = owners[owner as usize].as_mut().expect("a chosen owner is present");
+        let (volume, inner_right) = chosen.choose_volume(phase, now);
+        let volume = chosen.in_turn(volume, inner_right, arena, now);
         Some(Choice { owner, volume, phase, inner_right })
     }
 
@@ -174,7 +176,8 @@ impl Product {
         let Choice { owner, volume, .. } = batch.choice;
         let state = self.owners[owner as usize].as_mut()?;
         state.release_volumes(now);
-        let head = self.arena.front(&state.volumes.get(volume)?.fifo)?;
+        state.volumes.get(volume)?;
+        let (_, head) = state.open(volume, &self.arena, now)?;
         let passes = state.member.tags.limiter.eligible_at() <= now && state.volume_is_eligible(volume, now);
         if batch.left == 0 || !passes || head.offset.abs_diff(batch.end) > self.batch_distance {
             return None;
@@ -204,26 +207,31 @@ impl Product {
         let goes_on = self.batch.is_some();
         let Product { owners, arena, level, info, clock, .. } = self;
         let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
-        let mut request = arena.pop(&mut owner.volumes[volume].fifo).expect("a chosen volume has a request");
+        let open = owner.open_to_serve(volume, arena, now);
+        let mut request = owner.pop(volume, open, arena).expect("a chosen volume has a request");
         let amount = Amount::of(&request, info);
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
-        owner.member.tags.charge(phase, &amount, &clocks, owner.remote.as_deref());
-        owner.charge_volume(volume, inner_right, &amount, now, goes_on);
+        let lane_step = owner.lane_step(open, &amount);
+        owner.member.tags.charge(phase, &amount, &clocks, owner.remote.as_deref(), lane_step);
+        owner.charge_volume(volume, inner_right, (open, &amount), now, goes_on);
+        let throttles_others = owner.charge_lanes(volume, open, &amount, now);
         let has_inner = owner.inner.is_some();
         if let Some(remote) = &mut owner.remote {
             remote.note_served(amount.cost);
         }
-        owner.queued -= 1;
         let arrived = clock.tag(request.arrival);
         let held_volume = owner.volumes[volume].member.as_ref().map_or(0, |member| member.released);
-        let released = owner.member.released.max(held_volume);
+        let released = owner.member.released.max(held_volume).max(open.since);
         request.wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
         request.phase = if phase == ServicePhase::Reservation { Phase::Reservation } else { Phase::Weight };
         level.note_served(phase, amount.cost, goes_on);
         if has_inner {
             self.settle_volume(index, volume, now, Some(inner_right));
+        }
+        if throttles_others {
+            self.settle_volumes(index, now);
         }
         self.settle_with(index, now, |level, index, member, now, eligible_at| {
             level.settle_after(index, member, now, eligible_at, phase);
@@ -258,6 +266,7 @@ impl Product {
             volumes: InlineVec::default(),
             inner: None,
             remote: None,
+            lanes: None,
             policy: Box::new(*policy),
         });
     }
@@ -265,10 +274,11 @@ impl Product {
     /// Applies the policies of a VM and its volumes. Ends the batch, which the new policies may forbid.
     fn set_policies(&mut self, now: Tag, index: u32) {
         self.batch = None;
-        let Product { owners, info, level, .. } = self;
+        let Product { owners, arena, info, level, .. } = self;
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         owner.member.tags.set_policy(&owner.policy, info, &level.clocks(now), owner.remote.as_deref());
         owner.arrange_volumes(info, level, now);
+        owner.arrange_lanes(arena, info, now);
         self.settle_volumes(index, now);
         self.settle(index, now);
     }
@@ -293,9 +303,10 @@ impl Product {
             (_, None) => owner.remote = None,
         }
         let servers = owner.remote.as_ref().map_or(1, |remote| remote.servers);
-        owner.member.tags.limiter.set(&owner.policy, info, servers, now);
+        owner.member.tags.limiter.set_policy(&owner.policy, info, servers, now);
+        owner.set_lanes(info, now);
         let Volume { member, policy, .. } = &mut owner.volumes[volume];
-        member.iter_mut().for_each(|member| member.tags.limiter.set(policy, info, servers, now));
+        member.iter_mut().for_each(|member| member.tags.limiter.set_policy(policy, info, servers, now));
     }
 
     fn remove_owner(&mut self, owner: OwnerId) {
@@ -314,14 +325,13 @@ impl Scheduler for Product {
         let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
         owner.refresh_share(*generation, tag, level);
         let volume = owner.volume_index(request.volume);
-        let fifo = &mut owner.volumes[volume].fifo;
-        let volume_wakes = fifo.is_empty();
-        arena.push(fifo, request);
-        owner.queued += 1;
-        if !volume_wakes {
+        let (volume_wakes, is_head) = owner.push(volume, arena, request);
+        if !is_head {
             return;
         }
-        owner.activate_volume(volume, tag);
+        if volume_wakes {
+            owner.activate_volume(volume, tag);
+        }
         if owner.queued == 1 {
             owner.member.tags.activate(&level.clocks(tag), owner.remote.as_deref());
         }
@@ -353,9 +363,15 @@ impl Scheduler for Product {
             if let Some((tags, clocks)) = owner.volume_tags(volume, costs, now) {
                 tags.add_remote(&clocks, &remote, &reserved, &beyond);
             }
+            for amount in [&reserved, &beyond] {
+                owner.lanes.iter_mut().for_each(|lanes| lanes.add_remote(volume, amount));
+            }
             owner.remote = Some(remote);
         }
-        if owner.inner.is_some() {
+        if owner.lanes.is_some() {
+            // A limit of the VM may now throttle each of its volumes.
+            self.settle_volumes(index, now);
+        } else if owner.inner.is_some() {
             self.settle_volume(index, volume, now, None);
         }
         self.settle(index, now);
@@ -394,6 +410,8 @@ impl Scheduler for Product {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
+        let device_class = self.info.device_class;
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy, device_class))?;
         let tag = self.clock.tag(now);
         match change {
             Change::AddOwner { owner, policy } => self.add_owner(tag, owner, &policy),
@@ -421,8 +439,8 @@ impl Scheduler for Product {
                 members.for_each(|member| member.awaits_decision = false);
                 self.set_policies(tag, owner.0);
             }
-            Change::Depth(depth) => {
-                self.info.depth = depth;
+            Change::Device { depth, request_bytes } => {
+                (self.info.depth, self.info.request_bytes) = (depth, request_bytes);
                 for owner in 0..self.owners.len() {
                     if self.owners[owner].is_some() {
                         self.set_policies(tag, owner as u32);
@@ -437,10 +455,7 @@ impl Scheduler for Product {
         let tag = self.clock.tag(now);
         let index = scope.owner().0;
         let Some(owner) = self.owners.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        for volume in owner.volumes.iter_mut() {
-            self.arena.remove_if(&mut volume.fifo, removed, |request| scope.contains(request));
-        }
-        owner.queued = owner.volumes.iter().map(|volume| volume.fifo.len() as u32).sum();
+        owner.cancel(scope, &mut self.arena, removed);
         self.batch = None;
         self.settle_volumes(index, tag);
         self.settle(index, tag);
@@ -455,7 +470,7 @@ impl Scheduler for Product {
             let state = OwnerState {
                 queued: u64::from(owner.queued),
                 reservation_due_ns: tags.minimum.due().map(|due| nanos(self.level.real(due))),
-                limit_passes_ns: tags.limiter.is_set().then(|| nanos(tags.limiter.eligible_at())),
+                limit_passes_ns: owner.limit_passes_at().map(nanos),
                 share_tag: tags.is_weighted().then(|| tags.share_tag()),
             };
             Some((index as u32, state))

@@ -3,12 +3,14 @@
 //! Two currencies: a reservation or a limit may be stated in requests, in bytes, or in both. Each reservation is a
 //! separate minimum, and one dispatch serves both. Each limit is a separate maximum, and a request must pass both.
 
+use core::time::Duration;
+
 use crate::cost::Cost;
-use crate::policy::{Limit, Policy, Reservation};
+use crate::policy::{Limit, Policy, Reservation, TimedBurst};
 use crate::request::Request;
-use crate::scheduler::DeviceInfo;
+use crate::scheduler::{DeviceClass, DeviceInfo};
 use crate::tag::{ShareTag, Spacing, Tag};
-use crate::units::ByteRate;
+use crate::units::{ByteRate, Iops};
 
 use super::bucket::Bucket;
 use super::meter::Meter;
@@ -17,6 +19,9 @@ use super::remote::Remote;
 /// Cap on the share debt of reservation service: the number of such requests by which the share tag may exceed virtual
 /// time, for each server that the VM uses.
 const SHARE_DEBT_MAX: u64 = 16;
+
+/// Burst of a limit on a network interface, as time at its rate. A thread on a busy host wakes up to a millisecond late.
+const FRAMES_BURST: Duration = Duration::from_millis(2);
 
 /// Amounts of one dispatch, or of service at other servers, in each currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -161,8 +166,20 @@ pub(super) struct Limiter {
     bytes: Bucket,
 }
 
-impl Limiter {
-    /// Sets limit and burst. A stated burst of n passes n requests back to back: the one that may always pass, and n -
+/// Amounts that each limiter of a policy passes back to back.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    /// In raw cost units.
+    cost: u64,
+    bytes: u64,
+    /// Time at the rate of the limit that passes back to back in addition.
+    time: Duration,
+    /// Number of servers that the client of the VM uses.
+    servers: u64,
+}
+
+impl Room {
+    /// A stated burst of n passes n requests back to back: the one that may always pass, and n -
     /// 1 more. The default is that one and as many of the largest pieces as the device's queue depth; a smaller burst
     /// would cost a VM throughput whenever the device frees several slots together.
     ///
@@ -171,23 +188,65 @@ impl Limiter {
     /// counts: for a high limit, a small part of the burst would cost share although the limit does not bind. Example:
     /// 4 servers, a burst of 33 and a limit of 1000 IOPS. 1000/4 = 250 are more than 32, so each server passes 1 +
     /// min(32, 250/4) = 33 requests back to back.
+    ///
+    /// On a network interface the default is one frame and 2 ms at the rate of the limit, however large the interface's
+    /// buffers are: a longer burst delays the frames of other VMs, and a shorter one costs rate whenever the
+    /// thread wakes up late. Example: 100 Mbit/s pass one frame and 25 kB, that is 17 full frames, back to back.
     // rule: mclock.burst-default, mclock.remote-burst
-    pub(super) fn set(&mut self, policy: &Policy, info: &DeviceInfo, servers: u32, now: Tag) {
+    pub(super) fn of(policy: &Policy, info: &DeviceInfo, servers: u32) -> Self {
         let depth = u64::from(info.depth.max(1));
+        let mut time = Duration::ZERO;
         let (cost, bytes) = match policy.burst {
             Some(burst) => {
                 let beside = u64::from(burst.saturating_sub(1));
                 (beside << Cost::SHIFT, beside.saturating_mul(info.cost.reference_size().0))
             }
+            None if info.device_class == DeviceClass::Network => {
+                time = FRAMES_BURST;
+                (0, 0)
+            }
             None => (depth * u64::from(info.piece_cost().raw()), depth.saturating_mul(info.piece_max.0)),
         };
-        let servers = u64::from(servers.max(1));
-        let part = |burst: u64, rate: u64| burst.min(burst.max(rate / 4) / servers);
-        let Limit { iops, bytes: rate } = policy.limit;
-        let cost_rate = iops.map_or(0, |iops| iops.milli().saturating_mul(1 << Cost::SHIFT) / 1000);
-        let byte_rate = rate.map_or(0, ByteRate::bytes_per_second);
-        self.requests.set(Spacing::per_cost(iops), part(cost, cost_rate), now);
-        self.bytes.set(Spacing::per_byte(rate), part(bytes, byte_rate), now);
+        Room { cost, bytes, time, servers: u64::from(servers.max(1)) }
+    }
+
+    /// The part of a burst at one server.
+    fn part(&self, burst: u64, rate: u64) -> u64 {
+        let in_time = u128::from(rate).saturating_mul(self.time.as_micros()) / 1_000_000;
+        let burst = burst.saturating_add(u64::try_from(in_time).unwrap_or(u64::MAX));
+        burst.min(burst.max(rate / 4) / self.servers)
+    }
+}
+
+fn cost_rate(rate: Option<Iops>) -> u64 {
+    rate.map_or(0, |rate| rate.milli().saturating_mul(1 << Cost::SHIFT) / 1000)
+}
+
+fn byte_rate(rate: Option<ByteRate>) -> u64 {
+    rate.map_or(0, ByteRate::bytes_per_second)
+}
+
+impl Limiter {
+    /// Sets limit and burst. With `burst` the limiter also saves what it did not pass, up to the amount by which the rate of
+    /// the burst exceeds the limit in its time.
+    // rule: mclock.timed-burst
+    pub(super) fn set(&mut self, limit: &Limit, burst: Option<&TimedBurst>, room: &Room, now: Tag) {
+        let saved = |rate: u64, of: fn(&Limit) -> u64| {
+            let Some(TimedBurst { rate: above, length }) = burst else { return 0 };
+            let by = u128::from(of(above).saturating_sub(rate)).saturating_mul(length.as_micros());
+            u64::try_from(by / 1_000_000).unwrap_or(u64::MAX)
+        };
+        let rate = cost_rate(limit.iops);
+        let cost = room.cost.saturating_add(saved(rate, |limit| cost_rate(limit.iops)));
+        self.requests.set(Spacing::per_cost(limit.iops), room.part(cost, rate), now);
+        let rate = byte_rate(limit.bytes);
+        let bytes = room.bytes.saturating_add(saved(rate, |limit| byte_rate(limit.bytes)));
+        self.bytes.set(Spacing::per_byte(limit.bytes), room.part(bytes, rate), now);
+    }
+
+    /// Sets them as `policy` has them.
+    pub(super) fn set_policy(&mut self, policy: &Policy, info: &DeviceInfo, servers: u32, now: Tag) {
+        self.set(&policy.limit, policy.timed_burst.as_ref(), &Room::of(policy, info, servers), now);
     }
 
     /// Whether there is a limit.
@@ -203,15 +262,21 @@ impl Limiter {
 
     /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     #[inline]
-    fn step(&self, amount: &Amount) -> Tag {
+    pub(super) fn step(&self, amount: &Amount) -> Tag {
         if self.is_set() { self.requests.step(amount.cost).max(self.bytes.step(amount.bytes)) } else { 0 }
     }
 
-    fn charge(&mut self, now: Tag, amount: &Amount) {
+    pub(super) fn charge(&mut self, now: Tag, amount: &Amount) {
         if self.is_set() {
             self.requests.charge(now, amount.cost);
             self.bytes.charge(now, amount.bytes);
         }
+    }
+
+    /// Counts service at other servers, which lies in the past.
+    pub(super) fn charge_past(&mut self, amount: &Amount) {
+        self.requests.charge_past(amount.cost);
+        self.bytes.charge_past(amount.bytes);
     }
 }
 
@@ -260,7 +325,7 @@ impl Tags {
     /// Sets the policy, also for queued requests.
     pub(super) fn set_policy(&mut self, policy: &Policy, info: &DeviceInfo, clocks: &Clocks, remote: Option<&Remote>) {
         self.minimum.rescale(&policy.reservation, clocks.due_now);
-        self.limiter.set(policy, info, remote.map_or(1, |remote| remote.servers), clocks.now);
+        self.limiter.set_policy(policy, info, remote.map_or(1, |remote| remote.servers), clocks.now);
         let before = self.share.raw_tag();
         self.share.rescale(Spacing::of_weight(policy.effective_weight()), clocks.virtual_time);
         // A debt may be many requests of a large weight. The same number at a small weight would exclude the VM for a
@@ -338,21 +403,28 @@ impl Tags {
         let (requests, bytes) = (&mut self.minimum.requests, &mut self.minimum.bytes);
         requests.move_on(requests.step(beyond.cost), due_now);
         bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
-        self.limiter.requests.charge_past(reserved.cost + beyond.cost);
-        self.limiter.bytes.charge_past(reserved.bytes + beyond.bytes);
+        self.limiter.charge_past(reserved);
+        self.limiter.charge_past(beyond);
         self.charge_share_up_to_cap(reserved.cost, remote.piece, clocks, Some(remote));
         self.share.charge(beyond.cost);
     }
 
-    /// Charges a dispatch.
+    /// Charges a dispatch. `lane_step`: distance that limits of its direction keep between such requests; 0 without.
     #[inline(always)]
-    pub(super) fn charge(&mut self, phase: ServicePhase, amount: &Amount, clocks: &Clocks, remote: Option<&Remote>) {
+    pub(super) fn charge(
+        &mut self,
+        phase: ServicePhase,
+        amount: &Amount,
+        clocks: &Clocks,
+        remote: Option<&Remote>,
+        lane_step: Tag,
+    ) {
         match phase {
             ServicePhase::Weight => self.share.charge(amount.cost),
             ServicePhase::Reservation => {
                 // [mclock] Alg. 1: R tags advance by reservation service only. Weight service leaves them, which equals
                 // the published "decrease R of what is outstanding by 1/r" for start tags.
-                self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount));
+                self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount).max(lane_step));
                 self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
         }

@@ -72,7 +72,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         Field::Limit,
         "bytes per second that the VM sends, as credits per window; a limit in requests is rejected",
     )],
-    device_class: DeviceClass::Network,
+    device_classes: &[DeviceClass::Network],
     guarantees,
     parameters: &[
         Parameter {
@@ -272,7 +272,7 @@ impl Scheduler for Netback {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
-        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy, DeviceClass::Network))?;
         match change {
             Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
             Change::SetOwner { owner, policy } => {
@@ -289,7 +289,10 @@ impl Scheduler for Netback {
                     group.list.retain(|listed| *listed != owner.0);
                 }
             }
-            Change::Depth(_) | Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
+            Change::Device { .. }
+            | Change::AddVolume { .. }
+            | Change::SetVolume { .. }
+            | Change::RemoveVolume { .. } => {}
         }
         Ok(())
     }

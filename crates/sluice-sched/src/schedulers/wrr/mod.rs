@@ -134,7 +134,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Class, "background: the smallest weight, 0.01"),
     ],
     depends: &[(Field::Weight, "prioritize", &["on"]), (Field::Class, "prioritize", &["on"])],
-    device_class: DeviceClass::Network,
+    device_classes: &[DeviceClass::Network],
     guarantees,
     parameters: &[
         Parameter {

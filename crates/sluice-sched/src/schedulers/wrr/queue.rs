@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::policy::Policy;
 use crate::request::{Completion, Request, RequestId, Wait};
 use crate::request_arena::{Arena, Fifo};
-use crate::scheduler::{Change, ChangeError, Decision, OwnerState, Scheduler, Scope, State};
+use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, OwnerState, Scheduler, Scope, State};
 use crate::time::Instant;
 use crate::tournament::Tournament;
 use crate::units::Weight;
@@ -261,12 +261,15 @@ impl Scheduler for Wrr {
     }
 
     fn configure(&mut self, now: Instant, change: Change) -> Result<(), ChangeError> {
-        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy))?;
+        change.policy().map_or(Ok(()), |policy| DESCRIPTOR.check_units(policy, DeviceClass::Network))?;
         match change {
             Change::AddOwner { owner, policy } => self.add(now, owner, &policy),
             Change::SetOwner { owner, policy } => self.set(now, owner.0, &policy),
             Change::RemoveOwner { owner } => self.remove(owner),
-            Change::Depth(_) | Change::AddVolume { .. } | Change::SetVolume { .. } | Change::RemoveVolume { .. } => {}
+            Change::Device { .. }
+            | Change::AddVolume { .. }
+            | Change::SetVolume { .. }
+            | Change::RemoveVolume { .. } => {}
         }
         Ok(())
     }

@@ -38,7 +38,7 @@ const TICK_CREDITS: i64 = 100;
 /// Nanoseconds of CPU time per credit: 10 credits per ms.
 const CREDIT_NANOS: i64 = 100_000;
 
-/// How running time is charged.
+/// Charging of running time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Debit {
     /// 100 credits to the virtual CPU that runs at a tick.
@@ -47,7 +47,7 @@ pub enum Debit {
     Exact,
 }
 
-/// What a weight applies to.
+/// The unit to which a weight applies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WeightPer {
     /// The domain, with any number of virtual CPUs.
@@ -56,7 +56,7 @@ pub enum WeightPer {
     Vcpu,
 }
 
-/// What happens to the credits of a virtual CPU that stops being active.
+/// Effect on the credits of a virtual CPU that stops being active.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
     /// They are lost.
@@ -69,11 +69,11 @@ pub enum OnFull {
 // rule: credit1.switches, credit1.parameters
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Params {
-    /// How running time is charged.
+    /// Charging of running time.
     pub debit: Debit,
-    /// What a weight applies to.
+    /// The unit to which a weight applies.
     pub weight_per: WeightPer,
-    /// What happens to the credits of a virtual CPU that stops being active.
+    /// Effect on the credits of a virtual CPU that stops being active.
     pub on_full: OnFull,
     /// A virtual CPU is not preempted before it has run for this time; zero disables the limit.
     pub ratelimit: Duration,

@@ -34,13 +34,14 @@ impl Device {
 
     /// Capacity of all its nodes together.
     pub(super) fn room(&self) -> Room {
-        let Capacity { iops, bytes } = self.draft.device.capacity;
+        let supply = self.draft.device.supply();
+        let Capacity { iops, bytes } = supply.capacity;
         let nodes = u64::from(self.nodes);
         let capacity = Capacity {
             iops: iops.map(|iops| Iops::from_milli(iops.milli().saturating_mul(nodes))),
             bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
         };
-        Room { supply: Supply { capacity, ..self.draft.device.supply() }, of: format!(" of its {nodes} nodes") }
+        Room { supply: Supply { capacity, ..supply }, of: format!(" of its {nodes} nodes") }
     }
 
     /// Capacity of one node.

@@ -8,8 +8,16 @@ use crate::workloads::profiles::{self, WorkloadProfile};
 use sluice_sched::scheduler::DeviceClass;
 
 use sluice_config::fields::{
-    ADMISSION, COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY, POLICY_KEYS,
+    ADMISSION, COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY_KEYS,
     SCHEDULER_KEYS, Section,
+};
+
+/// `[policy.NAME]`. A model is either a disk or a link, and its policy has no part for the other.
+static POLICY: Section = Section {
+    title: "policy.NAME",
+    doc: "Guarantees and limits of a VM on each device that it uses",
+    groups: &[POLICY_KEYS],
+    scheduler_tables: &[],
 };
 
 /// A value of `policies_hold`.

@@ -26,7 +26,7 @@ use crate::scenario::models::Derived;
 use crate::scenario::{Event, Placement, Planned, Scenario, Settings, Source, VmEvent};
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::scheduler::DeviceClass;
-use sluice_sched::{ByteRate, Iops};
+use sluice_sched::{ByteRate, Iops, Percent};
 
 use sluice_config::checks::admission::{Room, check_admission};
 use sluice_config::checks::bursts::check_burst;
@@ -325,6 +325,18 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
         check_sizes(part, &device.draft, report);
         check_enforced(part, false, &device.draft, report);
         check_units(part, &device.draft, report);
+        check_across_nodes(vm, part, device, report);
+    }
+}
+
+/// Reports of other nodes do not distinguish reads and writes, so limits that do cannot hold across nodes.
+fn check_across_nodes(vm: &Vm, part: &Part, device: &Device, report: &Report) {
+    let policy = part.policy();
+    let by_direction = policy.read_limit.is_set() || policy.write_limit.is_set();
+    if by_direction && device.reports_remote() && !matches!(vm.placement, Placement::Node(_)) {
+        let message = format!("VM {}: read_limit and write_limit cannot hold across the nodes of its device", vm.name);
+        let hint = "write placement = 0, or policies_hold = \"at-each-node\" in the device";
+        report.error(vm.span, message, hint.to_owned());
     }
 }
 
@@ -474,7 +486,8 @@ impl Loaded {
             bytes: bytes.map(|rate| ByteRate::per_second(rate.bytes_per_second().saturating_mul(nodes))),
         };
         let weight_floor = (device.scheduler.weight_floor)(&device.params);
-        Supply { capacity, weight_floor, device_class: device.scheduler.device_class }
+        let reservable = Percent::WHOLE;
+        Supply { capacity, weight_floor, reservable, device_class: device.gate.device_class }
     }
 
     /// Whether a VM replays a trace.

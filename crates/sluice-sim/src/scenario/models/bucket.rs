@@ -1,16 +1,16 @@
 //! A token bucket, as a rented cloud disk.
 
 use serde::Deserialize;
-use sluice_sched::params::{ParamError, ParamTable, Parameter, read};
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Range, read};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Bytes, Iops};
 
-use super::{Derived, ModelKind, parameter, within};
+use super::{Derived, ModelKind, parameter, ranged};
 use crate::devices::bucket::TokenBucket;
 
 const PARAMETERS: &[Parameter] = &[
-    parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"3000 iops\"", "Tokens per second"),
-    parameter("burst", "1 to 1,000,000,000", "3000", "Maximum number of tokens"),
+    ranged("rate", "a rate of requests", Range::Requests(1, 1_000_000_000_000), "\"3000 iops\"", "Tokens per second"),
+    ranged("burst", "number", Range::Number(1, 1_000_000_000), "3000", "Maximum number of tokens"),
     parameter("size", "a size", "\"1TiB\"", "Size of the device, which its VMs share"),
 ];
 
@@ -40,8 +40,6 @@ const FILL_SECONDS_MAX: f64 = 1e9;
 
 fn derive(table: &ParamTable) -> Result<Derived, ParamError> {
     let bucket: Bucket = read(PARAMETERS, table)?;
-    within("rate", bucket.rate.as_f64(), 0.001, 1e9)?;
-    within("burst", bucket.burst, 1, 1_000_000_000)?;
     if f64::from(bucket.burst) / bucket.rate.as_f64() > FILL_SECONDS_MAX {
         let (burst, rate) = (bucket.burst, bucket.rate);
         let wrong =

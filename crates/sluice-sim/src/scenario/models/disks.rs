@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{ByteRate, Bytes};
 
-use super::{BuildContext, Derived, ModelKind, parameter, parse, within};
+use super::{BuildContext, Derived, ModelKind, parameter, parse, ranged};
 use crate::devices::Model;
 use crate::devices::array::{Array, Layout};
 use crate::devices::hdd::{Hdd, HddSpec, SeekCurve};
@@ -25,23 +25,27 @@ const DRIVES: &[(&str, Sheet)] = &[
     ("sas-15k-450", HddSpec::sas_15k_450gb),
 ];
 
+const DRIVE_NAMES: [&str; 3] = [DRIVES[0].0, DRIVES[1].0, DRIVES[2].0];
+
 const OF_DRIVE: &str = "none";
 
 const DRIVE: &[Parameter] = &[
-    parameter(
+    ranged(
         "drive",
-        "\"sata-7200-1tb\", \"fc-15k-146\" or \"sas-15k-450\"",
+        "word",
+        Range::Words(&DRIVE_NAMES),
         "\"sata-7200-1tb\"",
         "Name of the data sheet; the other keys replace its values",
     ),
-    parameter("capacity", "a size", OF_DRIVE, "Size of one disk"),
-    parameter("rpm", "1,000 to 30,000", OF_DRIVE, "Revolutions per minute"),
+    ranged("capacity", "a size", Range::Size(1 << 20, 1 << 50), OF_DRIVE, "Size of one disk"),
+    ranged("rpm", "number", Range::Number(1000, 30_000), OF_DRIVE, "Revolutions per minute"),
     parameter("seek_track", "a time", OF_DRIVE, "Time of a seek to the next track"),
     parameter("seek_average", "a time", OF_DRIVE, "Mean seek time over all pairs of bytes on the disk"),
     parameter("seek_full", "a time", OF_DRIVE, "Time of a seek across the whole disk"),
-    parameter(
+    ranged(
         "seek_knee",
-        "0.01 to 0.99",
+        "number",
+        Range::Decimal(0.01, 0.99),
         OF_DRIVE,
         "Point at which the seek curve becomes linear, as a fraction of the full stroke",
     ),
@@ -51,40 +55,53 @@ const DRIVE: &[Parameter] = &[
         "none",
         "Measured seek curve, in lines of cylinders, milliseconds; needs cylinders",
     ),
-    parameter("cylinders", "2 to 10,000,000", "none", "Number of cylinders of the disk whose curve was measured"),
+    ranged(
+        "cylinders",
+        "number",
+        Range::Number(2, 10_000_000),
+        "none",
+        "Number of cylinders of the disk whose curve was measured",
+    ),
     parameter("outer_rate", "a rate of bytes", OF_DRIVE, "Media rate of the outermost zone"),
     parameter("inner_rate", "a rate of bytes", OF_DRIVE, "Media rate of the innermost zone"),
     parameter("overhead", "a time", OF_DRIVE, "Additional time of each command"),
     parameter("bus", "a rate of bytes", OF_DRIVE, "Rate of the interface"),
-    parameter(
+    ranged(
         "queue",
-        "1 to 256",
+        "number",
+        Range::Number(1, 256),
         "1",
         "Number of commands that a disk queues and sorts itself; 1: first come, first served",
     ),
-    parameter("segments", "0 to 1024", "16", "Number of cache segments for read-ahead; 0: none"),
-    parameter("segment_size", "a size", "\"1MiB\"", "Size of each segment"),
-    parameter("write_cache", "a size", "\"0B\"", "Size of the disk's write cache; 0B: none"),
+    ranged("segments", "number", Range::Number(0, 1024), "16", "Number of cache segments for read-ahead; 0: none"),
+    ranged("segment_size", "a size", Range::Size(4096, 1 << 40), "\"1MiB\"", "Size of each segment"),
+    ranged("write_cache", "a size", Range::Size(0, 1 << 40), "\"0B\"", "Size of the disk's write cache; 0B: none"),
 ];
 
+const fn disks(min: u32) -> Parameter {
+    ranged("disks", "number", Range::Number(min, 256), "10", "Number of disks")
+}
+
+/// Parameters of an array in addition to the number of its disks.
 const ARRAY: &[Parameter] = &[
-    parameter("disks", "1 to 256; 3 or more for raid5", "10", "Number of disks"),
-    parameter(
+    ranged(
         "stripe",
-        "a multiple of 512B, up to 1GiB",
+        "a multiple of 512B",
+        Range::Size(512, 1 << 30),
         "\"64KiB\"",
         "Number of bytes on one disk before the next disk follows",
     ),
-    parameter("cache", "a size", "\"0B\"", "Size of the controller's write cache; 0B: none"),
+    ranged("cache", "a size", Range::Size(0, 1 << 40), "\"0B\"", "Size of the controller's write cache; 0B: none"),
     parameter(
         "cache_latency",
         "a time",
         "\"100us\"",
         "Time of a write into that cache, or of a read from the read-ahead",
     ),
-    parameter(
+    ranged(
         "read_ahead",
-        "a size, up to 1GiB",
+        "a size",
+        Range::Size(0, 1 << 30),
         "\"0B\"",
         "Number of bytes that the controller reads ahead for a sequential reader; 0B: none",
     ),
@@ -103,7 +120,7 @@ pub(super) const KINDS: &[ModelKind] = &[
         name: "raid0",
         summary: "Striped hard disks (RAID-0)",
         device_class: DeviceClass::Disk,
-        parameters: &[ARRAY, DRIVE],
+        parameters: &[&[disks(1)], ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid0),
         build: |table, context, _| build_array(table, Layout::Raid0, context),
     },
@@ -111,7 +128,7 @@ pub(super) const KINDS: &[ModelKind] = &[
         name: "raid5",
         summary: "Striped hard disks with rotating parity (RAID-5); a small write takes two reads and two writes",
         device_class: DeviceClass::Disk,
-        parameters: &[ARRAY, DRIVE],
+        parameters: &[&[disks(3)], ARRAY, DRIVE],
         derive: |table| derive_array(table, Layout::Raid5),
         build: |table, context, _| build_array(table, Layout::Raid5, context),
     },
@@ -147,22 +164,21 @@ fn read(table: &ParamTable) -> Result<HddSpec, ParamError> {
     let stated: Drive = parse(table)?;
     let name = stated.drive.as_deref().unwrap_or(DRIVES[0].0);
     let Some((_, sheet)) = DRIVES.iter().find(|(known, _)| *known == name) else {
-        let known: Vec<&str> = DRIVES.iter().map(|(name, _)| *name).collect();
-        return Err(ParamError(format!("drive '{name}' is not known; known drives are {}", known.join(", "))));
+        return Err(ParamError(format!("drive '{name}' is not known; known drives are {}", DRIVE_NAMES.join(", "))));
     };
     let sheet = sheet();
     let rate = |stated: Option<ByteRate>, sheet: f64| stated.map_or(sheet, |rate| rate.bytes_per_second() as f64);
     let spec = HddSpec {
-        capacity: within("capacity in bytes", stated.capacity.map_or(sheet.capacity, |size| size.0), 1 << 20, 1 << 50)?,
-        rpm: within("rpm", stated.rpm.unwrap_or(sheet.rpm), 1000, 30_000)?,
+        capacity: stated.capacity.map_or(sheet.capacity, |size| size.0),
+        rpm: stated.rpm.unwrap_or(sheet.rpm),
         seek: seek(&stated, &sheet.seek)?,
         rates: (rate(stated.outer_rate, sheet.rates.0), rate(stated.inner_rate, sheet.rates.1)),
         overhead: stated.overhead.unwrap_or(sheet.overhead),
         bus: rate(stated.bus, sheet.bus),
-        queue: within("queue", stated.queue.unwrap_or(sheet.queue), 1, 256)?,
-        segments: within("segments", stated.segments.unwrap_or(sheet.segments), 0, 1024)?,
-        segment_bytes: stated.segment_size.map_or(sheet.segment_bytes, |size| size.0.max(4096)),
-        write_cache: within("write_cache in bytes", stated.write_cache.0, 0, 1 << 40)?,
+        queue: stated.queue.unwrap_or(sheet.queue),
+        segments: stated.segments.unwrap_or(sheet.segments),
+        segment_bytes: stated.segment_size.map_or(sheet.segment_bytes, |size| size.0),
+        write_cache: stated.write_cache.0,
     };
     match spec.rates.0 >= spec.rates.1 {
         true => Ok(spec),
@@ -177,7 +193,7 @@ fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
         let cylinders = stated.cylinders.ok_or_else(|| {
             ParamError("seek_file needs cylinders, because its distances are counted in cylinders".to_owned())
         })?;
-        return seek_table(file, within("cylinders", cylinders, 2, 10_000_000)?);
+        return seek_table(file, cylinders);
     }
     let SeekCurve::Formula { track, average, full, knee, scale } = *sheet else { return Ok(sheet.clone()) };
     let seconds = |stated: Option<Duration>, sheet: f64| stated.map_or(sheet, |time| time.as_secs_f64());
@@ -187,10 +203,7 @@ fn seek(stated: &Drive, sheet: &SeekCurve) -> Result<SeekCurve, ParamError> {
         let message = "seek_track, seek_average and seek_full must be ascending";
         return Err(ParamError(format!("{message}, but they are {track} s, {average} s and {full} s")));
     }
-    let knee = match stated.seek_knee {
-        Some(knee) => within("seek_knee", knee, 0.01, 0.99)?,
-        None => knee,
-    };
+    let knee = stated.seek_knee.unwrap_or(knee);
     Ok(SeekCurve::Formula { track, average, full, knee, scale })
 }
 
@@ -236,26 +249,25 @@ struct Disks {
     read_ahead: Bytes,
 }
 
-fn read_array(table: &ParamTable, layout: Layout) -> Result<(Disks, HddSpec), ParamError> {
+fn read_array(table: &ParamTable) -> Result<(Disks, HddSpec), ParamError> {
+    let count = disks(1);
+    let known = || [&count].into_iter().chain(ARRAY);
     let (own, drive): (ParamTable, ParamTable) =
-        table.clone().into_iter().partition(|(name, _)| ARRAY.iter().any(|known| known.name == name));
-    let own: Disks = params::read(ARRAY, &own)?;
-    within("disks", own.disks, if layout == Layout::Raid5 { 3 } else { 1 }, 256)?;
-    if !own.stripe.0.is_multiple_of(512) || !(512..=1 << 30).contains(&own.stripe.0) {
-        return Err(ParamError(format!("stripe is {}; it must be a multiple of 512B, up to 1GiB", own.stripe)));
+        table.clone().into_iter().partition(|(name, _)| known().any(|known| known.name == name));
+    let own: Disks = parse(&params::with_defaults(known(), &own))?;
+    if !own.stripe.0.is_multiple_of(512) {
+        return Err(ParamError(format!("stripe is {}; it must be a multiple of 512B", own.stripe)));
     }
-    within("cache in bytes", own.cache.0, 0, 1 << 40)?;
-    within("read_ahead in bytes", own.read_ahead.0, 0, 1 << 30)?;
     Ok((own, read(&drive)?))
 }
 
 fn derive_array(table: &ParamTable, layout: Layout) -> Result<Derived, ParamError> {
-    let (own, drive) = read_array(table, layout)?;
+    let (own, drive) = read_array(table)?;
     Ok(Derived::of_disks(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)))
 }
 
 fn build_array(table: &ParamTable, layout: Layout, _: &BuildContext) -> Result<Box<dyn Model>, ParamError> {
-    let (own, drive) = read_array(table, layout)?;
+    let (own, drive) = read_array(table)?;
     let array = Array::new(layout, own.disks as usize, own.stripe.0, &drive);
     let array = Box::new(if own.cache.0 > 0 { array.with_cache(own.cache.0, own.cache_latency) } else { array });
     let span = Derived::of_disks(&drive, u64::from(own.disks), u64::from(layout == Layout::Raid5)).span;
@@ -296,7 +308,5 @@ mod tests {
             now
         };
         assert!(last_of_ten("1MiB").as_nanos() * 2 < last_of_ten("0B").as_nanos());
-        let table: ParamTable = [("read_ahead".to_owned(), Value::Text("2GiB".to_owned()))].into();
-        assert!(read_array(&table, Layout::Raid0).is_err());
     }
 }

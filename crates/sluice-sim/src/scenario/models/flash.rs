@@ -3,25 +3,37 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{ByteRate, Bytes};
 
-use super::{BuildContext, Derived, ModelKind, parameter, within};
+use super::{BuildContext, Derived, ModelKind, parameter, ranged};
 use crate::devices::Model;
 use crate::devices::derived::check_geometry;
 use crate::devices::ssd::{Ageing, Geometry, Ssd, SsdSpec, States};
 use crate::random::stream;
 
 const PARAMETERS: &[Parameter] = &[
-    parameter("channels", "1 to 64", "8", "Channels"),
-    parameter("dies", "1 to 64", "1", "Dies per channel"),
-    parameter("planes", "1 to 64", "1", "Planes per die"),
-    parameter("blocks", "4 or more", "1024", "Blocks per plane"),
-    parameter("pages", "1 to 65535", "128", "Pages per block"),
-    parameter("page_size", "a size from 512B to 64KiB", "\"8KiB\"", "Page size"),
-    parameter("spare", "0.01 to 2", "0.07", "Spare area, as a fraction of the size that the host sees"),
-    parameter("reserve", "1 to 1024", "3", "Number of free blocks in a plane below which it collects garbage"),
+    ranged("channels", "number", Range::Number(1, 64), "8", "Channels"),
+    ranged("dies", "number", Range::Number(1, 64), "1", "Dies per channel"),
+    ranged("planes", "number", Range::Number(1, 64), "1", "Planes per die"),
+    ranged("blocks", "number", Range::Number(4, 1 << 24), "1024", "Blocks per plane"),
+    ranged("pages", "number", Range::Number(1, 65535), "128", "Pages per block"),
+    ranged("page_size", "a size", Range::Size(512, 64 << 10), "\"8KiB\"", "Page size"),
+    ranged(
+        "spare",
+        "number",
+        Range::Decimal(0.01, 2.0),
+        "0.07",
+        "Spare area, as a fraction of the size that the host sees",
+    ),
+    ranged(
+        "reserve",
+        "number",
+        Range::Number(1, 1024),
+        "3",
+        "Number of free blocks in a plane below which it collects garbage",
+    ),
     parameter("read", "a time", "\"75us\"", "Time to read a page into the plane's register"),
     parameter("program", "a time", "\"750us\"", "Time to program a page"),
     parameter("erase", "a time", "\"3.8ms\"", "Time to erase a block"),
@@ -29,15 +41,17 @@ const PARAMETERS: &[Parameter] = &[
     parameter("bus", "a rate of bytes", "\"550MB/s\"", "Transfer rate of the interface"),
     parameter("overhead", "a time", "\"15us\"", "Additional time of each command"),
     parameter("buffer", "a size", "\"0B\"", "Size of the buffer that takes writes before the flash does; 0B: none"),
-    parameter(
+    ranged(
         "state",
-        "\"clean\" or \"aged\"",
+        "word",
+        Range::Words(&["clean", "aged"]),
         "\"clean\"",
         "clean: nothing has been written; aged: all pages were written, then overwritten at random",
     ),
-    parameter(
+    ranged(
         "aged_by",
-        "0 to 100",
+        "number",
+        Range::Decimal(0.0, 100.0),
         "2.0",
         "Amount of random writes that age the drive, as a multiple of its capacity",
     ),
@@ -87,15 +101,6 @@ struct Drive {
 
 fn read(table: &ParamTable) -> Result<Drive, ParamError> {
     let drive: Drive = params::read(PARAMETERS, table)?;
-    for (name, value) in [("channels", drive.channels), ("dies", drive.dies), ("planes", drive.planes)] {
-        within(name, value, 1, 64)?;
-    }
-    within("blocks", drive.blocks, 4, 1 << 24)?;
-    within("pages", drive.pages, 1, 65_535)?;
-    within("page_size in bytes", drive.page_size.0, 512, 65_536)?;
-    within("spare", drive.spare, 0.01, 2.0)?;
-    within("reserve", drive.reserve, 1, 1024)?;
-    within("aged_by", drive.aged_by, 0.0, 100.0)?;
     check_geometry(&drive.geometry())?;
     Ok(drive)
 }

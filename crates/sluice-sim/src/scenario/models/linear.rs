@@ -2,10 +2,10 @@
 
 use serde::Deserialize;
 use sluice_sched::Bytes;
-use sluice_sched::params::{ParamError, ParamTable};
+use sluice_sched::params::{ParamError, ParamTable, Range};
 use sluice_sched::scheduler::DeviceClass;
 
-use super::{Derived, ModelKind, parameter, parse};
+use super::{Derived, ModelKind, parameter, parse, ranged};
 use crate::devices::linear::{Coefficients, Linear};
 
 const OF_KERNEL: &str = "none";
@@ -16,9 +16,10 @@ pub(super) const KINDS: &[ModelKind] = &[ModelKind {
               after the other",
     device_class: DeviceClass::Disk,
     parameters: &[&[
-        parameter(
+        ranged(
             "kernel",
-            "\"hdd\", \"ssd-qd1\", \"ssd\" or \"ssd-fast\"",
+            "word",
+            Range::Words(&["hdd", "ssd-qd1", "ssd", "ssd-fast"]),
             "\"ssd\"",
             "The kernel's own numbers; the other keys replace them",
         ),

@@ -1,26 +1,34 @@
 //! Network links.
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::scheduler::DeviceClass;
 
-use super::{Derived, ModelKind, parameter};
+use super::{Derived, ModelKind, parameter, ranged};
 use crate::devices::link::{CompletesWhen, Link, LinkParams};
 use crate::units::BitRate;
 use crate::workloads::datagrams::frames_of;
 
 const PARAMETERS: &[Parameter] = &[
     parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Rate of the wire"),
-    parameter("queue", "frames, 1 to 1000000", "1000", "Maximum number of frames that are queued or being sent"),
-    parameter(
+    ranged(
+        "queue",
+        "frames",
+        Range::Number(1, 1_000_000),
+        "1000",
+        "Maximum number of frames that are queued or being sent",
+    ),
+    ranged(
         "overhead",
-        "bytes, 0 to 1000",
+        "bytes",
+        Range::Number(0, 1000),
         "24",
         "Additional bytes on the wire for each frame: preamble, checksum, gap",
     ),
-    parameter(
+    ranged(
         "over",
-        "\"sent\" or \"queued\"",
+        "word",
+        Range::Words(&["sent", "queued"]),
         "\"sent\"",
         "When the sender learns that a frame has completed. sent: when it is on the wire; queued: as soon as it is \
              in the queue, as behind a bridge",
@@ -54,8 +62,6 @@ struct Wire {
 
 fn read(table: &ParamTable) -> Result<LinkParams, ParamError> {
     let Wire { rate, queue, overhead, over } = params::read(PARAMETERS, table)?;
-    params::within("queue", queue, 1, 1_000_000, "frames")?;
-    params::within("overhead", overhead, 0, 1000, "bytes")?;
     let completes_when = match over {
         Over::Sent => CompletesWhen::Sent,
         Over::Queued => CompletesWhen::Queued,

@@ -6,7 +6,7 @@ use sluice_sched::scheduler::DeviceClass;
 use crate::devices::Model;
 use crate::devices::presets::{DEVICES, DevicePreset};
 use crate::devices::ssd::States;
-use crate::named::{parameter, parse};
+use crate::named::{check, parameter, parse, ranged};
 
 pub use crate::devices::derived::Derived;
 
@@ -105,8 +105,8 @@ impl Known {
     /// An unknown parameter, or an invalid value.
     pub fn derive(&self, params: &ParamTable) -> Result<Derived, ParamError> {
         match self {
-            Known::Model(kind) => (kind.derive)(params),
-            Known::Preset(preset) => (kind_of(preset).derive)(&preset.with(params)),
+            Known::Model(kind) => kind.derive(params),
+            Known::Preset(preset) => kind_of(preset).derive(&preset.with(params)),
         }
     }
 
@@ -133,8 +133,8 @@ impl Known {
     /// As [`Known::derive`].
     pub fn build_from(&self, params: &ParamTable, context: &BuildContext, states: Option<&States>) -> Built {
         match self {
-            Known::Model(kind) => (kind.build)(params, context, states),
-            Known::Preset(preset) => (kind_of(preset).build)(&preset.with(params), context, states),
+            Known::Model(kind) => kind.build(params, context, states),
+            Known::Preset(preset) => kind_of(preset).build(&preset.with(params), context, states),
         }
     }
 }
@@ -142,6 +142,20 @@ impl Known {
 impl ModelKind {
     fn all(&self) -> impl Iterator<Item = Parameter> + use<> {
         self.parameters.iter().copied().flatten().copied()
+    }
+
+    fn check(&self, params: &ParamTable) -> Result<(), ParamError> {
+        check(self.parameters.iter().copied().flatten(), params)
+    }
+
+    fn derive(&self, params: &ParamTable) -> Result<Derived, ParamError> {
+        self.check(params)?;
+        (self.derive)(params)
+    }
+
+    fn build(&self, params: &ParamTable, context: &BuildContext, states: Option<&States>) -> Built {
+        self.check(params)?;
+        (self.build)(params, context, states)
     }
 }
 
@@ -151,17 +165,10 @@ fn kind_of(preset: &DevicePreset) -> &'static ModelKind {
     all.find(|kind| kind.name == preset.kind).expect("a test makes every set")
 }
 
-/// Rejects a value out of range.
-fn within<T: PartialOrd + core::fmt::Display>(name: &str, value: T, min: T, max: T) -> Result<T, ParamError> {
-    match value >= min && value <= max {
-        true => Ok(value),
-        false => Err(ParamError(format!("{name} is {value}; it must be from {min} to {max}"))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::named::outside;
     use crate::scenario::written;
 
     #[test]
@@ -174,6 +181,24 @@ mod tests {
             }
             assert!(known.derive(&ParamTable::from([("colour".to_owned(), written("1"))])).is_err());
         }
+    }
+
+    #[test]
+    fn bounds_of_models_were_stated_in_words_and_again_in_code() {
+        let mut refused = 0;
+        for known in all() {
+            for parameter in known.parameters() {
+                for value in outside(parameter.range) {
+                    let stated = ParamTable::from([(parameter.name.to_owned(), value.clone())]);
+                    let error = known.derive(&stated).expect_err("a value outside its range").to_string();
+                    assert!(error.starts_with(&format!("{} is {value}; it must be from ", parameter.name)), "{error}");
+                    let built = known.build(&stated, &BuildContext::default()).map(drop);
+                    assert_eq!(built.unwrap_err().to_string(), error);
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 100, "{refused}");
     }
 
     #[test]

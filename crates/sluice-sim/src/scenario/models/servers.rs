@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, Parameter, read};
+use sluice_sched::params::{self, ParamError, Parameter, Range, read};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Bytes, Iops};
 
-use super::{BuildContext, Derived, ModelKind, parameter, within};
+use super::{BuildContext, Derived, ModelKind, parameter, ranged};
 use crate::devices::Model;
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::random::stream;
@@ -15,10 +15,11 @@ use crate::random::stream;
 const SIZE: &str = "Size of the device, which its VMs share";
 
 const CONSTANT: &[Parameter] = &[
-    parameter("rate", "a rate of requests, up to 1,000,000,000 iops", "\"1000 iops\"", "Requests per second"),
-    parameter(
+    ranged("rate", "a rate of requests", Range::Requests(1, 1_000_000_000_000), "\"1000 iops\"", "Requests per second"),
+    ranged(
         "servers",
-        "1 to 65536",
+        "number",
+        Range::Number(1, 65_536),
         "1",
         "Number of requests served concurrently; each takes servers / rate, for example 4 / 1000 iops = 4 ms",
     ),
@@ -26,11 +27,18 @@ const CONSTANT: &[Parameter] = &[
 ];
 
 const SERVERS: &[Parameter] = &[
-    parameter("servers", "1 to 65536", "1", "Number of servers"),
-    parameter("time", "a time", "\"1ms\"", "Mean time of a request"),
-    parameter(
+    ranged("servers", "number", Range::Number(1, 65_536), "1", "Number of servers"),
+    ranged(
+        "time",
+        "a time",
+        Range::Time(Duration::from_nanos(1), Duration::from_secs(60)),
+        "\"1ms\"",
+        "Mean time of a request",
+    ),
+    ranged(
         "distribution",
-        "\"fixed\", \"exponential\" or \"uniform\"",
+        "word",
+        Range::Words(&["fixed", "exponential", "uniform"]),
         "\"exponential\"",
         "Distribution of that time; uniform: from 0 to twice the mean",
     ),
@@ -66,8 +74,6 @@ struct Constant {
 
 impl Constant {
     fn derive(&self) -> Result<Derived, ParamError> {
-        within("servers", self.servers, 1, 65_536)?;
-        within("rate", self.rate.as_f64(), 0.001, 1e9)?;
         Ok(Derived {
             span: self.size.0,
             most: (self.rate.as_f64(), "any requests"),
@@ -104,8 +110,6 @@ struct Line {
 
 impl Line {
     fn derive(&self) -> Result<Derived, ParamError> {
-        within("servers", self.servers, 1, 65_536)?;
-        within("time in seconds", self.time.as_secs_f64(), 1e-9, 60.0)?;
         let most = f64::from(self.servers) / self.time.as_secs_f64();
         Ok(Derived { span: self.size.0, most: (most, "any requests"), facts: Vec::new(), rotational: false })
     }

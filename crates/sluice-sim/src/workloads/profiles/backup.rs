@@ -5,10 +5,10 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamTable};
+use sluice_sched::params::{ParamTable, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, ranged, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -19,7 +19,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     parameters: &[
         parameter("image", "a size", "\"12GiB\"", "Size of the image, from the start of the volume"),
         parameter("block", "a size", "\"64KiB\"", "[A] Bytes per read and per write"),
-        parameter("threads", "threads, 1 to 4096", "1", "[A] Number of pieces in flight"),
+        ranged("threads", "threads", Range::Number(1, 4096), "1", "[A] Number of pieces in flight"),
         parameter(
             "to",
             "\"same\" or \"elsewhere\"",
@@ -50,7 +50,6 @@ struct Params {
 
 fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("threads", params.threads, 1, 4096, "threads")?;
     let block = request("block", params.block.0)?;
     let copies = if params.to == Target::Same { 2 } else { 1 };
     fits("The image and its copy", params.image.0.saturating_mul(copies), context.volume)?;

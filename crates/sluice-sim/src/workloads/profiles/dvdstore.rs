@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::params::{self, ParamError, ParamTable, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, ranged, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -20,15 +20,16 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     summary: "orders, each with 20 random requests of 8 KiB, a log write and a flush; 16 threads",
     source: "[mclock] Fig. 1 names the benchmark; all numbers are assumptions",
     parameters: &[
-        parameter("threads", "threads, 1 to 4096", "16", "[A] Number of concurrent orders"),
-        parameter(
+        ranged("threads", "threads", Range::Number(1, 4096), "16", "[A] Number of concurrent orders"),
+        ranged(
             "requests",
-            "requests, 1 to 65536",
+            "requests",
+            Range::Number(1, 65_536),
             "20",
             "[A] Number of requests in an order, in addition to the log write",
         ),
         parameter("size", "a size", "\"8KiB\"", "[A] Size of each"),
-        parameter("reads", "a part", "0.75", "[A] Fraction of them that are reads"),
+        ranged("reads", "a part", Range::Decimal(0.0, 1.0), "0.75", "[A] Fraction of them that are reads"),
         parameter(
             "log",
             "a size",
@@ -57,9 +58,6 @@ struct Params {
 
 fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("threads", params.threads, 1, 4096, "threads")?;
-    params::within("requests", params.requests, 1, 65_536, "requests")?;
-    part("reads", params.reads)?;
     let size = request("size", params.size.0)?;
     if params.log.0 < u64::from(size) {
         return Err(ParamError("log must have space for a write".to_owned()));

@@ -8,10 +8,10 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, part, request, stretch};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, parameter, parse, ranged, request, stretch};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -31,18 +31,31 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
 
 const fn parameters(reads: &'static str, random: &'static str) -> [Parameter; 8] {
     [
-        parameter(
+        ranged(
             "threads",
-            "threads, 1 to 4096",
+            "threads",
+            Range::Number(1, 4096),
             "1",
             "Number of threads: 1 in the first part of the paper, 8 in the second",
         ),
-        parameter("files", "files, 1 to 1000000", "100", "[A] Number of files, one after the other on the volume"),
+        ranged(
+            "files",
+            "files",
+            Range::Number(1, 1_000_000),
+            "100",
+            "[A] Number of files, one after the other on the volume",
+        ),
         parameter("file_size", "a size", "\"32MiB\"", "[A] Size of each file"),
         parameter("operation", "a size", "\"40KiB\"", "Number of bytes that a random operation reads or writes"),
         parameter("block", "a size", "\"4KiB\"", "Size of a request"),
-        parameter("reads", "a part", reads, "Fraction of the operations that are reads"),
-        parameter("random", "a part", random, "Fraction of the operations that are random within a file"),
+        ranged("reads", "a part", Range::Decimal(0.0, 1.0), reads, "Fraction of the operations that are reads"),
+        ranged(
+            "random",
+            "a part",
+            Range::Decimal(0.0, 1.0),
+            random,
+            "Fraction of the operations that are random within a file",
+        ),
         parameter("operations", "times; 0: no end", "0", "Number of operations after which the workload ends"),
     ]
 }
@@ -62,10 +75,6 @@ struct Params {
 
 fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("threads", params.threads, 1, 4096, "threads")?;
-    params::within("files", params.files, 1, 1_000_000, "files")?;
-    part("reads", params.reads)?;
-    part("random", params.random)?;
     let block = request("block", params.block.0)?;
     fits("The files", params.file_size.0.saturating_mul(u64::from(params.files)), context.volume)?;
     if params.operation.0 < u64::from(block) || params.operation.0 > params.file_size.0 {

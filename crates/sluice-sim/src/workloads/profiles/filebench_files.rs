@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{ParamError, ParamTable, Parameter, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, fits, flush, parameter, parse, part, stretch};
+use super::{BuildContext, Built, WorkloadProfile, fits, flush, parameter, parse, ranged, stretch};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -46,11 +46,17 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
 
 const fn parameters(threads: &'static str, files: &'static str, size: &'static str) -> [Parameter; 6] {
     [
-        parameter("threads", "threads, 1 to 4096", threads, "Number of threads"),
-        parameter("files", "files, 1 to 1000000", files, "Number of files"),
+        ranged("threads", "threads", Range::Number(1, 4096), threads, "Number of threads"),
+        ranged("files", "files", Range::Number(1, 1_000_000), files, "Number of files"),
         parameter("size", "a size", size, "Mean size of a file"),
         parameter("append", "a size", "\"16KiB\"", "Mean size of an append"),
-        parameter("cached", "a part", "0", "[A] Fraction of the reads that a guest's page cache serves"),
+        ranged(
+            "cached",
+            "a part",
+            Range::Decimal(0.0, 1.0),
+            "0",
+            "[A] Fraction of the reads that a guest's page cache serves",
+        ),
         parameter(
             "loops",
             "times; 0: no end",
@@ -73,9 +79,6 @@ struct Params {
 
 fn build(mail: bool, mut context: BuildContext, table: &ParamTable) -> Built {
     let Params { threads, files, size, append, cached, loops } = parse(table)?;
-    params::within("threads", threads, 1, 4096, "threads")?;
-    params::within("files", files, 1, 1_000_000, "files")?;
-    part("cached", cached)?;
     if size.0 < 512 || append.0 < 512 {
         return Err(ParamError("size and append must be at least 512 B".to_owned()));
     }

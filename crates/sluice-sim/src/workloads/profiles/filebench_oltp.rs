@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::params::{self, ParamError, ParamTable, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, ranged, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -32,8 +32,8 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
     summary: "Filebench oltp: 200 readers and 10 writers of 2 KiB, and a log of 256 KiB writes, synchronous",
     source: "Filebench, workloads/oltp.f; [mclock] 5.1.5",
     parameters: &[
-        parameter("readers", "threads, 1 to 4096", "200", "Number of readers"),
-        parameter("writers", "threads, 1 to 4096", "10", "Number of writers"),
+        ranged("readers", "threads", Range::Number(1, 4096), "200", "Number of readers"),
+        ranged("writers", "threads", Range::Number(1, 4096), "10", "Number of writers"),
         parameter("size", "a size", "\"2KiB\"", "Size of a read and of a writer's write"),
         parameter("log_size", "a size", "\"256KiB\"", "Size of a log write"),
         parameter("database", "a size", "\"100MiB\"", "Size of all data"),
@@ -44,7 +44,13 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[WorkloadProfile {
             "Size of the log after the data; at its end it starts again from its beginning",
         ),
         parameter("think", "a time", "\"1ms\"", "[A] Time of a reader between two reads"),
-        parameter("cached", "a part", "0", "[A] Fraction of the reads that a guest's page cache serves"),
+        ranged(
+            "cached",
+            "a part",
+            Range::Decimal(0.0, 1.0),
+            "0",
+            "[A] Fraction of the reads that a guest's page cache serves",
+        ),
         parameter(
             "flush",
             "true or false",
@@ -80,9 +86,6 @@ struct Params {
 
 fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("readers", params.readers, 1, 4096, "threads")?;
-    params::within("writers", params.writers, 1, 4096, "threads")?;
-    part("cached", params.cached)?;
     let (size, log_size) = (request("size", params.size.0)?, request("log_size", params.log_size.0)?);
     fits("Database and log", params.database.0.saturating_add(params.log.0), context.volume)?;
     if params.database.0 < u64::from(size) || params.log.0 < u64::from(log_size) {

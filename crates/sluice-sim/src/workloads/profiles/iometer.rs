@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use sluice_sched::Bytes;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 
-use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, ranged, request};
 use crate::workloads::{Address, Closed, Limited, Mix, Open, Pattern, Workload};
 
 const fn closed(
@@ -81,9 +81,9 @@ const fn parameters(
 ) -> [Parameter; 6] {
     [
         parameter("size", "a size", size, SIZE),
-        parameter("reads", "a part", reads, READS),
-        parameter("random", "a part", random, RANDOM),
-        parameter("outstanding", "requests, 1 to 65536", outstanding, "Number of outstanding requests"),
+        ranged("reads", "a part", Range::Decimal(0.0, 1.0), reads, READS),
+        ranged("random", "a part", Range::Decimal(0.0, 1.0), random, RANDOM),
+        ranged("outstanding", "requests", Range::Number(1, 65_536), outstanding, "Number of outstanding requests"),
         parameter("think", "a time", "\"0ns\"", "Time between the completion of a request and the next request"),
         parameter("requests", "requests; 0: no end", "0", REQUESTS),
     ]
@@ -98,9 +98,9 @@ const fn bursts(
 ) -> [Parameter; 6] {
     [
         parameter("size", "a size", size, SIZE),
-        parameter("reads", "a part", reads, READS),
-        parameter("random", "a part", random, RANDOM),
-        parameter("burst", "requests, 1 to 65536", burst, "Number of requests in a burst"),
+        ranged("reads", "a part", Range::Decimal(0.0, 1.0), reads, READS),
+        ranged("random", "a part", Range::Decimal(0.0, 1.0), random, RANDOM),
+        ranged("burst", "requests", Range::Number(1, 65_536), burst, "Number of requests in a burst"),
         parameter("period", "a time", period, "Time from one burst to the next"),
         parameter("requests", "requests; 0: no end", "0", REQUESTS),
     ]
@@ -131,8 +131,6 @@ struct Burst {
 }
 
 pub(super) fn mix(size: Bytes, reads: f64, random: f64, context: &BuildContext) -> Result<Mix, ParamError> {
-    part("reads", reads)?;
-    part("random", random)?;
     fits("The bytes of one request", size.0, context.volume)?;
     let length = request("size", size.0)?;
     Ok(Mix { reads, length, address: Address::mixed(0, context.volume, random) })
@@ -145,14 +143,12 @@ fn limited(workload: impl Workload + 'static, requests: u64) -> Box<dyn Workload
 
 pub(super) fn outstanding(context: BuildContext, table: &ParamTable) -> Built {
     let Outstanding { size, reads, random, outstanding, think, requests } = parse(table)?;
-    params::within("outstanding", outstanding, 1, 65_536, "requests")?;
     let mix = mix(size, reads, random, &context)?;
     Ok(limited(Closed::new(outstanding, think, mix, context.start, context.random), requests))
 }
 
 fn burst(context: BuildContext, table: &ParamTable) -> Built {
     let Burst { size, reads, random, burst, period, requests } = parse(table)?;
-    params::within("burst", burst, 1, 65_536, "requests")?;
     if period.is_zero() {
         return Err(ParamError(
             "period is 0; write the time from one burst to the next, for example \"250ms\"".to_owned(),

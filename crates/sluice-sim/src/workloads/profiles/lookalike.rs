@@ -5,10 +5,10 @@
 //! The table gives the ratio of MSN as 66.7, which is taken as percent. Users with the traces can replay them instead.
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{ParamTable, Parameter, Range};
 use sluice_sched::{Instant, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, part};
+use super::{BuildContext, Built, WorkloadProfile, fits, parameter, parse, ranged};
 use crate::random::Stream;
 use crate::workloads::{Limited, Workload, WorkloadRequest};
 
@@ -30,12 +30,13 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
 
 const fn parameters(writes_per_read: &'static str, mean_kib: &'static str) -> [Parameter; 5] {
     [
-        parameter("writes_per_read", "a number", writes_per_read, "Number of writes per read"),
-        parameter("mean_kib", "KiB, 0.5 to 256", mean_kib, "Mean size of a request"),
-        parameter("outstanding", "requests, 1 to 65536", "16", "[A] Number of outstanding requests"),
-        parameter(
+        ranged("writes_per_read", "a number", Range::Decimal(0.0, 1e6), writes_per_read, "Number of writes per read"),
+        ranged("mean_kib", "KiB", Range::Decimal(0.5, 256.0), mean_kib, "Mean size of a request"),
+        ranged("outstanding", "requests", Range::Number(1, 65_536), "16", "[A] Number of outstanding requests"),
+        ranged(
             "random",
             "a part",
+            Range::Decimal(0.0, 1.0),
             "1",
             "[A] Fraction of the requests at random offsets; the others follow the previous one",
         ),
@@ -55,12 +56,6 @@ struct Params {
 
 fn build(context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("outstanding", params.outstanding, 1, 65_536, "requests")?;
-    part("random", params.random)?;
-    if !(0.5..=256.0).contains(&params.mean_kib) || params.writes_per_read < 0.0 {
-        let wrong = "mean_kib must be from 0.5 to 256, and writes_per_read at least 0";
-        return Err(ParamError(wrong.to_owned()));
-    }
     fits("The bytes of the longest request", SECTORS_MAX * SECTOR as u64, context.volume)?;
     let (due, requests) = (vec![context.start; params.outstanding as usize], params.requests);
     let workload = Box::new(LookAlike {

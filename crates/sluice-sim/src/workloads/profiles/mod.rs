@@ -13,7 +13,7 @@ use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Instant, Kind};
 
 use super::{Step, Workload, WorkloadRequest};
-use crate::named::{parameter, parse, with_defaults};
+use crate::named::{check, parameter, parse, ranged, with_defaults};
 use crate::random::Stream;
 
 mod backup;
@@ -86,6 +86,7 @@ impl WorkloadProfile {
     /// # Errors
     /// An unknown parameter, an invalid value, or a volume that is too small.
     pub fn build(&self, overrides: &ParamTable, context: BuildContext) -> Built {
+        check(self.parameters, overrides)?;
         (self.build)(context, &with_defaults(self.parameters, overrides))
     }
 }
@@ -142,14 +143,6 @@ pub fn build(name: &str, context: BuildContext, overrides: &ParamTable) -> Resul
         return Err(ProfileError::Unknown { name: name.to_owned(), known: known.join(", ") });
     };
     profile.build(overrides, context).map_err(|source| ProfileError::Parameter { profile: profile.name, source })
-}
-
-/// Rejects a fraction outside 0 to 1.
-fn part(name: &str, value: f64) -> Result<(), ParamError> {
-    match (0.0..=1.0).contains(&value) {
-        true => Ok(()),
-        false => Err(ParamError(format!("{name} is {value}; it must be from 0 to 1"))),
-    }
 }
 
 /// Rejects a request size other than whole sectors up to 64 MiB.

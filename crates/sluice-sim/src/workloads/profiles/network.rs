@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable};
+use sluice_sched::params::{self, ParamError, ParamTable, Range};
 use sluice_sched::scheduler::DeviceClass;
 
-use super::{BuildContext, Built, WorkloadProfile, parameter, parse, part};
+use super::{BuildContext, Built, WorkloadProfile, parameter, parse, ranged};
 use crate::units::BitRate;
 use crate::workloads::{DatagramParams, Datagrams, Tcp, TcpParams};
 
@@ -18,9 +18,27 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         device_class: DeviceClass::Network,
         parameters: &[
             parameter("rate", "a rate of bits", "\"100Mbit/s\"", "Data rate of each thread"),
-            parameter("payload", "1 to 65507", "1472", "Bytes of data in a datagram; 1472 fill a frame"),
-            parameter("jitter", "0 to 1", "0.5", "[A] Variation of the intervals, as a fraction of their mean"),
-            parameter("buffer", "frames, 1 to 65536", "50", "Maximum number of frames in flight: the socket buffer"),
+            ranged(
+                "payload",
+                "bytes",
+                Range::Number(1, 65_507),
+                "1472",
+                "Bytes of data in a datagram; 1472 fill a frame",
+            ),
+            ranged(
+                "jitter",
+                "a part",
+                Range::Decimal(0.0, 1.0),
+                "0.5",
+                "[A] Variation of the intervals, as a fraction of their mean",
+            ),
+            ranged(
+                "buffer",
+                "frames",
+                Range::Number(1, 65_536),
+                "50",
+                "Maximum number of frames in flight: the socket buffer",
+            ),
         ],
         build: datagrams,
     },
@@ -37,9 +55,10 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
                 "\"2ms\"",
                 "Time from a segment's end on the wire to its acknowledgement",
             ),
-            parameter(
+            ranged(
                 "window",
-                "segments, 2 to 65536",
+                "segments",
+                Range::Number(2, 65_536),
                 "512",
                 "Window of the receiver: the maximum number of segments in flight",
             ),
@@ -67,16 +86,12 @@ struct Transfer {
 
 fn datagrams(context: BuildContext, table: &ParamTable) -> Built {
     let Flow { rate, payload, jitter, buffer } = parse(table)?;
-    params::within("payload", payload, 1, 65_507, "bytes")?;
-    params::within("buffer", buffer, 1, 65_536, "frames")?;
-    part("jitter", jitter)?;
     let params = DatagramParams { payload, bits_per_second: rate.0, jitter, buffer };
     Ok(Box::new(Datagrams::new(params, context.start, context.random)))
 }
 
 fn tcp(context: BuildContext, table: &ParamTable) -> Built {
     let Transfer { round_trip, window } = parse(table)?;
-    params::within("window", window, 2, 65_536, "segments")?;
     if round_trip.is_zero() {
         return Err(ParamError(
             "round_trip is 0s; write the time until an acknowledgement arrives, for example \"2ms\"".to_owned(),

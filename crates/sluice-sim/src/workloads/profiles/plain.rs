@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::{Bytes, Iops};
 
 use super::iometer::{mix, outstanding};
-use super::{BuildContext, Built, WorkloadProfile, parameter, parse};
+use super::{BuildContext, Built, WorkloadProfile, parameter, parse, ranged};
 use crate::workloads::{Open, Pattern};
 
 const SOURCE: &str = "none: defined by the scenario";
@@ -18,7 +18,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         summary: "A number of outstanding requests; each completion is followed by the next request",
         source: SOURCE,
         parameters: &[
-            parameter("outstanding", "1 to 65536", "32", "Number of outstanding requests"),
+            ranged("outstanding", "requests", Range::Number(1, 65_536), "32", "Number of outstanding requests"),
             parameter("think", "a time", "\"0s\"", "Time between a completion and the next request"),
             parameter("requests", "requests; 0: no end", "0", "Number of requests after which the workload ends"),
             SIZE,
@@ -35,7 +35,7 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
         summary: "A number of concurrent requests at regular intervals",
         source: SOURCE,
         parameters: &[
-            parameter("requests", "1 to 65536", "128", "Number of requests in a burst"),
+            ranged("requests", "requests", Range::Number(1, 65_536), "128", "Number of requests in a burst"),
             parameter("every", "a time", "\"400ms\"", "Time between two bursts"),
             SIZE,
             READS,
@@ -47,17 +47,27 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
 ];
 
 const SIZE: Parameter = parameter("size", "a size", "\"8KiB\"", "Size of each request");
-const READS: Parameter =
-    parameter("reads", "0 to 1", "1.0", "Fraction of the requests that are reads; the others are writes");
-const RANDOM: Parameter = parameter(
+const READS: Parameter = ranged(
+    "reads",
+    "a part",
+    Range::Decimal(0.0, 1.0),
+    "1.0",
+    "Fraction of the requests that are reads; the others are writes",
+);
+const RANDOM: Parameter = ranged(
     "random",
-    "0 to 1",
+    "a part",
+    Range::Decimal(0.0, 1.0),
     "1.0",
     "Fraction of the requests at random offsets; the others follow the previous one",
 );
 
-const RATED: [Parameter; 4] =
-    [parameter("rate", "a rate of requests", "\"500 iops\"", "Rate of each thread"), SIZE, READS, RANDOM];
+const RATED: [Parameter; 4] = [
+    ranged("rate", "a rate of requests", Range::Requests(1, 100_000_000_000), "\"500 iops\"", "Rate of each thread"),
+    SIZE,
+    READS,
+    RANDOM,
+];
 
 const fn rated(
     name: &'static str,
@@ -97,9 +107,6 @@ fn periodic(context: BuildContext, table: &ParamTable) -> Built {
 
 fn open(context: BuildContext, table: &ParamTable, pattern: fn(Duration) -> Pattern) -> Built {
     let Rated { rate, size, reads, random } = parse(table)?;
-    if rate.as_f64() > 1e8 {
-        return Err(ParamError(format!("rate is {rate}; it must be at most 100000000 iops")));
-    }
     let mix = mix(size, reads, random, &context)?;
     let distance = Duration::from_nanos(1_000_000_000_000 / rate.milli());
     Ok(Box::new(Open::new(pattern(distance), mix, context.start, context.random)))
@@ -107,7 +114,6 @@ fn open(context: BuildContext, table: &ParamTable, pattern: fn(Duration) -> Patt
 
 fn bursts(context: BuildContext, table: &ParamTable) -> Built {
     let Bursts { requests, every, size, reads, random } = parse(table)?;
-    params::within("requests", requests, 1, 65_536, "requests")?;
     if every.is_zero() {
         return Err(ParamError("every is 0s; write the time between two bursts".to_owned()));
     }

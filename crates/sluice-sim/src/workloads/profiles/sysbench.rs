@@ -13,10 +13,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
-use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter, Range};
 use sluice_sched::{Bytes, Kind};
 
-use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, part, request};
+use super::{BuildContext, Built, WorkloadProfile, ask, fits, flush, parameter, parse, ranged, request};
 use crate::random::Stream;
 use crate::workloads::{Program, Step, Threads};
 
@@ -59,8 +59,8 @@ pub(super) const PROFILES: &[WorkloadProfile] = &[
 
 const fn parameters(threads: &'static str, total: &'static str, cached: &'static str) -> [Parameter; 10] {
     [
-        parameter("threads", "threads, 1 to 4096", threads, "Number of threads"),
-        parameter("files", "files, 1 to 65536", "128", "Number of files"),
+        ranged("threads", "threads", Range::Number(1, 4096), threads, "Number of threads"),
+        ranged("files", "files", Range::Number(1, 65_536), "128", "Number of files"),
         parameter("apart", "a size", "\"0B\"", "[A] Distance between the starts of two files; 0: files are adjacent"),
         parameter("total", "a size", total, "Size of all files together"),
         parameter("block", "a size", "\"16KiB\"", "Bytes per read or write"),
@@ -76,8 +76,20 @@ const fn parameters(threads: &'static str, total: &'static str, cached: &'static
             "100",
             "Number of requests after which every file is synced, if the workload writes",
         ),
-        parameter("reads_per_write", "a number", "1.5", "Reads per write, in the mode with both"),
-        parameter("cached", "a part, below 1", cached, "[A] Fraction of the reads that a guest's page cache serves"),
+        ranged(
+            "reads_per_write",
+            "a number",
+            Range::Decimal(0.0, 1e6),
+            "1.5",
+            "Reads per write, in the mode with both",
+        ),
+        ranged(
+            "cached",
+            "a part, below 1",
+            Range::Decimal(0.0, 1.0),
+            cached,
+            "[A] Fraction of the reads that a guest's page cache serves",
+        ),
         parameter(
             "think",
             "a time",
@@ -113,9 +125,6 @@ struct Params {
 
 fn build(mode: Mode, context: BuildContext, table: &ParamTable) -> Built {
     let params: Params = parse(table)?;
-    params::within("threads", params.threads, 1, 4096, "threads")?;
-    params::within("files", params.files, 1, 65_536, "files")?;
-    part("cached", params.cached)?;
     let block = request("block", params.block.0)?;
     let file = params.total.0 / u64::from(params.files);
     let apart = if params.apart.0 == 0 { file / u64::from(block) * u64::from(block) } else { params.apart.0 };
@@ -126,8 +135,8 @@ fn build(mode: Mode, context: BuildContext, table: &ParamTable) -> Built {
     let span = params.total.0.max(apart.saturating_mul(u64::from(params.files)));
     fits("The files", span, context.volume)?;
     let blocks = file / u64::from(block);
-    if blocks == 0 || params.cached >= 1.0 || params.reads_per_write < 0.0 {
-        let wrong = "each file must have a block, cached must be below 1, and reads_per_write at least 0";
+    if blocks == 0 || params.cached >= 1.0 {
+        let wrong = "each file must have a block, and cached must be below 1";
         return Err(ParamError(wrong.to_owned()));
     }
     let program = Sysbench {

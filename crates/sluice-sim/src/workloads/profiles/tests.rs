@@ -91,6 +91,22 @@ fn impossible_values_are_rejected_with_the_accepted_range() {
 }
 
 #[test]
+fn bounds_of_profiles_were_stated_in_words_and_again_in_code() {
+    let mut refused = 0;
+    for profile in all() {
+        for parameter in profile.parameters {
+            for value in crate::named::outside(parameter.range) {
+                let error = make(profile.name, &[(parameter.name, value.clone())]).err().unwrap().to_string();
+                let expected = format!("Workload {}: {} is {value}; it must be from ", profile.name, parameter.name);
+                assert!(error.starts_with(&expected), "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 100, "{refused}");
+}
+
+#[test]
 fn sysbench_reads_only_uncached_blocks() {
     let mut workload = make("sysbench-seqrd", &[]).unwrap();
     let (asks, end) = drive(&mut *workload, usize::MAX);
