@@ -1,24 +1,29 @@
 //! Changes at run time, which override the host file.
 //!
-//! A change has the form of the file: keys of a VM or of one of its volumes. So it is checked together with the file,
+//! A change has the form of the file: keys of a VM, of one of its volumes, or of a named policy. So it is checked together with the file,
 //! and rejected with the same messages. How long it lasts is the daemon's business.
 
 use core::fmt;
 use core::str::FromStr;
+use std::collections::BTreeSet;
 
 use crate::diagnostics::Report;
 use crate::dropins::read_text;
 use crate::source::Sources;
 use crate::tree::Table;
 
-/// Object of a change: `VM` or `VM/VOLUME`.
+/// Object of a change: `VM`, `VM/VOLUME` or `VM/nic/NIC`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Target {
     /// Name in the host file.
     pub vm: String,
-    /// One of its volumes.
+    /// One of its volumes, or `nic/NAME`: one of its NICs. So NICs and volumes are named alike in commands and output, and a NIC
+    /// may have the name of a volume.
     pub volume: Option<String>,
 }
+
+/// First part of the name of a NIC in a [`Target`].
+const NIC: &str = "nic/";
 
 impl FromStr for Target {
     type Err = String;
@@ -29,7 +34,12 @@ impl FromStr for Target {
             None => (text, None),
         };
         if vm.is_empty() || volume.as_ref().is_some_and(String::is_empty) {
-            return Err(format!("'{text}' is not a target; write VM or VM/VOLUME, for example db1/root"));
+            return Err(format!("'{text}' is not a target; write VM, VM/VOLUME or VM/nic/NIC, for example db1/root"));
+        }
+        // Neither names of volumes nor those of NICs contain a slash.
+        let inner = volume.as_deref().map(|volume| volume.strip_prefix(NIC).unwrap_or(volume));
+        if let Some(inner) = inner.filter(|inner| inner.is_empty() || inner.contains('/')) {
+            return Err(format!("'{text}' is not a target: '{inner}' is no name; write VM/VOLUME or VM/nic/NIC"));
         }
         Ok(Target { vm: vm.to_owned(), volume })
     }
@@ -45,24 +55,129 @@ impl fmt::Display for Target {
 }
 
 impl Target {
+    /// A NIC of a VM.
+    #[must_use]
+    pub fn nic(vm: &str, nic: &str) -> Target {
+        Target { vm: vm.to_owned(), volume: Some(format!("{NIC}{nic}")) }
+    }
+
+    /// Name of the NIC, if it is one.
+    #[must_use]
+    pub fn as_nic(&self) -> Option<&str> {
+        self.volume.as_deref()?.strip_prefix(NIC)
+    }
+
     /// Path in the tree of the host file.
     pub(crate) fn path(&self) -> Vec<&str> {
         let mut path = vec!["vm", self.vm.as_str()];
-        path.extend(self.volume.iter().flat_map(|volume| ["volume", volume.as_str()]));
+        match (self.as_nic(), &self.volume) {
+            (Some(nic), _) => path.extend(["nic", nic]),
+            (None, Some(volume)) => path.extend(["volume", volume]),
+            (None, None) => {}
+        }
         path
     }
 
-    /// Whether `other` is the same, or a volume of it.
+    /// Whether `other` is the same, or a volume or a NIC of it.
     #[must_use]
     pub fn covers(&self, other: &Target) -> bool {
         self.vm == other.vm && (self.volume.is_none() || self.volume == other.volume)
     }
 }
 
+/// Object whose keys can be changed: a VM, a volume, or a named policy (`policy/NAME`).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Object {
+    Target(Target),
+    /// By its name. The change applies to all VMs and volumes that hold the policy, as far as they have no such field of their
+    /// own.
+    Policy(String),
+}
+
+/// First part of the name of a policy's object; so no VM has this name.
+pub(crate) const POLICY: &str = "policy";
+
+impl From<Target> for Object {
+    fn from(target: Target) -> Self {
+        Object::Target(target)
+    }
+}
+
+impl FromStr for Object {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('/') {
+            Some((POLICY, "")) => Err("'policy/' names no policy; write for example policy/gold".to_owned()),
+            Some((POLICY, name)) => Ok(Object::Policy(name.to_owned())),
+            _ => text.parse().map(Object::Target),
+        }
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Object::Target(target) => target.fmt(f),
+            Object::Policy(name) => write!(f, "{POLICY}/{name}"),
+        }
+    }
+}
+
+impl Object {
+    /// Path in the tree of the host file.
+    #[must_use]
+    pub fn path(&self) -> Vec<&str> {
+        match self {
+            Object::Target(target) => target.path(),
+            Object::Policy(name) => vec![POLICY, name],
+        }
+    }
+
+    /// Whether `other` is the same, or a volume of it.
+    #[must_use]
+    pub fn covers(&self, other: &Object) -> bool {
+        match (self, other) {
+            (Object::Target(one), Object::Target(other)) => one.covers(other),
+            _ => self == other,
+        }
+    }
+}
+
+/// Whether `name` matches a pattern, in which `*` stands for any characters, none included, and `?` for one character.
+#[must_use]
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut at, mut from) = (0, 0);
+    // Position after the last star, and where its text ends.
+    let mut star = None;
+    while from < name.len() {
+        match pattern.get(at) {
+            Some('*') => {
+                star = Some((at + 1, from));
+                at += 1;
+            }
+            Some(expected) if *expected == '?' || *expected == name[from] => (at, from) = (at + 1, from + 1),
+            _ => {
+                let Some((after, until)) = star else { return false };
+                star = Some((after, until + 1));
+                (at, from) = (after, until + 1);
+            }
+        }
+    }
+    pattern[at..].iter().all(|rest| *rest == '*')
+}
+
+/// Whether a name is a pattern for [`matches()`].
+#[must_use]
+pub fn is_pattern(name: &str) -> bool {
+    name.contains(['*', '?'])
+}
+
 #[derive(Debug, Clone, PartialEq)]
 enum Step {
-    Set(Target, toml::Table),
-    Remove(Target),
+    Set(Object, toml::Table),
+    Remove(Object),
 }
 
 /// Changes in the order in which they were made.
@@ -72,8 +187,8 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Sets keys; adds the VM or volume if it does not exist.
-    pub fn set(&mut self, target: Target, keys: toml::Table) {
+    /// Sets keys; adds the object if it does not exist.
+    pub fn set(&mut self, target: Object, keys: toml::Table) {
         // One step per changed object, so the list does not grow with the number of changes.
         let later = self.steps.iter().rposition(|step| match step {
             Step::Set(known, _) => *known == target,
@@ -86,11 +201,20 @@ impl Changes {
     }
 
     /// Removes a VM or a volume.
-    pub fn remove(&mut self, target: Target) {
+    pub fn remove(&mut self, target: Object) {
         self.steps.retain(|step| match step {
             Step::Set(known, _) | Step::Remove(known) => !target.covers(known),
         });
         self.steps.push(Step::Remove(target));
+    }
+
+    /// The named policies that are changed.
+    pub(crate) fn policies(&self) -> BTreeSet<&str> {
+        let changed = self.steps.iter().filter_map(|step| match step {
+            Step::Set(Object::Policy(name), _) | Step::Remove(Object::Policy(name)) => Some(name.as_str()),
+            Step::Set(..) | Step::Remove(_) => None,
+        });
+        changed.collect()
     }
 
     /// Applies the changes to the tree of the files.
@@ -133,7 +257,7 @@ fn merge(known: &mut toml::Table, later: toml::Table) {
 mod tests {
     use super::*;
 
-    fn target(text: &str) -> Target {
+    fn target(text: &str) -> Object {
         text.parse().unwrap()
     }
 
@@ -155,5 +279,42 @@ mod tests {
         changes.set(target("a"), keys("weight = 4"));
         assert_eq!(changes.steps, [Step::Remove(target("a")), Step::Set(target("a"), keys("weight = 4"))]);
         assert!("a/".parse::<Target>().is_err() && "".parse::<Target>().is_err());
+        changes.set(target("policy/gold"), keys("weight = 3"));
+        assert_eq!(changes.policies().into_iter().collect::<Vec<_>>(), ["gold"]);
+        assert_eq!(target("policy/gold").to_string(), "policy/gold");
+        assert!("policy/".parse::<Object>().is_err());
+    }
+
+    #[test]
+    fn a_nic_and_a_volume_of_one_name_are_two_objects() {
+        let (nic, volume) = (target("a/nic/eth0"), target("a/eth0"));
+        assert_eq!((nic.path(), volume.path()), (vec!["vm", "a", "nic", "eth0"], vec!["vm", "a", "volume", "eth0"]));
+        assert_eq!(
+            (nic.to_string(), target("a/nic").path()),
+            ("a/nic/eth0".to_owned(), vec!["vm", "a", "volume", "nic"])
+        );
+        assert!(target("a").covers(&nic) && !volume.covers(&nic));
+        assert_eq!(Object::from(Target::nic("a", "eth0")), nic);
+        for wrong in ["a/nic/", "a/b/c", "a/nic/b/c", "/nic/eth0"] {
+            assert!(wrong.parse::<Object>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_pattern_matches_whole_names() {
+        for (pattern, name) in [
+            ("web*", "web1"),
+            ("web*", "web"),
+            ("*", ""),
+            ("w?b*1", "web-11"),
+            ("*a*b", "xaab"),
+            ("a", "a"),
+            ("**", "z"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [("web*", "we"), ("web?", "web"), ("a*b", "abc"), ("", "a"), ("*b", "ba"), ("a", "aa")] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
     }
 }

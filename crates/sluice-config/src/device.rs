@@ -4,7 +4,7 @@ use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value as Param};
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::StatedIops;
-use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, schedulers};
+use sluice_sched::{Bytes, CostModel, Descriptor, GateSettings, Percent, schedulers};
 
 use crate::fields::WINDOW_REQUESTS_MAX;
 use crate::model::{Backend, Delay, DelayTime, Device, Window};
@@ -50,19 +50,22 @@ impl DeviceDraft {
 pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceClass>) -> Device {
     let depth = reader.small("depth").unwrap_or(32);
     let reference = read_reference(reader);
-    let cost = read_cost(reader, reference);
+    let known_class = device_class.unwrap_or_default();
+    let cost = read_cost(reader, reference, known_class);
     let capacity = reader.iops("capacity");
     if let Some(stated) = capacity {
         check_size(reader, stated, reference, &cost);
     }
     let rotational = reader.bool("rotational");
     let merging = reader.bool("merging");
-    let settings = GateSettings { depth, cost, ..GateSettings::default() };
+    let settings = GateSettings { depth, cost, device_class: known_class, ..GateSettings::default() };
     let capacity = Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") };
     let info = DeviceInfo::of(&settings, rotational.unwrap_or(false), &capacity);
     let (scheduler, params) = read_scheduler(reader, &info, device_class);
     Device {
         name: name.to_owned(),
+        table: "device",
+        device_class: known_class,
         path: None,
         backend: Backend::Null,
         scheduler,
@@ -73,6 +76,7 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         rotational,
         merging: merging.unwrap_or(scheduler.merging),
         admission: true,
+        reservable: Percent::WHOLE,
         window: window_of(depth),
         cost,
         delay: None,
@@ -107,11 +111,15 @@ pub(crate) fn other_size_hint(stated: StatedIops, size: Bytes, reference: Bytes,
     )
 }
 
-fn read_cost(reader: &Reader<'_>, reference: Bytes) -> CostModel {
-    let model = CostModel { reference: Some(reference), ..CostModel::default() };
+fn read_cost(reader: &Reader<'_>, reference: Bytes, device_class: DeviceClass) -> CostModel {
+    let model = match device_class {
+        DeviceClass::Disk => CostModel { reference: Some(reference), ..CostModel::default() },
+        DeviceClass::Network => CostModel::frames(),
+    };
     let Some(table) = reader.table("cost") else { return model };
     CostModel {
         knee: table.size("knee").unwrap_or(model.knee),
+        write_factor: table.decimal("write_factor").map_or(model.write_factor, cost_of),
         flush: table.decimal("flush").map_or(model.flush, cost_of),
         discard: table.decimal("discard").map_or(model.discard, cost_of),
         discard_mib: table.decimal("discard_mib").map_or(model.discard_mib, cost_of),
@@ -128,7 +136,7 @@ fn read_window(reader: &Reader<'_>, depth: u32) -> Window {
     }
 }
 
-fn window_of(depth: u32) -> Window {
+pub(crate) fn window_of(depth: u32) -> Window {
     Window { requests: depth.saturating_mul(4).clamp(64, WINDOW_REQUESTS_MAX as u32), bytes: Bytes::mib(32).0 }
 }
 
@@ -176,23 +184,19 @@ pub fn read_scheduler(
     info: &DeviceInfo,
     device_class: Option<DeviceClass>,
 ) -> (&'static Descriptor, ParamTable) {
-    let default = if device_class == Some(DeviceClass::Network) {
-        &schedulers::wrr::DESCRIPTOR
-    } else {
-        &schedulers::mclock::DESCRIPTOR
-    };
+    let default = &schedulers::mclock::DESCRIPTOR;
     let name = match reader.node("scheduler") {
         Some(_) => reader.text("scheduler"),
         None => Some(default.name),
     };
     let found = name.and_then(schedulers::find);
-    let suits = |scheduler: &Descriptor| device_class.is_none_or(|device_class| scheduler.device_class == device_class);
+    let suits = |scheduler: &Descriptor| device_class.is_none_or(|device_class| scheduler.is_for(device_class));
     let names = || schedulers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
     let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
-        let what = match found.device_class {
-            DeviceClass::Network => "schedules packets of network interfaces, but this device is a disk",
-            DeviceClass::Disk => "schedules requests to disks, but this device is a network link",
+        let what = match info.device_class {
+            DeviceClass::Disk => "schedules packets of network interfaces, but this device is a disk",
+            DeviceClass::Network => "schedules requests to disks, but this device is a network link",
         };
         let what = format!("{} {what}", found.name);
         reader.refuse("scheduler", what, format!("write {}", one_of(names())));
@@ -213,7 +217,7 @@ pub fn read_scheduler(
                 reader.report.warn(
                     node.span,
                     message,
-                    format!("the device's scheduler is {}; remove this table, or change the scheduler", chosen.name),
+                    format!("the scheduler is {}; remove this table, or change the scheduler", chosen.name),
                 );
             }
             None => {}
@@ -227,7 +231,7 @@ pub fn read_scheduler(
 fn read_params(reader: &Reader<'_>, scheduler: &'static Descriptor, node: &Node, info: &DeviceInfo) -> ParamTable {
     let title = format!("{}: {}", reader.whose, scheduler.name);
     let Value::Table(table) = &node.value else {
-        let hint = format!("write a table, [device.NAME.{}]", scheduler.name);
+        let hint = format!("write a table, [{}.{}]", reader.title(), scheduler.name);
         reader.report.error(node.span, format!("{title} must be a table, not {}", node.value.words()), hint);
         return ParamTable::new();
     };

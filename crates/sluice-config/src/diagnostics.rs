@@ -49,7 +49,7 @@ pub struct Diagnostic {
     pub length: u32,
     /// The problem, with the device, policy, VM or volume.
     pub message: String,
-    /// What to change.
+    /// The remedy.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// Text of the line, shortened for the screen.
@@ -70,6 +70,12 @@ impl Diagnostics {
     #[must_use]
     pub fn errors(&self) -> usize {
         self.0.iter().filter(|found| found.severity == Severity::Error).count()
+    }
+
+    /// Returns the errors alone, for a reader who did not ask about the whole file.
+    #[must_use]
+    pub fn without_warnings(self) -> Diagnostics {
+        Diagnostics(self.0.into_iter().filter(|found| found.severity == Severity::Error).collect())
     }
 
     /// Number of warnings.

@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 use std::path::PathBuf;
 
-use crate::model::{Endpoint, NbdSettings, Protocol, VolumeExport};
+use crate::model::{ListenAddress, NbdSettings, Protocol, VolumeExport};
 use crate::reader::Reader;
 use crate::source::Span;
 
@@ -36,7 +36,7 @@ impl ExportDraft {
     pub(crate) fn read(title: &str, volume: &Reader<'_>) -> ExportDraft {
         let before = volume.report.errors();
         // Placeholder for an invalid or missing endpoint; such a host is rejected.
-        let nowhere = || Endpoint::Unix { path: PathBuf::new(), owner: None, group: None, mode: 0 };
+        let nowhere = || ListenAddress::Unix { path: PathBuf::new(), owner: None, group: None, mode: 0 };
         let Some(reader) = volume.table("export") else {
             if volume.node("export").is_none() {
                 volume.missing("export", "");
@@ -119,14 +119,14 @@ pub(crate) fn socket_path(reader: &Reader<'_>, key: &str) -> Option<PathBuf> {
     Some(path)
 }
 
-fn unix(reader: &Reader<'_>) -> Option<Endpoint> {
+pub(crate) fn unix(reader: &Reader<'_>) -> Option<ListenAddress> {
     let (owner, group) = (read_account(reader, "owner"), read_account(reader, "group"));
-    let mode = read_mode(reader);
+    let mode = read_mode(reader, "mode");
     let path = socket_path(reader, "socket")?;
-    Some(Endpoint::Unix { path, owner, group, mode: mode? })
+    Some(ListenAddress::Unix { path, owner, group, mode: mode? })
 }
 
-fn tcp(reader: &Reader<'_>) -> Option<Endpoint> {
+fn tcp(reader: &Reader<'_>) -> Option<ListenAddress> {
     const KEY: &str = "listen";
     let text = reader.text(KEY)?;
     let Ok(address) = text.parse::<SocketAddr>() else {
@@ -148,29 +148,34 @@ fn tcp(reader: &Reader<'_>) -> Option<Endpoint> {
             false => reader.report.error(reader.at(KEY), message, format!("{hint} and insecure = true")),
         }
     }
-    Some(Endpoint::Tcp(address))
+    Some(ListenAddress::Tcp(address))
 }
 
-fn read_account(reader: &Reader<'_>, key: &str) -> Option<String> {
+pub(crate) fn read_account(reader: &Reader<'_>, key: &str) -> Option<String> {
     let text = reader.text(key)?;
-    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-$@".contains(c);
-    if text.is_empty() || text.len() > 256 || text.starts_with('-') || !text.chars().all(fits) {
+    if !is_account(text) {
         reader.refuse(key, "not a valid account name or number", "write the name or the number of a user or group");
         return None;
     }
     Some(text.to_owned())
 }
 
-fn read_mode(reader: &Reader<'_>) -> Option<u32> {
-    const KEY: &str = "mode";
-    if reader.node(KEY).is_none() {
+/// Whether it may be the name or number of a user or group.
+pub(crate) fn is_account(text: &str) -> bool {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "_.-$@".contains(c);
+    !text.is_empty() && text.len() <= 256 && !text.starts_with('-') && text.chars().all(fits)
+}
+
+/// Permissions; 0660 if the key is missing.
+pub(crate) fn read_mode(reader: &Reader<'_>, key: &str) -> Option<u32> {
+    if reader.node(key).is_none() {
         return Some(0o660);
     }
-    let text = reader.text(KEY)?;
+    let text = reader.text(key)?;
     let mode =
         u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777 && text.len() <= 5 && !text.starts_with('+'));
     if mode.is_none() {
-        reader.refuse(KEY, format!("'{text}' is not a file mode"), "write for example \"0660\", at most \"0777\"");
+        reader.refuse(key, format!("'{text}' is not a file mode"), "write for example \"0660\", at most \"0777\"");
     }
     mode
 }

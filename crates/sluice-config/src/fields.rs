@@ -4,13 +4,16 @@
 use core::time::Duration;
 
 use sluice_sched::params::Parameter;
-use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Descriptor, schedulers};
 
+mod net;
+mod policy;
 mod serving;
 
-pub use serving::{DAEMON, EXPORT, NBD};
+pub use net::{NET, NIC, UPLINK};
+pub use policy::{BURST, BURST_RATE, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
+pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, NBD};
 
 /// A table of the host file.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ pub struct Section {
     pub doc: &'static str,
     /// Keys in groups, since the keys of a policy appear in three tables.
     pub groups: &'static [&'static [Key]],
-    /// Kinds of its devices: for each scheduler of these it also has a table with parameters, named like the scheduler.
+    /// Kinds of its devices: for each scheduler of any of these it also has a table with parameters, named like the scheduler.
     pub scheduler_tables: &'static [DeviceClass],
 }
 
@@ -52,7 +55,7 @@ pub enum Kind {
     Word(&'static [&'static str]),
     /// The name of a scheduler.
     Scheduler,
-    /// The name of a `device` or a `policy`.
+    /// The name of a `device`, an `uplink` or a `policy`.
     Name(&'static str),
     /// Any text.
     Text,
@@ -62,6 +65,8 @@ pub enum Kind {
     Address,
     /// Permissions in octal, as text.
     Mode,
+    /// A list of users and groups.
+    Accounts,
     /// A size in bytes, with its unit.
     Size(u64, u64),
     /// A time, with its unit.
@@ -70,6 +75,16 @@ pub enum Kind {
     Iops,
     /// A rate of bytes.
     ByteRate,
+    /// The rate of a network link, in bits or bytes.
+    LinkRate,
+    /// A part of a whole, in hundredths of a percent.
+    Percent(u16, u16),
+    /// The name of a network interface.
+    Interface,
+    /// An Ethernet address.
+    Mac,
+    /// A list of IP addresses with the lengths of their prefixes.
+    Networks,
     /// Any of these.
     Either(&'static [Kind]),
     /// A nested table.
@@ -133,7 +148,9 @@ impl Section {
 
     /// Schedulers with a table for parameters.
     pub(crate) fn schedulers(&self) -> impl Iterator<Item = &'static Descriptor> + use<> {
-        self.scheduler_tables.iter().copied().flat_map(schedulers::for_class)
+        let classes = self.scheduler_tables;
+        let all = schedulers::ALL.iter().copied();
+        all.filter(move |scheduler| classes.iter().any(|class| scheduler.is_for(*class)))
     }
 }
 
@@ -157,13 +174,15 @@ pub const MICROSECOND: Duration = Duration::from_micros(1);
 
 pub static HOST: Section = Section {
     title: "",
-    doc: "The host file: devices, the VMs that use them, and their policies",
+    doc: "The host file: devices and uplinks, the VMs that use them, and their policies",
     groups: &[&[
         Key::new("device", Kind::Named(&DEVICE), "", "A disk shared by VMs, with a scheduler in front of it"),
+        Key::new("uplink", Kind::Named(&UPLINK), "", "A network link shared by NICs, with a scheduler in front of it"),
         Key::new("policy", Kind::Named(&POLICY), "", "Guarantees and limits of a VM, under a name"),
         Key::new("vm", Kind::Named(&VM), "", "A VM, the unit to which a policy applies"),
         Key::new("nbd", Kind::Table(&NBD), "", "Serves every volume over NBD by its export name"),
         Key::new("daemon", Kind::Table(&DAEMON), "", "The daemon itself"),
+        Key::new("alert", Kind::Named(&ALERT), "", "Who is told of events of a class"),
     ]],
     scheduler_tables: &[],
 };
@@ -298,6 +317,14 @@ pub static COST: Section = Section {
              / (knee + reference_size). Example: with 300kB and 8KiB, 256KiB cost 562144 / 308192 = 1.82",
         )
         .default("\"300kB\""),
+        Key::new(
+            "write_factor",
+            Kind::Decimal(0.1, 100.0),
+            "2.0",
+            "Cost of a write relative to a read of the same size, for devices that write more slowly. Rates in requests count \
+             it: with 2.0 a limit of 1000 iops passes 500 writes of 8 KiB per second. `capacity` is then that of reads",
+        )
+        .default("1.0"),
         Key::new("flush", COST_RANGE, "1.0", "Cost of a flush").default("1.0"),
         Key::new(
             "discard",
@@ -355,144 +382,12 @@ pub static DELAY_TIME: Section = Section {
     scheduler_tables: &[],
 };
 
-/// `[policy.NAME]`
-pub static POLICY: Section = Section {
-    title: "policy.NAME",
-    doc: "Guarantees and limits of a VM on each device that it uses",
-    groups: &[POLICY_KEYS],
-    scheduler_tables: &[],
-};
-
-pub const POLICY_KEYS: &[Key] = &[
-    Key::new(
-        "reservation",
-        RESERVATION_KIND,
-        "\"2000 iops@8KiB\"",
-        "Minimum throughput while the VM or volume has requests queued",
-    )
-    .default("\"none\""),
-    Key::new(
-        "limit",
-        LIMIT_KIND,
-        "\"8000 iops@8KiB\"",
-        "Maximum throughput, apart from the burst, even on an idle device",
-    )
-    .default("\"unlimited\""),
-    Key::new(
-        "weight",
-        Kind::Either(&[Kind::Decimal(0.01, 1_000_000.0), NONE]),
-        "400",
-        "Share of the spare capacity, relative to the weights of other VMs, or of the VM's other volumes; none: only the reservation",
-    )
-    .default("100"),
-    Key::new(
-        "burst",
-        Kind::Integer(1, BURST_MAX as u64),
-        "64",
-        "Amount that the limit lets through back to back after a pause: one piece of any size plus (`burst` - 1) \
-         requests of the reference size",
-    )
-    .default("the device's depth times its largest piece, 256 KiB"),
-    Key::new(
-        "idle_credit",
-        Kind::Integer(0, IDLE_CREDIT_MAX as u64),
-        "16",
-        "How far the VM or volume may lag behind virtual time when it becomes active again, in requests, so that a short pause \
-         does not reduce its share",
-    )
-    .default("1"),
-    Key::new(
-        "class",
-        Kind::Word(&["foreground", "background"]),
-        "\"background\"",
-        "background: apart from the reservation, the smallest weight, 0.01, or service only while no foreground VM has \
-         requests queued, depending on the scheduler",
-    )
-    .default("\"foreground\""),
-    Key::new(
-        "priority_class",
-        Kind::Word(&["real-time", "best-effort", "idle"]),
-        "\"best-effort\"",
-        "Class of the I/O priority, as in ionice",
-    )
-    .default("\"best-effort\""),
-    Key::new(
-        "priority_level",
-        Kind::Integer(0, PRIORITY_LEVEL_MAX as u64),
-        "4",
-        "Level within that class, from 0 (highest) to 7 (lowest)",
-    )
-    .default("4"),
-    Key::new(
-        "latency",
-        LATENCY_KIND,
-        "{ p99 = \"5ms\", reads_only = true }",
-        "Latency target; enforced by schedulers with deadlines",
-    )
-    .default("\"none\""),
-    Key::new(
-        "allow_unenforced",
-        Kind::Bool,
-        "true",
-        "Accepts fields that the device's scheduler does not enforce, with a warning",
-    )
-    .default("false"),
-];
-const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, NONE, Kind::Table(&RESERVATION)]);
-const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
-const LATENCY_KIND: Kind = Kind::Either(&[NONE, Kind::Table(&LATENCY)]);
-const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
-const NONE: Kind = Kind::Word(&["none"]);
-
-/// `reservation` as a table.
-pub static RESERVATION: Section = Section {
-    title: "policy.NAME.reservation",
-    doc: "Minimum in requests and minimum in bytes, either or both; or the request rate that a latency needs by \
-          Little's law, outstanding / latency. Example: 32 requests at 65 ms on average need 32 / 0.065 s = 492 iops",
-    groups: &[&[
-        Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
-        Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),
-        Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Number of requests that the VM keeps queued"),
-        Key::new("latency", LATENCY_RANGE, "\"65ms\"", "Average latency with that number of requests"),
-    ]],
-    scheduler_tables: &[],
-};
-const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
-
-/// `limit` as a table.
-pub static LIMIT: Section = Section {
-    title: "policy.NAME.limit",
-    doc: "Maximum in requests and in bytes; both apply",
-    groups: &[&[
-        Key::new(
-            "iops",
-            Kind::Either(&[Kind::Iops, UNLIMITED]),
-            "\"8000 iops@8KiB\"",
-            "Normalised requests per second",
-        )
-        .default("\"unlimited\""),
-        Key::new("bytes", Kind::Either(&[Kind::ByteRate, UNLIMITED]), "\"200MiB/s\"", "Bytes per second")
-            .default("\"unlimited\""),
-    ]],
-    scheduler_tables: &[],
-};
-
-/// `latency` of a policy.
-pub static LATENCY: Section = Section {
-    title: "policy.NAME.latency",
-    doc: "Latency target at a percentile",
-    groups: &[&[
-        Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests complete within this time"),
-        Key::new("reads_only", Kind::Bool, "true", "Whether the target applies only to reads").default("false"),
-    ]],
-    scheduler_tables: &[],
-};
-
 /// `[vm.NAME]`
 pub static VM: Section = Section {
     title: "vm.NAME",
-    doc: "A VM. Its policy applies to all its volumes on a device together, and to each device separately. Policy \
-          fields stated here override those of the named policy",
+    doc: "A VM. Its policy applies to all its volumes on a device together, and to each device separately; that in `net` to \
+          all its NICs on an uplink together, and to each uplink separately. Policy fields stated here override those of the \
+          named policy",
     groups: &[
         &[
             Key::new("policy", Kind::Name("policy"), "\"gold\"", "Name of its policy").default("only weight 100"),
@@ -504,8 +399,10 @@ pub static VM: Section = Section {
             )
             .default("false"),
             Key::new("volume", Kind::Named(&VOLUME), "", "A virtual disk"),
+            Key::new("nic", Kind::Named(&NIC), "", "A virtual NIC"),
         ],
         POLICY_KEYS,
+        net::NET_KEY,
     ],
     scheduler_tables: &[],
 };

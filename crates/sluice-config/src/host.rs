@@ -4,22 +4,27 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::changes::{Changes, Target};
+use crate::changes::{Changes, Object};
 use crate::checks::{self, Draft};
+use crate::daemon;
 use crate::device::DeviceDraft;
 use crate::diagnostics::{Diagnostics, Report};
 use crate::dropins;
-use crate::export::{NbdDraft, socket_path};
+use crate::export::NbdDraft;
 use crate::fields;
-use crate::model::{DaemonSettings, Endpoint, Host};
+use crate::model::{DaemonSettings, Host};
+use crate::net_policy::NetPart;
 use crate::policy::Part;
 use crate::reader::Reader;
-use crate::source::{Sources, Span};
+use crate::source::Sources;
 use crate::tree::{Table, Value};
+use crate::uplink::UplinkDraft;
 use crate::vm::{Known, VmDraft};
 
 /// Each device has a thread.
 const DEVICES_MAX: usize = 256;
+/// So has each uplink.
+const UPLINKS_MAX: usize = 64;
 const POLICIES_MAX: usize = 10_000;
 const VMS_MAX: usize = 10_000;
 
@@ -46,8 +51,8 @@ pub struct Files {
     vms: Checked,
 }
 
-/// Checked VMs by name. A VM with an unchanged table is reused: changes at run time never affect the devices and
-/// policies against which it was checked.
+/// Checked VMs by name. A VM with an unchanged table is reused if no named policy that it holds is changed: changes at run time
+/// never affect the devices against which it was checked.
 type Checked = BTreeMap<String, Arc<VmDraft>>;
 
 impl Files {
@@ -56,28 +61,40 @@ impl Files {
         self.check(changes, Report::default()).map(|(host, _)| host)
     }
 
-    /// Whether the files have this VM or volume.
+    /// Names of the files, in the order in which they were read.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.sources.names()
+    }
+
+    /// Whether the files have this VM, volume or policy.
     #[must_use]
-    pub fn has(&self, target: &Target) -> bool {
+    pub fn has(&self, target: &Object) -> bool {
         self.tree.find(&target.path()).is_some()
     }
 
-    /// The whole table of a VM or volume as written; `None` if the files do not have it.
+    /// Names of the policies.
     #[must_use]
-    pub fn table(&self, target: &Target) -> Option<serde_json::Value> {
+    pub fn policies(&self) -> Vec<&str> {
+        let table = self.tree.find(&["policy"]).and_then(|node| node.value.as_table());
+        table.map_or_else(Vec::new, |table| table.entries.keys().map(String::as_str).collect())
+    }
+
+    /// The whole table of an object as written; `None` if the files do not have it.
+    #[must_use]
+    pub fn table(&self, target: &Object) -> Option<serde_json::Value> {
         self.tree.find(&target.path()).map(|node| node.value.to_json())
     }
 
-    /// The name of the file that has a VM or volume; of several, the first.
+    /// The name of the file that has an object; of several, the first.
     #[must_use]
-    pub fn file_of(&self, target: &Target) -> Option<&str> {
+    pub fn file_of(&self, target: &Object) -> Option<&str> {
         self.tree.find(&target.path()).map(|node| self.sources.name(node.key))
     }
 
-    /// The value of a key of a VM or volume: its own, or that of the policy it names. The parts of a key in a table are
+    /// The value of a key of an object: its own, or that of the policy it names. The parts of a key in a table are
     /// separated by dots (`export.mode`). `None` if neither has it.
     #[must_use]
-    pub fn stated(&self, target: &Target, key: &str) -> Option<serde_json::Value> {
+    pub fn stated(&self, target: &Object, key: &str) -> Option<serde_json::Value> {
         let path: Vec<&str> = key.split('.').collect();
         let own = self.tree.find(&target.path())?.value.as_table()?;
         if let Some(node) = own.nearest(&path) {
@@ -92,7 +109,10 @@ impl Files {
         let (mut tree, mut sources) = (self.tree.clone(), self.sources.clone());
         let changes_from = sources.next();
         changes.lay(&mut tree, &mut sources, &report);
-        check(tree, &self.vms, report, &sources, changes_from)
+        let changed = changes.policies();
+        let checked = self.vms.iter().filter(|(_, vm)| changed.is_empty() || !vm.holds_any(&changed));
+        let checked = checked.map(|(name, vm)| (name.clone(), Arc::clone(vm))).collect();
+        check(tree, &checked, report, &sources, changes_from)
     }
 }
 
@@ -123,8 +143,12 @@ fn check(
         return Err(found);
     }
     let devices = draft.devices.into_iter().map(|(name, draft)| (name, draft.device)).collect();
+    let uplinks = draft.uplinks.into_iter().map(|(name, draft)| (name, draft.uplink())).collect();
     let vms = draft.vms.iter().map(|draft| (draft.name.clone(), Arc::clone(&draft.vm))).collect();
-    let host = Host { devices, vms, nbd: draft.nbd.settings, daemon, warnings: found.0 };
+    let policies = draft.policies.iter().map(|(name, part)| (name.clone(), part.policy())).collect();
+    let net_policies = draft.nets.iter().map(|(name, part)| (name.clone(), part.policy())).collect();
+    let (nbd, warnings) = (draft.nbd.settings, found.0);
+    let host = Host { devices, uplinks, vms, policies, net_policies, nbd, daemon, warnings };
     Ok((host, draft.vms))
 }
 
@@ -134,16 +158,22 @@ fn read(tree: Table, checked: &Checked, report: &Report) -> (Draft, DaemonSettin
     let devices = root.named("device", DEVICES_MAX, |name| format!("Device {name}"));
     let devices: BTreeMap<String, DeviceDraft> =
         devices.iter().map(|(name, reader)| ((*name).to_owned(), DeviceDraft::read(name, reader))).collect();
-    let policies = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
+    let uplinks = root.named("uplink", UPLINKS_MAX, |name| format!("Uplink {name}"));
+    let uplinks: BTreeMap<String, UplinkDraft> =
+        uplinks.iter().map(|(name, reader)| ((*name).to_owned(), UplinkDraft::read(name, reader))).collect();
+    let tables = root.named("policy", POLICIES_MAX, |name| format!("Policy {name}"));
     let policies: BTreeMap<String, Part> =
-        policies.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
-    let vms = read_vms(&root, checked, &Known { devices: &devices, policies: &policies });
+        tables.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
+    let nets: BTreeMap<String, NetPart> =
+        tables.iter().map(|(name, reader)| ((*name).to_owned(), NetPart::read_table(reader))).collect();
+    let known = Known { devices: &devices, uplinks: &uplinks, policies: &policies, nets: &nets };
+    let vms = read_vms(&root, checked, &known);
     let nbd = root.table("nbd").map_or_else(NbdDraft::default, |mut reader| {
         reader.whose = "[nbd]".into();
         NbdDraft::read(&reader)
     });
-    let (daemon, control) = read_daemon(&root);
-    (Draft { devices, policies, vms, nbd, control }, daemon)
+    let (settings, daemon) = daemon::read(&root);
+    (Draft { devices, uplinks, policies, nets, vms, nbd, daemon }, settings)
 }
 
 /// In order of their names.
@@ -162,15 +192,4 @@ fn read_vms(root: &Reader<'_>, checked: &Checked, known: &Known<'_>) -> Vec<Arc<
     vms.extend(others.iter().map(|(name, reader)| Arc::new(VmDraft::read(name, reader, known))));
     vms.sort_by(|a, b| a.name.cmp(&b.name));
     vms
-}
-
-fn read_daemon(root: &Reader<'_>) -> (DaemonSettings, Option<(Endpoint, Span)>) {
-    let default = DaemonSettings::default();
-    let Some(reader) = root.table("daemon") else { return (default, None) };
-    let control = socket_path(&reader, "control");
-    let endpoint = control.clone().map(|path| Endpoint::Unix { path, owner: None, group: None, mode: 0o600 });
-    let endpoint = endpoint.map(|endpoint| (endpoint, reader.at("control")));
-    let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
-    let (source_root, state) = (reader.path("source_root"), reader.path("state"));
-    (DaemonSettings { drain_timeout, control, state, source_root }, endpoint)
 }

@@ -30,13 +30,15 @@
 //! | files as one tree, each value with its span | `source`, `tree`, `dropins` |
 //! | list of keys | [`fields`], and [`schema`] generated from it |
 //! | changes at run time | [`changes`] |
-//! | single tables | `reader`, `quantity`, `device`, `policy`, `vm`, `export` |
+//! | single tables | `reader`, `quantity`, `device`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
 //! | checks across tables | `checks` |
 //! | result | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
 
+mod alert;
 pub mod changes;
 pub mod checks;
+mod daemon;
 pub mod device;
 pub mod diagnostics;
 pub mod dropins;
@@ -45,18 +47,23 @@ pub mod fields;
 mod host;
 pub mod model;
 mod nearest;
+mod net_policy;
+mod nic;
 pub mod policy;
 mod quantity;
 pub mod reader;
 mod schema;
 pub mod source;
 pub mod tree;
+mod uplink;
 pub mod vm;
 
+pub use alert::{ALERT_CLASSES, Alert, AlertTo};
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use host::{Files, load, load_files, parse};
 pub use model::{
-    Backend, DaemonSettings, Delay, DelayTime, Device, Endpoint, Host, NbdSettings, Protocol, Vm, Volume, VolumeExport,
-    Window,
+    Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, Host, IpNetwork,
+    ListenAddress, Mac, NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume,
+    VolumeExport, Window,
 };
 pub use schema::{schema, schema_of};

@@ -9,18 +9,29 @@ use std::sync::Arc;
 
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy};
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
+use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Iops, Percent, Policy};
 
+use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
+
+mod net;
+
+pub use net::{IpNetwork, Mac, NetPolicy, Nic, NicAccess, Port, Receive, Uplink};
 
 /// A host file without errors.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Host {
     /// By name.
     pub devices: BTreeMap<String, Device>,
+    /// By name; none has the name of a device.
+    pub uplinks: BTreeMap<String, Uplink>,
     /// By name. Shared with the hosts before and after a change that does not affect the VM.
     pub vms: BTreeMap<String, Arc<Vm>>,
+    /// Named policies as they are stated, by name. A VM or volume that holds one may override fields of it.
+    pub policies: BTreeMap<String, Policy>,
+    /// Network halves of the same policies.
+    pub net_policies: BTreeMap<String, NetPolicy>,
     /// Endpoints that serve every export by its name.
     pub nbd: NbdSettings,
     /// Settings of the daemon.
@@ -29,10 +40,13 @@ pub struct Host {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// A disk that VMs share.
+/// A disk that VMs share, or the link of an [`Uplink`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
     pub name: String,
+    /// Kind of its table: `device` or `uplink`.
+    pub table: &'static str,
+    pub device_class: DeviceClass,
     /// The block device, or a file or folder on it; `Some` unless the backend is `Null`.
     pub path: Option<PathBuf>,
     /// Destination of requests.
@@ -52,6 +66,8 @@ pub struct Device {
     pub merging: bool,
     /// Whether reservations above the capacity are rejected.
     pub admission: bool,
+    /// The part of the capacity that may be reserved at most; the whole of a disk, from which the scheduler keeps its floor.
+    pub reservable: Percent,
     /// Maximum outstanding requests of one VM.
     pub window: Window,
     pub cost: CostModel,
@@ -60,23 +76,58 @@ pub struct Device {
 }
 
 impl Device {
+    /// Its name in messages: `device nvme0`, `uplink lan`.
+    #[must_use]
+    pub fn title(&self) -> String {
+        format!("{} {}", self.table, self.name)
+    }
+
+    /// Its name at the start of a message: `Device nvme0`.
+    #[must_use]
+    pub fn heading(&self) -> String {
+        let mut title = self.title();
+        title[..1].make_ascii_uppercase();
+        title
+    }
+
     /// Properties for its scheduler, on a disk that reports `rotational`.
     #[must_use]
     pub fn info(&self, rotational: bool) -> DeviceInfo {
         DeviceInfo::of(&self.gate_settings(), self.rotational.unwrap_or(rotational), &self.capacity)
     }
 
-    /// Capacity against which its reservations are checked.
+    /// Capacity against which its reservations are checked. A request of cost 1 has the reference size, so the device gives
+    /// at most as many as its bandwidth carries of that size.
     #[must_use]
     pub fn supply(&self) -> Supply {
         let weight_floor = (self.scheduler.weight_floor)(&self.params);
-        Supply { capacity: self.capacity, weight_floor, device_class: self.scheduler.device_class }
+        let Capacity { iops, bytes } = self.capacity;
+        let carried = bytes.map(|rate| {
+            let milli = u128::from(rate.bytes_per_second()) * 1000 / u128::from(self.reference.0.max(1));
+            Iops::from_milli(u64::try_from(milli).unwrap_or(u64::MAX))
+        });
+        let iops = iops.map(|iops| carried.map_or(iops, |carried| carried.min(iops)));
+        let Device { reservable, device_class, .. } = *self;
+        Supply { capacity: Capacity { iops, bytes }, weight_floor, reservable, device_class }
+    }
+
+    /// The largest request with which these reservations are met at the same time; see [`Supply::request_max`].
+    #[must_use]
+    pub fn request_max<'a>(&self, policies: impl IntoIterator<Item = &'a Policy>) -> Option<Bytes> {
+        self.supply().request_max(policies, &self.cost, self.gate_settings().transfer_max)
     }
 
     /// Parameters of its gate.
     #[must_use]
     pub fn gate_settings(&self) -> GateSettings {
-        GateSettings { depth: self.depth, cost: self.cost, merging: self.merging, ..GateSettings::default() }
+        GateSettings {
+            depth: self.depth,
+            cost: self.cost,
+            request_bytes: self.capacity.request_bytes().unwrap_or(self.cost.reference_size()),
+            merging: self.merging,
+            device_class: self.device_class,
+            ..GateSettings::default()
+        }
     }
 }
 
@@ -128,12 +179,18 @@ pub enum DelayTime {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Vm {
     pub name: String,
+    /// The named policy that it holds.
+    pub policy_name: Option<String>,
     /// Applies to its volumes together, on each device that it uses.
     pub policy: Policy,
     /// Whether its limit may delay requests longer than guests wait.
     pub allow_slow: bool,
     /// By name.
     pub volumes: BTreeMap<String, Volume>,
+    /// Policy of its NICs on each uplink.
+    pub net: NetPolicy,
+    /// By name.
+    pub nics: BTreeMap<String, Nic>,
 }
 
 /// A virtual disk.
@@ -153,6 +210,8 @@ pub struct Volume {
     pub is_raw: bool,
     /// Whether it uses the page cache, so that guarantees do not apply.
     pub buffered: bool,
+    /// The named policy that it holds.
+    pub policy_name: Option<String>,
     /// Policy among the volumes of its VM on that device; `Policy::default()` if none is stated.
     pub policy: Policy,
     pub export: VolumeExport,
@@ -164,7 +223,7 @@ pub struct VolumeExport {
     /// Protocol at its endpoint.
     pub protocol: Protocol,
     /// Its socket or address; a socket for vhost-user.
-    pub endpoint: Endpoint,
+    pub endpoint: ListenAddress,
     /// Unique name.
     pub name: String,
 }
@@ -181,9 +240,9 @@ pub enum Protocol {
     },
 }
 
-/// Endpoint for clients.
+/// ListenAddress for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum ListenAddress {
     /// A Unix socket.
     Unix {
         /// At most 107 bytes, the limit of a socket address.
@@ -199,13 +258,13 @@ pub enum Endpoint {
     Tcp(SocketAddr),
 }
 
-impl Endpoint {
+impl ListenAddress {
     /// The path, if it is a Unix socket.
     #[must_use]
     pub fn socket(&self) -> Option<&Path> {
         match self {
-            Endpoint::Unix { path, .. } => Some(path),
-            Endpoint::Tcp(_) => None,
+            ListenAddress::Unix { path, .. } => Some(path),
+            ListenAddress::Tcp(_) => None,
         }
     }
 }
@@ -214,7 +273,7 @@ impl Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdSettings {
     /// No endpoint, a socket, an address, or both; each serves every export by its name.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<ListenAddress>,
     /// Maximum number of connections of the host over all sockets; some are reserved for sockets with few.
     pub connections_max: u32,
     /// Memory for the data of requests of all VMs.
@@ -232,16 +291,85 @@ impl Default for NbdSettings {
 pub struct DaemonSettings {
     /// Maximum time at the end of the daemon for requests in flight.
     pub drain_timeout: Duration,
-    /// Control socket; `None`: no changes at run time.
-    pub control: Option<PathBuf>,
+    /// Control socket.
+    pub control: Control,
+    /// Rights of its clients.
+    pub access: Access,
+    /// Address of the metrics: a Unix socket, or an address that only this host reaches. `None`: they are not served.
+    pub metrics: Option<ListenAddress>,
     /// State directory; `None`: that of the environment, or none.
     pub state: Option<PathBuf>,
     /// Folder that must contain sources named at run time; `None`: any.
     pub source_root: Option<PathBuf>,
+    /// Recipients of events.
+    pub alerts: Vec<Alert>,
 }
 
 impl Default for DaemonSettings {
     fn default() -> Self {
-        DaemonSettings { drain_timeout: Duration::from_secs(10), control: None, state: None, source_root: None }
+        DaemonSettings {
+            drain_timeout: Duration::from_secs(10),
+            control: Control::Default,
+            access: Access::default(),
+            metrics: None,
+            state: None,
+            source_root: None,
+            alerts: Vec::new(),
+        }
     }
+}
+
+/// The control socket.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Control {
+    /// Not stated: that of the environment, or [`CONTROL_SOCKET`]. The daemon serves without it if it cannot be made.
+    #[default]
+    Default,
+    /// No changes at run time.
+    None,
+    At(PathBuf),
+}
+
+/// The control socket if none is stated.
+pub const CONTROL_SOCKET: &str = "/run/sluice/control.sock";
+
+/// `[daemon.access]`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// Group of the control socket; `None`: `sluice` if it exists, otherwise the daemon's.
+    pub group: Option<String>,
+    /// Permissions of the control socket.
+    pub mode: u32,
+    /// `None`: the group of the socket.
+    pub observe: Option<Vec<Account>>,
+    pub change: Vec<Account>,
+    pub attach: Vec<Account>,
+    /// Folder of sockets that clients with the role attach may name.
+    pub socket_root: PathBuf,
+    /// Users and groups that such a socket may be given to.
+    pub socket_accounts: Vec<Account>,
+    /// Permissions that such a socket may have at most.
+    pub socket_mode: u32,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Access {
+            group: None,
+            mode: 0o660,
+            observe: None,
+            change: Vec::new(),
+            attach: Vec::new(),
+            socket_root: PathBuf::from("/run/sluice"),
+            socket_accounts: Vec::new(),
+            socket_mode: 0o660,
+        }
+    }
+}
+
+/// A user or a group, by name or number. Whether it exists is checked when it is used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Account {
+    User(String),
+    Group(String),
 }

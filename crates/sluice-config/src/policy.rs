@@ -1,9 +1,10 @@
 //! Policies: the fields of each table, and how inner tables override named policies.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluice_sched::admission::reservation_for;
-use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass};
+use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass, TimedBurst};
 use sluice_sched::units::StatedIops;
 use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
 
@@ -17,8 +18,10 @@ use crate::tree::Value;
 pub struct Part {
     pub(crate) reservation: Option<Stated<Rates>>,
     pub(crate) limit: Option<Stated<Rates>>,
+    pub(crate) read_limit: Option<Stated<Rates>>,
+    pub(crate) write_limit: Option<Stated<Rates>>,
     pub(crate) weight: Option<Stated<Option<Weight>>>,
-    pub(crate) burst: Option<Stated<u32>>,
+    pub(crate) burst: Option<Stated<Burst>>,
     pub(crate) idle_credit: Option<Stated<u32>>,
     pub(crate) class: Option<Stated<Class>>,
     pub(crate) priority_class: Option<Stated<PriorityClass>>,
@@ -36,15 +39,30 @@ pub(crate) struct Rates {
     pub(crate) bytes: Option<ByteRate>,
 }
 
+impl Rates {
+    fn limit(&self) -> Limit {
+        Limit { iops: self.iops.map(|(stated, _)| stated.iops), bytes: self.bytes }
+    }
+}
+
+/// Both forms of a burst.
+#[derive(Debug, Clone)]
+pub(crate) enum Burst {
+    Requests(u32),
+    Timed(Rates, Duration),
+}
+
 impl Part {
     /// The policy fields of a table.
     pub fn read(reader: &Reader<'_>) -> Part {
         let before = reader.report.errors();
         let part = Part {
             reservation: read_reservation(reader).map(|rates| reader.stated("reservation", rates)),
-            limit: read_limit(reader).map(|rates| reader.stated("limit", rates)),
+            limit: read_limit(reader, "limit"),
+            read_limit: read_limit(reader, "read_limit"),
+            write_limit: read_limit(reader, "write_limit"),
             weight: read_weight(reader).map(|weight| reader.stated("weight", weight)),
-            burst: reader.small("burst").map(|burst| reader.stated("burst", burst)),
+            burst: read_burst(reader).map(|burst| reader.stated("burst", burst)),
             idle_credit: reader.small("idle_credit").map(|credit| reader.stated("idle_credit", credit)),
             class: reader.word("class").map(|class| reader.stated("class", class_of(class))),
             priority_class: reader
@@ -64,6 +82,8 @@ impl Part {
         Part {
             reservation: over.reservation.or(base.reservation),
             limit: over.limit.or(base.limit),
+            read_limit: over.read_limit.or(base.read_limit),
+            write_limit: over.write_limit.or(base.write_limit),
             weight: over.weight.or(base.weight),
             burst: over.burst.or(base.burst),
             idle_credit: over.idle_credit.or(base.idle_credit),
@@ -79,19 +99,22 @@ impl Part {
     /// The resulting policy; the sizes after an `@` are checked against each device separately.
     pub fn policy(&self) -> Policy {
         let default = Policy::default();
-        let rates = |stated: &Option<Stated<Rates>>| {
-            let rates = stated.as_ref().map(|stated| &stated.value);
-            let iops = rates.and_then(|rates| rates.iops).map(|(stated, _)| stated.iops);
-            (iops, rates.and_then(|rates| rates.bytes))
+        let limit =
+            |stated: &Option<Stated<Rates>>| stated.as_ref().map_or(Limit::default(), |stated| stated.value.limit());
+        let Limit { iops, bytes } = limit(&self.reservation);
+        let (burst, timed_burst) = match self.burst.as_ref().map(|stated| &stated.value) {
+            None => (None, None),
+            Some(Burst::Requests(requests)) => (Some(*requests), None),
+            Some(Burst::Timed(rates, length)) => (None, Some(TimedBurst { rate: rates.limit(), length: *length })),
         };
-        let (iops, bytes) = rates(&self.reservation);
-        let reservation = Reservation { iops, bytes };
-        let (iops, bytes) = rates(&self.limit);
         Policy {
-            reservation,
-            limit: Limit { iops, bytes },
+            reservation: Reservation { iops, bytes },
+            limit: limit(&self.limit),
+            read_limit: limit(&self.read_limit),
+            write_limit: limit(&self.write_limit),
             weight: self.weight.as_ref().map_or(default.weight, |stated| stated.value),
-            burst: self.burst.as_ref().map(|stated| stated.value),
+            burst,
+            timed_burst,
             idle_credit: self.idle_credit.as_ref().map_or(default.idle_credit, |stated| stated.value),
             latency: self.latency.as_ref().and_then(|stated| stated.value),
             class: self.class.as_ref().map_or(default.class, |stated| stated.value),
@@ -118,6 +141,8 @@ impl Part {
         match field {
             Field::Reservation => at(&self.reservation),
             Field::Limit => at(&self.limit),
+            Field::ReadLimit => at(&self.read_limit),
+            Field::WriteLimit => at(&self.write_limit),
             Field::Weight => at(&self.weight),
             Field::Burst => at(&self.burst),
             Field::IdleCredit => at(&self.idle_credit),
@@ -128,13 +153,25 @@ impl Part {
         }
     }
 
-    /// All rates of requests, with their keys.
-    pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Stated<Rates>, StatedIops, Span)> {
-        let both = [("reservation", &self.reservation), ("limit", &self.limit)];
-        both.into_iter().filter_map(|(key, stated)| {
+    /// All rates of requests, with their keys and the tables that they belong to.
+    pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Arc<str>, StatedIops, Span)> {
+        let rates = [
+            ("reservation", &self.reservation),
+            ("limit", &self.limit),
+            ("read_limit", &self.read_limit),
+            ("write_limit", &self.write_limit),
+        ];
+        let rates = rates.into_iter().filter_map(|(key, stated)| {
             let stated = stated.as_ref()?;
-            let (iops, span) = stated.value.iops?;
-            Some((key, stated, iops, span))
+            Some((key, &stated.whose, &stated.value))
+        });
+        let burst = self.burst.as_ref().and_then(|stated| match &stated.value {
+            Burst::Timed(rates, _) => Some(("burst.rate", &stated.whose, rates)),
+            Burst::Requests(_) => None,
+        });
+        rates.chain(burst).filter_map(|(key, whose, rates)| {
+            let (iops, span) = rates.iops?;
+            Some((key, whose, iops, span))
         })
     }
 }
@@ -199,22 +236,45 @@ fn read_reservation_table(reader: &Reader<'_>) -> Option<Rates> {
     Some(Rates { iops: Some((iops, reader.span)), bytes })
 }
 
-fn read_limit(reader: &Reader<'_>) -> Option<Rates> {
-    const KEY: &str = "limit";
-    match &reader.node(KEY)?.value {
+fn read_limit(reader: &Reader<'_>, key: &str) -> Option<Stated<Rates>> {
+    let rates = match &reader.node(key)?.value {
         Value::Table(_) => {
-            let table = reader.table(KEY)?;
+            let table = reader.table(key)?;
             let iops = limited(&table, "iops").and_then(|()| table.iops("iops")).map(|iops| (iops, table.at("iops")));
             let bytes = limited(&table, "bytes").and_then(|()| table.byte_rate("bytes"));
-            Some(Rates { iops, bytes })
+            Rates { iops, bytes }
         }
-        Value::Text(text) if text == "unlimited" => Some(Rates::default()),
-        _ => limited(reader, KEY).and_then(|()| read_rate(reader, KEY)),
+        Value::Text(text) if text == "unlimited" => Rates::default(),
+        _ => limited(reader, key).and_then(|()| read_rate(reader, key))?,
+    };
+    Some(reader.stated(key, rates))
+}
+
+fn read_burst(reader: &Reader<'_>) -> Option<Burst> {
+    const KEY: &str = "burst";
+    let Value::Table(_) = &reader.node(KEY)?.value else { return reader.small(KEY).map(Burst::Requests) };
+    let table = reader.table(KEY)?;
+    for key in ["rate", "for"].into_iter().filter(|key| table.node(key).is_none()) {
+        table.missing(key, "; a burst has a rate and a time");
     }
+    let length = table.time("for");
+    let rates = match &table.node("rate")?.value {
+        Value::Table(_) => {
+            let rates = table.table("rate")?;
+            let iops = rates.iops("iops").map(|iops| (iops, rates.at("iops")));
+            let bytes = rates.byte_rate("bytes");
+            if iops.is_none() && bytes.is_none() {
+                rates.missing("iops", ", and so is bytes");
+            }
+            Rates { iops, bytes }
+        }
+        _ => read_rate(&table, "rate")?,
+    };
+    Some(Burst::Timed(rates, length?))
 }
 
 /// Whether a limit is stated under `key`: neither `unlimited`, nor 0 or `none`, which are rejected.
-fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
+pub(crate) fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
     let word = match &reader.node(key)?.value {
         Value::Text(text) if text == "unlimited" => return None,
         Value::Text(text) if text == "none" => "'none'",
@@ -226,7 +286,7 @@ fn limited(reader: &Reader<'_>, key: &str) -> Option<()> {
 }
 
 /// Whether it is 0, with or without a unit.
-fn is_zero(value: &Value) -> bool {
+pub(crate) fn is_zero(value: &Value) -> bool {
     let number = match value {
         Value::Text(text) => {
             text.trim().split(|c: char| !c.is_ascii_digit() && c != '.').next().unwrap_or("").parse().ok()
@@ -236,7 +296,7 @@ fn is_zero(value: &Value) -> bool {
     number == Some(0.0)
 }
 
-fn read_weight(reader: &Reader<'_>) -> Option<Option<Weight>> {
+pub(crate) fn read_weight(reader: &Reader<'_>) -> Option<Option<Weight>> {
     const KEY: &str = "weight";
     let node = reader.node(KEY)?;
     match (&node.value, number_of(&node.value)) {

@@ -8,8 +8,8 @@ use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use sluice_sched::units::{StatedIops, UnitError, parse_duration, show_duration};
-use sluice_sched::{ByteRate, Bytes};
+use sluice_sched::units::{StatedIops, UnitError, parse_duration, parse_link_rate, show_duration};
+use sluice_sched::{ByteRate, Bytes, Percent};
 
 use crate::diagnostics::Report;
 use crate::fields::{Key, Kind, Section};
@@ -17,8 +17,10 @@ use crate::quantity::Misread;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
-/// Of a device, policy, VM or volume.
+/// Maximum length of the name of a device, policy, VM or volume.
 const NAME_LENGTH_MAX: usize = 64;
+/// IFNAMSIZ without the terminating zero.
+const INTERFACE_LENGTH_MAX: usize = 15;
 /// PATH_MAX without the terminating zero.
 const PATH_LENGTH_MAX: usize = 4095;
 
@@ -151,6 +153,11 @@ impl<'a> Reader<'a> {
         self.section.schedulers().filter_map(|scheduler| Some((scheduler, table.entries.get(scheduler.name)?)))
     }
 
+    /// Header of its table, with NAME for names.
+    pub(crate) fn title(&self) -> &'static str {
+        self.section.title
+    }
+
     /// The whole table as read.
     pub(crate) fn whole(&self) -> &'a Arc<Table> {
         self.table
@@ -234,11 +241,11 @@ impl<'a> Reader<'a> {
     /// A whole number in its listed range.
     pub fn integer(&self, key: &str) -> Option<u64> {
         let node = self.node(key)?;
-        let (Value::Integer(number), Kind::Integer(min, max)) = (&node.value, &self.key(key).kind) else {
+        let (Value::Integer(number), Some((min, max))) = (&node.value, integer_range(&self.key(key).kind)) else {
             self.wrong_kind(key, node);
             return None;
         };
-        let number = u64::try_from(*number).ok().filter(|number| (min..=max).contains(&number));
+        let number = u64::try_from(*number).ok().filter(|number| (min..=max).contains(number));
         if number.is_none() {
             self.refuse(key, "the number is out of range", format!("it must be from {min} to {max}"));
         }
@@ -291,6 +298,35 @@ impl<'a> Reader<'a> {
 
     pub fn byte_rate(&self, key: &str) -> Option<ByteRate> {
         self.quantity(key)
+    }
+
+    pub fn link_rate(&self, key: &str) -> Option<ByteRate> {
+        parse_link_rate(self.text(key)?).map_err(|error| self.refuse_misread(key, error.into())).ok()
+    }
+
+    /// A percentage in its listed range.
+    pub fn percent(&self, key: &str) -> Option<Percent> {
+        let percent: Percent = self.quantity(key)?;
+        let Kind::Percent(min, max) = self.key(key).kind else { return Some(percent) };
+        if (u64::from(min)..=u64::from(max)).contains(&percent.hundredths()) {
+            return Some(percent);
+        }
+        let [min, max] = [min, max].map(Percent::from_hundredths);
+        self.refuse(key, format!("{percent} is out of range"), format!("it must be from {min} to {max}"));
+        None
+    }
+
+    /// The name of a network interface, as Linux accepts it.
+    pub fn interface(&self, key: &str) -> Option<&'a str> {
+        let text = self.text(key)?;
+        let fits = |c: char| c.is_ascii_graphic() && !"/:%".contains(c);
+        let fits = (1..=INTERFACE_LENGTH_MAX).contains(&text.len()) && text.chars().all(fits);
+        if fits && text != "." && text != ".." {
+            return Some(text);
+        }
+        let hint = format!("write from 1 to {INTERFACE_LENGTH_MAX} letters, digits, '-', '_' or '.'");
+        self.refuse(key, format!("'{text}' is not the name of a network interface"), hint);
+        None
     }
 
     /// A size in its listed range.
@@ -387,6 +423,14 @@ fn table_of(kind: &Kind) -> Option<&'static Section> {
     }
 }
 
+fn integer_range(kind: &Kind) -> Option<(u64, u64)> {
+    match kind {
+        Kind::Integer(min, max) => Some((*min, *max)),
+        Kind::Either(kinds) => kinds.iter().find_map(integer_range),
+        _ => None,
+    }
+}
+
 fn time_range(kind: &Kind) -> Option<(Duration, Duration)> {
     match kind {
         Kind::Time(min, max) => Some((*min, *max)),
@@ -397,7 +441,7 @@ fn time_range(kind: &Kind) -> Option<(Duration, Duration)> {
 
 fn needs_unit(kind: &Kind) -> bool {
     match kind {
-        Kind::Size(..) | Kind::Time(..) | Kind::Iops | Kind::ByteRate => true,
+        Kind::Size(..) | Kind::Time(..) | Kind::Iops | Kind::ByteRate | Kind::LinkRate | Kind::Percent(..) => true,
         Kind::Either(kinds) => kinds.iter().any(needs_unit),
         _ => false,
     }
@@ -416,10 +460,16 @@ fn words(kind: &Kind) -> String {
         Kind::Path => "a path".to_owned(),
         Kind::Address => "an address with a port".to_owned(),
         Kind::Mode => "permissions in octal as text".to_owned(),
+        Kind::Accounts => "a list of users and groups".to_owned(),
         Kind::Size(..) => "a size with its unit".to_owned(),
         Kind::Time(..) => "a time with its unit".to_owned(),
         Kind::Iops => "a request rate with its unit".to_owned(),
         Kind::ByteRate => "a byte rate with its unit".to_owned(),
+        Kind::LinkRate => "a link's rate with its unit".to_owned(),
+        Kind::Percent(..) => "a percentage".to_owned(),
+        Kind::Interface => "the name of a network interface".to_owned(),
+        Kind::Mac => "an Ethernet address".to_owned(),
+        Kind::Networks => "a list of IP addresses".to_owned(),
         Kind::Either(kinds) => kinds.iter().map(words).collect::<Vec<_>>().join(" or "),
         Kind::Table(_) | Kind::Open(_) => "a table".to_owned(),
         Kind::List(_) => "a list of tables".to_owned(),

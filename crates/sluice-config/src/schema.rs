@@ -107,8 +107,10 @@ fn of_range(range: Range) -> Map<String, Value> {
         Range::Number(min, max) => Kind::Integer(min.into(), max.into()),
         Range::Time(min, max) => Kind::Time(min, max),
         Range::Size(min, max) => Kind::Size(min, max),
+        Range::Decimal(min, max) => Kind::Decimal(min, max),
         Range::Rate(..) => Kind::ByteRate,
-        Range::Percent(..) => Kind::Text,
+        Range::Requests(..) => Kind::Iops,
+        Range::Percent(min, max) => Kind::Percent(min, max),
         // Described in words only.
         Range::Any => return Map::new(),
     })
@@ -123,11 +125,21 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         // Described in the section.
         Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
+        Kind::Accounts => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
+        }
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),
         Kind::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h)"),
         Kind::Iops => quantity(&format!("{PREFIX} *iops( *@ *{NUMBER} *{PREFIX}B)?")),
         Kind::ByteRate => quantity(&format!("{PREFIX}B/s")),
+        Kind::LinkRate => quantity(&format!("{PREFIX}(bit|B)/s")),
+        Kind::Percent(..) => quantity("%"),
+        Kind::Interface => json!({ "type": "string", "pattern": "^[!-~]{1,15}$" }),
+        Kind::Mac => json!({ "type": "string", "pattern": "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$" }),
+        Kind::Networks => {
+            json!({ "type": "array", "items": { "type": "string", "pattern": "^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$" } })
+        }
         Kind::Either(kinds) => json!({ "anyOf": kinds.iter().map(of_kind).collect::<Vec<_>>() }),
         Kind::File => json!({ "type": "string", "minLength": 1 }),
         Kind::Table(section) => return object(section),

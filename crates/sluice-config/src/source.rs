@@ -63,6 +63,10 @@ impl Span {
 }
 
 impl Sources {
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|source| source.name.as_str())
+    }
+
     /// Adds a file and returns its number.
     pub fn add(&mut self, name: &str, text: String) -> u32 {
         let file = self.next();

@@ -1,21 +1,27 @@
 //! `[vm.NAME]` and `[vm.NAME.volume.NAME]`: checks of a single VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_sched::Policy;
 
+use crate::changes::POLICY;
 use crate::device::DeviceDraft;
 use crate::export::ExportDraft;
 use crate::fields::OFFSET_MAX;
 use crate::model::{Backend, Vm, Volume};
+use crate::net_policy::{NetPart, read_net_table};
+use crate::nic::NicDraft;
 use crate::policy::Part;
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
+use crate::uplink::UplinkDraft;
 
 /// Maximum number of volumes of one VM.
 pub(crate) const VOLUMES_MAX: usize = 256;
+/// Maximum number of NICs of one VM.
+const NICS_MAX: usize = 64;
 
 /// A VM, with data for the checks across tables.
 #[derive(Debug)]
@@ -27,6 +33,10 @@ pub(crate) struct VmDraft {
     pub(crate) has_own: bool,
     pub(crate) allow_slow: bool,
     pub(crate) volumes: Vec<VolumeDraft>,
+    pub(crate) net: NetPart,
+    /// Whether `net` has fields of the VM's own.
+    pub(crate) has_own_net: bool,
+    pub(crate) nics: Vec<NicDraft>,
     /// The checked VM, valid if the report has no errors.
     pub(crate) vm: Arc<Vm>,
     /// The table that it was parsed from.
@@ -53,27 +63,54 @@ pub(crate) struct VolumeDraft {
 /// The tables that VMs refer to by name.
 pub(crate) struct Known<'a> {
     pub(crate) devices: &'a BTreeMap<String, DeviceDraft>,
+    pub(crate) uplinks: &'a BTreeMap<String, UplinkDraft>,
     pub(crate) policies: &'a BTreeMap<String, Part>,
+    /// Network halves of the policies.
+    pub(crate) nets: &'a BTreeMap<String, NetPart>,
 }
 
 impl VmDraft {
     pub(crate) fn read(name: &str, reader: &Reader<'_>, known: &Known<'_>) -> VmDraft {
         let before = (reader.report.errors(), reader.report.warnings());
+        if name == POLICY {
+            let hint = "choose another one: in commands policy/NAME is a named policy";
+            reader.report.error(reader.span, format!("{}: the name is reserved", reader.whose), hint.to_owned());
+        }
         let (part, has_own) = read_policy(reader, known.policies);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
         let read = |(volume, reader): &(&str, Reader<'_>)| VolumeDraft::read(name, volume, reader, known);
         let volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
         let allow_slow = reader.bool("allow_slow").unwrap_or(false);
-        let by_name = volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect();
-        let vm = Vm { name: name.to_owned(), policy: part.policy(), allow_slow, volumes: by_name };
+        let (net, has_own_net) = read_net_table(reader, known.nets);
+        let receive = net.policy().receive;
+        let nics = reader.named("nic", NICS_MAX, |nic| format!("NIC {name}/nic/{nic}"));
+        let read = |(nic, reader): &(&str, Reader<'_>)| NicDraft::read(name, nic, reader, known, receive);
+        let nics: Vec<NicDraft> = nics.iter().map(read).collect();
+        let vm = Vm {
+            name: name.to_owned(),
+            policy_name: reader.text("policy").map(str::to_owned),
+            policy: part.policy(),
+            allow_slow,
+            volumes: volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect(),
+            net: net.policy(),
+            nics: nics.iter().map(|draft| (draft.nic.name.clone(), draft.nic.clone())).collect(),
+        };
         let is_silent = before == (reader.report.errors(), reader.report.warnings());
         let (table, span, vm) = (Arc::clone(reader.whole()), reader.span, Arc::new(vm));
-        VmDraft { name: name.to_owned(), span, part, has_own, allow_slow, volumes, vm, table, is_silent }
+        let name = name.to_owned();
+        VmDraft { name, span, part, has_own, allow_slow, volumes, net, has_own_net, nics, vm, table, is_silent }
     }
 
     /// Whether parsing this node would give the same result without diagnostics, with the same devices and policies.
     pub(crate) fn is_of(&self, node: &Node) -> bool {
         self.is_silent && matches!(&node.value, Value::Table(table) if Arc::ptr_eq(table, &self.table))
+    }
+
+    /// Whether it, one of its volumes or one of its NICs holds one of these policies.
+    pub(crate) fn holds_any(&self, policies: &BTreeSet<&str>) -> bool {
+        let volumes = self.vm.volumes.values().map(|volume| &volume.policy_name);
+        let nics = self.vm.nics.values().map(|nic| &nic.policy_name);
+        volumes.chain(nics).chain([&self.vm.policy_name]).flatten().any(|name| policies.contains(name.as_str()))
     }
 
     pub(crate) fn policy(&self) -> Policy {
@@ -83,6 +120,15 @@ impl VmDraft {
     /// Its devices, without duplicates.
     pub(crate) fn devices(&self) -> Vec<&str> {
         let names = self.volumes.iter().map(|draft| draft.volume.device.as_str());
+        let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Its uplinks, without duplicates.
+    pub(crate) fn uplinks(&self) -> Vec<&str> {
+        let names = self.nics.iter().map(|draft| draft.nic.uplink.as_str());
         let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
         names.sort_unstable();
         names.dedup();
@@ -113,6 +159,7 @@ impl VolumeDraft {
             read_only: reader.bool("read_only").unwrap_or(false),
             is_raw: reader.word("format").is_some(),
             buffered: reader.word("cache") == Some("buffered"),
+            policy_name: reader.text("policy").map(str::to_owned),
             policy: part.policy(),
             export: export.export.clone(),
         };

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sluice_config::{Backend, Delay, DelayTime, Endpoint, Window, load, parse};
+use sluice_config::{Backend, Delay, DelayTime, ListenAddress, Mac, NicAccess, Window, load, parse};
 use sluice_sched::admission::{Capacity, reservation_for};
 use sluice_sched::params::Value;
 use sluice_sched::policy::{Class, LatencyTarget};
@@ -38,18 +38,52 @@ fn the_host_example_is_parsed_as_intended() {
     assert_eq!((root.offset, root.size, root.read_only, root.buffered), (0, None, false, false));
     assert_eq!((root.device.as_str(), root.policy), ("nvme0", Policy::default()));
     let (owner, group) = (Some("libvirt-qemu".to_owned()), Some("kvm".to_owned()));
-    let socket = Endpoint::Unix { path: "/run/sluice/db1-root.sock".into(), owner, group, mode: 0o660 };
+    let socket = ListenAddress::Unix { path: "/run/sluice/db1-root.sock".into(), owner, group, mode: 0o660 };
     assert_eq!((root.export.name.as_str(), &root.export.endpoint), ("db1/root", &socket));
     assert_eq!((db1.volumes["log"].size, db1.volumes["log"].policy), (Some(10 << 30), Policy::weighted(200)));
     let web1 = &host.vms["web1"];
     assert_eq!(web1.policy.reservation.iops, Some(reservation_for(32, Duration::from_millis(65))));
     assert_eq!(web1.policy.limit.bytes, Some(ByteRate::per_second(200 << 20)));
     assert_eq!(web1.policy.weight, Some(Weight::new(200)));
-    assert_eq!(web1.volumes["root"].export.endpoint, Endpoint::Tcp("127.0.0.1:10810".parse().unwrap()));
+    assert_eq!(web1.volumes["root"].export.endpoint, ListenAddress::Tcp("127.0.0.1:10810".parse().unwrap()));
     assert_eq!(host.vms["backup"].policy.class, Class::Background);
     assert_eq!(host.vms["backup"].volumes["db1"].export.name, "backup-of-db1");
     assert_eq!((host.nbd.endpoints.len(), host.nbd.connections_max), (1, 1024));
     assert_eq!(host.daemon.drain_timeout, Duration::from_secs(10));
+}
+
+#[test]
+fn the_network_example_is_parsed_as_intended() {
+    let host = load(&example("network.toml")).unwrap_or_else(|found| panic!("{found}"));
+    assert_eq!(host.warnings, []);
+    let mbit = |rate: u64| Some(ByteRate::per_second(rate * 125_000));
+    let lan = &host.uplinks["lan"];
+    assert_eq!((lan.port.key(), lan.port.interface(), lan.isolated, lan.mtu), ("bridge", "br0", false, 1500));
+    assert_eq!(
+        (lan.link.scheduler.name, lan.link.capacity.bytes, lan.link.capacity.iops),
+        ("mclock", mbit(1000), None)
+    );
+    assert_eq!((lan.link.cost, lan.link.reservable.to_string().as_str()), (CostModel::frames(), "75%"));
+    let (db1, web1) = (&host.vms["db1"], &host.vms["web1"]);
+    assert_eq!(db1.policy, Policy::default(), "nothing is inherited by disks");
+    let gold = db1.net;
+    assert_eq!((gold.transmit.reservation.bytes, gold.transmit.limit.bytes), (mbit(300), mbit(600)));
+    assert_eq!((gold.transmit.weight, gold.burst), (Some(Weight::new(400)), Some(Duration::from_millis(5))));
+    // 5 ms at 600 Mbit/s are 375,000 bytes: 243.8 full frames of 1538 bytes, and one.
+    assert_eq!(gold.transmit.burst, Some(245));
+    assert_eq!(gold.transmit.latency, Some(LatencyTarget { p99: Duration::from_millis(1), reads_only: false }));
+    assert_eq!(host.net_policies["gold"], gold);
+    let (eth0, backup) = (&db1.nics["eth0"], &db1.nics["backup"]);
+    assert_eq!((eth0.mac.to_string().as_str(), eth0.mtu, eth0.offloads), ("52:54:00:12:34:56", 1500, true));
+    let addresses: Vec<String> = eth0.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["10.0.0.5/32", "fd00::5/128"]);
+    assert_eq!((eth0.policy.transmit, eth0.policy.receive), (Policy::default(), gold.receive));
+    let NicAccess::VhostUser { endpoint, queues: 16 } = &eth0.access else { panic!("{eth0:?}") };
+    assert_eq!(endpoint.socket(), Some(Path::new("/run/sluice/db1-eth0.sock")));
+    assert_eq!((&backup.access, backup.vlan), (&NicAccess::Tap("db1-backup".to_owned()), Some(20)));
+    assert_eq!((backup.policy.transmit.limit.bytes, backup.policy.receive.limit), (mbit(100), None));
+    assert_eq!(gold.receive.limit, mbit(800), "which this NIC does not inherit");
+    assert_eq!((web1.net.transmit.limit.bytes, web1.nics["eth0"].mac), (mbit(200), Mac::of("web1", "eth0")));
 }
 
 #[test]

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use sluice_config::parse;
 
 const HOST: &str = include_str!("../../../examples/host.toml");
+const NETWORK: &str = include_str!("../../../examples/network.toml");
 const SMALL: &str = include_str!("../../../examples/two-vms.toml");
 
 /// Pieces that are likely to be misread.
@@ -30,6 +31,11 @@ const PIECES: &[&str] = &[
     "\n",
     "[vm.db1]",
     "[vm.x.volume.y]",
+    "[vm.db1.nic.x]",
+    "[uplink.lan]",
+    "\"0bit/s\"",
+    "\"1024TiB/s\"",
+    "\"0.0.0.0/0\"",
     "\u{0}",
     "\\u0000",
     "µ",
@@ -87,13 +93,13 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn mutated_examples_are_parsed_or_rejected(edits in proptest::collection::vec(edit(), 1..6), small in any::<bool>()) {
-        read(&apply(if small { SMALL } else { HOST }, &edits));
+    fn mutated_examples_are_parsed_or_rejected(edits in proptest::collection::vec(edit(), 1..6), text in proptest::sample::select(&[HOST, SMALL, NETWORK][..])) {
+        read(&apply(text, &edits));
     }
 
     #[test]
-    fn values_of_any_kind_are_parsed_or_rejected(line in 0..200usize, piece in proptest::sample::select(PIECES)) {
-        let lines: Vec<&str> = HOST.lines().collect();
+    fn values_of_any_kind_are_parsed_or_rejected(line in 0..200usize, host in proptest::sample::select(&[HOST, NETWORK][..]), piece in proptest::sample::select(PIECES)) {
+        let lines: Vec<&str> = host.lines().collect();
         let line = line % lines.len();
         let changed = lines.iter().enumerate().map(|(n, text)| match text.split_once('=') {
             Some((key, _)) if n == line => format!("{key}= {piece}\n"),

@@ -28,7 +28,7 @@ fn unknown(schema: &Value, table: &toml::Table, path: &str, found: &mut Vec<Stri
 #[test]
 fn the_schema_has_every_key_of_the_examples() {
     let schema = schema();
-    for name in ["host.toml", "two-vms.toml"] {
+    for name in ["host.toml", "two-vms.toml", "network.toml"] {
         let mut found = Vec::new();
         unknown(&schema, &example(name), "", &mut found);
         assert_eq!(found, [""; 0], "{name}");
@@ -86,6 +86,14 @@ allow_unenforced = true
 export = { socket = "/run/sluice/a.sock" }
 [nbd]
 socket = "/run/sluice/nbd.sock"
+[uplink.lan]
+bridge = "br1"
+rate = "10Gbit/s"
+[vm.a.net]
+reservation = "200Mbit/s"
+[vm.a.nic.v]
+uplink = "lan"
+socket = "/run/sluice/a-v.sock"
 "#;
 
 /// A drop-in that sets one key of a section.
@@ -95,16 +103,30 @@ fn drop_in(section: &Section, key: &str, value: &str) -> String {
             return format!("[vm.a.volume.v]\nexport = {{ listen = {value} }}\n");
         }
         ("vm.NAME.volume.NAME.export", "queues") => "type = \"vhost-user-blk\"",
+        ("policy.NAME.burst", _) | ("policy.NAME.burst.rate", _) => {
+            let limit = "[policy.a]\nlimit = { iops = \"100 iops\", bytes = \"1MiB/s\" }\n";
+            return match key {
+                "rate" => format!("{limit}burst = {{ rate = {value}, for = \"1s\" }}\n"),
+                "for" => format!("{limit}burst = {{ rate = \"500 iops\", for = {value} }}\n"),
+                _ => format!("{limit}burst = {{ rate = {{ {key} = {value} }}, for = \"1s\" }}\n"),
+            };
+        }
         ("device.NAME.delay.time", "min") => "max = \"1s\"",
         ("device.NAME.delay.time", "max") => "min = \"1ms\"",
         ("policy.NAME.latency", "reads_only") => "p99 = \"5ms\"",
         ("policy.NAME.reservation", "outstanding") => "latency = \"5ms\"",
         ("policy.NAME.reservation", "latency") => "outstanding = 5",
+        ("uplink.NAME", "nic" | "tap") => return format!("[uplink.b]\n{key} = {value}\n"),
+        ("vm.NAME.nic.NAME", "tap") => return format!("[vm.a.nic.w]\nuplink = \"lan\"\ntap = {value}\n"),
+        ("policy.NAME.net" | "vm.NAME.nic.NAME", "burst") => "limit = \"1Gbit/s\"",
+        ("alert.NAME", "every") => return format!("[alert.all]\ncommand = \"/alert\"\nevery = {value}\n"),
+        ("alert.NAME", _) => return format!("[alert.all]\n{key} = {value}\n"),
         _ => "",
     };
-    let header = match section.title.strip_prefix("device.NAME") {
-        Some(rest) => format!("device.nvme0{rest}"),
-        None => section.title.replacen("NAME", "a", 1).replacen("NAME", "v", 1),
+    let header = match (section.title.strip_prefix("device.NAME"), section.title) {
+        (Some(rest), _) => format!("device.nvme0{rest}"),
+        (None, "uplink.NAME") => "uplink.lan".to_owned(),
+        (None, _) => section.title.replacen("NAME", "a", 1).replacen("NAME", "v", 1),
     };
     format!("[{header}]\n{beside}\n{key} = {value}\n")
 }

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use sluice_sched::Policy;
 use sluice_sched::admission::{self, AdmissionError, Currency, Shortfall, Supply};
 use sluice_sched::policy::{Field, Reservation};
-use sluice_sched::{Bytes, Policy};
+use sluice_sched::units::show_link_rate;
 
 use super::Draft;
 use crate::device::DeviceDraft;
@@ -30,23 +31,39 @@ pub struct Room {
 
 /// Checks the reservations of VMs, given with their names; returns whether they fit.
 pub fn check_admission(device: &DeviceDraft, room: &Room, parts: &[(&str, &Part)], report: &Report) -> bool {
-    let mut sound: Vec<_> = parts.iter().filter(|(_, part)| !part.broken).collect();
+    let sound = parts.iter().filter(|(_, part)| !part.broken);
+    let claimants = sound.map(|(vm, part)| Claimant {
+        vm,
+        policy: part.policy(),
+        span: part.span_of(Field::Reservation).map(|(span, _)| span),
+    });
+    check_claims(&device.device, room, claimants.collect(), report)
+}
+
+/// A VM whose reservation is checked.
+pub(super) struct Claimant<'a> {
+    pub(super) vm: &'a str,
+    pub(super) policy: Policy,
+    /// Position of its reservation.
+    pub(super) span: Option<Span>,
+}
+
+/// Checks these reservations; returns whether they fit.
+pub(super) fn check_claims(device: &Device, room: &Room, mut vms: Vec<Claimant<'_>>, report: &Report) -> bool {
     // The VM whose reservation is stated last is rejected, since a change comes after the files.
-    sound.sort_by_key(|(_, part)| part.span_of(Field::Reservation).map(|(span, _)| span));
-    let vms: Vec<(&str, Policy)> = sound.into_iter().map(|(name, part)| (*name, part.policy())).collect();
-    let named = vms.iter().map(|(vm, policy)| (*vm, policy));
+    vms.sort_by_key(|claimant| claimant.span);
+    let named = vms.iter().map(|claimant| (claimant.vm, &claimant.policy));
     let Err(error) = admission::admit(&room.supply, named) else { return true };
-    let device = &device.device;
     let (vm, message, hint) = match &error {
         AdmissionError::NoCapacity { vm, reservation, missing } => without_capacity(device, vm, reservation, missing),
-        AdmissionError::Over(short) => over(device, room, short, shared(&short.claim.vm, parts, room)),
+        AdmissionError::Over(short) => over(device, room, short, shared(&short.claim.vm, &vms, room)),
     };
-    let part = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| part);
-    let span = part.and_then(|part| part.span_of(Field::Reservation)).map_or(Span::default(), |(span, _)| span);
+    let span = vms.iter().find(|claimant| claimant.vm == vm).and_then(|claimant| claimant.span).unwrap_or_default();
     if device.admission {
         report.error(span, message, hint);
     } else {
-        report.warn(span, message, "admission is \"off\" on this device: reservations may not be met".to_owned());
+        let hint = format!("admission is \"off\" on this {}: reservations may not be met", device.table);
+        report.warn(span, message, hint);
     }
     false
 }
@@ -58,15 +75,19 @@ fn without_capacity<'a>(
     reservation: &Reservation,
     missing: &[&str],
 ) -> (&'a str, String, String) {
-    let (name, reference) = (&device.name, device.reference);
-    let requested = at_size(reservation, reference);
+    let (name, requested) = (&device.name, show(device, reservation));
+    if device.table == "uplink" {
+        let message = format!("{}: VM {vm} reserves {requested}, but the uplink has no rate", device.heading());
+        return (vm, message, format!("add rate = \"1Gbit/s\" to [uplink.{name}], with what the wire carries"));
+    }
+    let reference = device.reference;
     let why = if reservation.iops.is_none() && missing.contains(&"capacity") {
         ", which is needed to count small requests"
     } else {
         ""
     };
-    let message =
-        format!("Device {name}: VM {vm} reserves {requested}, but the device has no {}{why}", missing.join(" and no "));
+    let (heading, missing_words) = (device.heading(), missing.join(" and no "));
+    let message = format!("{heading}: VM {vm} reserves {requested}, but the device has no {missing_words}{why}");
     let example = |key: &&str| match *key {
         "capacity" => format!("capacity = \"40000 iops@{reference}\""),
         key => format!("{key} = \"2GiB/s\""),
@@ -82,15 +103,26 @@ fn over<'a>(
     short: &'a Shortfall,
     shared: Option<(usize, Reservation)>,
 ) -> (&'a str, String, String) {
-    let (name, reference, claim) = (&device.name, device.reference, &short.claim);
+    let (reference, claim, table) = (device.reference, &short.claim, device.table);
     let capacity = match claim.binding {
-        Currency::Requests => room.supply.capacity.iops.map(|iops| format!("capacity{} = {iops}@{reference}", room.of)),
+        Currency::Requests => {
+            room.supply.capacity.iops.map(|iops| match (device.capacity.iops, device.capacity.bytes) {
+                (Some(stated), Some(bandwidth)) if room.of.is_empty() && iops < stated => {
+                    format!("capacity = {stated}@{reference}, of which bandwidth = {bandwidth} carries {iops}")
+                }
+                _ => format!("capacity{} = {iops}@{reference}", room.of),
+            })
+        }
+        Currency::Bytes if table == "uplink" => {
+            room.supply.capacity.bytes.map(|rate| format!("rate = {}", show_link_rate(rate)))
+        }
         Currency::Bytes => room.supply.capacity.bytes.map(|rate| format!("bandwidth{} = {rate}", room.of)),
     };
     let message = format!(
-        "Device {name}: VM {} reserves {}, {} of the device by {} ({}); {}",
+        "{}: VM {} reserves {}, {} of the {table} by {} ({}); {}",
+        device.heading(),
         claim.vm,
-        at_size(&claim.reservation, reference),
+        show(device, &claim.reservation),
         claim.part,
         claim.binding,
         capacity.unwrap_or_default(),
@@ -99,33 +131,34 @@ fn over<'a>(
     let nothing = Reservation { iops: None, bytes: None };
     let lower = match (shared, short.free) {
         (Some((count, each)), _) if each != nothing => {
-            format!("it is the reservation of {count} VMs: lower it to at most {}", at_size(&each, reference))
+            format!("it is the reservation of {count} VMs: lower it to at most {}", show(device, &each))
         }
-        (None, free) if free != nothing => format!("lower it to at most {}", at_size(&free, reference)),
+        (None, free) if free != nothing => format!("lower it to at most {}", show(device, &free)),
         _ => "lower the other reservations".to_owned(),
     };
-    let other = "place the VM on another device";
-    let hint = match short.weight_floor.hundredths() {
-        0 => format!("{lower}, or {other}"),
-        _ => format!("{lower}, {other}, or set a lower weight_floor in [device.{name}.{}]", device.scheduler.name),
+    let (other, name) = (format!("place the VM on another {table}"), &device.name);
+    let hint = match (short.bound_by_reservable(), short.weight_floor.hundredths()) {
+        (true, _) => format!("{lower}, {other}, or set a higher reservable in [{table}.{name}]"),
+        (false, 0) => format!("{lower}, or {other}"),
+        _ => format!("{lower}, {other}, or set a lower weight_floor in [{table}.{name}.{}]", device.scheduler.name),
     };
     (&claim.vm, message, hint)
 }
 
 /// Number of VMs with the reservation of `vm` from the same line of the file, if there are others, and what each of
 /// them could have.
-fn shared(vm: &str, parts: &[(&str, &Part)], room: &Room) -> Option<(usize, Reservation)> {
-    let span = |part: &Part| part.span_of(Field::Reservation).map(|(span, _)| span);
-    let own = parts.iter().find(|(name, _)| *name == vm).map(|(_, part)| *part)?;
-    let sound = parts.iter().map(|(_, part)| *part).filter(|part| !part.broken);
-    let (same, others): (Vec<&Part>, Vec<&Part>) = sound.partition(|part| span(part) == span(own));
-    let others: Vec<Policy> = others.into_iter().map(Part::policy).collect();
-    let each = room.supply.free_each(&others, same.len(), &own.policy().reservation);
+fn shared(vm: &str, vms: &[Claimant<'_>], room: &Room) -> Option<(usize, Reservation)> {
+    let own = vms.iter().find(|claimant| claimant.vm == vm)?;
+    let (same, others): (Vec<_>, Vec<_>) = vms.iter().partition(|claimant| claimant.span == own.span);
+    let others = others.into_iter().map(|claimant| &claimant.policy);
+    let each = room.supply.free_each(others, same.len(), &own.policy.reservation);
     (same.len() > 1).then_some((same.len(), each))
 }
 
-/// A reservation with the size to which it is normalised.
-fn at_size(reservation: &Reservation, reference: Bytes) -> String {
-    let shown = admission::show(reservation);
-    shown.replacen(" iops", &format!(" iops@{reference}"), 1)
+/// A reservation as it is stated on this kind of device: in bits per second, or with the size to which requests are normalised.
+fn show(device: &Device, reservation: &Reservation) -> String {
+    match reservation.bytes {
+        Some(rate) if device.table == "uplink" => show_link_rate(rate),
+        _ => admission::show(reservation).replacen(" iops", &format!(" iops@{}", device.reference), 1),
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod admission;
 pub mod bursts;
+mod links;
 pub mod promises;
 mod queue_wait;
 pub(crate) mod roots;
@@ -10,27 +11,32 @@ mod sharing;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::daemon::OwnEndpoint;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::export::NbdDraft;
-use crate::model::Endpoint;
+use crate::net_policy::NetPart;
 use crate::policy::Part;
-use crate::source::Span;
+use crate::uplink::UplinkDraft;
 use crate::vm::VmDraft;
 
 /// A whole host with all tables parsed.
 pub(crate) struct Draft {
     pub(crate) devices: BTreeMap<String, DeviceDraft>,
+    pub(crate) uplinks: BTreeMap<String, UplinkDraft>,
     pub(crate) policies: BTreeMap<String, Part>,
+    /// Network halves of the policies.
+    pub(crate) nets: BTreeMap<String, NetPart>,
     pub(crate) vms: Vec<Arc<VmDraft>>,
     pub(crate) nbd: NbdDraft,
-    /// The daemon's own socket.
-    pub(crate) control: Option<(Endpoint, Span)>,
+    /// The daemon's own endpoints.
+    pub(crate) daemon: Vec<OwnEndpoint>,
 }
 
 /// Runs all checks.
 pub(crate) fn run(draft: &Draft, report: &Report) {
     promises::check(draft, report);
+    links::check(draft, report);
     queue_wait::check(draft, report);
     sharing::check(draft, report);
 }

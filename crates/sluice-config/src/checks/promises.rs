@@ -1,8 +1,11 @@
 //! Checks of policies: against themselves, the schedulers, and the capacities.
 
+use std::sync::Arc;
+
 use sluice_sched::Descriptor;
 use sluice_sched::admission;
 use sluice_sched::policy::{Field, PolicyError};
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::schedulers;
 
 use super::Draft;
@@ -64,9 +67,9 @@ pub fn check_itself(whose: &str, part: &Part, span: Span, report: &Report) {
     let Some(error) = part.policy().check().err().filter(|_| !part.broken) else { return };
     let field = match error {
         PolicyError::NeverServed => Field::Weight,
-        PolicyError::ReservationAboveLimit { .. } => Field::Reservation,
+        PolicyError::ReservationAboveLimit { .. } | PolicyError::ReservationAboveLimits { .. } => Field::Reservation,
         PolicyError::IdleCredit(_) => Field::IdleCredit,
-        PolicyError::Burst(_) => Field::Burst,
+        PolicyError::Burst(_) | PolicyError::BurstBelowLimit { .. } | PolicyError::BurstWithoutLimit(_) => Field::Burst,
         PolicyError::PriorityLevel(_) => Field::PriorityLevel,
     };
     let span = part.span_of(field).map_or(span, |(span, _)| span);
@@ -88,9 +91,9 @@ fn split_advice(text: &str) -> (String, Option<String>) {
 /// Reports rates that are normalised to another size than the device's.
 pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
     let device = &device.device;
-    for (key, of, stated, span) in part.stated_iops() {
+    for (key, whose, stated, span) in part.stated_iops() {
         if let Some(size) = stated.size.filter(|size| *size != device.reference) {
-            let (whose, name, reference) = (&of.whose, &device.name, device.reference);
+            let (name, reference) = (&device.name, device.reference);
             let message =
                 format!("{whose}: {key}: the size {size} is not the reference size of device {name}, {reference}");
             report.error(span, message, other_size_hint(stated, size, reference, &device.cost));
@@ -101,11 +104,11 @@ pub fn check_sizes(part: &Part, device: &DeviceDraft, report: &Report) {
 /// Reports rates in requests if the scheduler counts bytes. `allow_unenforced` does not permit them either.
 pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
     let scheduler = device.device.scheduler;
-    if scheduler.device_class.counts_requests() {
+    if device.device.device_class.counts_requests() {
         return;
     }
-    for (key, of, _, span) in part.stated_iops() {
-        let (whose, name, scheduler) = (&of.whose, &device.device.name, scheduler.name);
+    for (key, whose, _, span) in part.stated_iops() {
+        let (name, scheduler) = (&device.device.name, scheduler.name);
         let message = format!(
             "{whose}: {key}: {scheduler}, the scheduler of device {name}, counts bytes, but this is a rate of requests"
         );
@@ -115,42 +118,59 @@ pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
 
 /// Reports fields that the device's scheduler does not enforce; `inside`: for a volume inside its VM.
 pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
-    let device = &device.device;
-    let policy = part.policy();
-    let given = |field| {
-        let Device { scheduler, params, .. } = device;
-        if inside { scheduler.enforces_inside_with(field, params) } else { scheduler.enforces_with(field, params) }
-    };
-    for field in policy.stated().filter(|field| !given(*field)) {
-        let Some((span, whose)) = part.span_of(field) else { continue };
-        let (field_name, scheduler) = (field.name(), device.scheduler.name);
-        let alone = inside && device.scheduler.enforces_with(field, &device.params);
-        let of_volume = if alone { " of a volume inside a VM" } else { "" };
-        let message = format!(
-            "{whose}: {field_name}{of_volume} is not enforced by {scheduler}, the scheduler of device {}: no guarantee is given",
-            device.name
-        );
-        let able = schedulers::for_class(device.scheduler.device_class).filter(|scheduler| match inside {
-            true => scheduler.enforces_inside(field),
-            false => scheduler.enforces(field),
-        });
-        let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field, inside)).collect();
-        if part.allows_unenforced() {
-            report.warn(span, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
-        } else if able.is_empty() {
-            let done = if field == Field::Latency { "only measured" } else { "accepted without effect" };
-            report.error(span, message, format!("no scheduler enforces it; with allow_unenforced = true it is {done}"));
-        } else {
-            let hint =
-                format!("enforced by {}; or set allow_unenforced = true to accept it without effect", able.join(", "));
-            report.error(span, message, hint);
-        }
+    let (device, policy) = (&device.device, part.policy());
+    let unenforced = policy.stated().filter(|field| !is_enforced(*field, inside, device));
+    for (field, at) in unenforced.filter_map(|field| Some((field, part.span_of(field)?))) {
+        refuse_unenforced(field, &at, part.allows_unenforced(), inside, device, report);
     }
     if let Some((span, whose)) = part.span_of(Field::Latency)
-        && given(Field::Latency)
+        && is_enforced(Field::Latency, inside, device)
         && policy.latency.is_some_and(|target| target.reads_only)
     {
         check_reads_only(part, (span, &whose), device, report);
+    }
+}
+
+/// Whether the scheduler of the device enforces a field, of a VM or of what is `inside` it.
+pub(super) fn is_enforced(field: Field, inside: bool, device: &Device) -> bool {
+    let Device { scheduler, params, .. } = device;
+    if inside { scheduler.enforces_inside_with(field, params) } else { scheduler.enforces_with(field, params) }
+}
+
+/// Reports that it does not; `allowed`: as a warning.
+pub(super) fn refuse_unenforced(
+    field: Field,
+    (span, whose): &(Span, Arc<str>),
+    allowed: bool,
+    inside: bool,
+    device: &Device,
+    report: &Report,
+) {
+    let (field_name, scheduler) = (field.name(), device.scheduler.name);
+    let alone = inside && device.scheduler.enforces_with(field, &device.params);
+    let of_inner = match (alone, device.device_class) {
+        (false, _) => "",
+        (true, DeviceClass::Disk) => " of a volume inside a VM",
+        (true, DeviceClass::Network) => " of a NIC inside a VM",
+    };
+    let title = device.title();
+    let message = format!(
+        "{whose}: {field_name}{of_inner} is not enforced by {scheduler}, the scheduler of {title}: no guarantee is given"
+    );
+    let able = schedulers::for_class(device.device_class).filter(|scheduler| match inside {
+        true => scheduler.enforces_inside(field),
+        false => scheduler.enforces(field),
+    });
+    let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field, inside)).collect();
+    if allowed {
+        report.warn(*span, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
+    } else if able.is_empty() {
+        let done = if field == Field::Latency { "only measured" } else { "accepted without effect" };
+        report.error(*span, message, format!("no scheduler enforces it; with allow_unenforced = true it is {done}"));
+    } else {
+        let hint =
+            format!("enforced by {}; or set allow_unenforced = true to accept it without effect", able.join(", "));
+        report.error(*span, message, hint);
     }
 }
 
@@ -211,8 +231,9 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
 /// Checks how a VM's volumes use its policy.
 fn check_use(vm: &VmDraft, devices: &[&str], report: &Report) {
     let name = &vm.name;
-    if vm.volumes.is_empty() && !report.is_incomplete() {
-        report.warn(vm.span, format!("VM {name} has no volume"), "its policy has no effect yet".to_owned());
+    if vm.volumes.is_empty() && vm.nics.is_empty() && !report.is_incomplete() {
+        let message = format!("VM {name} has neither a volume nor a NIC");
+        report.warn(vm.span, message, "its policy has no effect yet".to_owned());
     }
     if devices.len() > 1 && vm.policy().stated().next().is_some() {
         // rule: mclock.two-devices

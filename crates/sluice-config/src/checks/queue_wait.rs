@@ -11,8 +11,8 @@
 
 use core::time::Duration;
 
+use sluice_sched::Policy;
 use sluice_sched::policy::Field;
-use sluice_sched::{Kind, Policy};
 
 use super::Draft;
 use crate::device::DeviceDraft;
@@ -33,7 +33,7 @@ pub(super) fn check(draft: &Draft, report: &Report) {
         for (whose, part, span, devices) in [whole].into_iter().chain(volumes).filter(|(_, part, ..)| !part.broken) {
             let mut devices = devices.into_iter().filter_map(|name| draft.devices.get(name));
             if let Some(long) = devices.find_map(|device| wait(&part.policy(), device)) {
-                let span = part.span_of(Field::Limit).map_or(span, |(span, _)| span);
+                let span = part.span_of(long.field).map_or(span, |(span, _)| span);
                 refuse(&vm.name, &whose, span, &long, report);
             }
         }
@@ -43,26 +43,31 @@ pub(super) fn check(draft: &Draft, report: &Report) {
 /// A limit that delays requests too long.
 struct LongWait<'a> {
     device: &'a DeviceDraft,
+    field: Field,
     seconds: f64,
     /// The window that it applies to.
     what: &'static str,
 }
 
 fn wait<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<LongWait<'a>> {
-    let (limit, window) = (policy.limit, device.device.window);
-    let requests = limit.iops.map(|iops| window_cost(&device.device) * 1000.0 / iops.milli() as f64);
-    let bytes = limit.bytes.map(|bytes| window.bytes as f64 / bytes.bytes_per_second() as f64);
-    let mut by = [(requests, "requests"), (bytes, "bytes")].into_iter();
-    by.find_map(|(seconds, what)| {
+    let window = device.device.window;
+    let limits =
+        [(Field::Limit, policy.limit), (Field::ReadLimit, policy.read_limit), (Field::WriteLimit, policy.write_limit)];
+    let mut by = limits.into_iter().flat_map(|(field, limit)| {
+        let requests = limit.iops.map(|iops| window_cost(&device.device) * 1000.0 / iops.milli() as f64);
+        let bytes = limit.bytes.map(|bytes| window.bytes as f64 / bytes.bytes_per_second() as f64);
+        [(field, requests, "requests"), (field, bytes, "bytes")]
+    });
+    by.find_map(|(field, seconds, what)| {
         let seconds = seconds.filter(|seconds| *seconds > WAIT_MAX.as_secs_f64())?;
-        Some(LongWait { device, seconds, what })
+        Some(LongWait { device, field, seconds, what })
     })
 }
 
 /// Maximum cost of a full window of reads and writes, in normalised requests.
 fn window_cost(device: &Device) -> f64 {
     let (window, info) = (device.window, device.info(false));
-    let cost = |length: u64| info.cost.cost(Kind::Write, u32::try_from(length).unwrap_or(u32::MAX)).as_f64();
+    let cost = |length: u64| info.cost.cost_max(u32::try_from(length).unwrap_or(u32::MAX)).as_f64();
     let largest = info.piece_max.0;
     let pieces = window.bytes / largest;
     cost(largest) * pieces as f64
@@ -71,12 +76,12 @@ fn window_cost(device: &Device) -> f64 {
 }
 
 fn refuse(vm: &str, whose: &str, span: Span, long: &LongWait<'_>, report: &Report) {
-    let LongWait { device, seconds, what } = long;
-    let on = &device.device.name;
+    let LongWait { device, field, seconds, what } = long;
+    let (on, limit) = (&device.device.name, field.name());
     let message = format!(
-        "{whose}: at its limit of {what} a full window of device {on} takes up to {seconds:.0} s, longer than \
+        "{whose}: at its {limit} of {what} a full window of device {on} takes up to {seconds:.0} s, longer than \
          guests wait for a request (SCSI drivers: 30 s)"
     );
-    let hint = format!("raise the limit, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
+    let hint = format!("raise {limit}, lower window.{what} of [device.{on}], or set allow_slow = true in [vm.{vm}]");
     report.error(span, message, hint);
 }

@@ -1,4 +1,5 @@
-//! Resources that may not be shared: a disk under two gates, a socket, an address, an export's name, bytes of a source.
+//! Resources that may not be shared: a disk under two gates, a socket, an address, an export's name, bytes of a source, a
+//! network interface, the MAC address of a NIC.
 //! The first user has the resource (`[nbd]` before all), and the error is reported at the second one. Changes at run
 //! time come after the files, so their errors are reported at the change.
 
@@ -8,7 +9,8 @@ use std::path::Path;
 
 use super::Draft;
 use crate::diagnostics::Report;
-use crate::model::{Backend, Endpoint};
+use crate::model::{Backend, ListenAddress, Mac, NicAccess};
+use crate::nic::NicDraft;
 use crate::source::Span;
 use crate::vm::VolumeDraft;
 
@@ -17,10 +19,62 @@ pub(super) fn check(draft: &Draft, report: &Report) {
     check_endpoints(draft, report);
     check_names(draft, report);
     check_ranges(draft, report);
+    check_interfaces(draft, report);
+    check_macs(draft, report);
 }
 
 fn volumes(draft: &Draft) -> impl Iterator<Item = &VolumeDraft> {
     draft.vms.iter().flat_map(|vm| &vm.volumes)
+}
+
+fn nics(draft: &Draft) -> impl Iterator<Item = &NicDraft> {
+    draft.vms.iter().flat_map(|vm| &vm.nics).filter(|nic| !nic.broken)
+}
+
+/// Reports interfaces of the host with two users, and uplinks with the name of a device: both have a thread of that name, and
+/// output names either.
+fn check_interfaces(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<&str, String> = BTreeMap::new();
+    let uplinks = draft.uplinks.values().filter(|uplink| !uplink.link.broken);
+    let uplinks = uplinks.map(|uplink| (uplink.link.device.heading(), uplink.port.interface(), uplink.port_at()));
+    let mut taps: Vec<_> = nics(draft)
+        .filter_map(|nic| match &nic.nic.access {
+            NicAccess::Tap(name) => Some((format!("NIC {}", nic.title), name.as_str(), nic.access_at)),
+            NicAccess::VhostUser { .. } => None,
+        })
+        .collect();
+    taps.sort_by_key(|(.., span)| *span);
+    for (whose, interface, span) in uplinks.chain(taps) {
+        if let Some(first) = seen.get(interface) {
+            let message = format!("{whose}: {interface} is already used by {first}");
+            report.error(span, message, "use a different interface for each".to_owned());
+        } else {
+            seen.insert(interface, whose);
+        }
+    }
+    for (name, uplink) in draft.uplinks.iter().filter(|(name, _)| draft.devices.contains_key(*name)) {
+        let message = format!("Uplink {name}: a device has this name");
+        report.error(
+            uplink.span,
+            message,
+            "use another name; commands and metrics name devices and uplinks alike".to_owned(),
+        );
+    }
+}
+
+/// Reports NICs of one uplink with the same address.
+fn check_macs(draft: &Draft, report: &Report) {
+    let mut seen: BTreeMap<(&str, Mac), &NicDraft> = BTreeMap::new();
+    let mut all: Vec<_> = nics(draft).collect();
+    all.sort_by_key(|nic| nic.mac_at);
+    for nic in all {
+        let (uplink, mac) = (nic.nic.uplink.as_str(), nic.nic.mac);
+        if let Some(first) = seen.insert((uplink, mac), nic) {
+            let message =
+                format!("NIC {}: mac {mac} is already that of NIC {} on uplink {uplink}", nic.title, first.title);
+            report.error(nic.mac_at, message, "state another mac for one of them".to_owned());
+        }
+    }
 }
 
 fn check_disks(draft: &Draft, report: &Report) {
@@ -41,19 +95,23 @@ fn check_disks(draft: &Draft, report: &Report) {
 fn check_endpoints(draft: &Draft, report: &Report) {
     let host = draft.nbd.settings.endpoints.iter().zip(&draft.nbd.endpoints_at);
     let host = host.map(|(endpoint, span)| ("[nbd]".to_owned(), endpoint, *span));
-    let control = draft.control.iter().map(|(endpoint, span)| ("[daemon] control".to_owned(), endpoint, *span));
+    let daemon = draft.daemon.iter().map(|(key, endpoint, span)| (format!("[daemon] {key}"), endpoint, *span));
     let own = volumes(draft).filter(|volume| !volume.export.broken);
     let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
     let mut sockets: HashMap<&Path, String> = HashMap::new();
     let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
-    let mut own: Vec<_> = own.collect();
+    let nics = nics(draft).filter_map(|nic| match &nic.nic.access {
+        NicAccess::VhostUser { endpoint, .. } => Some((format!("NIC {}", nic.title), endpoint, nic.access_at)),
+        NicAccess::Tap(_) => None,
+    });
+    let mut own: Vec<_> = own.chain(nics).collect();
     own.sort_by_key(|(_, _, span)| *span);
-    for (whose, endpoint, span) in control.chain(host).chain(own) {
+    for (whose, endpoint, span) in daemon.chain(host).chain(own) {
         let (what, first) = match endpoint {
-            Endpoint::Unix { path, .. } => {
+            ListenAddress::Unix { path, .. } => {
                 (path.display().to_string(), sockets.insert(path, whose.clone()).map(|first| (first, path.clone())))
             }
-            Endpoint::Tcp(address) => {
+            ListenAddress::Tcp(address) => {
                 let same_port = addresses.entry(address.port()).or_default();
                 let first = same_port.iter().find(|(other, _)| collide(other, address)).map(|(_, first)| first.clone());
                 // One of each kind is enough to find every later collision, and keeps this list short.

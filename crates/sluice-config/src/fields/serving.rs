@@ -16,12 +16,13 @@ pub static EXPORT: Section = Section {
             Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: the maximum number of virtqueues of the VM")
                 .default("16"),
         ],
-        ENDPOINT_KEYS,
+        SOCKET_KEYS,
+        ADDRESS_KEYS,
     ],
     scheduler_tables: &[],
 };
 
-const ENDPOINT_KEYS: &[Key] = &[
+pub(super) const SOCKET_KEYS: &[Key] = &[
     Key::new(
         "socket",
         Kind::Path,
@@ -32,6 +33,8 @@ const ENDPOINT_KEYS: &[Key] = &[
     Key::new("owner", Kind::Text, "\"libvirt-qemu\"", "User that owns the socket").default("the daemon's user"),
     Key::new("group", Kind::Text, "\"kvm\"", "Group that owns the socket").default("the daemon's group"),
     Key::new("mode", Kind::Mode, "\"0660\"", "Permissions of the socket").default("\"0660\""),
+];
+const ADDRESS_KEYS: &[Key] = &[
     Key::new("listen", Kind::Address, "\"127.0.0.1:10809\"", "TCP address and port"),
     Key::new(
         "insecure",
@@ -48,7 +51,8 @@ pub static NBD: Section = Section {
     title: "nbd",
     doc: "Serves every volume by its export name, in addition to the volumes' own sockets",
     groups: &[
-        ENDPOINT_KEYS,
+        SOCKET_KEYS,
+        ADDRESS_KEYS,
         &[
             Key::new(
                 "connections_max",
@@ -71,6 +75,53 @@ pub static NBD: Section = Section {
     scheduler_tables: &[],
 };
 
+/// `[daemon.access]`
+pub static ACCESS: Section = Section {
+    title: "daemon.access",
+    doc: "Who may do what over the control socket. The kernel states the user and the groups of a client. root and the \
+          daemon's own user may do everything. Every other client needs a role, and each role includes those before it: \
+          observe, change, attach. Only root and the daemon's user may use `apply` and `accept-loss`",
+    groups: &[&[
+        Key::new("group", Kind::Text, "\"sluice\"", "Group that owns the control socket")
+            .default("\"sluice\"; the daemon's group if there is no such group"),
+        Key::new("mode", Kind::Mode, "\"0660\"", "Permissions of the control socket").default("\"0660\""),
+        Key::new("observe", Kind::Accounts, "[\"group:sluice\"]", "May read the state of the daemon")
+            .default("the group of the socket"),
+        Key::new(
+            "change",
+            Kind::Accounts,
+            "[\"user:alice\", \"group:operators\"]",
+            "May also change policies with `set`, and take such changes back with `reset`",
+        )
+        .default("[]"),
+        Key::new(
+            "attach",
+            Kind::Accounts,
+            "[\"user:nova\"]",
+            "May also attach, detach and resize volumes, and set their other keys. Sources must be in `source_root`, which must \
+             be stated, and sockets as the following keys state",
+        )
+        .default("[]"),
+        Key::new(
+            "socket_root",
+            Kind::Path,
+            "\"/run/sluice\"",
+            "Folder that must contain, at any depth, the sockets of volumes that a client with the role attach names",
+        )
+        .default("\"/run/sluice\""),
+        Key::new(
+            "socket_accounts",
+            Kind::Accounts,
+            "[\"user:libvirt-qemu\", \"group:kvm\"]",
+            "Users and groups that such a socket may be given to, written as the client writes them",
+        )
+        .default("[]"),
+        Key::new("socket_mode", Kind::Mode, "\"0660\"", "Permissions that such a socket may have at most")
+            .default("\"0660\""),
+    ]],
+    scheduler_tables: &[],
+};
+
 /// `[daemon]`
 pub static DAEMON: Section = Section {
     title: "daemon",
@@ -85,11 +136,26 @@ pub static DAEMON: Section = Section {
         .default("\"10s\""),
         Key::new(
             "control",
-            Kind::Path,
+            Kind::Either(&[Kind::Path, Kind::Word(&["none"])]),
             "\"/run/sluice/control.sock\"",
-            "Socket through which attach, detach, resize and set reach the daemon; only the daemon's user can access \
-             it",
+            "Socket through which commands such as set, attach and apply reach the daemon; none: no socket. A stated socket \
+             must be possible; if the default one is not, the daemon logs the reason and serves without it",
+        )
+        .default("`$SLUICE_SOCKET`, or /run/sluice/control.sock"),
+        Key::new(
+            "access",
+            Kind::Table(&ACCESS),
+            "{ change = [\"group:operators\"] }",
+            "Who may do what over the control socket",
         ),
+        Key::new(
+            "metrics",
+            Kind::Either(&[Kind::Address, Kind::Path]),
+            "\"127.0.0.1:9925\"",
+            "Where Prometheus reads metrics (`/metrics`): a loopback address and a port, which every user of this host can \
+             reach, or a socket with the group and the mode of `access`. Read at the start. `sluice metrics` needs none",
+        )
+        .default("none: metrics are not served"),
         Key::new(
             "state",
             Kind::Path,
@@ -106,6 +172,36 @@ pub static DAEMON: Section = Section {
              host file may be anywhere",
         )
         .default("none: sources may be anywhere"),
+    ]],
+    scheduler_tables: &[],
+};
+
+/// `[alert.CLASS]`
+pub static ALERT: Section = Section {
+    title: "alert.NAME",
+    doc: "Who is told when a promise is broken, a device fails, or this is over. NAME is a class of events: reservation, \
+          latency, capacity, overcommitted, stalled, down, held_back, out_of_service, or all for the classes without a table of \
+          their own. Events are also in the log and in `sluice events`",
+    groups: &[&[
+        Key::new(
+            "command",
+            Kind::Path,
+            "\"/usr/local/bin/alert\"",
+            "Program that is run with the event as JSON on its standard input, without a shell and for at most 10 s",
+        ),
+        Key::new(
+            "webhook",
+            Kind::Text,
+            "\"https://alerts.example.org/hook\"",
+            "URL to which the event is posted as JSON, for at most 10 s",
+        ),
+        Key::new(
+            "every",
+            Kind::Time(Duration::ZERO, HOUR),
+            "\"1m\"",
+            "Minimum time between two alerts of the class; those in between are counted in the next one",
+        )
+        .default("\"1m\""),
     ]],
     scheduler_tables: &[],
 };

@@ -32,6 +32,25 @@ fn a_device_was_reserved_twice_in_requests_and_in_bytes() {
     assert_eq!(found(&no_floor(two_vms(half, half))), (vec![], false), "a VM takes the larger of its parts");
 }
 
+// rule: mclock.admission
+#[test]
+fn reservations_of_small_requests_that_the_bandwidth_does_not_carry_were_admitted() {
+    let narrow = |reservation: &str, bandwidth: &str| {
+        found(&GOOD.replace("weight = 100", reservation).replace("100MiB/s", bandwidth))
+    };
+    let (messages, refused) = narrow("reservation = \"980 iops\"", "1MiB/s");
+    assert!(refused);
+    assert_eq!(
+        messages,
+        [
+            "Device d: VM a reserves 980 iops@8KiB, 765.63% of the device by requests (capacity = 1000 iops@8KiB, of which \
+             bandwidth = 1MiB/s carries 128 iops); at most 98% can be reserved because weight_floor is 2%: short by 667.63%"
+        ]
+    );
+    assert_eq!(narrow("reservation = \"125 iops\"", "1MiB/s"), (vec![], false));
+    assert_eq!(narrow("reservation = \"980 iops\"", "8MiB/s"), (vec![], false));
+}
+
 #[test]
 fn the_hint_for_a_shared_policy_was_for_one_vm_only() {
     let text = two_vms("reservation = \"600 iops\"", "policy = \"p\"");

@@ -88,6 +88,34 @@ fn second(lines: &str) -> Vec<String> {
 }
 
 #[test]
+fn metrics_are_served_to_this_host_only() {
+    let found = |value: &str| {
+        let text = format!("{GOOD}\n[daemon]\nmetrics = \"{value}\"");
+        parse("host.toml", &text).map(|host| host.daemon.metrics.is_some()).map_err(|found| found.0[0].message.clone())
+    };
+    let places = ["127.0.0.1:9925", "127.9.0.1:1", "[::1]:9925", "/run/sluice/metrics.sock"];
+    places.iter().for_each(|place| assert_eq!(found(place), Ok(true), "{place}"));
+    let cases = [
+        (
+            "0.0.0.0:9925",
+            "Host file: daemon.metrics: other hosts could reach 0.0.0.0:9925, and metrics are served to any client",
+        ),
+        (
+            "[::]:9925",
+            "Host file: daemon.metrics: other hosts could reach [::]:9925, and metrics are served to any client",
+        ),
+        (
+            "192.0.2.1:9925",
+            "Host file: daemon.metrics: other hosts could reach 192.0.2.1:9925, and metrics are served to any client",
+        ),
+        ("127.0.0.1:0", "Host file: daemon.metrics: port 0 is invalid"),
+        ("127.0.0.1", "Host file: daemon.metrics: '127.0.0.1' is neither an address with a port nor a path"),
+        ("metrics.sock", "Host file: daemon.metrics: 'metrics.sock' is neither an address with a port nor a path"),
+    ];
+    cases.iter().for_each(|(place, error)| assert_eq!(found(place), Err((*error).to_owned())));
+}
+
+#[test]
 fn two_volumes_may_not_share_exclusive_resources() {
     let own = "source = \"/srv/vm/w.img\"\nexport = { socket = \"/run/sluice/w.sock\" }";
     assert_eq!(second(own), [""; 0]);
@@ -97,6 +125,8 @@ fn two_volumes_may_not_share_exclusive_resources() {
     assert_eq!(second(&host), ["Volume a/w: /run/sluice/w.sock is already used by [nbd]"]);
     let control = format!("{own}\n[daemon]\ncontrol = \"/run/sluice/w.sock\"");
     assert_eq!(second(&control), ["Volume a/w: /run/sluice/w.sock is already used by [daemon] control"]);
+    let metrics = format!("{own}\n[daemon]\nmetrics = \"/run/sluice/w.sock\"");
+    assert_eq!(second(&metrics), ["Volume a/w: /run/sluice/w.sock is already used by [daemon] metrics"]);
     let long = format!("{own}\n[daemon]\ncontrol = \"/{}\"", "x".repeat(107));
     assert_eq!(second(&long), ["Host file: daemon.control: the path has 108 bytes"]);
     let any = own.replace("socket = \"/run/sluice/w.sock\"", "listen = \"127.0.0.1:10809\"")

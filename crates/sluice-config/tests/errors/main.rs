@@ -3,8 +3,10 @@
 use sluice_config::{DIAGNOSTICS_MAX, Severity, parse};
 
 mod admission;
+mod directions;
 mod enforcement;
 mod exports;
+mod network;
 mod texts;
 
 /// A valid host, which a case extends or in which it replaces a line.

@@ -1,0 +1,70 @@
+//! `[alert.CLASS]`: the recipient of events of a class.
+
+use core::time::Duration;
+use std::path::PathBuf;
+
+use crate::reader::Reader;
+
+/// Classes of events, and `all` for every class without a table of its own.
+pub const ALERT_CLASSES: [&str; 9] =
+    ["all", "reservation", "latency", "capacity", "overcommitted", "stalled", "down", "held_back", "out_of_service"];
+const DEFAULT_EVERY: Duration = Duration::from_secs(60);
+
+/// A recipient of the events of one class.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alert {
+    /// One of [`ALERT_CLASSES`].
+    pub class: String,
+    pub to: AlertTo,
+    /// Minimum time between two alerts of this class. Those in between are counted in the next.
+    pub every: Duration,
+}
+
+/// Address of a recipient.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AlertTo {
+    /// A program, which gets the event as JSON on its standard input.
+    Command(PathBuf),
+    /// A URL, to which the event is posted as JSON.
+    Webhook(String),
+}
+
+/// Reads all tables.
+pub(crate) fn read(root: &Reader<'_>) -> Vec<Alert> {
+    let tables = root.named("alert", ALERT_CLASSES.len(), |class| format!("Alert {class}"));
+    tables.iter().filter_map(|(class, reader)| read_one(class, reader)).collect()
+}
+
+fn read_one(class: &str, reader: &Reader<'_>) -> Option<Alert> {
+    if !ALERT_CLASSES.contains(&class) {
+        let message = format!("{}: there is no class '{class}' of events", reader.whose);
+        reader.report.error(reader.span, message, format!("classes are {}", ALERT_CLASSES.join(", ")));
+        return None;
+    }
+    let every = reader.time("every").unwrap_or(DEFAULT_EVERY);
+    let (command, webhook) = (reader.path("command"), reader.text("webhook"));
+    if let Some(webhook) = webhook
+        && !["http://", "https://"].iter().any(|scheme| webhook.starts_with(scheme))
+    {
+        reader.refuse("webhook", "not a URL", "write for example \"https://alerts.example.org/hook\"");
+        return None;
+    }
+    let to = match (command, webhook) {
+        (Some(command), None) => AlertTo::Command(command),
+        (None, Some(webhook)) => AlertTo::Webhook(webhook.to_owned()),
+        (Some(_), Some(_)) => {
+            reader.refuse("webhook", "besides a command", "state command or webhook");
+            return None;
+        }
+        (None, None) => {
+            let hint = "add command = \"/usr/local/bin/alert\" or webhook = \"https://alerts.example.org/hook\"";
+            // A wrong value has been reported already.
+            if reader.node("command").is_none() && reader.node("webhook").is_none() {
+                let message = format!("{} states neither command nor webhook", reader.whose);
+                reader.report.error(reader.span, message, hint.to_owned());
+            }
+            return None;
+        }
+    };
+    Some(Alert { class: class.to_owned(), to, every })
+}

@@ -1,0 +1,193 @@
+//! Keys of a policy: of `[policy.NAME]`, and of VMs and volumes, which have the same.
+
+use core::time::Duration;
+
+use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
+
+use super::net::NET_KEY;
+use super::{HOUR, Key, Kind, MICROSECOND, Section};
+
+/// `[policy.NAME]`
+pub static POLICY: Section = Section {
+    title: "policy.NAME",
+    doc: "Guarantees and limits of a VM on each device that it uses",
+    groups: &[POLICY_KEYS, NET_KEY],
+    scheduler_tables: &[],
+};
+
+pub const POLICY_KEYS: &[Key] = &[
+    Key::new(
+        "reservation",
+        RESERVATION_KIND,
+        "\"2000 iops@8KiB\"",
+        "Minimum throughput while the VM or volume has requests queued",
+    )
+    .default("\"none\""),
+    Key::new(
+        "limit",
+        LIMIT_KIND,
+        "\"8000 iops@8KiB\"",
+        "Maximum throughput, apart from the burst, even on an idle device",
+    )
+    .default("\"unlimited\""),
+    Key::new(
+        "read_limit",
+        LIMIT_KIND,
+        "\"5000 iops@8KiB\"",
+        "Maximum throughput of reads, in addition to `limit`. Reads that it delays do not delay writes",
+    )
+    .default("\"unlimited\""),
+    Key::new(
+        "write_limit",
+        LIMIT_KIND,
+        "\"100MiB/s\"",
+        "The same for writes, zeroes, discards and flushes. Requests that it delays do not delay reads",
+    )
+    .default("\"unlimited\""),
+    Key::new(
+        "weight",
+        WEIGHT_KIND,
+        "400",
+        "Share of the spare capacity, relative to the weights of other VMs, or of the VM's other volumes; none: only the reservation",
+    )
+    .default("100"),
+    Key::new(
+        "burst",
+        BURST_KIND,
+        "64",
+        "Amount that each limit lets through back to back after a pause: one piece of any size plus (`burst` - 1) \
+         requests of the reference size; or a rate above the limits for a time",
+    )
+    .default("the device's depth times its largest piece, 256 KiB"),
+    Key::new(
+        "idle_credit",
+        Kind::Integer(0, IDLE_CREDIT_MAX as u64),
+        "16",
+        "How far the VM or volume may lag behind virtual time when it becomes active again, in requests, so that a short pause \
+         does not reduce its share",
+    )
+    .default("1"),
+    Key::new(
+        "class",
+        Kind::Word(&["foreground", "background"]),
+        "\"background\"",
+        "background: apart from the reservation, the smallest weight, 0.01, or service only while no foreground VM has \
+         requests queued, depending on the scheduler",
+    )
+    .default("\"foreground\""),
+    Key::new(
+        "priority_class",
+        Kind::Word(&["real-time", "best-effort", "idle"]),
+        "\"best-effort\"",
+        "Class of the I/O priority, as in ionice",
+    )
+    .default("\"best-effort\""),
+    Key::new(
+        "priority_level",
+        Kind::Integer(0, PRIORITY_LEVEL_MAX as u64),
+        "4",
+        "Level within that class, from 0 (highest) to 7 (lowest)",
+    )
+    .default("4"),
+    Key::new(
+        "latency",
+        LATENCY_KIND,
+        "{ p99 = \"5ms\", reads_only = true }",
+        "Latency target; enforced by schedulers with deadlines",
+    )
+    .default("\"none\""),
+    ALLOW_UNENFORCED,
+];
+pub(super) const ALLOW_UNENFORCED: Key = Key::new(
+    "allow_unenforced",
+    Kind::Bool,
+    "true",
+    "Accepts fields that the device's scheduler does not enforce, with a warning",
+)
+.default("false");
+const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, NONE, Kind::Table(&RESERVATION)]);
+const BURST_KIND: Kind = Kind::Either(&[Kind::Integer(1, BURST_MAX as u64), Kind::Table(&BURST)]);
+const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
+const LATENCY_KIND: Kind = Kind::Either(&[NONE, Kind::Table(&LATENCY)]);
+pub(super) const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
+pub(super) const WEIGHT_KIND: Kind = Kind::Either(&[WEIGHT_RANGE, NONE]);
+pub(super) const WEIGHT_RANGE: Kind = Kind::Decimal(0.01, 1_000_000.0);
+pub(super) const NONE: Kind = Kind::Word(&["none"]);
+
+/// `reservation` as a table.
+pub static RESERVATION: Section = Section {
+    title: "policy.NAME.reservation",
+    doc: "Minimum in requests and minimum in bytes, either or both; or the request rate that a latency needs by \
+          Little's law, outstanding / latency. Example: 32 requests at 65 ms on average need 32 / 0.065 s = 492 iops",
+    groups: &[&[
+        Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
+        Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),
+        Key::new("outstanding", Kind::Integer(1, 1_000_000), "32", "Number of requests that the VM keeps queued"),
+        Key::new("latency", LATENCY_RANGE, "\"65ms\"", "Average latency with that number of requests"),
+    ]],
+    scheduler_tables: &[],
+};
+pub(super) const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
+
+/// `limit` as a table.
+pub static LIMIT: Section = Section {
+    title: "policy.NAME.limit",
+    doc: "Maximum in requests and in bytes; both apply",
+    groups: &[&[
+        Key::new(
+            "iops",
+            Kind::Either(&[Kind::Iops, UNLIMITED]),
+            "\"8000 iops@8KiB\"",
+            "Normalised requests per second",
+        )
+        .default("\"unlimited\""),
+        Key::new("bytes", Kind::Either(&[Kind::ByteRate, UNLIMITED]), "\"200MiB/s\"", "Bytes per second")
+            .default("\"unlimited\""),
+    ]],
+    scheduler_tables: &[],
+};
+
+/// `burst` as a table.
+pub static BURST: Section = Section {
+    title: "policy.NAME.burst",
+    doc: "A rate above the limits for a time. What the VM does not use of a limit is saved, at most (`rate` - limit) x `for`, so \
+          after a pause it may go up to `rate` for that time; then its limit applies, and unused service at the rate of the limit \
+          fills the credit again. Example: limit 100 iops, burst 500 iops for 10 s. A VM with a full credit gets 500 iops for \
+          10 s or 300 iops for 20 s, then 100 iops, and an idle VM has a full credit again after (500 - 100) x 10 / 100 = 40 s. \
+          The credit is full at the start. Compared with `iops-total-max` and `iops-total-max-length` of QEMU, a burst at the \
+          full rate ends after exactly this time: QEMU's is longer by what its limit lets through meanwhile. The burst applies to `limit`, \
+          `read_limit` and `write_limit`, to each by itself, and must be above each of them",
+    groups: &[&[
+        Key::new(
+            "rate",
+            Kind::Either(&[Kind::Iops, Kind::ByteRate, Kind::Table(&BURST_RATE)]),
+            "\"20000 iops@8KiB\"",
+            "Maximum throughput during the burst",
+        ),
+        Key::new("for", Kind::Time(Duration::from_millis(1), DAY), "\"10s\"", "Longest time at that rate"),
+    ]],
+    scheduler_tables: &[],
+};
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// `rate` of a burst as a table.
+pub static BURST_RATE: Section = Section {
+    title: "policy.NAME.burst.rate",
+    doc: "Maximum during a burst in requests, in bytes, or both",
+    groups: &[&[
+        Key::new("iops", Kind::Iops, "\"20000 iops@8KiB\"", "Normalised requests per second"),
+        Key::new("bytes", Kind::ByteRate, "\"400MiB/s\"", "Bytes per second"),
+    ]],
+    scheduler_tables: &[],
+};
+
+/// `latency` of a policy.
+pub static LATENCY: Section = Section {
+    title: "policy.NAME.latency",
+    doc: "Latency target at a percentile",
+    groups: &[&[
+        Key::new("p99", LATENCY_RANGE, "\"5ms\"", "99 of 100 requests complete within this time"),
+        Key::new("reads_only", Kind::Bool, "true", "Whether the target applies only to reads").default("false"),
+    ]],
+    scheduler_tables: &[],
+};
