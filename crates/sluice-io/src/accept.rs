@@ -27,6 +27,17 @@ pub(crate) enum Peer {
     User(Option<u32>),
 }
 
+/// Returns the process at the other end of a Unix socket, for output.
+pub(crate) fn describe_process(stream: &UnixStream) -> String {
+    match stream.peer_cred() {
+        Ok(of) => match of.pid() {
+            Some(pid) => format!("process {pid} of user {}", of.uid()),
+            None => format!("user {}", of.uid()),
+        },
+        Err(_) => "unknown".to_owned(),
+    }
+}
+
 /// A listening socket.
 pub(crate) trait Incoming {
     type Stream: AsFd;
@@ -130,6 +141,16 @@ async fn admit<S: Service>(
 pub(crate) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+impl Stream {
+    /// Returns the process or address at the other end, for output.
+    pub(crate) fn describe_peer(&self) -> String {
+        match self {
+            Stream::Unix(stream) => describe_process(stream),
+            Stream::Tcp(stream) => stream.peer_addr().map_or("unknown".to_owned(), |address| address.to_string()),
+        }
+    }
 }
 
 impl AsFd for Stream {

@@ -99,7 +99,7 @@ pub enum ListenError {
     Io {
         /// The endpoint.
         endpoint: String,
-        /// What to change.
+        /// The remedy.
         advice: &'static str,
         #[source]
         source: io::Error,
@@ -195,7 +195,10 @@ impl Bound {
     }
 
     /// Returns the socket, for the tokio runtime in which this is called, and the file of a Unix socket.
-    pub(crate) fn into_tokio(self) -> Result<(TokioSocket, Option<SocketFile>), ListenError> {
+    ///
+    /// # Errors
+    /// [`ListenError::Io`].
+    pub fn into_tokio(self) -> Result<(TokioSocket, Option<SocketFile>), ListenError> {
         match self.socket {
             BoundSocket::Tcp(listener) => {
                 let listener =
@@ -211,7 +214,8 @@ impl Bound {
 }
 
 /// A listening socket of either kind.
-pub(crate) enum TokioSocket {
+#[derive(Debug)]
+pub enum TokioSocket {
     Unix(UnixListener),
     Tcp(TcpListener),
 }

@@ -32,6 +32,7 @@ pub mod signals;
 pub(crate) mod slab;
 pub mod socket_file;
 pub mod source;
+pub mod uplink;
 pub mod users;
 pub mod vhost_user;
 pub mod virtio;

@@ -7,15 +7,20 @@
 //!
 //! Example: a budget of 1 GiB and 64 VMs on one device. Each VM has 8 MiB of its own. 16 VMs whose clients read no replies fill the
 //! shared 512 MiB with 32 MiB each. The others continue with their 8 MiB.
+//!
+//! Device threads whose VMs wait for shared memory leave a waker, which is called when another VM frees some.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::Waker;
 
 /// The budget of this process.
 pub(crate) static DAEMON: MemoryBudget = MemoryBudget::new(1 << 30);
 
 /// Sets the budget of this process, in bytes. A smaller one takes effect as replies leave.
 pub fn set_total(bytes: u64) {
-    DAEMON.total.store(bytes, Ordering::Relaxed);
+    DAEMON.total.store(bytes, Ordering::SeqCst);
+    DAEMON.wake_waiting();
 }
 
 /// Memory that VMs share.
@@ -26,6 +31,11 @@ pub(crate) struct MemoryBudget {
     vms: AtomicU32,
     /// Bytes in use of the shared half.
     shared: AtomicU64,
+    /// Whether `waiting` has an entry. A thread that frees memory and one that waits each write their word before they
+    /// read the other's, so one of them sees the other.
+    is_awaited: AtomicBool,
+    /// Threads whose VMs wait for memory.
+    waiting: Mutex<Vec<Waker>>,
 }
 
 /// One VM's share of a budget.
@@ -38,8 +48,23 @@ pub(crate) struct MemoryShare {
 }
 
 impl MemoryBudget {
-    const fn new(total: u64) -> Self {
-        MemoryBudget { total: AtomicU64::new(total), vms: AtomicU32::new(0), shared: AtomicU64::new(0) }
+    pub(crate) const fn new(total: u64) -> Self {
+        MemoryBudget {
+            total: AtomicU64::new(total),
+            vms: AtomicU32::new(0),
+            shared: AtomicU64::new(0),
+            is_awaited: AtomicBool::new(false),
+            waiting: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Wakes the threads whose VMs wait for memory.
+    fn wake_waiting(&self) {
+        if self.is_awaited.load(Ordering::SeqCst) {
+            let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            self.is_awaited.store(false, Ordering::SeqCst);
+            waiting.drain(..).for_each(Waker::wake);
+        }
     }
 
     /// Creates the share of one more VM, which ends when it is dropped.
@@ -50,7 +75,7 @@ impl MemoryBudget {
 
     /// Returns the number of bytes that each VM has of its own.
     fn part(&self) -> u64 {
-        self.total.load(Ordering::Relaxed) / 2 / u64::from(self.vms.load(Ordering::Relaxed).max(1))
+        self.total.load(Ordering::SeqCst) / 2 / u64::from(self.vms.load(Ordering::SeqCst).max(1))
     }
 }
 
@@ -60,7 +85,17 @@ impl MemoryShare {
     pub(crate) fn has_room(&self) -> bool {
         self.used == 0
             || self.used < self.budget.part()
-            || self.budget.shared.load(Ordering::Relaxed) < self.budget.total.load(Ordering::Relaxed) / 2
+            || self.budget.shared.load(Ordering::SeqCst) < self.budget.total.load(Ordering::SeqCst) / 2
+    }
+
+    /// Has `waker` called once, when there may be room again. Room that was made before this call is not reported, so
+    /// the caller looks again afterwards.
+    pub(crate) fn wake_when_freed(&self, waker: &Waker) {
+        let mut waiting = self.budget.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !waiting.iter().any(|known| known.will_wake(waker)) {
+            waiting.push(waker.clone());
+        }
+        self.budget.is_awaited.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn add(&mut self, bytes: u64) {
@@ -83,7 +118,8 @@ impl MemoryShare {
         if above > self.shared {
             self.budget.shared.fetch_add(above - self.shared, Ordering::Relaxed);
         } else if above < self.shared {
-            self.budget.shared.fetch_sub(self.shared - above, Ordering::Relaxed);
+            self.budget.shared.fetch_sub(self.shared - above, Ordering::SeqCst);
+            self.budget.wake_waiting();
         }
         self.shared = above;
     }
@@ -91,8 +127,9 @@ impl MemoryShare {
 
 impl Drop for MemoryShare {
     fn drop(&mut self) {
-        self.budget.shared.fetch_sub(self.shared, Ordering::Relaxed);
-        self.budget.vms.fetch_sub(1, Ordering::Relaxed);
+        self.budget.shared.fetch_sub(self.shared, Ordering::SeqCst);
+        self.budget.vms.fetch_sub(1, Ordering::SeqCst);
+        self.budget.wake_waiting();
     }
 }
 
@@ -150,5 +187,23 @@ mod tests {
         assert!(!vms[1].has_room());
         vms[1].remove(32 * MIB);
         assert!(vms[1].has_room());
+    }
+
+    #[test]
+    fn memory_freed_by_another_vm_woke_no_waiting_vm() {
+        struct Flag(AtomicBool);
+        impl std::task::Wake for Flag {
+            fn wake(self: std::sync::Arc<Self>) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let (_, mut vms) = shares(2);
+        fill(&mut vms[0]);
+        fill(&mut vms[1]);
+        let flag = std::sync::Arc::new(Flag(AtomicBool::new(false)));
+        vms[1].wake_when_freed(&std::sync::Arc::clone(&flag).into());
+        assert!(!vms[1].has_room() && !flag.0.load(Ordering::SeqCst));
+        vms[0].remove(MIB);
+        assert!(vms[1].has_room() && flag.0.load(Ordering::SeqCst));
     }
 }

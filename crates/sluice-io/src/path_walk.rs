@@ -49,7 +49,9 @@ impl Trust {
         self
     }
 
-    fn user(&self, user: u32) -> bool {
+    /// Whether a user is trusted.
+    #[must_use]
+    pub fn user(&self, user: u32) -> bool {
         self.users.contains(&user)
     }
 

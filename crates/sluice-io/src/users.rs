@@ -1,7 +1,9 @@
-//! Names of users and groups on this host.
+//! Users and groups: their names on this host, and the groups of a client.
 
 use std::ffi::{CString, c_char};
+use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// Length of the buffer for one entry; longer ones are not found.
@@ -43,6 +45,42 @@ pub fn group(name: &str) -> Option<u32> {
     })
 }
 
+/// Maximum number of groups of a process in Linux.
+const GROUPS_MAX: usize = 65_536;
+
+/// Returns the supplementary groups that the process at the other end of a Unix socket had when it connected.
+///
+/// # Errors
+/// If `socket` is not a connected Unix socket.
+pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0 as libc::gid_t; 32];
+    loop {
+        let mut len = size_of_val(groups.as_slice()) as libc::socklen_t;
+        // SAFETY: the memory is valid for the call, and `len` is its length in bytes.
+        let code = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let count = len as usize / size_of::<libc::gid_t>();
+        if code == 0 {
+            groups.truncate(count);
+            return Ok(groups);
+        }
+        match io::Error::last_os_error() {
+            // The kernel states the length that it needs.
+            error if error.raw_os_error() == Some(libc::ERANGE) && groups.len() < count && count <= GROUPS_MAX => {
+                groups.resize(count, 0);
+            }
+            error => return Err(error),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +92,17 @@ mod tests {
         assert_eq!(user("4711"), Some(4711));
         assert_eq!(user("nobody-has-this-name"), None);
         assert_eq!(group("nor this\0"), None);
+    }
+
+    #[test]
+    fn the_groups_of_a_peer_are_those_of_its_process() {
+        use std::os::fd::AsFd;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap();
+        let own: Vec<u32> = line.split_whitespace().map(|group| group.parse().unwrap()).collect();
+        let (_theirs, ours) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(peer_groups(ours.as_fd()).unwrap(), own);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert!(peer_groups(file.as_fd()).is_err());
     }
 }

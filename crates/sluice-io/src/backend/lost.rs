@@ -3,7 +3,7 @@
 
 use crate::backend::sync::{FileKey, Files};
 use crate::backend::volume::{Volume, VolumeStore};
-use crate::slab::{Slab, VmId, VolumeKey};
+use crate::slab::{Slab, VolumeKey};
 use crate::source::Loss;
 
 pub(crate) type Volumes = Slab<VolumeKey, Volume>;
@@ -34,13 +34,10 @@ pub(crate) fn lose_volume(volume: &Volume) {
     );
 }
 
-/// Returns the names of the volumes of `vm` whose writes and flushes fail.
-pub(crate) fn lost_volumes(volumes: &Volumes, vm: VmId) -> Vec<String> {
-    let lost = |volume: &Volume| {
-        let VolumeStore::File { source, .. } = &volume.store else { return false };
-        volume.vm == vm && !volume.leaving && source.loss() != Loss::None
-    };
-    volumes.iter().filter(|(_, volume)| lost(volume)).map(|(_, volume)| volume.name.clone()).collect()
+/// Whether writes and flushes of `volume` fail.
+pub(crate) fn is_lost(volume: &Volume) -> bool {
+    let VolumeStore::File { source, .. } = &volume.store else { return false };
+    source.loss() != Loss::None
 }
 
 /// Lets writes and flushes of `volume` succeed again. After a failed sync this applies to every volume on its file or block

@@ -163,6 +163,10 @@ impl RequestList {
         self.0.is_empty()
     }
 
+    pub(crate) fn len(&self) -> u32 {
+        self.next_position()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = IoId> {
         self.0.iter().copied()
     }

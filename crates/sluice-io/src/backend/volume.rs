@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_sched::gate::GateStats;
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
 use crate::backend::request::IoRequest;
@@ -67,7 +68,11 @@ pub(crate) struct Volume {
     /// Submissions of disconnected clients. New clients wait for them.
     pub(crate) abandoned_in_flight: u32,
     pub(crate) leaving: bool,
+    /// Whether new clients are refused, because it is about to be removed.
+    pub(crate) refuses_clients: bool,
     pub(crate) mapped: Instant,
+    /// Its statistics in the last snapshot, if they were not those of its VM.
+    pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
 
 /// The store of its data, with the open source.

@@ -13,6 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use crate::backend::jobs::{BlockingJob, BlockingResult, Jobs};
+use crate::device::machine;
 use crate::device::mailbox::Mailbox;
 use crate::device::message::Message;
 use crate::limits::is_memory_for_clients;
@@ -49,10 +50,10 @@ pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox) -> std::io::
     Ok((Jobs { queries, discards }, Helper { threads: [first, second], may_discard }))
 }
 
-impl Helper {
+impl machine::Helper for Helper {
     /// Ends the helper, whose jobs have been dropped. After that no discard is running or will be started. Other jobs
     /// change nothing; one that takes longer than 5 s ends later by itself.
-    pub(crate) fn end(self, device: &str) {
+    fn end(self, device: &str) {
         self.forbid_discards(device);
         let until = Instant::now() + END_MAX;
         while !self.threads.iter().all(JoinHandle::is_finished) {
@@ -64,8 +65,14 @@ impl Helper {
         }
     }
 
+    fn keep(self, device: &str) {
+        self.forbid_discards(device);
+    }
+}
+
+impl Helper {
     /// Waits for the running discard, and prevents others.
-    pub(crate) fn forbid_discards(&self, device: &str) {
+    fn forbid_discards(&self, device: &str) {
         let mut logged = Instant::now();
         loop {
             match self.may_discard.try_lock() {

@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
@@ -25,13 +26,12 @@ use crate::backend::jobs::{BlockingJob, BlockingResult};
 use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
+use crate::device::budget::Budget;
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::Vm;
+use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{ClientRef, Id as _, IoId, Slab, VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
-
-/// Requests taken from one client before the next waiting client of the same VM.
-const CLIENT_BATCH_MAX: u32 = 16;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
@@ -67,6 +67,12 @@ pub(crate) struct Core {
     pub(crate) vms: Slab<VmId, Vm>,
     /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
+    /// The memory for data of requests that pass through buffers.
+    pub(crate) memory: &'static MemoryBudget,
+    /// VMs with clients that wait for memory which other VMs use.
+    vms_awaiting_memory: Vec<VmId>,
+    /// Wakes this thread.
+    waker: Waker,
     pub(crate) ending: Ending,
     /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
@@ -95,7 +101,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Core {
-    pub(crate) fn new(device: String, gate: Gate, backend: Backend, delay: Option<Delay>) -> Self {
+    pub(crate) fn new(device: String, gate: Gate, backend: Backend, delay: Option<Delay>, waker: Waker) -> Self {
         Core {
             device,
             clock: Clock::start(),
@@ -105,6 +111,9 @@ impl Core {
             delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
+            memory: &memory_budget::DAEMON,
+            vms_awaiting_memory: Vec::new(),
+            waker,
             ending: Ending::No,
             stale_messages: 0,
             wake: None,
@@ -131,7 +140,6 @@ impl Core {
         let room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
-        *io = IoRequest::new(opening, position, room);
         list.push(id);
         (id, io)
     }
@@ -363,8 +371,28 @@ impl Core {
     pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
+        if data == DataIn::Buffers && !self.vms[vm].memory.has_room() {
+            self.await_memory(vm);
+        }
         if self.has_room(volume, data) {
             self.schedule_resume(vm);
+        }
+    }
+
+    /// Lets the thread be woken when another VM, of any device, frees memory.
+    fn await_memory(&mut self, vm: VmId) {
+        self.vms[vm].memory.wake_when_freed(&self.waker);
+        if !self.vms_awaiting_memory.contains(&vm) {
+            self.vms_awaiting_memory.push(vm);
+        }
+    }
+
+    /// Schedules the clients that wait for memory, because another VM may have freed some.
+    pub(crate) fn memory_freed(&mut self) {
+        for vm in std::mem::take(&mut self.vms_awaiting_memory) {
+            if self.vms.get(vm).is_some() {
+                self.schedule_resume(vm);
+            }
         }
     }
 
@@ -392,25 +420,32 @@ impl Core {
         Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
     }
 
-    /// Returns the next waiting client of a VM, and how many requests may be taken from it before the next client.
-    pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, u32)> {
+    /// Returns the next waiting client of a VM, and what may be taken from it before the next client.
+    pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, Budget)> {
         let state = self.vms.get_mut(vm)?;
         let client = state.waiting.pop_front()?;
-        Some((client, if state.waiting.is_empty() { u32::MAX } else { CLIENT_BATCH_MAX }))
+        Some((client, if state.waiting.is_empty() { Budget::UNLIMITED } else { Budget::TURN }))
     }
 
     // ---- Clients of volumes ----
 
     /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
-    /// name.
+    /// name, or is about to be.
     pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
         let vm = *self.vms_by_name.get(vm)?;
         let found = self.find_volume(vm, volume)?;
-        (self.backend.volumes[found].generation == generation).then_some(found)
+        let known = &self.backend.volumes[found];
+        (known.generation == generation && !known.refuses_clients).then_some(found)
     }
 
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
         self.vms[vm].volumes_by_name.get(name).copied()
+    }
+
+    /// Returns the names of the VM and the volume.
+    pub(crate) fn names_of(&self, volume: VolumeKey) -> (String, String) {
+        let volume = &self.backend.volumes[volume];
+        (volume.vm_name.clone(), volume.name.clone())
     }
 
     /// Adds a client to a volume. Returns whether it may be served now. It may not while requests of disconnected

@@ -1,11 +1,14 @@
 //! Changes at run time: adding and removing VMs and volumes, changing policies.
 
-use sluice_sched::{ChangeError, Instant, OwnerId, Policy};
+use std::sync::Arc;
 
-use crate::backend::lost::{Volumes, accept_loss, lost_volumes};
+use sluice_sched::gate::GateStats;
+use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy};
+
+use crate::backend::lost::{Volumes, accept_loss, is_lost};
 use crate::backend::volume::{Outstanding, Volume, VolumeStore};
 use crate::device::core::Core;
-use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, Window};
+use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
 use crate::slab::{VmId, VolumeKey};
@@ -24,7 +27,8 @@ pub(crate) fn apply(
 
 /// Returns the changes that give an empty device thread the same VMs, volumes and settings.
 pub(crate) fn describe(core: &Core) -> Vec<Edit> {
-    let mut edits = vec![Edit::SetDepth(core.gate.settings().depth)];
+    let GateSettings { depth, request_bytes, .. } = *core.gate.settings();
+    let mut edits = vec![Edit::SetDevice { depth, request_bytes }];
     if let Some((scheduler, merging)) = core.scheduler.clone() {
         edits.push(Edit::SetScheduler { scheduler, merging });
     }
@@ -39,28 +43,47 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     edits
 }
 
-/// Returns the state of each VM.
-pub(crate) fn vm_snapshots(core: &Core) -> Vec<VmSnapshot> {
-    let vms = core.vms.iter().filter(|(_, vm)| !vm.removed);
-    let snapshot = |(id, vm): (VmId, &Vm)| {
-        Some(VmSnapshot {
+/// Returns the state of each VM. Requests wait for it, so the work for a VM does not depend on the number of others, and the
+/// statistics of an idle VM are not copied again.
+pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
+    let Core { gate, vms, backend, .. } = core;
+    let mut snapshots = Vec::with_capacity(vms.len());
+    for vm in vms.values_mut().filter(|vm| !vm.removed) {
+        let Some(stats) = gate.stats(vm.owner) else { continue };
+        let volumes = vm.volumes_by_name.values();
+        snapshots.push(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
-            account: core.gate.stats(vm.owner)?.clone(),
+            account: shared_copy(&mut vm.copied_stats, stats),
             protocol_errors: vm.protocol_errors,
             refused: vm.refused,
             outstanding: vm.outstanding.requests,
-            lost: lost_volumes(&core.backend.volumes, id),
-            in_use: volumes_in_use(&core.backend.volumes, id),
-        })
-    };
-    vms.filter_map(snapshot).collect()
+            volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
+        });
+    }
+    snapshots
 }
 
-/// The names of the volumes of `vm` that have clients.
-fn volumes_in_use(volumes: &Volumes, vm: VmId) -> Vec<String> {
-    let in_use = |volume: &Volume| volume.vm == vm && !volume.leaving && volume.open_clients > 0;
-    volumes.iter().filter(|(_, volume)| in_use(volume)).map(|(_, volume)| volume.name.clone()).collect()
+fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: VolumeKey) -> VolumeSnapshot {
+    let volume = &mut volumes[key];
+    let stats = gate.apart_stats(owner, volume.id);
+    VolumeSnapshot {
+        volume: volume.name.clone(),
+        policy: volume.policy,
+        account: stats.map(|stats| shared_copy(&mut volume.copied_stats, stats)),
+        outstanding: volume.outstanding.requests,
+        clients: volume.open_clients,
+        is_lost: is_lost(volume),
+        nic: None,
+    }
+}
+
+/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
+fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
+    match last {
+        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
+        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
+    }
 }
 
 struct Editor<'a> {
@@ -75,7 +98,7 @@ impl Editor<'_> {
         match edit {
             Edit::AddVm { vm, policy, window } => {
                 let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                let id = self.core.vms.insert(Vm::new(vm.clone(), owner, policy, window));
+                let id = self.core.vms.insert(Vm::new(vm.clone(), owner, policy, window, self.core.memory.share()));
                 self.core.vms_by_name.insert(vm, id);
                 Ok(())
             }
@@ -92,19 +115,25 @@ impl Editor<'_> {
                 self.remove_volume(volume);
                 Ok(())
             }
+            Edit::RefuseClients { volumes } => self.refuse_clients(volumes),
+            Edit::Reopen { volumes } => {
+                self.set_refusing(&volumes, false);
+                Ok(())
+            }
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
                 accept_loss(&mut backend.volumes, &mut backend.files, volume);
                 Ok(())
             }
-            Edit::SetDepth(depth) => {
-                let set = self.core.gate.set_depth(now, depth);
+            Edit::SetDevice { depth, request_bytes } => {
+                let set = self.core.gate.set_device(now, depth, request_bytes);
                 set.map_err(|cause| EditError::Device { cause })?;
                 self.core.backend.ring.allow_workers(depth);
                 Ok(())
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
+            Edit::AddNic { .. } | Edit::SetNic { .. } | Edit::SetWire { .. } => Err(EditError::Kind("a disk")),
         }
     }
 
@@ -115,6 +144,27 @@ impl Editor<'_> {
 
     fn find_volume(&self, vm: VmId, name: &str) -> Result<VolumeKey, EditError> {
         self.core.find_volume(vm, name).ok_or_else(|| EditError::Unknown(format!("volume {name}")))
+    }
+
+    fn refuse_clients(&mut self, volumes: Vec<(String, String)>) -> Result<(), EditError> {
+        let in_use = |(vm, volume): &(String, String)| {
+            let found = self.find_vm(vm).and_then(|(id, _)| self.find_volume(id, volume));
+            found.is_ok_and(|key| self.core.backend.volumes[key].open_clients > 0)
+        };
+        let used: Vec<_> = volumes.iter().filter(|name| in_use(name)).cloned().collect();
+        match used.is_empty() {
+            true => self.set_refusing(&volumes, true),
+            false => return Err(EditError::InUse(used)),
+        }
+        Ok(())
+    }
+
+    fn set_refusing(&mut self, volumes: &[(String, String)], refuses: bool) {
+        for (vm, volume) in volumes {
+            if let Ok(key) = self.find_vm(vm).and_then(|(id, _)| self.find_volume(id, volume)) {
+                self.core.backend.volumes[key].refuses_clients = refuses;
+            }
+        }
     }
 
     fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
@@ -166,7 +216,9 @@ impl Editor<'_> {
             in_flight: 0,
             abandoned_in_flight: 0,
             leaving: false,
+            refuses_clients: false,
             mapped: self.now,
+            copied_stats: None,
         });
         let vm = &mut self.core.vms[id];
         vm.volumes += 1;

@@ -8,19 +8,25 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
-use sluice_sched::Instant;
+use sluice_sched::{Gate, Instant};
 
+use crate::backend::delay::Delay;
+use crate::backend::disk::Backend;
 use crate::backend::retry::Later;
-use crate::backend::ring::Event;
+use crate::backend::ring::{Event, Ring};
+use crate::backend::slot_log;
 use crate::backend::tag::Tag;
+use crate::device::blocking;
 use crate::device::core::{Core, Ending};
 use crate::device::deadline_timer::DeadlineTimer;
 use crate::device::edit;
-use crate::device::mailbox::Inbox;
+use crate::device::machine::{Kept, Machine};
+use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
-use crate::device::spec::{Edit, EditError, Health, Snapshot};
-use crate::device::spin::Spin;
-use crate::frontend::Frontends;
+use crate::device::probe::Pulse;
+use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
+use crate::device::spin::{Iteration, Spin};
+use crate::frontend::{Command, Frontends};
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
 /// could otherwise keep the loop in one iteration.
@@ -35,6 +41,8 @@ pub(crate) struct Loop {
     deadline_timer: DeadlineTimer,
     wakeup: Box<u64>,
     iterations: u64,
+    /// Time spent with work, in nanoseconds.
+    worked_nanos: u64,
     pub(crate) restarts: u64,
     #[cfg(test)]
     tests: Tests,
@@ -48,30 +56,37 @@ struct Tests {
     puts_off: u32,
 }
 
-impl Loop {
-    pub(crate) fn new(core: Core, restarts: u64) -> Self {
-        Loop {
-            core,
-            frontends: Frontends::new(),
-            spin: Spin::default(),
-            later: Later::default(),
-            deadline_timer: DeadlineTimer::default(),
-            wakeup: Box::new(0),
-            iterations: 0,
-            restarts,
-            #[cfg(test)]
-            tests: Tests::default(),
-        }
+impl Machine for Loop {
+    type Spec = DeviceSpec;
+    type Helper = blocking::Helper;
+
+    fn name(spec: &DeviceSpec) -> &str {
+        &spec.name
     }
 
-    /// Runs until the thread is stopped or has drained.
-    pub(crate) fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+    fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Self, blocking::Helper)> {
+        let scheduler = spec.scheduler.build().map_err(io::Error::other)?;
+        let delay = match &spec.delay {
+            None => None,
+            Some(delay) => {
+                let log = spec.delay_log.clone().map(slot_log::start).transpose()?;
+                Some(Delay::new(*delay, log)?)
+            }
+        };
+        let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
+        let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs);
+        let gate = Gate::new(scheduler, spec.gate);
+        let core = Core::new(spec.name.clone(), gate, backend, delay, mailbox.waker());
+        Ok((Loop::new(core, restarts), helper))
+    }
+
+    fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
+        let mut ended = self.core.clock.now();
         while !self.has_ended() {
             self.iterations += 1;
-            let before = self.core.clock.now();
-            let timeout = self.wait_timeout(before);
+            let timeout = self.wait_timeout(ended);
             self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
             let mut found_work = !events.is_empty();
@@ -88,9 +103,74 @@ impl Loop {
             found_work |= self.frontends.poll(&mut self.core, now);
             self.run_ready(now);
             self.frontends.end_of_iteration(&mut self.core, now);
-            self.spin.note_iteration(now, timeout.is_none_or(|timeout| !timeout.is_zero()), found_work);
+            let slept = timeout.is_none_or(|timeout| !timeout.is_zero());
+            let began = if slept { now } else { ended };
+            ended = self.core.clock.now();
+            self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
+            self.spin.note_iteration(Iteration { woke: now, ended }, slept, found_work);
         }
         Ok(())
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot {
+            device: self.core.device.clone(),
+            at: self.core.clock.now(),
+            health: Health::Serving,
+            depth: self.core.gate.settings().depth,
+            stats: self.core.gate.device_stats().clone(),
+            worked_nanos: self.worked_nanos,
+            queued: self.core.gate.queued(),
+            in_flight: self.core.gate.in_flight(),
+            connections: self.frontends.clients() as u64,
+            iterations: self.iterations,
+            restarts: self.restarts,
+            stale_messages: self.core.stale_messages,
+            vms: edit::vm_snapshots(&mut self.core),
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        Kept {
+            edits: self.describe(),
+            stale_messages: self.core.stale_messages,
+            restarts: self.restarts + 1,
+            ending: self.core.ending,
+        }
+    }
+
+    fn take_over(&mut self, kept: &Kept) -> Result<(), EditError> {
+        let now = self.core.clock.now();
+        self.core.stale_messages = kept.stale_messages;
+        self.apply(now, kept.edits.clone())
+    }
+
+    /// Shuts down all sockets and stops listening to guests, so that all operations in the kernel end.
+    fn shut_down(&mut self) {
+        self.frontends.shut_down(&mut self.core);
+        self.deadline_timer.cancel(&mut self.core.backend.ring);
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.core.backend.ring
+    }
+}
+
+impl Loop {
+    pub(crate) fn new(core: Core, restarts: u64) -> Self {
+        Loop {
+            core,
+            frontends: Frontends::new(),
+            spin: Spin::default(),
+            later: Later::default(),
+            deadline_timer: DeadlineTimer::default(),
+            wakeup: Box::new(0),
+            iterations: 0,
+            worked_nanos: 0,
+            restarts,
+            #[cfg(test)]
+            tests: Tests::default(),
+        }
     }
 
     fn has_ended(&self) -> bool {
@@ -106,7 +186,11 @@ impl Loop {
         // With sockets alone the loop sleeps, so that clients can send more requests until it wakes.
         let may_spin = self.frontends.is_polling() || self.core.gate.in_flight() > 0;
         let core = &mut self.core;
-        if !core.is_settled() || may_spin && self.spin.is_spinning(now) || !self.frontends.stop_polling(core, now) {
+        if !core.is_settled() || may_spin && self.spin.is_spinning(now) {
+            return Some(Duration::ZERO);
+        }
+        if !self.frontends.stop_polling(core, now) {
+            self.spin.note_no_sleep();
             return Some(Duration::ZERO);
         }
         if let Some(deadline) = self.frontends.next_deadline() {
@@ -130,6 +214,7 @@ impl Loop {
                 while let Some(message) = inbox.next() {
                     self.message(now, message);
                 }
+                self.core.memory_freed();
                 self.listen(inbox);
             }
             Tag::Timer => self.deadline_timer.fired(),
@@ -199,8 +284,17 @@ impl Loop {
                 let _ = reply.send(self.apply(now, edits));
             }
             Message::Frontend(command) => self.frontends.command(&mut self.core, now, command),
+            Message::Session(message) => self.frontends.command(&mut self.core, now, Command::VhostBlk(message)),
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
+            }
+            Message::Clients(reply) => {
+                let _ = reply.send(self.frontends.list(&self.core));
+            }
+            Message::Probe(reply) => {
+                let pulse =
+                    Pulse { in_flight: self.core.gate.in_flight(), completed: self.core.gate.device_stats().completed };
+                let _ = reply.send(pulse);
             }
             Message::Drain => {
                 self.core.ending = Ending::Draining;
@@ -220,31 +314,11 @@ impl Loop {
         edit::apply(&mut self.core, &mut self.frontends, now, edits)
     }
 
-    pub(crate) fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            device: self.core.device.clone(),
-            health: Health::Serving,
-            queued: self.core.gate.queued(),
-            in_flight: self.core.gate.in_flight(),
-            connections: self.frontends.clients() as u64,
-            iterations: self.iterations,
-            restarts: self.restarts,
-            stale_messages: self.core.stale_messages,
-            vms: edit::vm_snapshots(&self.core),
-        }
-    }
-
     /// Returns the changes that give an empty loop the same VMs, volumes and settings.
-    pub(crate) fn describe(&self) -> Vec<Edit> {
+    fn describe(&self) -> Vec<Edit> {
         #[cfg(test)]
         assert!(!self.tests.broken, "panic requested by a test");
         edit::describe(&self.core)
-    }
-
-    /// Shuts down all sockets and stops listening to guests, so that all operations in the kernel end.
-    pub(crate) fn shut_all_down(&mut self) {
-        self.frontends.shut_down(&mut self.core);
-        self.deadline_timer.cancel(&mut self.core.backend.ring);
     }
 
     #[cfg(test)]

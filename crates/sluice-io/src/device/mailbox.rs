@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -82,5 +83,18 @@ impl Mailbox {
     /// Wakes the thread. It cannot fail: the counter is read long before it could overflow.
     pub(crate) fn wake(&self) {
         let _ = rustix::io::write(self.wakeup.as_fd(), &1u64.to_ne_bytes());
+    }
+
+    /// Returns what wakes the thread without a message.
+    pub(crate) fn waker(&self) -> Waker {
+        Arc::new(MailboxWaker(self.clone())).into()
+    }
+}
+
+struct MailboxWaker(Mailbox);
+
+impl Wake for MailboxWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.wake();
     }
 }

@@ -3,15 +3,22 @@
 use std::sync::mpsc::Sender;
 
 use crate::backend::jobs::BlockingResult;
-use crate::device::spec::{Edit, EditError, Snapshot};
+use crate::device::probe::Pulse;
+use crate::device::spec::{ClientSnapshot, Edit, EditError, Snapshot};
 use crate::frontend::Command;
+use crate::vhost_user::message::SessionMessage;
 
 /// A message from the control plane or the helper thread to the loop.
 pub(crate) enum Message {
     Edit(Vec<Edit>, Sender<Result<(), EditError>>),
     /// A message for a frontend.
     Frontend(Command),
+    /// A message about the session of a VMM.
+    Session(SessionMessage),
     Snapshot(Sender<Snapshot>),
+    /// Lists the clients.
+    Clients(Sender<Vec<ClientSnapshot>>),
+    Probe(Sender<Pulse>),
     /// Reads no more requests, and ends when every request has been answered.
     Drain,
     /// Ends now; queued requests are dropped.

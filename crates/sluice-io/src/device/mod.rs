@@ -24,21 +24,28 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use crate::device::event_loop::Loop;
+use crate::device::life::Life;
+use crate::device::machine::Machine;
 use crate::device::mailbox::Mailbox;
 use crate::device::message::Message;
-use crate::device::supervisor::Life;
+use crate::device::probe::Probe;
 use crate::frontend::Command;
-use crate::frontend::vhost_blk::SessionMessage;
+use crate::vhost_user::message::SessionMessage;
 
 pub(crate) mod blocking;
+pub(crate) mod budget;
 pub(crate) mod core;
 pub(crate) mod deadline_timer;
 pub(crate) mod edit;
 pub(crate) mod event_loop;
 #[cfg(test)]
 pub(crate) mod faults;
+pub(crate) mod life;
+pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod message;
+pub mod probe;
 pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
@@ -46,7 +53,9 @@ pub(crate) mod vm;
 
 pub use crate::frontend::nbd::Arrived;
 pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
-pub use spec::{DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, Window};
+pub use spec::{
+    ClientSnapshot, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, VolumeSnapshot, Window,
+};
 
 /// Maximum time for a reply of a device thread, which replies between two iterations.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -98,13 +107,18 @@ impl Device {
 
     /// As [`Device::start`]. `went_down` is called on the device's thread when it has failed permanently.
     pub fn start_watched(spec: DeviceSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
+        Device::spawn::<Loop>(spec, went_down)
+    }
+
+    /// Starts the thread of a disk or of an uplink.
+    pub(crate) fn spawn<M: Machine>(spec: M::Spec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
         let (mailbox, inbox) = mailbox::mailbox()?;
         let (started, starting) = channel();
-        let name = spec.name.clone();
+        let name = M::name(&spec).to_owned();
         let life = Arc::new(Life::new(went_down));
         let (own, lives) = (mailbox.clone(), Arc::clone(&life));
         let builder = thread::Builder::new().name(format!("dev-{name}"));
-        let thread = builder.spawn(move || supervisor::run(&spec, &own, inbox, &started, &lives))?;
+        let thread = builder.spawn(move || supervisor::run::<M>(&spec, &own, inbox, &started, &lives))?;
         let begun = starting.recv_timeout(START_MAX).map_err(|error| match error {
             RecvTimeoutError::Timeout => {
                 // The thread ends when it can; nothing waits for it.
@@ -154,16 +168,24 @@ impl Device {
         DeviceHandle { mailbox: self.mailbox.clone() }
     }
 
+    /// Returns a handle by which other threads can look at the device.
+    #[must_use]
+    pub fn watch(&self) -> DeviceWatch {
+        DeviceWatch { name: self.name.clone(), mailbox: self.mailbox.clone(), life: Arc::clone(&self.life) }
+    }
+
     /// Requests a snapshot.
     #[must_use]
     pub fn request_snapshot(&self) -> SnapshotRequest {
+        self.watch().request_snapshot()
+    }
+
+    /// Sends a probe.
+    #[must_use]
+    pub fn probe(&self) -> Probe {
         let (reply, answer) = channel();
-        let sent = self.mailbox.send(Message::Snapshot(reply));
-        SnapshotRequest {
-            name: self.name.clone(),
-            life: Arc::clone(&self.life),
-            answer: sent.is_ok().then_some(answer),
-        }
+        let sent = self.mailbox.send(Message::Probe(reply));
+        Probe { life: Arc::clone(&self.life), answer: sent.is_ok().then_some(answer) }
     }
 
     /// Returns a snapshot; `None` if the thread does not serve.
@@ -227,6 +249,42 @@ impl Drop for Device {
     }
 }
 
+/// A handle by which a device is looked at and not changed.
+#[derive(Clone)]
+pub struct DeviceWatch {
+    name: String,
+    mailbox: Mailbox,
+    life: Arc<Life>,
+}
+
+impl DeviceWatch {
+    /// Returns the name in the host file.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Requests a snapshot.
+    #[must_use]
+    pub fn request_snapshot(&self) -> SnapshotRequest {
+        let (reply, answer) = channel();
+        let sent = self.mailbox.send(Message::Snapshot(reply));
+        SnapshotRequest {
+            name: self.name.clone(),
+            life: Arc::clone(&self.life),
+            answer: sent.is_ok().then_some(answer),
+        }
+    }
+
+    /// Returns its clients; `None` if the thread does not reply within `timeout`.
+    #[must_use]
+    pub fn clients(&self, timeout: Duration) -> Option<Vec<ClientSnapshot>> {
+        let (reply, answer) = channel();
+        self.mailbox.send(Message::Clients(reply)).ok()?;
+        answer.recv_timeout(timeout).ok()
+    }
+}
+
 /// A handle of a device thread, for clients that have finished their handshake.
 #[derive(Clone)]
 pub struct DeviceHandle {
@@ -239,6 +297,11 @@ impl DeviceHandle {
         let _ = self.mailbox.send(Message::Frontend(Command::Nbd(Box::new(arrived))));
     }
 
+    /// Accepts clients of these volumes again. Waits for nothing.
+    pub fn reopen(&self, volumes: Vec<(String, String)>) {
+        let _ = self.mailbox.send(Message::Edit(vec![Edit::Reopen { volumes }], channel().0));
+    }
+
     /// Whether both are handles of the same device thread.
     pub(crate) fn is(&self, other: &DeviceHandle) -> bool {
         self.mailbox.is(&other.mailbox)
@@ -246,7 +309,7 @@ impl DeviceHandle {
 
     /// Sends a message about a VMM's session. Its reply channel is dropped if the device has stopped.
     pub(crate) fn send(&self, message: SessionMessage) {
-        let _ = self.mailbox.send(Message::Frontend(Command::VhostBlk(message)));
+        let _ = self.mailbox.send(Message::Session(message));
     }
 }
 

@@ -1,15 +1,19 @@
-//! What the control plane sends to a device thread: its specification, changes, and what it returns.
+//! Types that the control plane exchanges with a device thread: its specification, changes, and snapshots.
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
-use sluice_sched::gate::OwnerStats;
+use sluice_net::switch::SwitchError;
+use sluice_sched::gate::{DeviceStats, GateStats};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{ChangeError, Descriptor, GateSettings, Policy, Scheduler};
+use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
+use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
+use sluice_net::NicTotals;
 
 /// Specification of a shared device, which has one thread, one ring and one gate.
 #[derive(Debug, Clone)]
@@ -30,7 +34,7 @@ pub struct DeviceSpec {
 #[derive(Debug, Clone)]
 pub struct SchedulerSpec {
     pub descriptor: &'static Descriptor,
-    /// What the scheduler may know of the device.
+    /// Properties of the device that the scheduler is built for.
     pub info: DeviceInfo,
     pub params: ParamTable,
 }
@@ -80,6 +84,13 @@ pub enum Edit {
     RemoveVm { vm: String },
     /// Adds a volume.
     AddVolume { vm: String, volume: Box<VolumeSpec> },
+    /// Adds a NIC. For uplinks only.
+    AddNic { vm: String, nic: Box<NicSpec> },
+    /// Changes what a NIC may send and receive. Its VMM stays connected. For uplinks only.
+    SetNic { vm: String, nic: Box<NicSpec> },
+    /// Changes the rate of the wire, in bytes per second with what surrounds each frame, and the longest time that one frame may
+    /// occupy it. For uplinks only.
+    SetWire { rate: Option<ByteRate>, frame_time_max: Duration },
     /// Resizes a volume. Its clients stay connected.
     ResizeVolume {
         vm: String,
@@ -92,11 +103,21 @@ pub enum Edit {
     /// Removes a volume: its clients are disconnected, queued requests are dropped, and those in flight end at the
     /// device.
     RemoveVolume { vm: String, volume: String },
+    /// Refuses new clients of these volumes, by VM and volume, until they are removed or [`Edit::Reopen`] is sent. Fails, and
+    /// refuses none, if one of them has clients.
+    RefuseClients { volumes: Vec<(String, String)> },
+    /// Accepts clients of these volumes again. Those that do not exist any more are left out.
+    Reopen { volumes: Vec<(String, String)> },
     /// Accepts what a failed sync may have lost of this volume: writes and flushes succeed again. If it was its file or
     /// disk that failed, this applies to all volumes there.
     AcceptLoss { vm: String, volume: String },
-    /// Changes the depth of the device.
-    SetDepth(u32),
+    /// Changes what is known of the device.
+    SetDevice {
+        /// Queue depth.
+        depth: u32,
+        /// Bytes that take it as long as a request of cost 1, see [`GateSettings::request_bytes`].
+        request_bytes: Bytes,
+    },
     /// Replaces the scheduler, or its parameters. Queued requests stay queued.
     SetScheduler {
         scheduler: SchedulerSpec,
@@ -117,9 +138,18 @@ pub enum EditError {
     /// The scheduler's parameters are invalid.
     #[error("Scheduler {name}: {cause}")]
     Scheduler { name: &'static str, cause: ParamError },
+    /// These volumes, by VM and volume, have clients.
+    #[error("In use: {}", .0.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect::<Vec<_>>().join(", "))]
+    InUse(Vec<(String, String)>),
     /// No such VM or volume.
     #[error("No {0} on this device")]
     Unknown(String),
+    /// The switch of an uplink rejects a NIC.
+    #[error("NIC {nic}: {error}")]
+    Switch { nic: String, error: SwitchError },
+    /// A disk was changed as if it were an uplink, or the other way round.
+    #[error("This device cannot do that: it is {0}")]
+    Kind(&'static str),
     /// The device thread has ended.
     #[error("Device {0} has stopped")]
     Stopped(String),
@@ -163,15 +193,23 @@ impl Health {
 pub struct Snapshot {
     /// Name in the host file.
     pub device: String,
+    /// When it was taken, on the clock of the device thread.
+    pub at: Instant,
     /// If it is not `Serving`, only the number of restarts is known besides.
     pub health: Health,
+    /// Maximum number of requests in flight.
+    pub depth: u32,
+    /// Statistics of the gate for the device.
+    pub stats: DeviceStats,
+    /// Time that the thread has spent with work, in nanoseconds; polling without work does not count.
+    pub worked_nanos: u64,
     /// Queued requests (pieces).
     pub queued: u64,
     /// Requests (pieces) in flight.
     pub in_flight: u64,
     /// Number of open connections.
     pub connections: u64,
-    /// Iterations of its loop. An idle loop makes none.
+    /// Iterations of its loop. An idle loop makes one for each message, such as a probe.
     pub iterations: u64,
     /// Number of restarts of the thread.
     pub restarts: u64,
@@ -186,7 +224,11 @@ impl Snapshot {
     pub fn unknown(device: String, health: Health) -> Self {
         Snapshot {
             device,
+            at: Instant::ZERO,
             health,
+            depth: 0,
+            stats: DeviceStats::default(),
+            worked_nanos: 0,
             queued: 0,
             in_flight: 0,
             connections: 0,
@@ -206,15 +248,55 @@ pub struct VmSnapshot {
     /// Policy on this device.
     pub policy: Policy,
     /// Statistics of the gate.
-    pub account: OwnerStats,
+    pub account: Arc<GateStats>,
     /// Number of connections that were closed after a protocol violation.
     pub protocol_errors: u64,
     /// Number of requests that were refused before they reached the gate.
     pub refused: u64,
     /// Number of outstanding requests.
     pub outstanding: u32,
-    /// Volumes whose writes and flushes fail, because a failed sync may have lost data.
-    pub lost: Vec<String>,
+    pub volumes: Vec<VolumeSnapshot>,
+}
+
+impl VmSnapshot {
     /// Volumes that have clients: NBD connections, or VMMs that have started a queue.
-    pub in_use: Vec<String>,
+    pub fn in_use(&self) -> impl Iterator<Item = &VolumeSnapshot> {
+        self.volumes.iter().filter(|volume| volume.clients > 0)
+    }
+}
+
+/// The state of one volume.
+#[derive(Debug, Clone)]
+pub struct VolumeSnapshot {
+    /// Name in the host file.
+    pub volume: String,
+    /// Policy of the volume, inside that of its VM.
+    pub policy: Policy,
+    /// Statistics of the gate; `None` if the VM has had no other volume on this device: they are those of the VM.
+    pub account: Option<Arc<GateStats>>,
+    /// Number of outstanding requests.
+    pub outstanding: u32,
+    /// Clients: NBD connections, and VMMs that have started a queue.
+    pub clients: u32,
+    /// Whether its writes and flushes fail, because a failed sync may have lost data.
+    pub is_lost: bool,
+    /// Counters, if it is a NIC.
+    pub nic: Option<Box<NicTotals>>,
+}
+
+/// A client of a volume.
+#[derive(Debug, Clone)]
+pub struct ClientSnapshot {
+    /// Name of the VM in the host file.
+    pub vm: String,
+    /// Name of the volume in the host file.
+    pub volume: String,
+    /// Protocol that it speaks: `nbd` or `vhost-user-blk`.
+    pub protocol: &'static str,
+    /// Its address; for a Unix socket its process and user, as far as the kernel reports them.
+    pub peer: String,
+    /// Queues that it has started; `None` if the protocol has no queues.
+    pub queues: Option<u32>,
+    /// Requests that were taken from it and are not answered.
+    pub outstanding: u32,
 }

@@ -4,6 +4,10 @@
 //! requests take. So after work the loop polls for a short time, if work has lately followed soon after work. Each
 //! sleep that ends soon after the last work makes this time longer, and each other sleep makes it shorter, down to
 //! zero. A device without work never wakes up.
+//!
+//! The polling time starts when the work of an iteration is done. Otherwise an iteration with the requests of a hundred
+//! queues, which takes longer than the loop may poll, would always be followed by preparations for a sleep: all guests
+//! are told to kick, and told not to as soon as their next requests are found.
 
 use std::time::Duration;
 
@@ -24,25 +28,43 @@ pub(crate) struct Spin {
     since: Instant,
 }
 
+/// Instants of an iteration of the loop.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Iteration {
+    /// When its wait for events ended.
+    pub(crate) woke: Instant,
+    /// When its work was done.
+    pub(crate) ended: Instant,
+}
+
 impl Spin {
     /// Whether the loop polls again instead of sleeping.
     pub(crate) fn is_spinning(&self, now: Instant) -> bool {
         !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
-    /// Records an iteration at `now`: whether the loop `slept` before it, and whether it `found_work`.
-    pub(crate) fn note_iteration(&mut self, now: Instant, slept: bool, found_work: bool) {
+    /// Records that there were requests when the loop was about to sleep, so that it did not.
+    pub(crate) fn note_no_sleep(&mut self) {
+        self.lengthen();
+    }
+
+    /// Records an iteration: whether the loop `slept` before it, and whether it `found_work`.
+    pub(crate) fn note_iteration(&mut self, iteration: Iteration, slept: bool, found_work: bool) {
         if slept {
-            let soon = now.since(self.since) < SOON;
-            self.budget = match (soon && found_work, self.budget / 2) {
-                (true, _) => (self.budget * 2).clamp(SHORTEST, LONGEST),
-                (false, half) if half < SHORTEST => Duration::ZERO,
-                (false, half) => half,
-            };
+            let soon = iteration.woke.since(self.since) < SOON;
+            match (soon && found_work, self.budget / 2) {
+                (true, _) => self.lengthen(),
+                (false, half) if half < SHORTEST => self.budget = Duration::ZERO,
+                (false, half) => self.budget = half,
+            }
         }
         if found_work {
-            self.since = now;
+            self.since = iteration.ended;
         }
+    }
+
+    fn lengthen(&mut self) {
+        self.budget = (self.budget * 2).clamp(SHORTEST, LONGEST);
     }
 }
 
@@ -54,35 +76,57 @@ mod tests {
         Instant::from_nanos(micros * 1000)
     }
 
+    /// An iteration that takes no time.
+    fn short(micros: u64) -> Iteration {
+        Iteration { woke: at(micros), ended: at(micros) }
+    }
+
     #[test]
     fn the_loop_polls_while_work_arrives_soon() {
         let mut spin = Spin::default();
         assert!(!spin.is_spinning(at(1)), "there was no work yet");
-        spin.note_iteration(at(10), true, true);
+        spin.note_iteration(short(10), true, true);
         assert!(spin.is_spinning(at(13)) && !spin.is_spinning(at(14)));
-        (1..=5).for_each(|round| spin.note_iteration(at(10 + 100 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 + 100 * round), true, true));
         let most = LONGEST.as_micros() as u64;
         assert!(
             spin.is_spinning(at(510 + most - 1)) && !spin.is_spinning(at(510 + most)),
             "a wake-up takes part of the 100 us"
         );
-        spin.note_iteration(at(520), false, true);
+        spin.note_iteration(short(520), false, true);
         assert!(spin.is_spinning(at(520 + most - 1)), "work restarts the polling time");
     }
 
     #[test]
     fn the_loop_does_not_poll_when_work_is_rare() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
-        (1..=5).for_each(|round| spin.note_iteration(at(200 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(200 * round), true, true));
         assert!(!spin.is_spinning(at(1001)), "not even immediately after work");
     }
 
     #[test]
     fn a_sleep_that_ended_without_work_does_not_lengthen_polling() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.note_iteration(at(10 * round), true, true));
-        (6..=10).for_each(|round| spin.note_iteration(at(10 * round), true, false));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
+        (6..=10).for_each(|round| spin.note_iteration(short(10 * round), true, false));
         assert!(!spin.is_spinning(at(101)));
+    }
+
+    #[test]
+    fn a_loop_with_long_iterations_prepared_for_sleep_after_each() {
+        let mut spin = Spin::default();
+        (0..10).for_each(|round| spin.note_iteration(short(100 * round), true, true));
+        spin.note_iteration(Iteration { woke: at(1000), ended: at(2000) }, false, true);
+        assert!(spin.is_spinning(at(2000)), "the loop has not polled since its last work");
+    }
+
+    #[test]
+    fn a_loop_that_never_slept_never_learned_to_poll() {
+        let mut spin = Spin::default();
+        spin.note_iteration(short(1000), false, true);
+        assert!(!spin.is_spinning(at(1000)));
+        spin.note_no_sleep();
+        assert!(spin.is_spinning(at(1000)));
     }
 }

@@ -11,21 +11,14 @@
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use sluice_sched::Gate;
-
-use crate::backend::delay::Delay;
-use crate::backend::disk::Backend;
-use crate::backend::ring::Ring;
-use crate::backend::slot_log;
-use crate::device::blocking::{self, Helper};
-use crate::device::core::{Core, Ending};
-use crate::device::event_loop::Loop;
+use crate::device::core::Ending;
+use crate::device::life::Life;
+use crate::device::machine::{Helper as _, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
-use crate::device::spec::{DeviceSpec, Edit, Health, Snapshot};
+use crate::device::spec::{Health, Snapshot};
 
 /// Pauses before the restarts of a thread that fails repeatedly.
 const PAUSES: [Duration; 6] = [
@@ -39,40 +32,6 @@ const PAUSES: [Duration; 6] = [
 /// Running time after which a failure does not count as repeated.
 const SOUND_AFTER: Duration = Duration::from_secs(60);
 
-/// State of a device thread that others can read without its reply.
-pub(crate) struct Life {
-    health: AtomicU8,
-    restarts: AtomicU64,
-    /// Called when the device goes down.
-    went_down: Box<dyn Fn() + Send + Sync>,
-}
-
-impl Life {
-    pub(crate) fn new(went_down: Box<dyn Fn() + Send + Sync>) -> Self {
-        Life { health: AtomicU8::new(Health::Serving as u8), restarts: AtomicU64::new(0), went_down }
-    }
-
-    pub(crate) fn health(&self) -> Health {
-        let known = [Health::Serving, Health::Restarting, Health::Down, Health::Ended];
-        let stored = self.health.load(Ordering::Acquire);
-        known.into_iter().find(|health| *health as u8 == stored).expect("only these are stored")
-    }
-
-    /// Returns the number of restarts.
-    pub(crate) fn restarts(&self) -> u64 {
-        self.restarts.load(Ordering::Relaxed)
-    }
-
-    fn set(&self, health: Health) {
-        self.health.store(health as u8, Ordering::Release);
-    }
-
-    fn go_down(&self) {
-        self.set(Health::Down);
-        (self.went_down)();
-    }
-}
-
 /// The reason why a device thread has ended.
 enum End {
     /// It was stopped. Its last snapshot, unless reading it failed.
@@ -82,15 +41,15 @@ enum End {
 }
 
 /// Runs a device thread until its end. Reports on `started` whether it could start; returns its last snapshot.
-pub(crate) fn run(
-    spec: &DeviceSpec,
+pub(crate) fn run<M: Machine>(
+    spec: &M::Spec,
     mailbox: &Mailbox,
     inbox: Inbox,
     started: &Sender<io::Result<()>>,
     life: &Life,
 ) -> Option<Snapshot> {
     set_timer_slack();
-    let (state, helper) = match build(spec, mailbox, 0) {
+    let (state, helper) = match M::build(spec, mailbox, 0) {
         Ok(built) => {
             let _ = started.send(Ok(()));
             built
@@ -100,22 +59,28 @@ pub(crate) fn run(
             return None;
         }
     };
-    match catch_unwind(AssertUnwindSafe(|| supervise(spec, mailbox, inbox, (state, helper), life))) {
+    match catch_unwind(AssertUnwindSafe(|| supervise::<M>(spec, mailbox, inbox, (state, helper), life))) {
         Ok(End::Stopped(last)) => {
             life.set(Health::Ended);
             last
         }
         Ok(End::Down) | Err(_) => {
-            tracing::error!(device = spec.name, "Device is down: restart the daemon to serve its volumes again");
+            tracing::error!(device = M::name(spec), "Device is down: restart the daemon to serve its VMs again");
             life.go_down();
             None
         }
     }
 }
 
-fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loop, Helper), life: &Life) -> End {
+fn supervise<M: Machine>(
+    spec: &M::Spec,
+    mailbox: &Mailbox,
+    mut inbox: Inbox,
+    built: (M, M::Helper),
+    life: &Life,
+) -> End {
     let mut backoff = Backoff::default();
-    let device = &spec.name;
+    let device = M::name(spec);
     // Dropping a loop frees memory that the kernel may still write to. Only `drain_and_drop` may do that.
     let (mut state, mut helper) = (ManuallyDrop::new(built.0), built.1);
     loop {
@@ -131,7 +96,7 @@ fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loo
             Err(_) => tracing::error!(device, "Device thread panicked: closing its connections and restarting it"),
         }
         life.set(Health::Restarting);
-        let kept = catch_unwind(AssertUnwindSafe(|| Kept::of(&state)));
+        let kept = catch_unwind(AssertUnwindSafe(|| state.kept()));
         drain_and_drop(device, state, mailbox, helper);
         let Ok(kept) = kept else {
             tracing::error!(device, "Cannot read the state of the failed device thread");
@@ -146,9 +111,9 @@ fn supervise(spec: &DeviceSpec, mailbox: &Mailbox, mut inbox: Inbox, built: (Loo
             if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
                 return End::Stopped(None);
             }
-            life.restarts.store(kept.restarts, Ordering::Relaxed);
+            life.set_restarts(kept.restarts);
             // A restart may fail because the host lacks memory, which may be available a moment later.
-            match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, &kept))) {
+            match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
                 Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
                 Err(_) => tracing::error!(device, "Device thread panicked during its restart"),
@@ -181,78 +146,37 @@ impl Backoff {
     }
 }
 
-/// The state that a restarted thread takes over from the failed one.
-struct Kept {
-    /// The files in them stay open, and losses stay recorded.
-    edits: Vec<Edit>,
-    stale_messages: u64,
-    restarts: u64,
-    ending: Ending,
-}
-
-impl Kept {
-    fn of(state: &Loop) -> Self {
-        Kept {
-            edits: state.describe(),
-            stale_messages: state.core.stale_messages,
-            restarts: state.restarts + 1,
-            ending: state.core.ending,
-        }
-    }
-}
-
 /// Sets the precision of timers to 1 ns. The default of threads is 50 us.
 fn set_timer_slack() {
     // SAFETY: the call takes plain numbers and affects only this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
 
-fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Loop, Helper)> {
-    let scheduler = spec.scheduler.build().map_err(io::Error::other)?;
-    let delay = match &spec.delay {
-        None => None,
-        Some(delay) => {
-            let log = spec.delay_log.clone().map(slot_log::start).transpose()?;
-            Some(Delay::new(*delay, log)?)
-        }
-    };
-    let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-    let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs);
-    let gate = Gate::new(scheduler, spec.gate);
-    Ok((Loop::new(Core::new(spec.name.clone(), gate, backend, delay), restarts), helper))
-}
-
 /// If this fails, nothing has been submitted to the new ring, so it may be dropped.
-fn rebuild(spec: &DeviceSpec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(Loop, Helper)> {
+fn rebuild<M: Machine>(spec: &M::Spec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(M, M::Helper)> {
     #[cfg(test)]
     crate::device::faults::restart_is_allowed()?;
-    let (mut state, helper) = build(spec, mailbox, kept.restarts)?;
-    let now = state.core.clock.now();
-    state.apply(now, kept.edits.clone()).map_err(io::Error::other)?;
-    state.core.stale_messages = kept.stale_messages;
+    let (mut state, helper) = M::build(spec, mailbox, kept.restarts)?;
+    state.take_over(kept).map_err(io::Error::other)?;
     Ok((state, helper))
 }
 
 /// Frees a loop's memory when the kernel refers to none of it any more. Returns when the helper changes nothing any
 /// more.
-fn drain_and_drop(device: &str, mut state: ManuallyDrop<Loop>, mailbox: &Mailbox, helper: Helper) {
-    state.shut_all_down();
+fn drain_and_drop<M: Machine>(device: &str, mut state: ManuallyDrop<M>, mailbox: &Mailbox, helper: M::Helper) {
+    state.shut_down();
     let mut events = Vec::new();
     let mut waited = 0;
-    while state.core.backend.ring.in_kernel() > 0 {
+    while state.ring().in_kernel() > 0 {
         mailbox.wake();
-        if let Err(error) = state.core.backend.ring.submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
+        if let Err(error) = state.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
-            return helper.forbid_discards(device);
+            return helper.keep(device);
         }
         events.clear();
         waited += 1;
         if waited % 30 == 0 {
-            tracing::warn!(
-                device,
-                left = state.core.backend.ring.in_kernel(),
-                "Waiting for the kernel to finish requests"
-            );
+            tracing::warn!(device, left = state.ring().in_kernel(), "Waiting for the kernel to finish requests");
         }
     }
     drop(ManuallyDrop::into_inner(state));

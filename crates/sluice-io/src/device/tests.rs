@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{GateSettings, Kind, Policy, schedulers};
+use sluice_sched::{Bytes, GateSettings, Kind, Policy, schedulers};
 
 use super::*;
 use crate::backend::delay::{DelaySpec, ServiceTime};
@@ -21,6 +21,7 @@ use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
 
 mod budget;
+mod departures;
 mod restarts;
 mod zeroes;
 
@@ -71,7 +72,21 @@ fn connect(device: &Device, size: u64) -> Client {
 }
 
 fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Client {
-    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    connect_as(device, ("vm", "disk"), generation, size)
+}
+
+fn connect_as(device: &Device, names: (&str, &str), generation: VolumeGeneration, size: u64) -> Client {
+    connect_by(UnixStream::pair().unwrap(), device, names, generation, size)
+}
+
+fn connect_by(
+    (ours, mut theirs): (UnixStream, UnixStream),
+    device: &Device,
+    (vm, volume): (&str, &str),
+    generation: VolumeGeneration,
+    size: u64,
+) -> Client {
+    let (vm, volume) = (vm.to_owned(), volume.to_owned());
     let device = device.handle();
     let server = thread::spawn(move || {
         let negotiated = negotiate_blocking(
@@ -80,9 +95,17 @@ fn connect_to(device: &Device, generation: VolumeGeneration, size: u64) -> Clien
         )
         .unwrap();
         let socket = OwnedFd::from(theirs);
-        let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         let offered = info(size);
-        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered, permit: Box::new(()) });
+        device.attach(Arrived {
+            vm,
+            volume,
+            generation,
+            socket,
+            negotiated,
+            offered,
+            peer: "test".to_owned(),
+            permit: Box::new(()),
+        });
     });
     let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
     let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
@@ -119,6 +142,29 @@ fn store(path: &std::path::Path) -> Store {
     let source = Arc::new(Source::open_within(&spec, Duration::from_secs(10)).unwrap());
     let extents = source.extents().ok();
     Store::File { source, extents }
+}
+
+#[test]
+fn a_client_came_between_the_last_look_at_a_volume_and_its_end() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let names = || vec![("vm".to_owned(), "disk".to_owned())];
+    let refuse = || device.edit(vec![Edit::RefuseClients { volumes: names() }]);
+    let mut client = connect(&device, 1 << 20);
+    let read = Command::Read { offset: 0, len: 512 };
+    ask(&mut client, read).unwrap();
+    assert_eq!(refuse(), Err(EditError::InUse(names())));
+    // The change was refused, so clients are still accepted.
+    let mut other = connect(&device, 1 << 20);
+    ask(&mut other, read).unwrap();
+    drop((client, other));
+    while refuse().is_err() {
+        // polls: the device notices that its clients have gone.
+        thread::yield_now();
+    }
+    assert!(ends(connect(&device, 1 << 20)));
+    device.handle().reopen(names());
+    ask(&mut connect(&device, 1 << 20), read).unwrap();
 }
 
 #[test]
@@ -170,8 +216,26 @@ fn a_null_device_reads_zeroes_and_accepts_writes() {
     assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[1; 8192], fua: true }), Ok(vec![]));
     assert_eq!(ask(&mut client, Command::Flush), Ok(vec![]));
     let snapshot = device.snapshot().unwrap();
-    assert_eq!(snapshot.vms[0].account.completed[Kind::Write as usize], 1);
+    assert_eq!(snapshot.vms[0].account.completed()[Kind::Write as usize], 1);
     assert_eq!(snapshot.connections, 1);
+}
+
+#[test]
+fn the_statistics_of_an_idle_vm_were_copied_for_each_snapshot() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 30);
+    device.edit(vec![add_volume("other", VolumeGeneration::default(), Store::Null, 1 << 20)]).unwrap();
+    let mut client = connect(&device, 1 << 30);
+    let copies = || {
+        let vm = device.snapshot().unwrap().vms.remove(0);
+        let volume = |name: &str| vm.volumes.iter().find(|volume| volume.volume == name).unwrap().account.clone();
+        [vm.account.clone(), volume("disk").unwrap(), volume("other").unwrap()]
+    };
+    let is_shared = |one: [Arc<_>; 3], other: [Arc<_>; 3]| [0, 1, 2].map(|at| Arc::ptr_eq(&one[at], &other[at]));
+    let first = copies();
+    assert_eq!(is_shared(first.clone(), copies()), [true; 3]);
+    assert_eq!(ask(&mut client, Command::Flush), Ok(vec![]));
+    assert_eq!(is_shared(first, copies()), [false, false, true], "only the idle volume's");
 }
 
 #[test]
@@ -380,7 +444,7 @@ fn adjacent_requests_are_one_submission_and_each_gets_its_reply() {
     let ok: Vec<bool> = answers.iter().map(Result::is_ok).collect();
     assert_eq!(ok, [true, true, true, false]);
     let account = &device.snapshot().unwrap().vms[0].account;
-    assert_eq!((account.completed[0], account.completed[1], account.failed), (11, 6, 1));
+    assert_eq!((account.completed()[0], account.completed()[1], account.failed), (11, 6, 1));
     device.stop();
     // The first line has the column names. Of 18 requests at least the six merged ones took no time of their own, even
     // if every first one was served before the others arrived.

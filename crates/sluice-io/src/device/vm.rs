@@ -1,12 +1,14 @@
 //! A VM on a device thread, and its window: the limit of its outstanding requests.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 
+use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::volume::Outstanding;
 use crate::device::spec::Window;
-use crate::memory_budget::{self, MemoryShare};
+use crate::memory_budget::MemoryShare;
 use crate::slab::{ClientRef, VolumeKey};
 
 /// Whether requests are taken from a client.
@@ -44,10 +46,12 @@ pub(crate) struct Vm {
     pub(crate) waiting: VecDeque<ClientRef>,
     pub(crate) protocol_errors: u64,
     pub(crate) refused: u64,
+    /// Its statistics in the last snapshot.
+    pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
 
 impl Vm {
-    pub(crate) fn new(name: String, owner: OwnerId, policy: Policy, window: Window) -> Self {
+    pub(crate) fn new(name: String, owner: OwnerId, policy: Policy, window: Window, memory: MemoryShare) -> Self {
         Vm {
             name,
             owner,
@@ -57,10 +61,11 @@ impl Vm {
             volumes: 0,
             volumes_by_name: HashMap::new(),
             outstanding: Outstanding::default(),
-            memory: memory_budget::DAEMON.share(),
+            memory,
             waiting: VecDeque::new(),
             protocol_errors: 0,
             refused: 0,
+            copied_stats: None,
         }
     }
 
@@ -81,10 +86,11 @@ impl Vm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory_budget::DAEMON;
 
     fn vm(volumes: u32, window: u32) -> Vm {
         let window = Window { requests: window, bytes: 1000 };
-        Vm { volumes, ..Vm::new("vm".to_owned(), OwnerId(0), Policy::default(), window) }
+        Vm { volumes, ..Vm::new("vm".to_owned(), OwnerId(0), Policy::default(), window, DAEMON.share()) }
     }
 
     /// Lets each volume take requests until none may take more. Returns the number of requests of each.

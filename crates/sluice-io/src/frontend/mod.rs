@@ -5,7 +5,9 @@
 
 use sluice_sched::Instant;
 
+use crate::device::budget::Budget;
 use crate::device::core::Core;
+use crate::device::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, VolumeKey};
 
 pub(crate) mod nbd;
@@ -30,14 +32,14 @@ pub(crate) trait Frontend {
     /// for the kind of operation, and `index` the index of an entry in its table.
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32);
 
-    /// Takes up to `budget` requests from a client that waited for room in the window of its VM.
-    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32);
+    /// Takes requests within `budget` from a client that waited for room in the window of its VM.
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: Budget);
 
     /// Replies to the client of a completed request.
     fn complete(&mut self, core: &mut Core, now: Instant, io: IoId);
 
     /// Called when a part of a long request has completed and the next part has arrived at the gate. A frontend that
-    /// stops a queue may take the request back now.
+    /// stops a queue may return the request to its ring now.
     fn continued(&mut self, _core: &mut Core, _now: Instant, _io: IoId) {}
 
     /// Called once in each iteration, before the gate dispatches: takes requests that are not announced by an event,
@@ -83,6 +85,9 @@ pub(crate) trait Frontend {
 
     /// Returns the number of clients.
     fn clients(&self) -> usize;
+
+    /// Appends the state of each client.
+    fn list(&self, core: &Core, clients: &mut Vec<ClientSnapshot>);
 }
 
 /// Defines [`Frontends`] and [`Command`] from the list of frontends.
@@ -125,7 +130,7 @@ macro_rules! frontends {
                 })+
             }
 
-            pub(crate) fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+            pub(crate) fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: Budget) {
                 $(if client.frontend.0 == Number::$name as u8 {
                     return self.$field.serve(core, now, client, budget);
                 })+
@@ -198,6 +203,12 @@ macro_rules! frontends {
 
             pub(crate) fn clients(&self) -> usize {
                 0 $(+ self.$field.clients())+
+            }
+
+            pub(crate) fn list(&self, core: &Core) -> Vec<ClientSnapshot> {
+                let mut clients = Vec::new();
+                $(self.$field.list(core, &mut clients);)+
+                clients
             }
         }
     };

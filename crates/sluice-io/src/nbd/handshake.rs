@@ -80,7 +80,7 @@ pub enum NegotiateError {
     /// The connection was closed. Probes that only check whether a server listens do that.
     #[error("The client closed the connection before sending {awaited}")]
     Closed {
-        /// What the server was waiting for.
+        /// The message that did not arrive.
         awaited: &'static str,
     },
     /// The connection failed.

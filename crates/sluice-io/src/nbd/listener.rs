@@ -204,6 +204,7 @@ impl Service for Handshakes {
 
 /// Does the handshake, and hands the client to its device thread.
 async fn hand_over(stream: Stream, offer: Offer, permit: Box<dyn Send>) -> Result<(), NegotiateError> {
+    let peer = stream.describe_peer();
     let (negotiated, socket) = match stream {
         Stream::Unix(mut stream) => {
             let negotiated = negotiate(&mut stream, &offer).await?;
@@ -219,7 +220,7 @@ async fn hand_over(stream: Stream, offer: Offer, permit: Box<dyn Send>) -> Resul
     };
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
     if let Some(Entry { export, vm, volume, generation, device }) = chosen {
-        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, permit });
+        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, peer, permit });
     }
     Ok(())
 }

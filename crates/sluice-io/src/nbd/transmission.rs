@@ -76,6 +76,16 @@ pub enum Operation {
     Disconnect,
 }
 
+impl Operation {
+    /// Returns the number of bytes of data in the request or its reply.
+    pub fn data_len(self) -> u32 {
+        match self {
+            Operation::Read { len, .. } | Operation::Write { len, .. } => len,
+            _ => 0,
+        }
+    }
+}
+
 /// A request that gets an error reply without reaching the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {

@@ -1,4 +1,4 @@
-//! Which parts of a volume hold data, for NBD's block status.
+//! Parts of a volume that hold data, for NBD's block status.
 //!
 //! `lseek` finds the next data and the next hole. It moves the offset of the description, which is not used otherwise: all I/O states its offset. Filesystems may report an unwritten or a zero part either way. A hole always reads as zeroes, which is what the result is used for. If nothing is known (block devices, errors) everything is data, which is always a correct answer.
 //!

@@ -19,7 +19,7 @@ pub enum SourceError {
         path: PathBuf,
         /// Requested access: `reading`, or `writing`, which includes reading.
         access: &'static str,
-        /// What to check apart from its existence.
+        /// Further conditions to check, apart from its existence.
         advice: &'static str,
         #[source]
         source: io::Error,
@@ -52,7 +52,7 @@ pub enum SourceError {
     #[error("Volume {path} is a {kind}: use a raw regular file or a block device")]
     NotAVolume {
         path: PathBuf,
-        /// What it is instead.
+        /// Its actual type.
         kind: &'static str,
     },
 

@@ -1,4 +1,4 @@
-//! Which files honour a request for a durable write.
+//! File systems that honour a request for a durable write.
 //!
 //! A write with its own sync (`RWF_DSYNC`) costs one operation instead of two, and on a disk with FUA no flush of the
 //! whole cache. But not every file system honours the flag for asynchronous direct writes: FUSE drops it, and an

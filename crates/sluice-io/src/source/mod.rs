@@ -5,7 +5,7 @@
 //! aligned ([`alignment`]), what can be zeroed or discarded ([`capabilities`]), which physical disks it uses
 //! ([`disk`]), where on the disk it is ([`extents`]) and which parts of it hold data ([`allocation`]).
 //!
-//! What cannot be honoured is rejected here, with what to change, and never clamped: a guest must not find out at its
+//! A setting that cannot be honoured is rejected here, with the remedy, and never clamped: a guest must not find out at its
 //! first write that its disk is shorter than configured.
 //!
 //! Calls in this module block (they open, stat, lock, walk sysfs, map extents). They belong to the control thread; the

@@ -34,4 +34,9 @@ pub trait DeviceKind: Clone + PartialEq + Send + Sync + 'static {
 
     /// Returns the effect of a driver's write of `bytes` at `offset`; `None` if they cannot be written.
     fn write_config(&self, features: u64, offset: u32, bytes: &[u8]) -> Option<Self::Written>;
+
+    /// Whether the device can have this MTU; only NICs have one.
+    fn accepts_mtu(&self, _mtu: u64) -> bool {
+        false
+    }
 }

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
 use super::blk::Blk;
-use super::counts::{Counts, Totals};
+use super::counts::Counts;
 use super::device_kind::DeviceKind;
 use super::session::{Bounds, Entry, SessionEnd, serve};
 use super::socket::hung_up;
@@ -88,10 +88,10 @@ impl<K: DeviceKind> VhostListener<K> {
         self.entry.send_replace(entry);
     }
 
-    /// Returns the counts since the start.
+    /// The counts since the start. They may be read while the listener serves, and after it.
     #[must_use]
-    pub fn totals(&self) -> Totals {
-        self.counts.totals()
+    pub fn counts(&self) -> &Arc<Counts> {
+        &self.counts
     }
 }
 

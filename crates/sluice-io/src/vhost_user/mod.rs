@@ -12,6 +12,8 @@ mod guard;
 pub mod listener;
 pub mod mapping;
 pub mod memory;
+pub(crate) mod message;
+pub mod net;
 mod pace;
 pub mod ring;
 pub mod session;

@@ -30,6 +30,7 @@ use super::ring::{Ring, RingError};
 use super::session_handle::{SessionError, SessionHandle};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
+use crate::accept::describe_process;
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
 use crate::shared_limit::Quota;
@@ -134,13 +135,13 @@ pub enum Refusal {
     /// A part of the configuration space that does not exist or cannot be written.
     #[error("This part of the configuration space does not exist or is read-only")]
     Config,
-    /// Of a ring.
+    /// An error of a ring.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// Of the memory table.
+    /// An error of the memory table.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Of the in-flight log.
+    /// An error of the in-flight log.
     #[error(transparent)]
     Log(#[from] LogError),
     /// The log has no part for a ring.
@@ -191,7 +192,8 @@ pub async fn serve<K: DeviceKind>(
     // The device thread drops the permit when the session ends there, for any reason.
     let (permit_held, mut permit_released) = oneshot::channel::<()>();
     let Entry { vm, volume, generation, device, .. } = &offered;
-    let handle = device.open(vm, volume, *generation, Box::new((permit, permit_held))).await?;
+    let peer = describe_process(&stream);
+    let handle = device.open(vm, volume, *generation, peer, Box::new((permit, permit_held))).await?;
     counts.session();
     let mut session = Session::new(stream, offered, handle, (counts, bounds))?;
     let ended = match session.run(entry, &mut permit_released).await {

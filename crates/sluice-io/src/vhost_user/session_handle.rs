@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use super::device_kind::Driver;
 use super::memory::Memory;
+use super::message::{SessionChange, SessionMessage};
 use crate::device::DeviceHandle;
-use crate::frontend::vhost_blk::{SessionChange, SessionMessage};
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
@@ -34,7 +34,7 @@ pub struct SessionHandle {
 }
 
 impl DeviceHandle {
-    /// Opens a session for a VMM. It ends when the volume is removed: its queues then take no requests, and `permit` is
+    /// Opens a session for the VMM `peer`. It ends when the volume is removed: its queues then take no requests, and `permit` is
     /// dropped.
     ///
     /// # Errors
@@ -44,12 +44,13 @@ impl DeviceHandle {
         vm: &str,
         volume: &str,
         generation: VolumeGeneration,
+        peer: String,
         permit: Box<dyn Send>,
     ) -> Result<SessionHandle, SessionError> {
         let of = (vm.to_owned(), volume.to_owned());
         let (reply, answer) = oneshot::channel();
         let (vm, volume) = of.clone();
-        self.send(SessionMessage::Open { vm, volume, generation, permit, reply });
+        self.send(SessionMessage::Open { vm, volume, generation, peer, permit, reply });
         match answer.await {
             Ok(Some(session)) => Ok(SessionHandle { device: self.clone(), session, of, closed: false }),
             Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),

@@ -5,6 +5,8 @@
 //! So shared memory is read by volatile loads, each word once, and examined in our own memory. `cargo xtask tidy`
 //! prevents other reads in the folders that access guest memory.
 
+use std::sync::atomic::{AtomicU16, Ordering};
+
 /// Reads `N` bytes of shared memory: a descriptor, a header or an index. The address of a descriptor or header is a
 /// multiple of eight for all usual guests.
 ///
@@ -51,6 +53,30 @@ pub(crate) unsafe fn copy_to(place: *const u8, room: &mut [u8]) {
         // SAFETY: as above.
         *byte = unsafe { place.add(tail_at + at).read_volatile() };
     }
+}
+
+/// Reads an index that another CPU writes after what it covers: what the index covers is visible afterwards.
+///
+/// # Safety
+/// Two bytes from `place` are mapped for reading, and the address is even.
+#[inline(always)]
+pub(crate) unsafe fn read_index(place: *const u8) -> u16 {
+    // SAFETY: the caller's promise; the index is only read, and all our accesses to it are atomic.
+    let index = unsafe { AtomicU16::from_ptr(place.cast_mut().cast()) };
+    u16::from_le(index.load(Ordering::Acquire))
+}
+
+/// Starts to load a cache line that will be read soon, without waiting for it. Any address is allowed.
+#[inline(always)]
+pub(crate) fn prefetch(place: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing that the program sees, and ignores addresses that are not mapped.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }
 
 #[cfg(test)]

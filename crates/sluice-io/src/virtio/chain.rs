@@ -5,17 +5,17 @@
 //! nests tables is malformed, and no part of it is used. A chain in an indirect table may be longer than its queue. The
 //! standard forbids this, but Linux does it if a queue has fewer entries than `seg_max`.
 
-use libc::iovec;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{ByteValued, GuestAddress, GuestMemoryBackend};
 
 use crate::vhost_user::shared;
 use crate::virtio::data::MemoryTable;
+use crate::virtio::segment::Segment;
 
 /// Maximum number of segments of one operation of the kernel.
-const PIECES_MAX: usize = 1024;
+const SEGMENTS_MAX: usize = 1024;
 /// Maximum number of descriptors of a chain in an indirect table: segments, a header and a status.
-const INDIRECT_MAX: u16 = PIECES_MAX as u16 + 2;
+const INDIRECT_MAX: u16 = SEGMENTS_MAX as u16 + 2;
 const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 
 /// Why a chain cannot be used.
@@ -32,33 +32,9 @@ pub(crate) enum Malformed {
     #[error("a readable descriptor follows a writable one")]
     Order,
     #[error("a descriptor chain has too many segments")]
-    Pieces,
+    Segments,
     #[error("a request has no header or no status byte")]
     Frame,
-}
-
-/// A segment of guest memory, as the kernel takes it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Piece(pub(crate) iovec);
-
-impl Piece {
-    pub(crate) fn new(place: *mut u8, len: usize) -> Self {
-        Piece(iovec { iov_base: place.cast(), iov_len: len })
-    }
-
-    pub(crate) fn place(&self) -> *mut u8 {
-        self.0.iov_base.cast()
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.0.iov_len
-    }
-
-    /// Returns the segment without its first `bytes` bytes.
-    pub(crate) fn behind(&self, bytes: usize) -> Self {
-        debug_assert!(bytes <= self.len());
-        Piece::new(self.place().wrapping_add(bytes), self.len() - bytes)
-    }
 }
 
 /// A descriptor table, translated to host memory.
@@ -75,15 +51,35 @@ impl DescriptorTable {
         Some(DescriptorTable { start, entries })
     }
 
+    /// Starts to load a descriptor that will be read soon.
+    pub(crate) fn prefetch(&self, index: u16) {
+        if index < self.entries {
+            shared::prefetch(self.place(index));
+        }
+    }
+
+    /// Starts to load the table or the segment that a descriptor states. The descriptor may change until it is read to be used;
+    /// here it says only what to load.
+    pub(crate) fn prefetch_target(&self, memory: &MemoryTable, index: u16) {
+        if let Ok(descriptor) = self.read(index)
+            && let Some(target) = memory.find(descriptor.addr(), 1)
+        {
+            shared::prefetch(target);
+        }
+    }
+
+    fn place(&self, index: u16) -> *const u8 {
+        self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN)
+    }
+
     fn read(&self, index: u16) -> Result<Descriptor, Malformed> {
         if index >= self.entries {
             return Err(Malformed::Index);
         }
         let mut descriptor = Descriptor::default();
-        let place = self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN);
         // SAFETY: the address is within the table, which lies in guest memory that the caller's memory table keeps
         // mapped.
-        descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(place) });
+        descriptor.as_mut_slice().copy_from_slice(&unsafe { shared::read::<DESCRIPTOR_LEN>(self.place(index)) });
         Ok(descriptor)
     }
 }
@@ -91,8 +87,8 @@ impl DescriptorTable {
 /// The segments of a chain. It is reused, so that its lists need no new memory.
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
-    pub(crate) readable: Vec<Piece>,
-    pub(crate) writable: Vec<Piece>,
+    pub(crate) readable: Vec<Segment>,
+    pub(crate) writable: Vec<Segment>,
     descriptors: u16,
 }
 
@@ -149,21 +145,26 @@ impl Chain {
         if to_read && !self.writable.is_empty() {
             return Err(Malformed::Order);
         }
-        let pieces = if to_read { &mut self.readable } else { &mut self.writable };
+        let segments = if to_read { &mut self.readable } else { &mut self.writable };
         let len = descriptor.len() as usize;
         if len == 0 {
             return Ok(());
         }
         if let Some(place) = memory.find(descriptor.addr(), len) {
-            pieces.push(Piece::new(place, len));
+            segments.push(Segment::new(place, len));
         } else {
             // A segment may cross the border of two regions.
             for slice in memory.get_slices(descriptor.addr(), len) {
                 let slice = slice.map_err(|_| Malformed::Address)?;
-                pieces.push(Piece::new(slice.ptr_guard_mut().as_ptr(), slice.len()));
+                segments.push(Segment::new(slice.ptr_guard_mut().as_ptr(), slice.len()));
             }
         }
-        if pieces.len() > PIECES_MAX { Err(Malformed::Pieces) } else { Ok(()) }
+        if segments.len() > SEGMENTS_MAX { Err(Malformed::Segments) } else { Ok(()) }
+    }
+
+    /// Returns the number of descriptors that were followed; of a chain with an indirect table, those in the table.
+    pub(crate) fn descriptors(&self) -> u16 {
+        self.descriptors
     }
 
     /// Removes the first `N` readable bytes from the chain and returns them.
@@ -179,19 +180,41 @@ impl Chain {
         let mut have = 0;
         let mut used = 0;
         while have < N {
-            let piece = self.readable.get_mut(used)?;
-            let part = piece.len().min(N - have);
+            let segment = self.readable.get_mut(used)?;
+            let part = segment.len().min(N - have);
             // SAFETY: the segment lies in mapped guest memory, and the array is our own.
-            unsafe { shared::copy_to(piece.place(), &mut bytes[have..have + part]) };
+            unsafe { shared::copy_to(segment.place(), &mut bytes[have..have + part]) };
             have += part;
-            if part == piece.len() {
+            if part == segment.len() {
                 used += 1;
             } else {
-                *piece = piece.behind(part);
+                *segment = segment.behind(part);
             }
         }
         self.readable.drain(..used);
         Some(bytes)
+    }
+
+    /// Removes the first readable bytes from the chain, copies them into `room`, and returns their number: as many as there is room for, or
+    /// all.
+    pub(crate) fn take_up_to(&mut self, room: &mut [u8]) -> usize {
+        let mut have = 0;
+        let mut used = 0;
+        while have < room.len()
+            && let Some(segment) = self.readable.get_mut(used)
+        {
+            let part = segment.len().min(room.len() - have);
+            // SAFETY: the segment lies in mapped guest memory, and the room is our own.
+            unsafe { shared::copy_to(segment.place(), &mut room[have..have + part]) };
+            have += part;
+            if part == segment.len() {
+                used += 1;
+            } else {
+                *segment = segment.behind(part);
+            }
+        }
+        self.readable.drain(..used);
+        have
     }
 
     /// Removes the last writable byte from the chain and returns its address.
@@ -199,13 +222,8 @@ impl Chain {
         let last = self.writable.pop()?;
         let rest = last.len() - 1;
         if rest > 0 {
-            self.writable.push(Piece::new(last.place(), rest));
+            self.writable.push(Segment::new(last.place(), rest));
         }
         Some(last.place().wrapping_add(rest))
     }
-}
-
-/// Returns the number of bytes of some segments.
-pub(crate) fn total(pieces: &[Piece]) -> u64 {
-    pieces.iter().map(|piece| piece.len() as u64).sum()
 }

@@ -10,7 +10,7 @@ use vm_memory::{GuestAddress, GuestMemoryBackend as _, GuestMemoryRegion as _, M
 use crate::limits::reserve;
 use crate::vhost_user::memory::{GuestRegion, Memory};
 use crate::vhost_user::shared;
-use crate::virtio::chain::Piece;
+use crate::virtio::segment::Segment;
 
 /// The memory table of a queue on its device thread. Each request holds a reference, which is counted without atomic
 /// operations: an atomic operation would wait until all earlier writes have reached the caches, which guests share.
@@ -63,62 +63,62 @@ impl Deref for MemoryTable {
 /// Segments of guest memory in the order of a request's bytes, and its status byte. A request without data has no
 /// segments. The memory table that the request arrived with stays mapped for as long as this exists.
 pub(crate) struct GuestData {
-    pieces: Pieces,
+    segments: Segments,
     /// Address of the status byte, in the same memory table.
     status: *mut u8,
     _memory: Rc<MemoryTable>,
 }
 
 /// Most requests have one segment, which needs no list.
-enum Pieces {
-    One(Piece),
-    Many(Vec<Piece>),
+enum Segments {
+    One(Segment),
+    Many(Vec<Segment>),
 }
 
 impl GuestData {
     /// Creates the data of a request. `Err` if there is no memory for the list of segments; it contains the memory
     /// table without data.
-    pub(crate) fn new(pieces: &[Piece], status: *mut u8, memory: Rc<MemoryTable>) -> Result<Self, Self> {
+    pub(crate) fn new(segments: &[Segment], status: *mut u8, memory: Rc<MemoryTable>) -> Result<Self, Self> {
         let mut list = Vec::new();
-        let has_room = matches!(pieces, [_]) || reserve(&mut list, pieces.len());
-        let pieces = match pieces {
-            [only] => Pieces::One(*only),
-            pieces => {
-                list.extend_from_slice(if has_room { pieces } else { &[] });
-                Pieces::Many(list)
+        let has_room = matches!(segments, [_]) || reserve(&mut list, segments.len());
+        let segments = match segments {
+            [only] => Segments::One(*only),
+            segments => {
+                list.extend_from_slice(if has_room { segments } else { &[] });
+                Segments::Many(list)
             }
         };
-        let data = GuestData { pieces, status, _memory: memory };
+        let data = GuestData { segments, status, _memory: memory };
         if has_room { Ok(data) } else { Err(data) }
     }
 
-    fn pieces(&self) -> &[Piece] {
-        match &self.pieces {
-            Pieces::One(piece) => std::slice::from_ref(piece),
-            Pieces::Many(pieces) => pieces,
+    fn segments(&self) -> &[Segment] {
+        match &self.segments {
+            Segments::One(segment) => std::slice::from_ref(segment),
+            Segments::Many(segments) => segments,
         }
     }
 
     /// Whether the kernel can read and write the data without a copy: addresses and lengths are multiples of
     /// `alignment` bytes.
     pub(crate) fn is_aligned(&self, alignment: usize) -> bool {
-        let fits = |piece: &Piece| (piece.place() as usize | piece.len()).is_multiple_of(alignment);
-        self.pieces().iter().all(fits)
+        let fits = |segment: &Segment| (segment.place() as usize | segment.len()).is_multiple_of(alignment);
+        self.segments().iter().all(fits)
     }
 
     /// Lists the memory of `length` bytes after the first `skip`. Returns `false` if there is no memory for the list.
     pub(crate) fn list(&self, skip: u32, length: u32, list: &mut Vec<iovec>) -> bool {
         list.clear();
-        if !reserve(list, self.pieces().len()) {
+        if !reserve(list, self.segments().len()) {
             return false;
         }
         let (mut skip, mut left) = (skip as usize, length as usize);
-        for piece in self.pieces() {
-            if skip >= piece.len() {
-                skip -= piece.len();
+        for segment in self.segments() {
+            if skip >= segment.len() {
+                skip -= segment.len();
                 continue;
             }
-            let mut rest = piece.behind(skip).0;
+            let mut rest = segment.behind(skip).0;
             skip = 0;
             rest.iov_len = rest.iov_len.min(left);
             left -= rest.iov_len;
@@ -138,12 +138,12 @@ impl GuestData {
 
     /// Copies `bytes` to the guest.
     pub(crate) fn fill(&self, mut bytes: &[u8]) {
-        for piece in self.pieces() {
-            let len = piece.len().min(bytes.len());
+        for segment in self.segments() {
+            let len = segment.len().min(bytes.len());
             let (part, rest) = bytes.split_at(len);
             // SAFETY: the segment lies in guest memory, which is mapped while this exists and never overlaps our own.
             // The guest may write there at the same time, which only changes its own data: nothing of ours reads it.
-            unsafe { piece.place().copy_from_nonoverlapping(part.as_ptr(), len) };
+            unsafe { segment.place().copy_from_nonoverlapping(part.as_ptr(), len) };
             bytes = rest;
         }
     }
@@ -151,14 +151,14 @@ impl GuestData {
     /// Copies from the guest into `room`, starting after the first `skip` bytes.
     pub(crate) fn copy_to(&self, skip: u32, mut room: &mut [u8]) {
         let mut skip = skip as usize;
-        for piece in self.pieces() {
-            let skipped = skip.min(piece.len());
+        for segment in self.segments() {
+            let skipped = skip.min(segment.len());
             skip -= skipped;
-            let piece = piece.behind(skipped);
-            let len = piece.len().min(room.len());
+            let segment = segment.behind(skipped);
+            let len = segment.len().min(room.len());
             let (part, rest) = room.split_at_mut(len);
             // SAFETY: the segment lies in guest memory, which is mapped while this exists and never overlaps our own.
-            unsafe { shared::copy_to(piece.place(), part) };
+            unsafe { shared::copy_to(segment.place(), part) };
             room = rest;
         }
     }

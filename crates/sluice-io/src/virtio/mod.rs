@@ -5,6 +5,7 @@ pub(crate) mod data;
 pub mod inflight;
 pub mod queue;
 pub(crate) mod queue_set;
+pub(crate) mod segment;
 mod used_ring;
 
 pub(crate) use data::GuestData;

@@ -20,6 +20,9 @@ use crate::virtio::data::MemoryTable;
 use crate::virtio::inflight::QueueLog;
 use crate::virtio::used_ring::{BATCH_MAX, UsedPlace, UsedRing};
 
+/// Maximum number of requests of a queue whose descriptors are loaded ahead.
+const PREFETCHED_MAX: u16 = 8;
+
 ids! {
     /// A session of a VMM.
     SessionId;
@@ -59,18 +62,18 @@ pub(crate) struct Taken {
     /// The head of its descriptor chain.
     pub(crate) head: u16,
     /// Its position in the available ring, as the ring's index counts; `None` if a previous daemon had taken it.
-    pub(crate) place: Option<u16>,
+    pub(crate) position: Option<u16>,
 }
 
 impl Taken {
     /// Returns it as the cookie of a request.
     pub(crate) fn pack(self) -> u64 {
-        u64::from(self.head) | self.place.map_or(0, |place| 1 << 32 | u64::from(place) << 16)
+        u64::from(self.head) | self.position.map_or(0, |position| 1 << 32 | u64::from(position) << 16)
     }
 
     pub(crate) fn unpack(cookie: u64) -> Self {
-        let place = (cookie >> 32 == 1).then_some((cookie >> 16) as u16);
-        Taken { head: cookie as u16, place }
+        let position = (cookie >> 32 == 1).then_some((cookie >> 16) as u16);
+        Taken { head: cookie as u16, position }
     }
 }
 
@@ -79,7 +82,7 @@ pub(crate) enum State {
     Running,
     /// Broken by the guest. It takes no requests until it is started again.
     Broken,
-    /// The VMM waits until it has stopped.
+    /// The VMM waits until it has stopped. Of new requests it takes only the recovered ones.
     Stopping(Sender<u16>),
     /// Its VMM has disconnected, and guest memory is not written any more. The sender is that of a VMM that waited for
     /// the stop.
@@ -177,6 +180,8 @@ pub(crate) struct VirtQueue {
     pub(crate) operations: u32,
     /// Requests that were taken and not returned.
     pub(crate) requests: RequestList,
+    /// Chains that were taken and not returned, of a device that keeps them itself.
+    pub(crate) held: u32,
 }
 
 impl VirtQueue {
@@ -226,7 +231,15 @@ impl VirtQueue {
             polled: false,
             operations: 0,
             requests: RequestList::default(),
+            held: 0,
         })
+    }
+
+    /// Continues at the index of the used ring, whatever the VMM states: for a device that returns chains in order, and whose VMM keeps no
+    /// in-flight log.
+    pub(crate) fn continue_at_used(&mut self) {
+        self.queue.set_next_avail(self.used.next());
+        self.filled = self.used.next();
     }
 
     /// Returns the number of requests that a previous daemon took and did not return, and that are not taken again yet.
@@ -252,9 +265,23 @@ impl VirtQueue {
         &self.rings.descriptors
     }
 
-    /// Whether requests are taken from it.
+    /// Whether requests are taken from it. A queue that stops takes the recovered ones: a back end that uses it
+    /// next without the in-flight log continues at a position of the available ring, and does not find them.
     pub(crate) fn takes(&self) -> bool {
-        self.enabled && matches!(self.state, State::Running) && self.intake == Intake::Open
+        let takes = match self.state {
+            State::Running => self.enabled,
+            State::Stopping(_) => !self.recovered.is_empty(),
+            State::Broken | State::Closed(_) => false,
+        };
+        takes && self.intake == Intake::Open
+    }
+
+    /// Stops the queue. The VMM is told its position when no request is left.
+    pub(crate) fn stop(&mut self, reply: Sender<u16>) {
+        if matches!(self.state, State::Broken) {
+            self.recovered.clear();
+        }
+        self.state = State::Stopping(reply);
     }
 
     /// Whether there may be a request.
@@ -264,7 +291,8 @@ impl VirtQueue {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn can_be_removed(&self) -> bool {
-        self.state.ends() && self.requests.is_empty() && self.operations == 0
+        let has_taken_all = self.recovered.is_empty() || self.state.is_closed();
+        self.state.ends() && has_taken_all && self.requests.is_empty() && self.held == 0 && self.operations == 0
     }
 
     /// Whether there is a request. An error means that the guest's index is invalid.
@@ -272,7 +300,8 @@ impl VirtQueue {
         if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
             return Ok(true);
         }
-        let filled = self.queue.avail_idx(&**self.memory, Ordering::Acquire)?.0;
+        // SAFETY: the index is in the available ring, which is in the memory table, at a multiple of two.
+        let filled = unsafe { shared::read_index(self.rings.available_index()) };
         if filled.wrapping_sub(self.queue.next_avail()) > self.queue.size() {
             return Err(virtio_queue::Error::InvalidAvailRingIndex);
         }
@@ -283,23 +312,51 @@ impl VirtQueue {
     /// Takes the next request.
     pub(crate) fn take(&mut self) -> Result<Option<Taken>, virtio_queue::Error> {
         if let Some(head) = self.recovered.pop_front() {
-            return Ok(Some(Taken { head, place: None }));
+            return Ok(Some(Taken { head, position: None }));
         }
         if !self.has_next()? {
             return Ok(None);
         }
         let next = self.queue.next_avail();
-        // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
-        let place = self.rings.available.wrapping_add(4 + 2 * usize::from(next % self.queue.size()));
-        // SAFETY: the entry is in the available ring, which is in the memory table.
-        let head = u16::from_le_bytes(unsafe { shared::read(place) });
+        let head = self.entry(next);
         self.queue.set_next_avail(next.wrapping_add(1));
         if head < self.queue.size()
             && let Some(log) = &mut self.log
         {
             log.taken(head);
         }
-        Ok(Some(Taken { head, place: Some(next) }))
+        Ok(Some(Taken { head, position: Some(next) }))
+    }
+
+    /// Reads an entry of the available ring.
+    fn entry(&self, position: u16) -> u16 {
+        // VIRTIO 1.3, 2.7.6: flags and index, then the heads.
+        let place = self.rings.available.wrapping_add(4 + 2 * usize::from(position % self.queue.size()));
+        // SAFETY: the entry is in the available ring, which is in the memory table.
+        u16::from_le_bytes(unsafe { shared::read(place) })
+    }
+
+    /// Starts to load the index of the available ring.
+    pub(crate) fn prefetch_index(&self) {
+        shared::prefetch(self.rings.available_index());
+    }
+
+    /// Starts to load the descriptors of the requests that were found.
+    pub(crate) fn prefetch_descriptors(&self) {
+        self.found().for_each(|head| self.rings.descriptors.prefetch(head));
+    }
+
+    /// Starts to load the tables or headers of the requests that were found.
+    pub(crate) fn prefetch_tables(&self) {
+        self.found().for_each(|head| self.rings.descriptors.prefetch_target(&self.memory, head));
+    }
+
+    /// Returns the heads of the next requests that were found, as the guest states them now. They are read again when
+    /// the requests are taken.
+    fn found(&self) -> impl Iterator<Item = u16> {
+        let next = self.queue.next_avail();
+        let found = self.filled.wrapping_sub(next).min(PREFETCHED_MAX);
+        (0..found).map(move |at| self.entry(next.wrapping_add(at)))
     }
 
     /// Returns the position of the request that was taken last from the available ring.
@@ -307,9 +364,9 @@ impl VirtQueue {
         self.queue.next_avail().wrapping_sub(1)
     }
 
-    /// Whether the queue is stopping and the request at `place` of the available ring was the last one taken.
-    pub(crate) fn gives_back(&self, place: u16) -> bool {
-        matches!(self.state, State::Stopping(_)) && self.last_taken() == place
+    /// Whether the queue is stopping and the request at `position` of the available ring was the last one taken.
+    pub(crate) fn gives_back(&self, position: u16) -> bool {
+        matches!(self.state, State::Stopping(_)) && self.last_taken() == position
     }
 
     /// Puts the request that was taken last back into the available ring.
@@ -366,12 +423,25 @@ impl VirtQueue {
 
     /// Tells the guest to kick. Returns `true` if there is a request already.
     pub(crate) fn enable_notification(&mut self) -> bool {
-        self.queue.enable_notification(&**self.memory).unwrap_or(false)
+        self.queue.enable_notification(&**self.memory).unwrap_or(false) || !self.recovered.is_empty()
+    }
+
+    /// Tells the guest to kick when it adds an entry to those that were seen. Returns `true` if it has added one already.
+    pub(crate) fn wait_for_more(&mut self) -> bool {
+        let next = self.queue.next_avail();
+        self.queue.set_next_avail(self.filled);
+        let more = self.queue.enable_notification(&**self.memory).unwrap_or(false);
+        self.queue.set_next_avail(next);
+        if more {
+            self.disable_notification();
+            self.filled = next;
+        }
+        more
     }
 
     /// Returns the index of the next entry of the available ring.
     pub(crate) fn next_available(&self) -> u16 {
-        self.queue.next_avail().wrapping_sub(self.recovered())
+        self.queue.next_avail()
     }
 
     pub(crate) fn kick_fd(&self) -> i32 {
@@ -387,6 +457,11 @@ struct Rings {
 }
 
 impl Rings {
+    /// Returns the address of the index of the available ring: VIRTIO 1.3, 2.7.6.
+    fn available_index(&self) -> *const u8 {
+        self.available.wrapping_add(2)
+    }
+
     /// Returns `None` if the descriptor table or a ring is not within one memory region, or not aligned.
     fn find(queue: &Queue, memory: &MemoryTable) -> Option<Self> {
         let entries = usize::from(queue.size());

@@ -6,6 +6,7 @@
 //!                 ^ available ring                            | used ring, in-flight log
 //! ```
 
+use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ use sluice_sched::Instant;
 use crate::backend::retry::is_put_off;
 use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
+use crate::device::budget::Budget;
 use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab, ids};
 use crate::virtio::chain::{Chain, Malformed};
@@ -24,6 +26,9 @@ ids! {
     /// A virtqueue.
     QueueId;
 }
+
+/// Number of polled queues whose next requests are loaded together.
+const VISITED_TOGETHER: usize = 8;
 
 /// The value written to an eventfd.
 static ONE: u64 = 1;
@@ -55,7 +60,7 @@ pub(crate) trait Consumer {
     /// Queues a queue whose request does not fit into the window. The frontend calls [`QueueSet::resume`] later.
     fn park(&mut self, id: QueueId, queue: &VirtQueue);
 
-    /// Takes a request. An error breaks the queue.
+    /// Takes a request. Returns how many bytes of the window it occupies. An error breaks the queue.
     fn take(
         &mut self,
         now: Instant,
@@ -63,7 +68,7 @@ pub(crate) trait Consumer {
         queue: &mut VirtQueue,
         taken: Taken,
         chain: &mut Chain,
-    ) -> Result<(), Malformed>;
+    ) -> Result<u64, Malformed>;
 
     /// Handles a queue that its guest has broken.
     fn broken(&mut self, queue: &VirtQueue, reason: &str);
@@ -127,24 +132,48 @@ impl QueueSet {
     ) {
         let id = self.queues.id_at(index);
         match operation {
-            operation if operation == Operation::Kick as u8 => self.kicked(consumer, now, id, result),
-            operation if operation == Operation::Interrupt as u8 => self.interrupted(consumer.ring(), id),
-            operation if operation == Operation::Error as u8 => {
-                self.queues[id].signals_error = false;
-                self.operation_completed(id);
-            }
-            _ => self.operation_completed(id),
+            operation if Self::is_kick(operation) => self.kicked(consumer, now, id, result),
+            operation => self.end_operation(consumer.ring(), id, operation),
         }
+    }
+
+    /// Whether an operation is a kick.
+    pub(crate) fn is_kick(operation: u8) -> bool {
+        operation == Operation::Kick as u8
+    }
+
+    /// Handles the end of an operation other than a kick.
+    pub(crate) fn end_operation(&mut self, ring: &mut Ring, id: QueueId, operation: u8) {
+        if operation == Operation::Interrupt as u8 {
+            return self.interrupted(ring, id);
+        }
+        self.queues[id].signals_error &= operation != Operation::Error as u8;
+        self.operation_completed(id);
+    }
+
+    /// Returns the queue that is at an index now.
+    pub(crate) fn id_at(&self, index: u32) -> QueueId {
+        self.queues.id_at(index)
+    }
+
+    /// Records that the kernel has read a kick. Returns `false` if the queue is about to be removed.
+    pub(crate) fn kick_read(&mut self, id: QueueId) -> bool {
+        let queue = &mut self.queues[id];
+        queue.operations -= 1;
+        queue.listening = false;
+        let ends = queue.can_be_removed();
+        if ends {
+            self.ended.push(id);
+        }
+        !ends
     }
 
     /// Handles a kick.
     fn kicked(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId, result: i32) {
-        let queue = &mut self.queues[id];
-        queue.operations -= 1;
-        queue.listening = false;
-        if queue.can_be_removed() {
-            return self.ended.push(id);
+        if !self.kick_read(id) {
+            return;
         }
+        let queue = &mut self.queues[id];
         if result < 0 && !is_put_off(result) {
             if queue.takes() && result != -libc::ECANCELED {
                 self.break_queue(consumer, id, "its kick descriptor cannot be read");
@@ -152,7 +181,7 @@ impl QueueSet {
             return;
         }
         if !queue.state.is_closed() {
-            self.resume(consumer, now, id, u32::MAX);
+            self.resume(consumer, now, id);
         }
     }
 
@@ -173,12 +202,33 @@ impl QueueSet {
     /// Takes requests from the polled queues. Returns whether there were any.
     pub(crate) fn poll(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         let mut found = false;
-        for position in 0..self.polled.len() {
-            let id = self.polled[position];
-            let is_ready = self.queues.get_mut(id).is_some_and(VirtQueue::is_ready);
-            found |= is_ready && self.take_chains(consumer, now, id, u32::MAX);
+        let polled = self.polled.len();
+        for start in (0..polled).step_by(VISITED_TOGETHER) {
+            let end = polled.min(start + VISITED_TOGETHER);
+            self.prefetch(start..end);
+            for position in start..end {
+                let id = self.polled[position];
+                let is_ready = self.queues.get_mut(id).is_some_and(VirtQueue::is_ready);
+                found |= is_ready && self.take_chains(consumer, now, id, Budget::UNLIMITED);
+            }
         }
         found
+    }
+
+    /// Loads what is read first of the next requests of some polled queues. The guests have just written it on other
+    /// CPUs, and so the thread waits for all these cache lines at once and not for one after the other.
+    fn prefetch(&mut self, polled: Range<usize>) {
+        let queues = &mut self.queues;
+        let ids = &self.polled[polled];
+        ids.iter().for_each(|id| queues.get(*id).into_iter().for_each(VirtQueue::prefetch_index));
+        for id in ids {
+            if let Some(queue) = queues.get_mut(*id)
+                && queue.is_ready()
+            {
+                queue.prefetch_descriptors();
+            }
+        }
+        ids.iter().for_each(|id| queues.get(*id).into_iter().for_each(VirtQueue::prefetch_tables));
     }
 
     /// Makes the guests of all queues kick. Returns `false` if a request has arrived in the meantime.
@@ -212,7 +262,7 @@ impl QueueSet {
     }
 
     /// Starts reading the next kick.
-    fn listen(&mut self, ring: &mut Ring, id: QueueId) {
+    pub(crate) fn listen(&mut self, ring: &mut Ring, id: QueueId) {
         let tag = self.tag(Operation::Kick, id);
         let queue = &mut self.queues[id];
         if queue.listening {
@@ -226,20 +276,20 @@ impl QueueSet {
         queue.operations += 1;
     }
 
-    /// Starts polling a queue, and takes up to `budget` requests from it.
-    pub(crate) fn resume(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId, budget: u32) {
+    /// Starts polling a queue, and takes requests from it.
+    pub(crate) fn resume(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId) {
         self.start_polling(id);
-        self.take_chains(consumer, now, id, budget);
+        self.take_chains(consumer, now, id, Budget::UNLIMITED);
     }
 
-    /// Takes up to `budget` requests from a queue while there is room. Returns whether there were any. At most as many
+    /// Takes requests within `budget` from a queue while there is room. Returns whether there were any. At most as many
     /// as the queue has entries are taken in an iteration, because a guest may fill it as fast as it is emptied.
     pub(crate) fn take_chains(
         &mut self,
         consumer: &mut impl Consumer,
         now: Instant,
         id: QueueId,
-        mut budget: u32,
+        mut budget: Budget,
     ) -> bool {
         let mut found = false;
         let mut broken = None;
@@ -260,23 +310,25 @@ impl QueueSet {
                 }
             }
             found = true;
-            if budget == 0 || !consumer.has_room(queue) {
+            if budget.is_used_up() || !consumer.has_room(queue) {
                 queue.intake = Intake::WaitsForRoom;
                 consumer.park(id, queue);
                 return found;
             }
-            budget -= 1;
             let taken = match queue.take() {
                 Ok(Some(taken)) => consumer.take(now, id, queue, taken, &mut self.chain),
-                Ok(None) => Ok(()),
+                Ok(None) => Ok(0),
                 Err(_) => {
                     broken = Some("its available ring cannot be read".to_owned());
                     break;
                 }
             };
-            if let Err(reason) = taken {
-                broken = Some(reason.to_string());
-                break;
+            match taken {
+                Ok(bytes) => budget.charge(bytes),
+                Err(reason) => {
+                    broken = Some(reason.to_string());
+                    break;
+                }
             }
         }
         match broken {
@@ -294,6 +346,7 @@ impl QueueSet {
         queue.state.break_down();
         consumer.broken(queue, reason);
         self.signal_error(consumer.ring(), id);
+        self.look_for_end(id);
     }
 
     /// Signals the VMM that its guest has broken a queue.
@@ -428,7 +481,9 @@ impl QueueSet {
 
     /// Whether all requests have been answered, while the device drains.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && queue.interrupt == Interrupt::Idle)
+        self.queues
+            .iter()
+            .all(|(_, queue)| queue.requests.is_empty() && queue.held == 0 && queue.interrupt == Interrupt::Idle)
     }
 
     /// Ends all operations in the kernel that wait for events.

@@ -80,3 +80,42 @@ fn a_volume_with_a_loss_answered_block_status_with_an_error() {
     assert_eq!(ask(&mut client, Command::Read { offset: SIZE, len: 4096 }), Err(Errno::Einval));
     assert_eq!(ask(&mut client, Command::Flush), Err(Errno::Eio));
 }
+
+/// Two clients of a VM wait for a window of two requests. One sends reads of 1 MiB, the other one of 4 KiB. Then the window grows by 32
+/// requests. None completes meanwhile.
+#[test]
+fn a_client_with_large_requests_took_as_many_turns_of_the_window_as_one_with_small_requests() {
+    let time = ServiceTime::Fixed(Duration::from_secs(1000));
+    let device = device(Some(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }));
+    add(&device, Policy::default(), Store::Null, 1 << 30);
+    let grow = |requests| {
+        let (policy, window) = (Policy::default(), Window { requests, bytes: 64 << 20 });
+        device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+    };
+    let outstanding = || {
+        let clients = device.watch().clients(Duration::from_secs(60)).unwrap();
+        clients.iter().map(|client| client.outstanding).collect::<Vec<_>>()
+    };
+    let send = |client: &mut Client, requests: u64, len: u32| {
+        (0..requests).for_each(|cookie| client.submit(cookie, Command::Read { offset: 0, len }).unwrap());
+        while !client.flush_output().unwrap() {}
+    };
+    grow(2);
+    let [mut large, mut small] = [(); 2].map(|()| connect(&device, 1 << 30));
+    send(&mut large, 1, 1 << 20);
+    while outstanding() != [1, 0] {
+        thread::yield_now();
+    }
+    // All its requests come together; it waits with the rest.
+    send(&mut small, 20, 4096);
+    while outstanding() != [1, 1] {
+        thread::yield_now();
+    }
+    send(&mut large, 19, 1 << 20);
+    let _ = outstanding();
+    grow(34);
+    while outstanding().iter().sum::<u32>() < 34 {
+        thread::yield_now();
+    }
+    assert_eq!(outstanding(), [14, 20]);
+}

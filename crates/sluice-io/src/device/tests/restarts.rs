@@ -22,7 +22,7 @@ fn a_restart_keeps_the_depth_in_force() {
         DelaySpec { time: ServiceTime::Fixed(Duration::from_secs(3600)), parallel: 8, bandwidth: None, seed: 1 };
     let device = device(Some(never));
     add(&device, Policy::default(), Store::Null, 1 << 20);
-    device.edit(vec![Edit::SetDepth(1)]).unwrap();
+    device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
     device.mailbox.send(Message::Panic).unwrap();
     let mut client = connect(&device, 1 << 20);
     for cookie in 0..4 {
@@ -37,6 +37,23 @@ fn a_restart_keeps_the_depth_in_force() {
         }
     };
     assert_eq!((taken.in_flight, taken.queued, taken.restarts), (1, 3, 1));
+}
+
+#[test]
+fn a_restart_keeps_the_bytes_of_a_request_in_force() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let dispatched_bytes = || {
+        let mut client = connect(&device, 1 << 20);
+        assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
+        device.snapshot().unwrap().vms[0].account.dispatched_bytes
+    };
+    device.edit(vec![Edit::SetDevice { depth: 8, request_bytes: Bytes::mib(1) }]).unwrap();
+    let before = dispatched_bytes();
+    assert!(before > 512 << 10, "a small request counts as what the device transfers in its time: {before}");
+    device.mailbox.send(Message::Panic).unwrap();
+    while device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
+    assert_eq!(dispatched_bytes(), before);
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub(crate) struct Connection {
     pub(crate) socket: OwnedFd,
     pub(crate) volume: VolumeKey,
     pub(crate) negotiated: Negotiated,
+    /// Address or process of the client.
+    pub(crate) peer: String,
     /// Its connection permit.
     _permit: Box<dyn Send>,
     /// Received bytes that have not been parsed: `received[start..end]`.
@@ -95,13 +97,15 @@ pub(crate) struct Connection {
     pub(crate) spare: Option<Box<Batch>>,
     /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
+    /// Whether the kernel is to report that the client has closed its end.
+    pub(crate) is_watched: bool,
 }
 
 /// Replies that are sent together.
 pub(crate) struct Batch {
     pub(crate) ios: Vec<IoId>,
     pub(crate) headers: Vec<u8>,
-    pub(crate) pieces: Vec<libc::iovec>,
+    pub(crate) segments: Vec<libc::iovec>,
     pub(crate) first: usize,
     pub(crate) message: libc::msghdr,
 }
@@ -110,8 +114,8 @@ impl Batch {
     pub(crate) fn new() -> Box<Self> {
         // SAFETY: a message header of zeroes is valid: no name, no segments, no control data.
         let message = unsafe { std::mem::zeroed() };
-        let (ios, headers, pieces) = (Vec::new(), Vec::new(), Vec::new());
-        Box::new(Batch { ios, headers, pieces, first: 0, message })
+        let (ios, headers, segments) = (Vec::new(), Vec::new(), Vec::new());
+        Box::new(Batch { ios, headers, segments, first: 0, message })
     }
 
     /// Empties it, and frees memory that only a large batch needs.
@@ -119,19 +123,19 @@ impl Batch {
         self.ios.clear();
         self.headers.clear();
         self.headers.shrink_to(HEADERS_KEPT);
-        self.pieces.clear();
+        self.segments.clear();
         self.first = 0;
     }
 
     /// Records that `sent` bytes were sent. Returns whether some are left.
     pub(crate) fn advance(&mut self, mut sent: usize) -> bool {
-        while let Some(piece) = self.pieces.get_mut(self.first) {
-            if sent < piece.iov_len {
-                piece.iov_base = piece.iov_base.cast::<u8>().wrapping_add(sent).cast();
-                piece.iov_len -= sent;
+        while let Some(segment) = self.segments.get_mut(self.first) {
+            if sent < segment.iov_len {
+                segment.iov_base = segment.iov_base.cast::<u8>().wrapping_add(sent).cast();
+                segment.iov_len -= sent;
                 return true;
             }
-            sent -= piece.iov_len;
+            sent -= segment.iov_len;
             self.first += 1;
         }
         false
@@ -150,6 +154,7 @@ impl Connection {
             socket: arrived.socket,
             volume,
             negotiated: arrived.negotiated,
+            peer: arrived.peer,
             _permit: arrived.permit,
             received,
             start: 0,
@@ -165,6 +170,7 @@ impl Connection {
             sending: None,
             spare: None,
             listed: false,
+            is_watched: false,
         })
     }
 
@@ -227,7 +233,7 @@ impl Connection {
         }
     }
 
-    /// Whether nothing refers to it any more.
+    /// Whether nothing refers to it any more, apart from the kernel if it is watched.
     pub(crate) fn can_be_removed(&self) -> bool {
         self.phase != Phase::Open && self.receive == Receive::Idle && self.sending.is_none() && self.requests.is_empty()
     }

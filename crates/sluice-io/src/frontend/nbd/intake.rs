@@ -11,6 +11,7 @@ use sluice_sched::{Instant, Kind};
 use crate::backend::request::{Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
+use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
 use crate::device::vm::Intake;
 use crate::frontend::nbd::connection::{Expect, Phase, RECEIVE_LEN, Receive};
@@ -39,11 +40,11 @@ impl Nbd {
             }
             _ => connection.end += result as usize,
         }
-        self.take_requests(core, now, id, u32::MAX);
+        self.take_requests(core, now, id, Budget::UNLIMITED);
     }
 
-    /// Takes up to `budget` requests from the received bytes, and continues to receive if there is room for more.
-    pub(crate) fn take_requests(&mut self, core: &mut Core, now: Instant, id: ConnectionId, mut budget: u32) {
+    /// Takes requests within `budget` from the received bytes, and continues to receive if there is room for more.
+    pub(crate) fn take_requests(&mut self, core: &mut Core, now: Instant, id: ConnectionId, mut budget: Budget) {
         loop {
             let connection = &mut self.connections[id];
             if connection.is_closed() || connection.intake == Intake::WaitsForRoom {
@@ -70,12 +71,12 @@ impl Nbd {
                         break;
                     }
                     let volume = connection.volume;
-                    if budget == 0 || !core.has_room(volume, DataIn::Buffers) {
+                    if budget.is_used_up() || !core.has_room(volume, DataIn::Buffers) {
                         connection.intake = Intake::WaitsForRoom;
-                        return core.park(volume, self.client(id), DataIn::Buffers);
+                        core.park(volume, self.client(id), DataIn::Buffers);
+                        return self.watch_for_hang_up(core, id);
                     }
-                    budget -= 1;
-                    self.take_header(core, now, id);
+                    self.take_header(core, now, id, &mut budget);
                 }
             }
         }
@@ -101,7 +102,7 @@ impl Nbd {
         true
     }
 
-    fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId) {
+    fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
         let connection = &mut self.connections[id];
         let bytes = &connection.received[connection.start..connection.start + RequestHeader::LEN];
         let bytes = bytes.try_into().expect("the slice has this length");
@@ -113,9 +114,15 @@ impl Nbd {
         let info = &core.backend.volumes[connection.volume].info;
         match check(&header, info, &connection.negotiated) {
             Ok(Operation::Disconnect) => connection.finish(),
-            Ok(operation) => self.take_operation(core, now, id, header.cookie, operation),
+            Ok(operation) => {
+                budget.charge(operation.data_len().into());
+                self.take_operation(core, now, id, header.cookie, operation);
+            }
             Err(refusal) if refusal.fatal => self.broken(core, id, refusal.message),
-            Err(refusal) => self.refuse(core, now, id, header.cookie, refusal),
+            Err(refusal) => {
+                budget.charge(refusal.payload_to_skip.into());
+                self.refuse(core, now, id, header.cookie, refusal);
+            }
         }
     }
 
@@ -152,11 +159,9 @@ impl Nbd {
         let client = self.client(id);
         let connection = &mut self.connections[id];
         let volume = connection.volume;
-        let (held, buffered) = match operation {
-            Operation::Read { len, .. } if core.backend.volumes[volume].is_null() => (len, 0),
-            Operation::Read { len, .. } | Operation::Write { len, .. } => (len, len),
-            _ => (0, 0),
-        };
+        let held = operation.data_len();
+        let is_null_read = matches!(operation, Operation::Read { .. }) && core.backend.volumes[volume].is_null();
+        let buffered = if is_null_read { 0 } else { held };
         let opening = Opening { client, cookie, volume, held: held.into(), buffered: buffered.into() };
         let (io, request) = core.open(&mut connection.requests, &opening);
         match operation {

@@ -1,6 +1,7 @@
 //! The NBD frontend of a device thread: clients on sockets.
 
 mod connection;
+mod hangup;
 mod intake;
 mod replies;
 
@@ -8,14 +9,16 @@ use std::os::fd::OwnedFd;
 
 use sluice_sched::Instant;
 
+use crate::device::budget::Budget;
 use crate::device::core::{Core, Ending};
+use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
-use replies::Piece;
+use replies::Segment;
 
 ids! {
     /// An NBD client.
@@ -25,6 +28,7 @@ ids! {
 /// Operations of the ring.
 const RECEIVE: u8 = 0;
 const SEND: u8 = 1;
+const HANG_UP: u8 = 2;
 
 /// A client that has finished its handshake.
 pub struct Arrived {
@@ -40,6 +44,8 @@ pub struct Arrived {
     pub negotiated: Negotiated,
     /// Properties that the volume had when the client was offered it.
     pub offered: VolumeInfo,
+    /// Address or process of the client, for output.
+    pub peer: String,
     /// Its connection permit; dropped when it has disconnected.
     pub permit: Box<dyn Send>,
 }
@@ -52,7 +58,7 @@ pub(crate) struct Nbd {
     tx_pending: Vec<ConnectionId>,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
-    pieces: Vec<Piece>,
+    segments: Vec<Segment>,
     /// When write payloads and replies are checked for being overdue; `None` while none is expected or being sent.
     deadline: Option<Instant>,
 }
@@ -66,7 +72,7 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             retiring: Vec::new(),
-            pieces: Vec::new(),
+            segments: Vec::new(),
             deadline: None,
         }
     }
@@ -79,11 +85,12 @@ impl Frontend for Nbd {
         let id = self.connections.id_at(index);
         match operation {
             RECEIVE => self.received(core, now, id, result),
+            HANG_UP => self.hung_up(core, id, result),
             _ => self.sent(core, id, result),
         }
     }
 
-    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: Budget) {
         if let Some(connection) = self.connections.get_mut(client.id()) {
             connection.intake = Intake::Open;
             self.take_requests(core, now, client.id(), budget);
@@ -144,6 +151,16 @@ impl Frontend for Nbd {
     fn clients(&self) -> usize {
         self.connections.len()
     }
+
+    fn list(&self, core: &Core, clients: &mut Vec<ClientSnapshot>) {
+        let snapshot = |connection: &Connection| {
+            let (vm, volume) = core.names_of(connection.volume);
+            let (peer, outstanding) = (connection.peer.clone(), connection.requests.len());
+            ClientSnapshot { vm, volume, protocol: "nbd", peer, queues: None, outstanding }
+        };
+        let open = self.connections.iter().filter(|(_, connection)| !connection.is_closed());
+        clients.extend(open.map(|(_, connection)| snapshot(connection)));
+    }
 }
 
 impl Nbd {
@@ -172,7 +189,11 @@ impl Nbd {
             return;
         };
         connection.intake = Intake::of_new(core.client_opened(volume));
+        let waits = connection.intake != Intake::Open;
         let id = self.connections.insert(connection);
+        if waits {
+            self.watch_for_hang_up(core, id);
+        }
         self.receive(core, id);
     }
 
@@ -220,7 +241,14 @@ impl Nbd {
                 connection.expect = Expect::Header;
                 self.free(core, id, io);
             }
-            if self.connections[id].can_be_removed() {
+            let connection = &mut self.connections[id];
+            if connection.can_be_removed() && connection.is_watched {
+                // The kernel reports it when the socket is shut down.
+                if !connection.is_closed() {
+                    core.client_closed(connection.volume);
+                    connection.shut_down();
+                }
+            } else if connection.can_be_removed() {
                 self.remove(core, id);
             }
         }

@@ -23,10 +23,10 @@ use crate::source::{Allocation, Span};
 /// Maximum number of replies in a message.
 const REPLIES_MAX: usize = 256;
 /// Maximum number of segments in a message; the kernel accepts 1024.
-const PIECES_MAX: usize = 512;
+const SEGMENTS_MAX: usize = 512;
 
 /// A segment of a message, while the header memory may still move.
-pub(crate) enum Piece {
+pub(crate) enum Segment {
     Header { start: usize, len: usize },
     Data { place: *mut u8, len: usize },
 }
@@ -65,11 +65,11 @@ impl Nbd {
     fn send_batch(&mut self, core: &mut Core, now: Instant, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
-        let mut pieces: Vec<Piece> = std::mem::take(&mut self.pieces);
+        let mut segments: Vec<Segment> = std::mem::take(&mut self.segments);
         let replies = connection.replies.len().min(REPLIES_MAX);
         let mut bytes = 0;
         for &id in &connection.replies[..replies] {
-            if pieces.len() > PIECES_MAX {
+            if segments.len() > SEGMENTS_MAX {
                 break;
             }
             let io = &core.backend.ios[id];
@@ -77,22 +77,24 @@ impl Nbd {
             let data = header(&mut batch.headers, io, &connection.negotiated);
             let len = batch.headers.len() - start;
             bytes += (len + data) as u64;
-            match pieces.last_mut() {
-                Some(Piece::Header { len: before, .. }) => *before += len,
-                _ => pieces.push(Piece::Header { start, len }),
+            match segments.last_mut() {
+                Some(Segment::Header { len: before, .. }) => *before += len,
+                _ => segments.push(Segment::Header { start, len }),
             }
             if data > 0 {
-                push_data(&mut pieces, io, data, core.backend.zeroes.as_ptr());
+                push_data(&mut segments, io, data, core.backend.zeroes.as_ptr());
             }
             batch.ios.push(id);
         }
         connection.replies.drain(..batch.ios.len());
         let headers = batch.headers.as_mut_ptr();
-        batch.pieces.extend(pieces.drain(..).map(|piece| match piece {
-            Piece::Header { start, len } => libc::iovec { iov_base: headers.wrapping_add(start).cast(), iov_len: len },
-            Piece::Data { place, len } => libc::iovec { iov_base: place.cast(), iov_len: len },
+        batch.segments.extend(segments.drain(..).map(|segment| match segment {
+            Segment::Header { start, len } => {
+                libc::iovec { iov_base: headers.wrapping_add(start).cast(), iov_len: len }
+            }
+            Segment::Data { place, len } => libc::iovec { iov_base: place.cast(), iov_len: len },
         }));
-        self.pieces = pieces;
+        self.segments = segments;
         connection.start_batch(now, batch, bytes);
         self.watch_deadlines(now);
         self.push_send(core, id);
@@ -102,15 +104,15 @@ impl Nbd {
         let connection = &mut self.connections[id];
         let fd = types::Fd(connection.fd());
         let batch = connection.sending.as_mut().expect("a batch is being sent");
-        let pieces = &mut batch.pieces[batch.first..];
-        let entry = match pieces {
+        let segments = &mut batch.segments[batch.first..];
+        let entry = match segments {
             [only] => {
                 let start = only.iov_base.cast::<u8>().cast_const();
                 opcode::Send::new(fd, start, only.iov_len as u32).flags(libc::MSG_NOSIGNAL).build()
             }
-            pieces => {
-                batch.message.msg_iov = pieces.as_mut_ptr();
-                batch.message.msg_iovlen = pieces.len();
+            segments => {
+                batch.message.msg_iov = segments.as_mut_ptr();
+                batch.message.msg_iovlen = segments.len();
                 opcode::SendMsg::new(fd, &raw const batch.message).flags(libc::MSG_NOSIGNAL as u32).build()
             }
         };
@@ -188,13 +190,13 @@ fn extent(span: &Span) -> Extent {
     Extent { length: u32::try_from(span.length).unwrap_or(!0xfff), flags }
 }
 
-fn push_data(pieces: &mut Vec<Piece>, io: &IoRequest, mut data: usize, zeroes: *mut u8) {
+fn push_data(segments: &mut Vec<Segment>, io: &IoRequest, mut data: usize, zeroes: *mut u8) {
     if let Some(buffer) = &io.buffer {
-        return pieces.push(Piece::Data { place: buffer.as_ptr(), len: data });
+        return segments.push(Segment::Data { place: buffer.as_ptr(), len: data });
     }
     while data > 0 {
         let len = data.min(ZEROES_LEN);
-        pieces.push(Piece::Data { place: zeroes, len });
+        segments.push(Segment::Data { place: zeroes, len });
         data -= len;
     }
 }

@@ -11,10 +11,11 @@ use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Status};
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
-use crate::virtio::chain::{Chain, Malformed, Piece};
+use crate::virtio::chain::{Chain, Malformed};
 use crate::virtio::queue::SessionId;
 use crate::virtio::queue::{Taken, VirtQueue};
 use crate::virtio::queue_set::{Consumer, QueueId};
+use crate::virtio::segment::Segment;
 
 /// Takes requests for the volumes of sessions.
 pub(crate) struct Blk<'a> {
@@ -47,7 +48,7 @@ impl Consumer for Blk<'_> {
         queue: &mut VirtQueue,
         taken: Taken,
         chain: &mut Chain,
-    ) -> Result<(), Malformed> {
+    ) -> Result<u64, Malformed> {
         let session = &self.sessions[queue.session];
         let volume = session.volume;
         let memory = Rc::clone(&queue.memory);
@@ -59,13 +60,13 @@ impl Consumer for Blk<'_> {
             Err(Status::Unsupported) => (None, 0, 0, false, libc::EOPNOTSUPP),
             Err(_) => (None, 0, 0, false, libc::EIO),
         };
-        let pieces: &[Piece] = match request {
+        let segments: &[Segment] = match request {
             Ok(ParsedRequest::Device { kind: Kind::Read, .. } | ParsedRequest::Id) => &chain.writable,
             Ok(ParsedRequest::Device { kind: Kind::Write, .. }) => &chain.readable,
             Ok(ParsedRequest::Device { kind: Kind::Flush | Kind::Discard | Kind::WriteZeroes, .. }) | Err(_) => &[],
         };
         // A request without data keeps its memory table too, because its status byte is in it.
-        let guest = GuestData::new(pieces, status, memory);
+        let guest = GuestData::new(segments, status, memory);
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
         if request == Ok(ParsedRequest::Id) {
@@ -90,7 +91,7 @@ impl Consumer for Blk<'_> {
             true => self.core.arrive(now, id),
             false => self.core.refuse(now, id, libc::ENOMEM),
         }
-        Ok(())
+        Ok(opening.held)
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &str) {

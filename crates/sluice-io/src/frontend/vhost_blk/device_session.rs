@@ -7,10 +7,11 @@ use tokio::sync::oneshot::Sender;
 
 use crate::device::core::{Core, Ending};
 use crate::device::vm::Intake;
-use crate::frontend::vhost_blk::{SessionChange, SessionMessage, VhostBlk};
+use crate::frontend::vhost_blk::VhostBlk;
 use crate::slab::{ClientRef, VolumeKey};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::memory::Memory;
+use crate::vhost_user::message::{SessionChange, SessionMessage};
 use crate::virtio::VirtQueue;
 use crate::virtio::queue::State;
 use crate::virtio::queue::{QueueSpec, SessionId};
@@ -19,6 +20,8 @@ use crate::virtio::queue_set::QueueId;
 /// The session of a VMM that is connected to a volume.
 pub(crate) struct DeviceSession {
     pub(crate) volume: VolumeKey,
+    /// Process of the VMM.
+    pub(crate) peer: String,
     /// Its connection permit. Dropping it notifies the control plane.
     _permit: Box<dyn Send>,
     queues: Vec<QueueId>,
@@ -28,12 +31,18 @@ pub(crate) struct DeviceSession {
     closed: Option<Sender<()>>,
 }
 
+impl DeviceSession {
+    pub(crate) fn queues(&self) -> &[QueueId] {
+        &self.queues
+    }
+}
+
 impl VhostBlk {
     pub(crate) fn session_message(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, generation, permit, reply } => {
+            SessionMessage::Open { vm, volume, generation, peer, permit, reply } => {
                 let volume = core.find_generation(&vm, &volume, generation);
-                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, permit)));
+                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, peer, permit)));
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
@@ -80,12 +89,19 @@ impl VhostBlk {
         }
     }
 
-    fn open_session(&mut self, core: &mut Core, volume: VolumeKey, permit: Box<dyn Send>) -> Option<SessionId> {
+    fn open_session(
+        &mut self,
+        core: &mut Core,
+        volume: VolumeKey,
+        peer: String,
+        permit: Box<dyn Send>,
+    ) -> Option<SessionId> {
         if core.ending != Ending::No {
             return None;
         }
         let state = DeviceSession {
             volume,
+            peer,
             _permit: permit,
             queues: Vec::new(),
             write_back: true,
@@ -127,15 +143,16 @@ impl VhostBlk {
     /// Takes available requests, and waits for kicks.
     fn take_from(&mut self, core: &mut Core, now: Instant, index: QueueId) {
         let (queues, mut consumer) = self.parts(core);
-        queues.resume(&mut consumer, now, index, u32::MAX);
+        queues.resume(&mut consumer, now, index);
     }
 
     fn stop_queue(&mut self, core: &mut Core, now: Instant, session: SessionId, index: u16, reply: Sender<u16>) {
         let Some(index) = self.find_queue(session, index) else { return };
-        self.queues.queue(index).state = State::Stopping(reply);
+        self.queues.queue(index).stop(reply);
         self.queues.stop_listening(&mut core.backend.ring, index);
         self.unpark(core, index);
         self.rewind(core, now, index);
+        self.take_from(core, now, index);
         self.queues.look_for_end(index);
     }
 

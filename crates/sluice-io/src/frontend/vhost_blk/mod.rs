@@ -13,23 +13,23 @@
 
 mod consumer;
 mod device_session;
-mod message;
 mod replies;
 mod request;
 mod rewind;
 
 use sluice_sched::Instant;
 
+use crate::device::budget::Budget;
 use crate::device::core::Core;
+use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
-use crate::virtio::queue::SessionId;
+use crate::vhost_user::message::SessionMessage;
+use crate::virtio::queue::{SessionId, VirtQueue};
 use crate::virtio::queue_set::{QueueId, QueueSet};
 use consumer::Blk;
 use device_session::DeviceSession;
-
-pub(crate) use message::{SessionChange, SessionMessage};
 
 /// The VMMs of a device thread.
 pub(crate) struct VhostBlk {
@@ -54,7 +54,7 @@ impl Frontend for VhostBlk {
         queues.event(&mut consumer, now, (operation, index), result);
     }
 
-    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: u32) {
+    fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: Budget) {
         let id: QueueId = client.id();
         if let Some(queue) = self.queues.get_mut(id) {
             queue.intake = Intake::Open;
@@ -115,9 +115,24 @@ impl Frontend for VhostBlk {
     fn clients(&self) -> usize {
         self.sessions.len()
     }
+
+    fn list(&self, core: &Core, clients: &mut Vec<ClientSnapshot>) {
+        let snapshot = |session: &DeviceSession| {
+            let (vm, volume) = core.names_of(session.volume);
+            let outstanding = self.queues_of(session).map(|queue| queue.requests.len()).sum();
+            let (peer, queues) = (session.peer.clone(), Some(self.queues_of(session).count() as u32));
+            ClientSnapshot { vm, volume, protocol: "vhost-user-blk", peer, queues, outstanding }
+        };
+        let open = self.sessions.iter().filter(|(_, session)| !session.closing);
+        clients.extend(open.map(|(_, session)| snapshot(session)));
+    }
 }
 
 impl VhostBlk {
+    fn queues_of(&self, session: &DeviceSession) -> impl Iterator<Item = &VirtQueue> {
+        session.queues().iter().filter_map(|id| self.queues.get(*id))
+    }
+
     /// Returns the queues, and the consumer of their requests.
     fn parts<'a>(&'a mut self, core: &'a mut Core) -> (&'a mut QueueSet, Blk<'a>) {
         (&mut self.queues, Blk { number: self.number, core, sessions: &self.sessions })

@@ -3,7 +3,8 @@
 
 use sluice_sched::Kind;
 
-use crate::virtio::chain::{Chain, Malformed, Piece, total};
+use crate::virtio::chain::{Chain, Malformed};
+use crate::virtio::segment::{Segment, total};
 use crate::volume::VolumeInfo;
 
 /// Length of a sector in bytes, whatever the block size.
@@ -70,7 +71,7 @@ pub(crate) fn parse(chain: &mut Chain, info: &VolumeInfo) -> Result<Parsed, Malf
     Ok(Parsed { status, request })
 }
 
-fn transfer(kind: Kind, sector: u64, data: &[Piece], info: &VolumeInfo) -> Result<ParsedRequest, Status> {
+fn transfer(kind: Kind, sector: u64, data: &[Segment], info: &VolumeInfo) -> Result<ParsedRequest, Status> {
     let length = total(data);
     if length == 0 || length > u64::from(info.block_maximum) {
         return Err(Status::IoError);

@@ -34,8 +34,8 @@ impl VhostBlk {
         let own = cancelled.iter().map(|over| ios.id_at(over.token)).filter(|io| ios[*io].client == client);
         let mut own: BTreeMap<u16, (u16, IoId)> = own
             .filter_map(|io| {
-                let Taken { head, place } = Taken::unpack(ios[io].cookie);
-                Some((place?, (head, io)))
+                let Taken { head, position } = Taken::unpack(ios[io].cookie);
+                Some((position?, (head, io)))
             })
             .collect();
         let mut back = BTreeSet::new();
@@ -55,8 +55,8 @@ impl VhostBlk {
     pub(crate) fn rewind_rest(&mut self, core: &mut Core, now: Instant, io: IoId) {
         let state = &core.backend.ios[io];
         let id: QueueId = state.client.id();
-        if let Taken { place: Some(place), .. } = Taken::unpack(state.cookie)
-            && self.queues.queue(id).gives_back(place)
+        if let Taken { position: Some(position), .. } = Taken::unpack(state.cookie)
+            && self.queues.queue(id).gives_back(position)
         {
             self.rewind(core, now, id);
         }

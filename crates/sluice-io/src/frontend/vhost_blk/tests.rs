@@ -131,7 +131,7 @@ impl Bench {
 
     fn open_generation(&self, volume: &str, generation: VolumeGeneration) -> Result<SessionHandle, SessionError> {
         let device = self.device.handle();
-        self.runtime.block_on(device.open("vm", volume, generation, Box::new(())))
+        self.runtime.block_on(device.open("vm", volume, generation, "process 1".to_owned(), Box::new(())))
     }
 
     fn add_volume(&self, name: &str) {
@@ -311,7 +311,7 @@ fn a_guest_is_interrupted_later_for_requests_returned_without_an_eventfd() {
     let head = guest.request(1, 0, 0, 4096);
     guest.offer(head);
     guest.kick();
-    while bench.device.snapshot().unwrap().vms[0].account.completed[0] == 0 {
+    while bench.device.snapshot().unwrap().vms[0].account.completed()[0] == 0 {
         std::thread::yield_now();
     }
     let call = guest.call.try_clone().unwrap();
@@ -415,7 +415,7 @@ fn a_guest_with_a_full_eventfd_was_not_interrupted_by_the_next_one() {
     let head = guest.request(1, 0, 0, 512);
     guest.offer(head);
     guest.kick();
-    while bench.device.snapshot().unwrap().vms[0].account.completed[0] == 0 {
+    while bench.device.snapshot().unwrap().vms[0].account.completed()[0] == 0 {
         std::thread::yield_now();
     }
     let call = guest.call.try_clone().unwrap();

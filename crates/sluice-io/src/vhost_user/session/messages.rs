@@ -69,6 +69,11 @@ impl<K: DeviceKind> Session<K> {
             FrontendReq::SET_BACKEND_REQ_FD => self.set_channel(&mut message),
             FrontendReq::GET_INFLIGHT_FD => self.inflight(&message),
             FrontendReq::SET_INFLIGHT_FD => self.set_inflight(&mut message),
+            FrontendReq::NET_SET_MTU => {
+                self.needs(Protocol::MTU)?;
+                let accepts = self.entry.kind.accepts_mtu(message.number()?);
+                if accepts { Ok(Answer::Done) } else { Err(Refusal::Config) }
+            }
             FrontendReq::RESET_DEVICE => self.reset_device(&message).await,
             _ => Err(Refusal::Unknown),
         }

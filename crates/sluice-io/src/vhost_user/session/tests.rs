@@ -81,7 +81,7 @@ impl Bench {
     }
 
     fn totals(&self) -> Totals {
-        self.listener.totals()
+        self.listener.counts().totals()
     }
 
     /// Connects a valid VMM and uses its disk, to check that others have done no harm.

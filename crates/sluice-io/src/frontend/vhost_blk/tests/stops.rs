@@ -97,3 +97,39 @@ fn a_paused_vm_waited_until_its_zeroes_were_written() {
     assert_eq!((back, guest.status(0), bench.outstanding(), bench.faults()), (head, 0, 0, 0));
     assert_eq!(guest.memory.read_obj::<u16>(GuestAddress(USED + 2)).unwrap(), 1);
 }
+
+/// The previous daemon took three requests of four and returned the second. With a window of one request, the third
+/// is not taken again when the queue stops, and the next user of the queue has no log.
+#[test]
+fn recovered_requests_that_waited_when_a_queue_stopped_were_lost_without_its_log() {
+    let mut policy = Policy::default();
+    policy.limit.iops = Some(Iops::from_milli(10));
+    policy.burst = Some(1);
+    let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
+    let bench = bench(policy, Store::Null, 1 << 30, 1);
+    let session = bench.open();
+    let mut ring =
+        Guest { memory: Arc::clone(&bench.memory), kick: doorbell(), call: doorbell(), available: 0, used: 0 };
+    for number in 0..4 {
+        let head = ring.request(number, 0, 0, 512);
+        ring.offer(head);
+    }
+    let mut before = log.queue(0, ENTRIES).unwrap();
+    [0, 3, 6, 9].into_iter().for_each(|head| before.taken(head));
+    before.returning(3);
+    ring.memory.write_obj(1u16.to_le(), GuestAddress(USED + 2)).unwrap();
+    before.returned(3, 1);
+    let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
+    guest.used = 1;
+    assert_eq!(guest.next_used(), (0, 513), "the first is done again at once");
+    let (policy, window) = (Policy::default(), Window { requests: 1, bytes: 32 << 20 });
+    let edit = Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] };
+    // The limit is removed when the device has been told to stop the queue.
+    let (next, ()) = bench
+        .runtime
+        .block_on(async { tokio::join!(session.stop_queue(0), async { bench.device.edit(vec![edit]).unwrap() }) });
+    assert_eq!(next.unwrap(), 4, "nothing is left for the next user");
+    assert_eq!((guest.next_used(), guest.next_used()), ((6, 513), (9, 513)));
+    assert!([0, 2, 3].into_iter().all(|number| guest.status(number) == 0));
+    assert_eq!((bench.outstanding(), bench.faults()), (0, 0));
+}

@@ -19,6 +19,8 @@ pub(crate) enum SessionMessage {
         vm: String,
         volume: String,
         generation: VolumeGeneration,
+        /// Process of the VMM, for output.
+        peer: String,
         permit: Box<dyn Send>,
         reply: Sender<Option<SessionId>>,
     },

@@ -1,0 +1,63 @@
+//! Notices that a client whose socket is not read has gone.
+//!
+//! A client that waits for room in its VM's window or memory is not read, so the end of its stream is not seen either. Its queued
+//! requests would hold the window and the memory that others of its VM wait for, until a limit or a slow device has served all of
+//! them. So the kernel is asked to report that the client has closed its end.
+//!
+//! What the client sent before it left and was not read is dropped, like queued requests of any client that leaves. The exception is
+//! one that has said so: its requests before `NBD_CMD_DISC` are served.
+
+use io_uring::{opcode, types};
+use rustix::io::ioctl_fionread;
+
+use crate::backend::retry::is_put_off;
+use crate::backend::tag::Tag;
+use crate::device::core::Core;
+use crate::device::vm::Intake;
+use crate::frontend::nbd::connection::{Connection, Phase};
+use crate::frontend::nbd::{ConnectionId, HANG_UP, Nbd};
+use crate::nbd::wire::{Command, RequestHeader};
+use crate::slab::Id as _;
+
+impl Nbd {
+    /// Has the kernel report when the client closes its end. The report may come long after the client is read again.
+    pub(super) fn watch_for_hang_up(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = &mut self.connections[id];
+        if connection.is_watched || connection.is_closed() {
+            return;
+        }
+        connection.is_watched = true;
+        let entry = opcode::PollAdd::new(types::Fd(connection.fd()), libc::POLLRDHUP as u32).build();
+        let tag = Tag::Frontend(self.number, HANG_UP, id.index());
+        // SAFETY: the operation refers to no memory.
+        unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
+    }
+
+    /// Handles the report.
+    pub(super) fn hung_up(&mut self, core: &mut Core, id: ConnectionId, result: i32) {
+        let connection = &mut self.connections[id];
+        connection.is_watched = false;
+        // The end of a stream that is read is seen there.
+        if connection.phase != Phase::Open || connection.intake == Intake::Open {
+            return self.retire(id);
+        }
+        if is_put_off(result) {
+            return self.watch_for_hang_up(core, id);
+        }
+        if !connection.has_said_so() {
+            self.disconnect(core, id);
+        }
+    }
+}
+
+impl Connection {
+    /// Whether the last request of a stream that has ended, and is received up to its end, is to disconnect.
+    fn has_said_so(&self) -> bool {
+        if ioctl_fionread(&self.socket).is_ok_and(|unread| unread > 0) {
+            return false;
+        }
+        let last = self.received[self.start..self.end].last_chunk::<{ RequestHeader::LEN }>();
+        let last = last.and_then(|bytes| RequestHeader::parse(bytes).ok());
+        last.is_some_and(|header| header.kind() == Command::Disconnect)
+    }
+}

@@ -1,0 +1,529 @@
+//! The way of a frame through an uplink's thread.
+//!
+//! ```text
+//!     [port] --transmit--> guard, switch --> waiting --> Gate --> [wire] --> interface
+//!        ^                      |                                             |
+//!        '------ receive queue <-'<---------------- switch <------ receive ---'
+//! ```
+//!
+//! A port calls the core; the core calls no port. It keeps what a port has to hear of until the event loop delivers it: chains that
+//! may be returned, NICs with room at the gate, and NICs with received frames.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_net::drop::{Drop as Reason, Drops};
+use sluice_net::frame::Frame;
+use sluice_net::header::OffloadHeader;
+use sluice_net::switch::{Port, Switch, Target};
+use sluice_net::tag::take_off;
+use sluice_net::wire::{OVERHEAD, wire};
+use sluice_net::{PREFIX_LEN, parse, segments};
+use sluice_sched::gate::GateStats;
+use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Policy, Scope};
+
+use crate::backend::ring::Ring;
+use crate::clock::Clock;
+use crate::device::core::Ending;
+use crate::device::spec::SchedulerSpec;
+use crate::slab::{Id as _, Slab, VmId};
+use crate::uplink::link::FRAME_MAX;
+use crate::uplink::nic::{Incoming, Nic, NicId, Plug, WAIT_MAX};
+use crate::uplink::packet::{Data, Origin, Packet, PacketId};
+use crate::uplink::taps::Watch;
+use crate::uplink::wire::Wire;
+
+/// Maximum number of rounds in which landed frames are replaced at the wire, for one iteration of the loop.
+const ROUNDS_MAX: u32 = 256;
+/// Frames that are received from the interface in one iteration.
+const RECEIVED_MAX: u32 = 128;
+
+/// Length of a VLAN tag.
+const TAG_LEN: u16 = 4;
+
+/// A VM on an uplink.
+pub(crate) struct Vm {
+    pub(crate) name: String,
+    pub(crate) owner: OwnerId,
+    pub(crate) policy: Policy,
+    pub(crate) nics: HashMap<String, NicId>,
+    /// Its statistics in the last snapshot.
+    pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+/// A frame that a port has taken from its VM.
+pub(crate) struct Outgoing {
+    pub(crate) header: OffloadHeader,
+    pub(crate) data: Data,
+    /// Length in bytes, without the header.
+    pub(crate) length: u32,
+    pub(crate) origin: Option<Origin>,
+}
+
+/// The shared state of all ports of an uplink.
+pub(crate) struct Core {
+    pub(crate) uplink: String,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Gate,
+    /// The scheduler that has replaced the first one, and whether its gate merges.
+    pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
+    pub(crate) ring: Ring,
+    pub(crate) wire: Wire,
+    pub(crate) switch: Switch,
+    pub(crate) vms: Slab<VmId, Vm>,
+    pub(crate) vms_by_name: HashMap<String, VmId>,
+    pub(crate) nics: Slab<NicId, Nic>,
+    /// Longest time that one frame may occupy the wire.
+    pub(crate) frame_time_max: Duration,
+    pub(crate) ending: Ending,
+    /// Messages for sessions that had ended.
+    pub(crate) stale_messages: u64,
+    /// Frames from the interface that were dropped before a NIC was found for them, by reason.
+    pub(crate) drops: Drops,
+    /// When the gate must be called again.
+    wake: Option<Instant>,
+    /// Chains of which a frame has been sent.
+    returned: VecDeque<Origin>,
+    /// Whether NICs may have room at the gate again.
+    resumable: bool,
+    /// Number of the iteration.
+    iteration: u64,
+    /// Whether NICs have used up their part of this iteration.
+    exhausted: bool,
+    /// NICs with received frames.
+    receiving: VecDeque<NicId>,
+    room: Vec<u8>,
+    packets_made: u64,
+    started: Vec<NicId>,
+}
+
+impl Core {
+    pub(crate) fn new(
+        uplink: String,
+        gate: Gate,
+        ring: Ring,
+        wire: Wire,
+        switch: Switch,
+        frame_time_max: Duration,
+    ) -> Self {
+        Core {
+            uplink,
+            clock: Clock::start(),
+            gate,
+            scheduler: None,
+            ring,
+            wire,
+            switch,
+            vms: Slab::default(),
+            vms_by_name: HashMap::new(),
+            nics: Slab::default(),
+            frame_time_max,
+            ending: Ending::No,
+            stale_messages: 0,
+            drops: Drops::default(),
+            wake: None,
+            returned: VecDeque::new(),
+            resumable: false,
+            iteration: 1,
+            exhausted: false,
+            receiving: VecDeque::new(),
+            room: vec![0; FRAME_MAX],
+            packets_made: 0,
+            started: Vec::new(),
+        }
+    }
+
+    // ---- From a NIC to the uplink ----
+
+    /// Takes a frame that a NIC sends. Returns the number of frames on their way to the uplink, each of which is reported by
+    /// [`Core::next_returned`]; 0 if it was dropped, or went to other NICs only.
+    pub(crate) fn transmit(&mut self, now: Instant, id: NicId, outgoing: Outgoing) -> u32 {
+        match self.admit(now, id, outgoing) {
+            Ok(frames) => frames,
+            Err(reason) => {
+                self.nics[id].drop_frame(reason);
+                0
+            }
+        }
+    }
+
+    fn admit(&mut self, now: Instant, id: NicId, mut outgoing: Outgoing) -> Result<u32, Reason> {
+        outgoing.header = outgoing.header.without_claims();
+        let frame = parse(outgoing.data.prefix.bytes(), outgoing.length)?;
+        let cost = wire(&frame, &outgoing.header, outgoing.length)?;
+        let nic = &self.nics[id];
+        nic.spec.guard.check(&frame)?;
+        cost.check_mtu(nic.spec.mtu)?;
+        outgoing.header = outgoing.header.forwarded(&frame);
+        let port = nic.port;
+        let target = self.switch.from_port(now, port, &frame);
+        if !matches!(target, Target::Nowhere(_)) {
+            let nic = &mut self.nics[id];
+            nic.totals.sent += 1;
+            nic.totals.sent_bytes += u64::from(outgoing.length);
+        }
+        match target {
+            Target::Port(to) => {
+                let bytes = outgoing.data.gather();
+                self.deliver_to(to, outgoing.header, &bytes.into());
+                Ok(0)
+            }
+            Target::Uplink => self.queue(now, id, outgoing, &frame),
+            Target::Flood => {
+                let bytes = outgoing.data.gather().into();
+                self.flood(Some(port), &frame, outgoing.header, &bytes);
+                self.queue(now, id, outgoing, &frame)
+            }
+            Target::Nowhere(reason) => Err(reason),
+        }
+    }
+
+    /// Queues a frame for the gate. A segment that would occupy the wire for too long is cut into shorter ones. Returns their
+    /// number.
+    fn queue(&mut self, now: Instant, nic: NicId, outgoing: Outgoing, frame: &Frame) -> Result<u32, Reason> {
+        let Outgoing { header, data, length, origin } = outgoing;
+        let longest = self.wire.pacer.bytes_in(self.frame_time_max);
+        let prefix = data.prefix;
+        let vlan = self.nics[nic].spec.vlan;
+        let mut frames = 0;
+        for part in segments(frame, &header, prefix.bytes(), length, longest)? {
+            let is_whole = part.length() == length;
+            let mut cost =
+                if is_whole { wire(frame, &header, length)? } else { wire(frame, &part.offload, part.length())? };
+            let (mut header, mut length) = (part.offload, part.length());
+            let mut data = if is_whole { data.clone() } else { data.part(&part) };
+            if let Some(vlan) = vlan {
+                data.put_tag(vlan);
+                (header, length, cost) = (header.shifted(TAG_LEN), length + u32::from(TAG_LEN), cost.with_tag());
+            }
+            let packet = Packet {
+                nic,
+                header,
+                data,
+                length,
+                charge: cost.occupied() - OVERHEAD,
+                origin,
+                arrived: now,
+                number: self.next_number(),
+                waited: Duration::ZERO,
+            };
+            frames += u32::from(self.wait(now, packet));
+        }
+        Ok(frames)
+    }
+
+    /// Lets a frame wait for the gate. One from a TAP is dropped if too many wait; then this returns `false`.
+    fn wait(&mut self, now: Instant, packet: Packet) -> bool {
+        let id = packet.nic;
+        let nic = &mut self.nics[id];
+        if packet.origin.is_none() && !nic.has_room_to_wait(packet.length as usize) {
+            nic.drop_frame(Reason::QueueFull);
+            return false;
+        }
+        nic.waiting_bytes += packet.length as usize;
+        let packet = self.wire.packets.insert(packet);
+        nic.waiting.push_back(packet);
+        self.feed(now, id);
+        true
+    }
+
+    /// Gives waiting frames of a NIC to the gate.
+    fn feed(&mut self, now: Instant, id: NicId) {
+        let depth = self.gate.settings().depth;
+        loop {
+            let nic = &mut self.nics[id];
+            let Some(first) = nic.waiting.front().copied() else { return };
+            let packet = &self.wire.packets[first];
+            let is_late = packet.origin.is_none() && now.since(packet.arrived) > WAIT_MAX;
+            if !is_late && !nic.has_room_at_gate(depth) {
+                return;
+            }
+            nic.waiting.pop_front();
+            nic.waiting_bytes -= packet.length as usize;
+            if is_late {
+                nic.drop_frame(Reason::Waited);
+                self.wire.packets.remove(first);
+                continue;
+            }
+            let arrival = Arrival {
+                owner: self.vms[nic.vm].owner,
+                volume: nic.id,
+                kind: Kind::Write,
+                flags: Flags::NONE,
+                offset: 0,
+                length: packet.charge,
+                token: first.index(),
+                remote: None,
+            };
+            nic.at_gate += 1;
+            if self.gate.insert(now, &arrival).is_err() {
+                nic.at_gate -= 1;
+                nic.drop_frame(Reason::QueueFull);
+                self.forget(first);
+            }
+        }
+    }
+
+    /// Removes a frame, and reports it to the queue that it came from.
+    pub(crate) fn forget(&mut self, id: PacketId) {
+        let packet = self.wire.packets.remove(id);
+        self.returned.extend(packet.origin);
+    }
+
+    /// Whether a guest's queue may be asked for another frame.
+    pub(crate) fn has_room(&self, id: NicId) -> bool {
+        let nic = &self.nics[id];
+        nic.waiting.is_empty() && nic.has_room_at_gate(self.gate.settings().depth) && nic.work.is_left(self.iteration)
+    }
+
+    /// Counts a frame of a guest's queue as work of this iteration.
+    pub(crate) fn count_work(&mut self, id: NicId, bytes: u64, descriptors: u16) {
+        self.exhausted |= self.nics[id].work.spend(self.iteration, bytes, descriptors);
+    }
+
+    /// Ends an iteration: NICs that have used up their part of it continue in the next.
+    pub(crate) fn end_of_iteration(&mut self) {
+        self.iteration += 1;
+        self.resumable |= std::mem::take(&mut self.exhausted);
+    }
+
+    /// Lets the gate fill the wire, and takes frames off that have left it.
+    pub(crate) fn run_wire(&mut self, now: Instant) {
+        for _ in 0..ROUNDS_MAX {
+            self.take_landed(now);
+            self.wake = self.gate.pump(now, &mut self.wire);
+            let has_slot = self.gate.in_flight() < u64::from(self.gate.settings().depth);
+            match has_slot && self.wire.pacer.has_room(now) {
+                true => self.wire.pacer.note_idle(self.wake),
+                false => self.wire.pacer.note_busy(),
+            }
+            let started = self.take_started(now);
+            if !started && !self.wire.has_landed(now) {
+                return;
+            }
+        }
+    }
+
+    fn take_landed(&mut self, now: Instant) {
+        while let Some(landed) = self.wire.next_landed(now) {
+            self.gate.complete(now, landed.slot, landed.is_sent);
+            let id = self.wire.packets[landed.packet].nic;
+            let nic = &mut self.nics[id];
+            nic.flying -= 1;
+            if !landed.is_sent {
+                nic.drop_frame(Reason::LinkDown);
+            }
+            self.forget(landed.packet);
+            self.remove_left(id);
+        }
+    }
+
+    /// Replaces frames that have left the gate. Returns whether there were any.
+    fn take_started(&mut self, now: Instant) -> bool {
+        let mut started = std::mem::take(&mut self.started);
+        while let Some(packet) = self.wire.next_started() {
+            self.nics[packet.nic].left_gate(packet.waited);
+            if started.last() != Some(&packet.nic) {
+                started.push(packet.nic);
+            }
+        }
+        let any = !started.is_empty();
+        for id in started.drain(..) {
+            self.feed(now, id);
+            self.resumable = true;
+        }
+        self.started = started;
+        any
+    }
+
+    /// Takes back all frames of a NIC that have not been sent: those that wait, those at the gate, and those that the interface did
+    /// not take, which may be so for ever. Returns them in order. They are queued again or removed.
+    pub(crate) fn recall(&mut self, now: Instant, id: NicId) -> Vec<PacketId> {
+        let nic = &self.nics[id];
+        let scope = Scope::Volume(self.vms[nic.vm].owner, nic.id);
+        let mut finished = Vec::new();
+        self.gate.cancel(now, scope, &mut finished);
+        // For the other queues of the NIC.
+        self.resumable = true;
+        let mut recalled: Vec<PacketId> =
+            finished.into_iter().map(|over| self.wire.packets.id_at(over.token)).collect();
+        let nic = &mut self.nics[id];
+        nic.at_gate -= recalled.len() as u32;
+        for (slot, packet) in self.wire.take_back(id) {
+            self.gate.complete(now, slot, false);
+            nic.flying -= 1;
+            recalled.push(packet);
+        }
+        nic.waiting_bytes = 0;
+        recalled.extend(std::mem::take(&mut nic.waiting));
+        recalled.sort_unstable_by_key(|packet| self.wire.packets[*packet].number);
+        recalled
+    }
+
+    /// Queues recalled frames again.
+    pub(crate) fn requeue(&mut self, now: Instant, id: NicId, recalled: Vec<PacketId>) {
+        let nic = &mut self.nics[id];
+        nic.waiting_bytes += recalled.iter().map(|packet| self.wire.packets[*packet].length as usize).sum::<usize>();
+        nic.waiting.extend(recalled);
+        self.feed(now, id);
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.packets_made += 1;
+        self.packets_made
+    }
+
+    /// Returns the next chain of which a frame has been sent or dropped.
+    pub(crate) fn next_returned(&mut self) -> Option<Origin> {
+        self.returned.pop_front()
+    }
+
+    /// Returns whether NICs may have room at the gate again since the last call.
+    pub(crate) fn take_resumable(&mut self) -> bool {
+        std::mem::take(&mut self.resumable)
+    }
+
+    /// Whether NICs may have room at the gate again.
+    pub(crate) fn has_resumable(&self) -> bool {
+        self.resumable
+    }
+
+    /// Returns when something is to be done without an event.
+    pub(crate) fn next_wakeup(&self) -> Option<Instant> {
+        let due = self.receiving.iter().filter_map(|id| self.nics.get(*id)?.receive.next_due()).min();
+        [self.wake, self.wire.next_wakeup(), due].into_iter().flatten().min()
+    }
+
+    // ---- From the uplink, or another NIC, to a NIC ----
+
+    /// Receives frames from the interface. Returns whether there may be more.
+    pub(crate) fn receive(&mut self, now: Instant) -> std::io::Result<bool> {
+        let link = Arc::clone(&self.wire.link);
+        let mut room = std::mem::take(&mut self.room);
+        let mut result = Ok(true);
+        for _ in 0..RECEIVED_MAX {
+            match link.receive(&mut room) {
+                Ok(Some(received)) => {
+                    let bytes = &mut room[received.start..received.start + received.length];
+                    self.take_received(now, received.header, bytes);
+                }
+                Ok(None) => result = Ok(false),
+                Err(error) => result = Err(error),
+            }
+            if !matches!(result, Ok(true)) {
+                break;
+            }
+        }
+        self.room = room;
+        result
+    }
+
+    fn take_received(&mut self, now: Instant, mut header: OffloadHeader, bytes: &mut [u8]) {
+        let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
+        let frame = match parse(prefix, bytes.len() as u32) {
+            Ok(frame) => frame,
+            Err(reason) => return self.drops.count(reason),
+        };
+        let target = self.switch.from_uplink(now, &frame);
+        let mut bytes = &*bytes;
+        let mut untagged = Vec::new();
+        if frame.tags > 0 {
+            untagged.extend_from_slice(bytes);
+            if let Some(rest) = take_off(&mut untagged) {
+                (bytes, header) = (rest, header.shifted_back(TAG_LEN));
+            }
+        }
+        match target {
+            Target::Port(port) => self.deliver_to(port, header, &bytes.into()),
+            Target::Flood => self.flood(None, &frame, header, &bytes.into()),
+            Target::Uplink => self.drops.count(Reason::NoReceiver),
+            Target::Nowhere(reason) => self.drops.count(reason),
+        }
+    }
+
+    /// Gives a frame to the NICs of its VLAN that may be meant.
+    fn flood(&mut self, from: Option<Port>, frame: &Frame, header: OffloadHeader, bytes: &Rc<[u8]>) {
+        let ports: Vec<Port> = self.switch.flooded(from, frame).collect();
+        ports.into_iter().for_each(|port| self.deliver_to(port, header, bytes));
+    }
+
+    fn deliver_to(&mut self, port: Port, header: OffloadHeader, bytes: &Rc<[u8]>) {
+        let id = self.nics.id_at(port.0);
+        let nic = &mut self.nics[id];
+        let was_empty = nic.receive.is_empty();
+        if !nic.receive.push(Incoming { header, bytes: Rc::clone(bytes) }) {
+            return nic.drop_frame(Reason::QueueFull);
+        }
+        if was_empty {
+            self.receiving.push_back(id);
+        }
+    }
+
+    /// Looks at a NIC again whose guest may have buffers now.
+    pub(crate) fn wake_receiver(&mut self, id: NicId) {
+        let nic = &mut self.nics[id];
+        if std::mem::take(&mut nic.waits_for_buffers) {
+            self.receiving.push_back(id);
+        }
+    }
+
+    /// Returns the number of NICs with received frames.
+    pub(crate) fn receiving(&self) -> usize {
+        self.receiving.len()
+    }
+
+    /// Returns the next NIC with received frames.
+    pub(crate) fn next_receiving(&mut self) -> Option<NicId> {
+        self.receiving.pop_front()
+    }
+
+    /// Records that a NIC still has received frames.
+    pub(crate) fn still_receiving(&mut self, id: NicId) {
+        let nic = &self.nics[id];
+        if !nic.receive.is_empty() && !nic.waits_for_buffers {
+            self.receiving.push_back(id);
+        }
+    }
+
+    /// Gives received frames to a TAP. Those that it does not take are dropped.
+    pub(crate) fn fill_tap(&mut self, now: Instant, id: NicId) {
+        let nic = &mut self.nics[id];
+        let Plug::Tap(link) = &nic.plug else { return };
+        let link = Arc::clone(link);
+        let mut parts = Vec::new();
+        while nic.receive.front(now).is_some() {
+            let Some(incoming) = nic.take_received(now) else { break };
+            parts.clear();
+            let bytes = &incoming.bytes;
+            parts.extend(
+                [bytes, bytes]
+                    .map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }),
+            );
+            // SAFETY: the frame is held until the call returns.
+            match unsafe { link.send(&incoming.header, &mut parts) } {
+                crate::uplink::link::Sent::Done => nic.count_received(bytes.len()),
+                crate::uplink::link::Sent::Full => nic.drop_frame(Reason::NoBuffers),
+                crate::uplink::link::Sent::Lost(_) => nic.drop_frame(Reason::LinkDown),
+            }
+        }
+    }
+
+    // ---- Names ----
+
+    pub(crate) fn find_nic(&self, vm: &str, nic: &str) -> Option<NicId> {
+        let vm = *self.vms_by_name.get(vm)?;
+        self.vms[vm].nics.get(nic).copied()
+    }
+
+    /// Removes a NIC that is being removed, when nothing refers to it any more.
+    pub(crate) fn remove_left(&mut self, id: NicId) {
+        let Some(nic) = self.nics.get(id) else { return };
+        let is_used = nic.session.is_some() || nic.at_gate + nic.flying > 0 || nic.watch != Watch::Idle;
+        if !nic.leaving || is_used {
+            return;
+        }
+        self.nics.remove(id);
+    }
+}

@@ -1,0 +1,297 @@
+//! Changes of an uplink at run time: adding and removing VMs and NICs, changing policies.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_net::switch::Port;
+use sluice_sched::gate::GateStats;
+use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
+
+use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window};
+use crate::slab::{Id as _, VmId};
+use crate::uplink::core::{Core, Vm};
+use crate::uplink::event_loop::Ports;
+use crate::uplink::nic::{Nic, NicId, Plug, ReceiveQueue, WINDOW_MIN, Work};
+use crate::uplink::spec::{NicPlug, NicSpec};
+use crate::uplink::taps::Watch;
+use sluice_net::NicTotals;
+
+/// The window of a VM on an uplink, which has none: its NICs bound what waits.
+const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };
+
+/// Applies changes in order. Stops at the first that fails.
+pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
+    let mut editor = Editor { core, ports, now };
+    edits.into_iter().try_for_each(|edit| editor.apply(edit))
+}
+
+/// Returns the changes that give an empty thread the same VMs, NICs and settings.
+pub(crate) fn describe(core: &Core) -> Vec<Edit> {
+    let GateSettings { depth, request_bytes, .. } = *core.gate.settings();
+    let mut edits = vec![
+        Edit::SetDevice { depth, request_bytes },
+        Edit::SetWire { rate: core.wire.pacer.rate(), frame_time_max: core.frame_time_max },
+    ];
+    if let Some((scheduler, merging)) = core.scheduler.clone() {
+        edits.push(Edit::SetScheduler { scheduler, merging });
+    }
+    for (_, vm) in core.vms.iter() {
+        edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: NO_WINDOW });
+        for id in vm.nics.values() {
+            let nic = Box::new(core.nics[*id].spec.clone());
+            edits.push(Edit::AddNic { vm: vm.name.clone(), nic });
+        }
+    }
+    edits
+}
+
+/// Returns the state of each VM.
+pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
+    let Core { gate, vms, nics, .. } = core;
+    let mut snapshots = Vec::with_capacity(vms.len());
+    for vm in vms.values_mut() {
+        let Some(stats) = gate.stats(vm.owner) else { continue };
+        let mut own = Vec::new();
+        for id in vm.nics.values() {
+            let nic = &mut nics[*id];
+            own.push(VolumeSnapshot {
+                volume: nic.name.clone(),
+                policy: nic.policy,
+                account: gate.apart_stats(vm.owner, nic.id).map(|stats| shared_copy(&mut nic.copied_stats, stats)),
+                outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
+                clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
+                is_lost: false,
+                nic: Some(Box::new(nic.totals)),
+            });
+        }
+        snapshots.push(VmSnapshot {
+            vm: vm.name.clone(),
+            policy: vm.policy,
+            account: shared_copy(&mut vm.copied_stats, stats),
+            protocol_errors: vm.nics.values().map(|id| nics[*id].protocol_errors).sum(),
+            refused: vm.nics.values().map(|id| nics[*id].totals.drops.total()).sum(),
+            outstanding: own.iter().map(|nic| nic.outstanding).sum(),
+            volumes: own,
+        });
+    }
+    snapshots
+}
+
+/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
+fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
+    match last {
+        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
+        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
+    }
+}
+
+struct Editor<'a> {
+    core: &'a mut Core,
+    ports: &'a mut Ports,
+    now: Instant,
+}
+
+impl Editor<'_> {
+    fn apply(&mut self, edit: Edit) -> Result<(), EditError> {
+        let now = self.now;
+        match edit {
+            Edit::AddVm { vm, policy, .. } => {
+                let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
+                let id = self.core.vms.insert(Vm {
+                    name: vm.clone(),
+                    owner,
+                    policy,
+                    nics: HashMap::new(),
+                    copied_stats: None,
+                });
+                self.core.vms_by_name.insert(vm, id);
+                Ok(())
+            }
+            Edit::SetPolicies { vm, policy, volumes, .. } => self.set_policies(&vm, policy, volumes),
+            Edit::RemoveVm { vm } => self.remove_vm(&vm),
+            Edit::AddNic { vm, nic } => self.add_nic(&vm, *nic),
+            Edit::SetNic { vm, nic } => self.set_nic(&vm, *nic),
+            Edit::RemoveVolume { vm, volume } => {
+                let (id, nic) = (self.find_vm(&vm)?, self.find_nic(&vm, &volume)?);
+                self.remove_nic(id, nic);
+                Ok(())
+            }
+            Edit::RefuseClients { volumes } => self.refuse_clients(volumes),
+            Edit::Reopen { volumes } => {
+                self.set_refusing(&volumes, false);
+                Ok(())
+            }
+            Edit::SetDevice { depth, request_bytes } => {
+                let set = self.core.gate.set_device(now, depth, request_bytes);
+                set.map_err(|cause| EditError::Device { cause })
+            }
+            Edit::SetWire { rate, frame_time_max } => {
+                self.core.wire.pacer.set_rate(rate);
+                self.core.frame_time_max = frame_time_max.max(Duration::from_micros(1));
+                Ok(())
+            }
+            Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
+            Edit::AddVolume { .. } | Edit::ResizeVolume { .. } | Edit::AcceptLoss { .. } => {
+                Err(EditError::Kind("an uplink"))
+            }
+        }
+    }
+
+    fn find_vm(&self, name: &str) -> Result<VmId, EditError> {
+        let found = self.core.vms_by_name.get(name).copied();
+        found.ok_or_else(|| EditError::Unknown(format!("VM {name}")))
+    }
+
+    fn find_nic(&self, vm: &str, name: &str) -> Result<NicId, EditError> {
+        self.core.find_nic(vm, name).ok_or_else(|| EditError::Unknown(format!("NIC {name}")))
+    }
+
+    fn refuse_clients(&mut self, nics: Vec<(String, String)>) -> Result<(), EditError> {
+        let in_use = |(vm, nic): &(String, String)| {
+            self.core.find_nic(vm, nic).is_some_and(|id| self.core.nics[id].session.is_some())
+        };
+        let used: Vec<_> = nics.iter().filter(|name| in_use(name)).cloned().collect();
+        if used.is_empty() {
+            self.set_refusing(&nics, true);
+            return Ok(());
+        }
+        Err(EditError::InUse(used))
+    }
+
+    fn set_refusing(&mut self, nics: &[(String, String)], refuses: bool) {
+        for (vm, nic) in nics {
+            if let Some(id) = self.core.find_nic(vm, nic) {
+                self.core.nics[id].refuses_clients = refuses;
+            }
+        }
+    }
+
+    fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
+        let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
+        let scheduler = spec.build().map_err(wrong)?;
+        let replaced = self.core.gate.replace_scheduler(self.now, scheduler, merging);
+        replaced.map_err(|cause| EditError::Device { cause })?;
+        self.core.scheduler = Some((spec, merging));
+        Ok(())
+    }
+
+    fn set_policies(&mut self, vm: &str, policy: Policy, nics: Vec<(String, Policy)>) -> Result<(), EditError> {
+        let id = self.find_vm(vm)?;
+        let nics: Vec<(NicId, Policy)> = nics
+            .into_iter()
+            .map(|(name, policy)| Ok((self.find_nic(vm, &name)?, policy)))
+            .collect::<Result<_, EditError>>()?;
+        let by_id: Vec<_> = nics.iter().map(|(nic, policy)| (self.core.nics[*nic].id, *policy)).collect();
+        let owner = self.core.vms[id].owner;
+        let set = self.core.gate.set_policies(self.now, owner, policy, &by_id);
+        set.map_err(|cause| refused(vm, cause))?;
+        for (nic, policy) in nics {
+            let nic = &mut self.core.nics[nic];
+            (nic.policy, nic.spec.policy) = (policy, policy);
+        }
+        self.core.vms[id].policy = policy;
+        Ok(())
+    }
+
+    fn add_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {
+        let id = self.find_vm(vm)?;
+        let owner = self.core.vms[id].owner;
+        let number = self.core.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
+        let plug = match &spec.plug {
+            NicPlug::Tap(link) => Plug::Tap(Arc::clone(link)),
+            NicPlug::VhostUser => Plug::VhostUser,
+        };
+        let name = spec.name.clone();
+        let nic = self.core.nics.insert(Nic {
+            name: name.clone(),
+            generation: spec.generation,
+            vm: id,
+            vm_name: vm.to_owned(),
+            id: number,
+            policy: spec.policy,
+            spec,
+            port: Port(0),
+            plug,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            at_gate: 0,
+            window: WINDOW_MIN,
+            flying: 0,
+            work: Work::default(),
+            receive: ReceiveQueue::default(),
+            totals: NicTotals::default(),
+            session: None,
+            waits_for_buffers: false,
+            watch: Watch::Idle,
+            protocol_errors: 0,
+            leaving: false,
+            refuses_clients: false,
+            copied_stats: None,
+        });
+        let port = Port(nic.index());
+        self.core.nics[nic].port = port;
+        if let Err(error) = self.connect(nic) {
+            let removed = self.core.nics.remove(nic);
+            let _ = self.core.gate.remove_volume(self.now, owner, removed.id, &mut Vec::new());
+            return Err(error);
+        }
+        self.core.vms[id].nics.insert(name, nic);
+        self.ports.taps.open(self.core, nic);
+        Ok(())
+    }
+
+    fn set_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {
+        let id = self.find_nic(vm, &spec.name)?;
+        let nic = &mut self.core.nics[id];
+        let spec = NicSpec { policy: nic.policy, plug: nic.spec.plug.clone(), generation: nic.generation, ..spec };
+        self.core.switch.remove(nic.port);
+        let before = std::mem::replace(&mut nic.spec, spec);
+        let connected = self.connect(id);
+        if connected.is_err() {
+            self.core.nics[id].spec = before;
+            self.connect(id)?;
+        }
+        connected
+    }
+
+    /// Makes a NIC a port of the switch.
+    fn connect(&mut self, id: NicId) -> Result<(), EditError> {
+        let Nic { port, spec, .. } = &self.core.nics[id];
+        let added = self.core.switch.add(self.now, *port, spec.guard.mac, spec.vlan);
+        added.map_err(|error| EditError::Switch { nic: spec.name.clone(), error })
+    }
+
+    fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {
+        let id = self.find_vm(name)?;
+        self.core.vms_by_name.remove(name);
+        let mut nics: Vec<NicId> = self.core.vms[id].nics.values().copied().collect();
+        nics.sort_unstable();
+        nics.into_iter().for_each(|nic| self.remove_nic(id, nic));
+        let vm = self.core.vms.remove(id);
+        let removed = self.core.gate.remove_owner(self.now, vm.owner, &mut Vec::new());
+        removed.map_err(|cause| refused(name, cause))
+    }
+
+    /// Removes a NIC and disconnects its VMM. Frames that were not sent are dropped.
+    fn remove_nic(&mut self, vm: VmId, id: NicId) {
+        let nic = &mut self.core.nics[id];
+        nic.leaving = true;
+        let port = nic.port;
+        self.core.vms[vm].nics.remove(&self.core.nics[id].name);
+        self.core.switch.remove(port);
+        self.ports.vhost.close(self.core, self.now, id);
+        self.ports.taps.close(self.core, id);
+        self.core.recall(self.now, id).into_iter().for_each(|packet| self.core.forget(packet));
+        let (owner, number) = (self.core.vms[vm].owner, self.core.nics[id].id);
+        if let Err(error) = self.core.gate.remove_volume(self.now, owner, number, &mut Vec::new()) {
+            let vm = &self.core.vms[vm].name;
+            tracing::error!(vm, %error, "Gate has no entry for a served NIC");
+        }
+        self.core.remove_left(id);
+    }
+}
+
+fn refused(vm: &str, cause: ChangeError) -> EditError {
+    EditError::Gate { vm: vm.to_owned(), cause }
+}

@@ -1,0 +1,376 @@
+//! Event loop of an uplink's thread.
+//!
+//! An iteration waits for events, takes frames of the NICs, lets the gate fill the wire, receives frames from the interface, and gives
+//! them to the NICs. One thread owns all of it.
+
+use std::io;
+use std::num::NonZeroU32;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use io_uring::{opcode, types};
+use sluice_net::flood::FloodLimit;
+use sluice_net::switch::{Limits, Switch};
+use sluice_sched::{Gate, Instant};
+
+use crate::backend::retry::is_put_off;
+use crate::backend::ring::{Event, Ring};
+use crate::backend::tag::Tag;
+use crate::device::core::Ending;
+use crate::device::machine::{Helper, Kept, Machine};
+use crate::device::mailbox::{Inbox, Mailbox};
+use crate::device::message::Message;
+use crate::device::probe::Pulse;
+use crate::device::spec::{Edit, EditError, Health, Snapshot};
+use crate::device::spin::{Iteration, Spin};
+use crate::slab::FrontendNumber;
+use crate::uplink::core::Core;
+use crate::uplink::edit;
+use crate::uplink::pacer::Pacer;
+use crate::uplink::spec::UplinkSpec;
+use crate::uplink::taps::{self, DOWN_PAUSE, Taps};
+use crate::uplink::vhost_net::VhostNet;
+use crate::uplink::wire::Wire;
+
+/// Owners of operations of the ring.
+const TAPS: FrontendNumber = FrontendNumber(0);
+const LINK: FrontendNumber = FrontendNumber(1);
+const TRANSMIT: FrontendNumber = FrontendNumber(2);
+const RECEIVE: FrontendNumber = FrontendNumber(3);
+
+/// Bounds of the switch. A flooded frame is copied for each NIC of its VLAN.
+const SWITCH: Limits = Limits {
+    ports: 65_536,
+    addresses_per_port: 64,
+    addresses_of_uplink: 16_384,
+    age: Duration::from_secs(300),
+    port_flood: FloodLimit { frames_per_second: number(1000), burst: number(200) },
+    uplink_flood: FloodLimit { frames_per_second: number(4000), burst: number(800) },
+};
+
+const fn number(value: u32) -> NonZeroU32 {
+    NonZeroU32::new(value).expect("a limit is not 0")
+}
+
+/// Maximum number of rounds in one iteration in which frames are taken for those that have been sent.
+const ROUNDS_MAX: u32 = 16;
+
+/// All state of an uplink's thread.
+pub(crate) struct UplinkLoop {
+    pub(crate) core: Core,
+    pub(crate) ports: Ports,
+    spin: Spin,
+    wakeup: Box<u64>,
+    link: LinkState,
+    /// Whether the last attempt to receive from the interface failed.
+    link_fails: bool,
+    /// Number of times that it began to fail.
+    pub(crate) link_failures: u64,
+    iterations: u64,
+    /// Time spent with work, in nanoseconds.
+    worked_nanos: u64,
+    restarts: u64,
+}
+
+/// What is known of frames at the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LinkState {
+    /// No operation waits for frames.
+    Idle,
+    /// An operation waits for frames.
+    Watched,
+    /// There may be frames that were not read.
+    Ready,
+    /// It cannot be read, and is looked at again then.
+    Down(Instant),
+}
+
+/// What connects NICs to their VMs.
+pub(crate) struct Ports {
+    pub(crate) taps: Taps,
+    pub(crate) vhost: VhostNet,
+}
+
+impl Helper for () {
+    fn end(self, _device: &str) {}
+
+    fn keep(self, _device: &str) {}
+}
+
+impl Machine for UplinkLoop {
+    type Spec = UplinkSpec;
+    type Helper = ();
+
+    fn name(spec: &UplinkSpec) -> &str {
+        &spec.name
+    }
+
+    fn build(spec: &UplinkSpec, _mailbox: &Mailbox, restarts: u64) -> io::Result<(Self, ())> {
+        let scheduler = spec.scheduler.build().map_err(io::Error::other)?;
+        let gate = Gate::new(scheduler, spec.gate);
+        let wire = Wire::new(spec.link.clone(), Pacer::new(spec.rate));
+        let switch = Switch::new(Instant::ZERO, SWITCH);
+        let core = Core::new(spec.name.clone(), gate, Ring::new()?, wire, switch, spec.frame_time_max);
+        let state = UplinkLoop {
+            core,
+            ports: Ports { taps: Taps::new(TAPS), vhost: VhostNet::new(TRANSMIT, RECEIVE) },
+            spin: Spin::default(),
+            wakeup: Box::new(0),
+            link: LinkState::Idle,
+            link_fails: false,
+            link_failures: 0,
+            iterations: 0,
+            worked_nanos: 0,
+            restarts,
+        };
+        Ok((state, ()))
+    }
+
+    fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
+        let mut events = Vec::new();
+        self.listen(inbox);
+        let mut ended = self.core.clock.now();
+        while self.core.ending == Ending::No || self.core.ending == Ending::Draining && !self.is_drained() {
+            self.iterations += 1;
+            let timeout = self.wait_timeout(ended);
+            self.core.ring.submit_and_wait(timeout, &mut events)?;
+            let now = self.core.clock.now();
+            let mut found_work = !events.is_empty();
+            for event in events.drain(..) {
+                self.event(now, event, inbox);
+            }
+            found_work |= self.iterate(now);
+            let slept = timeout.is_none_or(|timeout| !timeout.is_zero());
+            let began = if slept { now } else { ended };
+            ended = self.core.clock.now();
+            self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
+            self.spin.note_iteration(Iteration { woke: now, ended }, slept, found_work);
+        }
+        Ok(())
+    }
+
+    fn snapshot(&mut self) -> Snapshot {
+        Snapshot {
+            device: self.core.uplink.clone(),
+            at: self.core.clock.now(),
+            health: Health::Serving,
+            depth: self.core.gate.settings().depth,
+            stats: self.core.gate.device_stats().clone(),
+            worked_nanos: self.worked_nanos,
+            queued: self.core.gate.queued(),
+            in_flight: self.core.gate.in_flight(),
+            connections: self.ports.vhost.clients() as u64,
+            iterations: self.iterations,
+            restarts: self.restarts,
+            stale_messages: self.core.stale_messages,
+            vms: edit::vm_snapshots(&mut self.core),
+        }
+    }
+
+    fn kept(&self) -> Kept {
+        Kept {
+            edits: edit::describe(&self.core),
+            stale_messages: self.core.stale_messages,
+            restarts: self.restarts + 1,
+            ending: self.core.ending,
+        }
+    }
+
+    fn take_over(&mut self, kept: &Kept) -> Result<(), EditError> {
+        self.core.stale_messages = kept.stale_messages;
+        let now = self.core.clock.now();
+        edit::apply(&mut self.core, &mut self.ports, now, kept.edits.clone())
+    }
+
+    fn shut_down(&mut self) {
+        self.ports.taps.shut_down(&mut self.core);
+        self.ports.vhost.shut_down(&mut self.core);
+        if self.link == LinkState::Watched {
+            taps::cancel(&mut self.core.ring, Tag::Frontend(LINK, 0, 0));
+        }
+    }
+
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.core.ring
+    }
+}
+
+impl UplinkLoop {
+    /// Makes an iteration without waiting.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self, now: Instant) {
+        // Twice: the first iteration asks the kernel what there is.
+        for _ in 0..2 {
+            self.take_events(now);
+            self.iterate(now);
+        }
+    }
+
+    /// Handles the events that there are. Returns their number.
+    #[cfg(test)]
+    pub(crate) fn take_events(&mut self, now: Instant) -> usize {
+        let mut events = Vec::new();
+        self.core.ring.submit_and_wait(Some(Duration::ZERO), &mut events).unwrap();
+        let count = events.len();
+        events.drain(..).for_each(|event| self.frame_event(now, event));
+        count
+    }
+
+    /// Moves frames in both directions. Returns whether there were any.
+    fn iterate(&mut self, now: Instant) -> bool {
+        let UplinkLoop { core, ports, .. } = self;
+        let mut found = ports.taps.poll(core, now);
+        found |= ports.vhost.poll(core, now);
+        for _ in 0..ROUNDS_MAX {
+            core.run_wire(now);
+            ports.vhost.return_chains(core, now);
+            if !core.take_resumable() {
+                break;
+            }
+            ports.vhost.resume(core, now);
+        }
+        found |= self.receive(now);
+        let UplinkLoop { core, ports, .. } = self;
+        for _ in 0..core.receiving() {
+            let Some(nic) = core.next_receiving() else { break };
+            if core.nics.get(nic).is_none() {
+                continue;
+            }
+            core.fill_tap(now, nic);
+            ports.vhost.fill(core, now, nic);
+            core.still_receiving(nic);
+        }
+        ports.vhost.end_of_iteration(core, now);
+        core.end_of_iteration();
+        found
+    }
+
+    /// Receives frames from the interface. Returns whether there were any.
+    fn receive(&mut self, now: Instant) -> bool {
+        match self.link {
+            LinkState::Ready => {
+                self.link = match self.core.receive(now) {
+                    Ok(more) => {
+                        self.report_link(None);
+                        if more { LinkState::Ready } else { LinkState::Idle }
+                    }
+                    Err(error) => {
+                        self.report_link(Some(&error));
+                        LinkState::Down(now + DOWN_PAUSE)
+                    }
+                };
+                return true;
+            }
+            LinkState::Down(until) if until <= now => self.link = LinkState::Idle,
+            LinkState::Idle | LinkState::Watched | LinkState::Down(_) => {}
+        }
+        if self.link == LinkState::Idle {
+            taps::watch(&mut self.core.ring, self.core.wire.link.fd(), Tag::Frontend(LINK, 0, 0));
+            self.link = LinkState::Watched;
+        }
+        false
+    }
+
+    /// Logs when the interface fails, and when it works again. An interface that was deleted fails for ever.
+    fn report_link(&mut self, error: Option<&io::Error>) {
+        let device = &self.core.uplink;
+        match error {
+            Some(error) if !self.link_fails => {
+                self.link_failures += 1;
+                tracing::warn!(device, %error, "Cannot receive from the uplink's interface: it is down, or was removed");
+            }
+            None if self.link_fails => tracing::info!(device, "The uplink's interface receives again"),
+            Some(_) | None => {}
+        }
+        self.link_fails = error.is_some();
+    }
+
+    /// Returns how long to wait for the next event: zero while there is work, or is likely to be soon.
+    pub(crate) fn wait_timeout(&mut self, now: Instant) -> Option<Duration> {
+        let UplinkLoop { core, ports, spin, .. } = self;
+        // While frames wait for the wire, there is nothing to be early for.
+        let may_spin = ports.vhost.is_polling() && core.wire.pacer.rate().is_none();
+        if self.link == LinkState::Ready
+            || core.has_resumable()
+            || ports.taps.has_more()
+            || may_spin && spin.is_spinning(now)
+        {
+            return Some(Duration::ZERO);
+        }
+        if !ports.vhost.stop_polling(core, now) {
+            spin.note_no_sleep();
+            return Some(Duration::ZERO);
+        }
+        let down_until = if let LinkState::Down(until) = self.link { Some(until) } else { None };
+        let wake = [core.next_wakeup(), ports.taps.next_wakeup(), down_until].into_iter().flatten().min()?;
+        Some(wake.since(now))
+    }
+
+    /// Starts waiting for the next message.
+    fn listen(&mut self, inbox: &Inbox) {
+        let counter = (&raw mut *self.wakeup).cast();
+        let entry = opcode::Read::new(types::Fd(inbox.wakeup.as_raw_fd()), counter, 8).build();
+        // SAFETY: the eight bytes are boxed and live until the ring is empty; so does the eventfd.
+        unsafe { self.core.ring.push(entry.user_data(Tag::Wakeup.pack())) };
+    }
+
+    fn event(&mut self, now: Instant, event: Event, inbox: &mut Inbox) {
+        match Tag::unpack(event.user_data) {
+            Tag::Wakeup => {
+                while let Some(message) = inbox.next() {
+                    self.message(now, message);
+                }
+                self.listen(inbox);
+            }
+            _ => self.frame_event(now, event),
+        }
+    }
+
+    /// Handles an event of an interface or a queue.
+    fn frame_event(&mut self, now: Instant, event: Event) {
+        match Tag::unpack(event.user_data) {
+            Tag::Frontend(TAPS, _, index) => self.ports.taps.event(&mut self.core, index),
+            Tag::Frontend(LINK, ..) => {
+                let is_ready = event.result >= 0 || is_put_off(event.result);
+                self.link = if is_ready { LinkState::Ready } else { LinkState::Idle };
+            }
+            Tag::Frontend(number, operation, index) => {
+                self.ports.vhost.event(&mut self.core, now, (number, operation, index), event.result);
+            }
+            Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Disk(_) => {}
+        }
+    }
+
+    fn is_drained(&self) -> bool {
+        self.core.gate.queued() == 0 && self.core.gate.in_flight() == 0
+    }
+
+    fn message(&mut self, now: Instant, message: Message) {
+        match message {
+            Message::Edit(edits, reply) => {
+                let _ = reply.send(self.apply(now, edits));
+            }
+            Message::Session(message) => self.ports.vhost.message(&mut self.core, now, message),
+            Message::Snapshot(reply) => {
+                let _ = reply.send(self.snapshot());
+            }
+            Message::Clients(reply) => {
+                let _ = reply.send(self.ports.vhost.list(&self.core));
+            }
+            Message::Probe(reply) => {
+                let completed = self.core.gate.device_stats().completed;
+                let _ = reply.send(Pulse { in_flight: self.core.gate.in_flight(), completed });
+            }
+            Message::Drain => self.core.ending = Ending::Draining,
+            Message::Stop => self.core.ending = Ending::Now,
+            #[cfg(test)]
+            Message::Panic => panic!("panic requested by a test"),
+            // Messages for disks.
+            _ => {}
+        }
+    }
+
+    pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
+        edit::apply(&mut self.core, &mut self.ports, now, edits)
+    }
+}

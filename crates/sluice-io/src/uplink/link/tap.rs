@@ -1,0 +1,98 @@
+//! A TAP: an interface whose other end the daemon reads and writes.
+
+use std::fs::File;
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::fs::{Mode, OFlags};
+use sluice_net::Mac;
+use sluice_net::header::{HEADER_LEN, OffloadHeader};
+
+use super::interface::{self, Request};
+use super::{Access, Link, LinkError, Received};
+
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
+const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+
+/// What the host's side may leave to the daemon: partial checksums, and large segments of TCP over IPv4 and IPv6.
+const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04;
+
+/// Opens a TAP, which is created if it does not exist, and switches it on. `mac` becomes the address of the interface.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn open(name: &str, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> Result<Link, LinkError> {
+    let flags = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+    let mut request = Request::new(name, &flags.to_ne_bytes())?;
+    let what = || format!("Cannot open TAP {name}");
+    let file = rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty());
+    let fd = file.map_err(|error| LinkError::io("Cannot open /dev/net/tun")(error.into()))?;
+    request.call(&fd, TUNSETIFF).map_err(|error| match error.raw_os_error() {
+        Some(libc::EBUSY) => LinkError::Busy(name.to_owned()),
+        _ => LinkError::io(what())(error),
+    })?;
+    let link = adopt(fd, name, offloads)?;
+    if let Some(mac) = mac {
+        interface::set_address(name, mac)?;
+    }
+    if let Some(mtu) = mtu {
+        interface::set_mtu(name, mtu)?;
+    }
+    interface::set_up(name)?;
+    Ok(link)
+}
+
+/// Uses a TAP that another process has opened and handed over. It keeps its name and its namespace.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn adopt(fd: OwnedFd, name: &str, offloads: bool) -> Result<Link, LinkError> {
+    let what = || format!("Cannot set the header of TAP {name}");
+    let length = HEADER_LEN as i32;
+    // SAFETY: the call reads four bytes from the address.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETVNETHDRSZ as _, &raw const length) };
+    if result < 0 {
+        return Err(LinkError::io(what())(io::Error::last_os_error()));
+    }
+    // SAFETY: the call takes a number.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD as _, if offloads { OFFLOADS } else { 0 }) };
+    if result < 0 {
+        return Err(LinkError::io(what())(io::Error::last_os_error()));
+    }
+    Ok(Link { fd, access: Access::Tap, name: name.to_owned() })
+}
+
+/// Uses any non-blocking descriptor that passes one frame with its header per read and write, as a socket of datagrams does: an interface
+/// for tests and fuzz targets, which needs no rights.
+#[must_use]
+pub fn of_socket(fd: OwnedFd) -> Link {
+    Link { fd, access: Access::Tap, name: "test".to_owned() }
+}
+
+/// Creates a TAP as a port of a bridge.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn open_bridge_port(bridge: &str, name: &str, isolated: bool) -> Result<Link, LinkError> {
+    let mtu = interface::mtu(bridge)?;
+    let link = open(name, None, u16::try_from(mtu).ok(), true)?;
+    interface::add_to_bridge(bridge, name)?;
+    interface::set_isolated(name, isolated)?;
+    Ok(link)
+}
+
+pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Option<Received>> {
+    let mut header = [0; HEADER_LEN];
+    let length = rustix::io::readv(fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)])?;
+    let length = length.saturating_sub(HEADER_LEN);
+    Ok((length > 0).then(|| Received { header: OffloadHeader::parse(&header), start: 0, length }))
+}
+
+/// Whether TAPs can be made here.
+///
+/// # Errors
+/// The error of opening the device.
+pub fn is_available() -> io::Result<()> {
+    File::options().read(true).write(true).open("/dev/net/tun").map(drop)
+}

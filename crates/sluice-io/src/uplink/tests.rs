@@ -1,0 +1,370 @@
+//! Tests of an uplink without a network interface: NICs and the uplink are socket pairs that keep the borders of frames, and time is an
+//! argument.
+
+mod hostile;
+mod vhost;
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluice_net::Mac;
+use sluice_net::drop::Drop as Reason;
+use sluice_net::guard::Guard;
+use sluice_net::header::{GSO_TCP4, HEADER_LEN, NEEDS_CHECKSUM, OffloadHeader};
+use sluice_sched::schedulers::find;
+use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation, Weight};
+
+use crate::device::Device;
+use crate::device::machine::Machine;
+use crate::device::mailbox::mailbox;
+use crate::device::spec::{Edit, Window};
+use crate::uplink::event_loop::UplinkLoop;
+use crate::uplink::link::{Link, tap};
+use crate::uplink::spec::{NicPlug, NicSpec, UplinkSpec};
+use crate::volume::VolumeGeneration;
+
+/// The far end of a link: what the network or the VM sees.
+struct Far(UnixDatagram);
+
+fn link() -> (Arc<Link>, Far) {
+    let (near, far) = UnixDatagram::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    far.set_nonblocking(true).unwrap();
+    (Arc::new(tap::of_socket(OwnedFd::from(near))), Far(far))
+}
+
+impl Far {
+    fn send(&self, header: OffloadHeader, frame: &[u8]) {
+        self.0.send(&[&header.to_bytes()[..], frame].concat()).unwrap();
+    }
+
+    fn receive(&self) -> Option<(OffloadHeader, Vec<u8>)> {
+        let mut room = vec![0; 70_000];
+        match self.0.recv(&mut room) {
+            Ok(length) => {
+                let header = OffloadHeader::parse(room[..HEADER_LEN].try_into().unwrap());
+                Some((header, room[HEADER_LEN..length].to_vec()))
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn all(&self) -> Vec<Vec<u8>> {
+        std::iter::from_fn(|| self.receive()).map(|(_, frame)| frame).collect()
+    }
+}
+
+fn mac(number: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, number])
+}
+
+/// A UDP datagram over IPv4 in a frame of `length` bytes.
+fn frame(from: u8, to: Mac, length: usize) -> Vec<u8> {
+    let mut frame = [&to.0[..], &mac(from).0, &[8, 0, 0x45, 0]].concat();
+    frame.extend(((length - 14) as u16).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 99, 0, 7, 0, 9]);
+    frame.extend(((length - 34) as u16).to_be_bytes());
+    frame.resize(length, from);
+    frame
+}
+
+fn policy(weight: u32) -> Policy {
+    Policy { weight: Some(Weight::new(weight)), ..Policy::default() }
+}
+
+fn uplink(rate: Option<u64>) -> (UplinkSpec, Far) {
+    let (link, far) = link();
+    let rate = rate.map(ByteRate::per_second);
+    let spec = UplinkSpec::new("lan", find("mclock").unwrap(), rate, link);
+    (spec, far)
+}
+
+fn nic(number: u8, plug: NicPlug) -> NicSpec {
+    NicSpec {
+        name: "eth0".to_owned(),
+        generation: VolumeGeneration::next(),
+        policy: Policy::default(),
+        guard: Guard { mac: Some(mac(number)), ..Guard::default() },
+        vlan: None,
+        mtu: 1500,
+        receive_limit: None,
+        plug,
+    }
+}
+
+const WINDOW: Window = Window { requests: 1, bytes: 1 };
+
+fn add(vm: &str, policy: Policy, nic: NicSpec) -> Vec<Edit> {
+    vec![
+        Edit::AddVm { vm: vm.to_owned(), policy, window: WINDOW },
+        Edit::AddNic { vm: vm.to_owned(), nic: Box::new(nic) },
+    ]
+}
+
+/// An uplink whose time is an argument.
+struct Lab {
+    state: UplinkLoop,
+    far: Far,
+    nics: Vec<Far>,
+    now: Instant,
+}
+
+impl Lab {
+    fn new(rate: Option<u64>) -> Self {
+        let (spec, far) = uplink(rate);
+        let state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
+        Lab { state, far, nics: Vec::new(), now: Instant::from_millis(1000) }
+    }
+
+    /// Adds a VM, whose number is that of its NIC's address.
+    fn vm(&mut self, policy: Policy) {
+        let (link, far) = link();
+        self.nics.push(far);
+        let number = self.nics.len() as u8;
+        let edits = add(&format!("vm{number}"), policy, nic(number, NicPlug::Tap(link)));
+        self.state.apply(self.now, edits).unwrap();
+    }
+
+    fn step(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.state.step(self.now);
+    }
+
+    /// Lets the VMs send what they want, and returns the frames that arrived of each in `time`.
+    fn run(&mut self, time: Duration, mut offer: impl FnMut(&Far, u8)) -> Vec<u64> {
+        let mut counts = vec![0; self.nics.len() + 1];
+        let end = self.now + time;
+        while self.now < end {
+            self.nics.iter().zip(1..).for_each(|(nic, number)| offer(nic, number));
+            self.step(Duration::from_micros(100));
+            self.far.all().into_iter().for_each(|frame| counts[usize::from(frame[11])] += frame.len() as u64 + 24);
+        }
+        counts
+    }
+
+    fn drops(&mut self, vm: &str) -> sluice_net::drop::Drops {
+        let snapshot = self.state.snapshot();
+        let vm = snapshot.vms.into_iter().find(|known| known.vm == vm).unwrap();
+        vm.volumes[0].nic.clone().unwrap().drops
+    }
+}
+
+/// Keeps a NIC full of frames.
+fn greedy(nic: &Far, number: u8) {
+    for _ in 0..4 {
+        let sent = nic.0.send(&[&[0; HEADER_LEN][..], &frame(number, mac(200), 1514)].concat());
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn frames_reach_the_uplink_another_nic_and_back() {
+    let mut lab = Lab::new(None);
+    lab.vm(Policy::default());
+    lab.vm(Policy::default());
+    let out = frame(1, mac(200), 100);
+    lab.nics[0].send(OffloadHeader::default(), &out);
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(2), 1514));
+    lab.step(Duration::from_micros(10));
+    assert_eq!(lab.far.all(), [out], "the other frame is for a NIC of this host");
+    assert_eq!(lab.nics[1].all(), [frame(1, mac(2), 1514)]);
+    lab.far.send(OffloadHeader { flags: NEEDS_CHECKSUM, ..OffloadHeader::default() }, &frame(200, mac(1), 700));
+    lab.far.send(OffloadHeader::default(), &frame(200, Mac([0xff; 6]), 60));
+    lab.far.send(OffloadHeader::default(), &frame(200, mac(77), 60));
+    lab.step(Duration::from_micros(10));
+    let (header, first) = lab.nics[0].receive().unwrap();
+    assert_eq!((header.flags, first), (NEEDS_CHECKSUM, frame(200, mac(1), 700)));
+    assert_eq!(lab.nics[0].all(), [frame(200, Mac([0xff; 6]), 60)]);
+    assert_eq!(lab.nics[1].all(), [frame(200, Mac([0xff; 6]), 60)], "of the other frames none is for it");
+}
+
+#[test]
+fn weights_divide_the_wire_and_a_minimum_is_kept() {
+    let rate = 12_500_000;
+    for (policies, wanted) in [
+        (vec![policy(3), policy(1)], vec![0.75, 0.25]),
+        (vec![policy(30), policy(1)], vec![30.0 / 31.0, 1.0 / 31.0]),
+        (
+            vec![
+                Policy {
+                    reservation: Reservation { bytes: Some(ByteRate::per_second(rate * 6 / 10)), iops: None },
+                    ..policy(1)
+                },
+                policy(1),
+                policy(1),
+            ],
+            vec![0.6, 0.2, 0.2],
+        ),
+        (
+            vec![
+                Policy { limit: Limit { bytes: Some(ByteRate::per_second(rate / 4)), iops: None }, ..policy(1) },
+                policy(1),
+            ],
+            vec![0.25, 0.75],
+        ),
+    ] {
+        let mut lab = Lab::new(Some(rate));
+        policies.into_iter().for_each(|policy| lab.vm(policy));
+        lab.run(Duration::from_millis(50), greedy);
+        let got = lab.run(Duration::from_millis(500), greedy);
+        for (vm, wanted) in wanted.iter().enumerate() {
+            let share = 2.0 * got[vm + 1] as f64 / rate as f64;
+            assert!((share - wanted).abs() <= 0.01, "VM {} of {wanted}: {got:?}", vm + 1);
+        }
+    }
+}
+
+/// The VM had two frames at the gate, as many as leave at once. So it looked idle whenever they had left, and lost what it was owed for the
+/// time that a late thread makes up for: with wake-ups each 5 ms it got a third of the wire, as without a reservation.
+#[test]
+fn a_late_thread_costs_no_reservation() {
+    let rate = 12_500_000;
+    let mut lab = Lab::new(Some(rate));
+    let reserved = Reservation { bytes: Some(ByteRate::per_second(rate * 6 / 10)), iops: None };
+    lab.vm(Policy { reservation: reserved, ..policy(1) });
+    [policy(1), policy(1)].into_iter().for_each(|policy| lab.vm(policy));
+    let late = |lab: &mut Lab, wakeups: u32| {
+        let mut counts = vec![0; 4];
+        for _ in 0..wakeups {
+            lab.nics.iter().zip(1..).for_each(|(nic, number)| (0..20).for_each(|_| greedy(nic, number)));
+            lab.step(Duration::from_millis(5));
+            lab.far.all().into_iter().for_each(|frame| counts[usize::from(frame[11])] += frame.len() as u64 + 24);
+        }
+        counts
+    };
+    late(&mut lab, 20);
+    let got = late(&mut lab, 100);
+    let share = 2.0 * got[1] as f64 / rate as f64;
+    assert!((share - 0.6).abs() < 0.01, "{share:.3} of the wire: {got:?}");
+}
+
+#[test]
+fn a_large_segment_is_cut_where_it_would_occupy_the_wire_for_long() {
+    let header = OffloadHeader {
+        flags: NEEDS_CHECKSUM,
+        gso_type: GSO_TCP4,
+        header_len: 54,
+        gso_size: 1460,
+        checksum_start: 34,
+        checksum_offset: 16,
+        buffers: 0,
+    };
+    let mut large = frame(1, mac(200), 54 + 1460 * 10 + 100);
+    large[23] = 6;
+    large[46] = 0x50;
+    for (rate, frames) in [(Some(12_500_000), 11), (None, 1)] {
+        let mut lab = Lab::new(rate);
+        lab.vm(Policy::default());
+        lab.nics[0].send(header, &large);
+        let got = lab.run(Duration::from_millis(5), |_, _| ());
+        assert_eq!(got[1] - 24 * frames, 54 * frames + 1460 * 10 + 100, "{frames} frames");
+        assert_eq!(lab.drops("vm1").total(), 0);
+    }
+    let mut lab = Lab::new(None);
+    lab.vm(Policy::default());
+    lab.nics[0].send(OffloadHeader { gso_size: 0, ..header }, &large);
+    lab.step(Duration::from_millis(1));
+    assert_eq!((lab.drops("vm1").of(Reason::Offload), lab.far.all().len()), (1, 0));
+}
+
+#[test]
+fn a_frame_of_a_quiet_vm_waits_for_two_frames_at_most() {
+    let mut lab = Lab::new(Some(12_500_000));
+    [policy(1), policy(1)].into_iter().for_each(|policy| lab.vm(policy));
+    let mut longest = Duration::ZERO;
+    for _ in 0..200 {
+        lab.run(Duration::from_millis(3), |nic, number| {
+            if number == 1 {
+                greedy(nic, number)
+            }
+        });
+        lab.nics[1].send(OffloadHeader::default(), &frame(2, mac(200), 64));
+        let sent = lab.now;
+        while lab.far.all().iter().all(|frame| frame[11] != 2) {
+            greedy(&lab.nics[0], 1);
+            lab.step(Duration::from_micros(20));
+        }
+        longest = longest.max(lab.now.since(sent));
+    }
+    assert!(longest <= Duration::from_micros(400), "{longest:?}");
+}
+
+/// Sixteen frames may be on the way at 1 Gbit/s, which were those of 200 us until large segments came, of 200 us each.
+#[test]
+fn a_frame_of_a_quiet_vm_does_not_wait_for_sixteen_large_segments() {
+    let header = OffloadHeader {
+        flags: NEEDS_CHECKSUM,
+        gso_type: GSO_TCP4,
+        header_len: 54,
+        gso_size: 1460,
+        checksum_start: 34,
+        checksum_offset: 16,
+        buffers: 0,
+    };
+    let mut large = frame(1, mac(200), 54 + 1460 * 40);
+    large[23] = 6;
+    large[46] = 0x50;
+    let mut lab = Lab::new(Some(125_000_000));
+    [policy(1), policy(1)].into_iter().for_each(|policy| lab.vm(policy));
+    let fill = |lab: &Lab| while lab.nics[0].0.send(&[&header.to_bytes()[..], &large].concat()).is_ok() {};
+    let mut longest = Duration::ZERO;
+    for _ in 0..50 {
+        for _ in 0..50 {
+            fill(&lab);
+            lab.step(Duration::from_micros(50));
+            lab.far.all();
+        }
+        lab.nics[1].send(OffloadHeader::default(), &frame(2, mac(200), 64));
+        let sent = lab.now;
+        while lab.far.all().iter().all(|frame| frame[11] != 2) {
+            fill(&lab);
+            lab.step(Duration::from_micros(20));
+        }
+        longest = longest.max(lab.state.core.wire.pacer.free_at().since(sent));
+    }
+    assert!(longest <= Duration::from_micros(650), "{longest:?} until the frame has left the wire");
+}
+
+#[test]
+fn frames_of_a_tap_that_waited_too_long_are_dropped_and_the_others_stay_young() {
+    let mut lab = Lab::new(Some(1_250_000));
+    lab.vm(Policy::default());
+    let got = lab.run(Duration::from_secs(1), greedy);
+    assert!(got[1].abs_diff(1_250_000) < 5000, "{got:?}");
+    let drops = lab.drops("vm1");
+    assert!(drops.of(Reason::Waited) > 0, "{drops:?}");
+    lab.run(Duration::from_millis(30), |_, _| ());
+    let rest = lab.run(Duration::from_millis(200), |_, _| ());
+    assert_eq!(rest[1], 0, "nothing is left that was sent 30 ms ago");
+}
+
+#[test]
+fn a_removed_nic_gets_and_sends_nothing_and_the_thread_ends() {
+    let (spec, far) = uplink(None);
+    let device = super::start(spec, Box::new(|| ())).unwrap();
+    let (near, vm) = link();
+    device.edit(add("vm1", Policy::default(), nic(1, NicPlug::Tap(near)))).unwrap();
+    vm.0.set_nonblocking(false).unwrap();
+    far.0.set_nonblocking(false).unwrap();
+    vm.send(OffloadHeader::default(), &frame(1, mac(200), 60));
+    assert_eq!(far.receive().unwrap().1, frame(1, mac(200), 60));
+    far.send(OffloadHeader::default(), &frame(200, mac(1), 60));
+    assert_eq!(vm.receive().unwrap().1, frame(200, mac(1), 60));
+    assert_eq!(counted(&device), (1, 1));
+    device.edit(vec![Edit::RemoveVolume { vm: "vm1".to_owned(), volume: "eth0".to_owned() }]).unwrap();
+    device.edit(vec![Edit::RemoveVm { vm: "vm1".to_owned() }]).unwrap();
+    assert!(device.snapshot().unwrap().vms.is_empty());
+    assert!(device.stop().is_some());
+}
+
+fn counted(device: &Device) -> (u64, u64) {
+    let snapshot = device.snapshot().unwrap();
+    let nic = snapshot.vms[0].volumes[0].nic.clone().unwrap();
+    (nic.sent, nic.received)
+}

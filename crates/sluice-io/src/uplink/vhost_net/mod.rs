@@ -1,0 +1,227 @@
+//! NICs of guests, by vhost-user: transmit queues that the gate empties, and receive queues that are filled.
+//!
+//! A frame that waits stays in the guest's transmit ring, so that its own network stack is held back and nothing is dropped. Of the queues of
+//! a NIC, the even ones receive and the odd ones transmit (VIRTIO 1.3, 5.1.2).
+
+pub(crate) mod chains;
+mod plain;
+mod receive;
+mod sessions;
+mod transmit;
+
+use sluice_net::drop::Drop as Reason;
+use sluice_sched::Instant;
+
+use crate::backend::retry::is_put_off;
+use crate::device::spec::ClientSnapshot;
+use crate::device::vm::Intake;
+use crate::slab::{FrontendNumber, Id as _, Slab};
+use crate::uplink::core::Core;
+use crate::uplink::nic::{Nic, NicId};
+use crate::uplink::vhost_net::chains::Chains;
+use crate::uplink::vhost_net::plain::is_accepted;
+pub(crate) use crate::uplink::vhost_net::plain::plain;
+use crate::uplink::vhost_net::receive::{Filled, fill};
+pub(crate) use crate::uplink::vhost_net::sessions::NetSession;
+use crate::uplink::vhost_net::transmit::Transmit;
+use crate::virtio::chain::Chain;
+use crate::virtio::queue::SessionId;
+use crate::virtio::queue_set::{QueueId, QueueSet};
+
+/// Frames that a guest gets before the next NIC gets some.
+const FILLED_MAX: u32 = 64;
+
+/// The VMMs of an uplink.
+pub(crate) struct VhostNet {
+    sessions: Slab<SessionId, NetSession>,
+    transmit: QueueSet,
+    transmit_number: FrontendNumber,
+    receive: QueueSet,
+    /// Chains of each transmit queue, by its index.
+    chains: Vec<Chains>,
+    /// Transmit queues whose NIC has no room at the gate.
+    parked: Vec<QueueId>,
+    /// Transmit queues with chains that may be returned.
+    ended: Vec<QueueId>,
+    chain: Chain,
+}
+
+impl VhostNet {
+    pub(crate) fn new(transmit: FrontendNumber, receive: FrontendNumber) -> Self {
+        VhostNet {
+            sessions: Slab::default(),
+            transmit: QueueSet::new(transmit),
+            transmit_number: transmit,
+            receive: QueueSet::new(receive),
+            chains: Vec::new(),
+            parked: Vec::new(),
+            ended: Vec::new(),
+            chain: Chain::default(),
+        }
+    }
+
+    /// Returns the transmit queues, and the consumer of their frames.
+    fn parts<'a>(&'a mut self, core: &'a mut Core) -> (&'a mut QueueSet, Transmit<'a>) {
+        let VhostNet { sessions, transmit, chains, parked, ended, .. } = self;
+        (transmit, Transmit { core, sessions, chains, parked, ended })
+    }
+
+    /// Handles the end of an operation for a queue.
+    pub(crate) fn event(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        (number, operation, index): (FrontendNumber, u8, u32),
+        result: i32,
+    ) {
+        if number == self.transmit_number {
+            let (queues, mut consumer) = self.parts(core);
+            return queues.event(&mut consumer, now, (operation, index), result);
+        }
+        let id = self.receive.id_at(index);
+        if !QueueSet::is_kick(operation) {
+            return self.receive.end_operation(&mut core.ring, id, operation);
+        }
+        let is_open = self.receive.kick_read(id);
+        if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {
+            self.break_receive(core, id, "its kick descriptor cannot be read");
+        } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
+            // The NIC of a closed queue may have been removed.
+            core.wake_receiver(self.sessions[queue.session].nic);
+        }
+    }
+
+    /// Takes frames from the polled transmit queues. Returns whether there were any.
+    pub(crate) fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
+        let (queues, mut consumer) = self.parts(core);
+        queues.poll(&mut consumer, now)
+    }
+
+    pub(crate) fn is_polling(&self) -> bool {
+        self.transmit.is_polling()
+    }
+
+    pub(crate) fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {
+        let (queues, mut consumer) = self.parts(core);
+        queues.stop_polling(&mut consumer, now)
+    }
+
+    /// Takes frames of the NICs that have room at the gate again.
+    pub(crate) fn resume(&mut self, core: &mut Core, now: Instant) {
+        for id in std::mem::take(&mut self.parked) {
+            let Some(queue) = self.transmit.get_mut(id) else { continue };
+            if !core.has_room(self.sessions[queue.session].nic) {
+                self.parked.push(id);
+                continue;
+            }
+            queue.intake = Intake::Open;
+            let (queues, mut consumer) = self.parts(core);
+            queues.resume(&mut consumer, now, id);
+        }
+    }
+
+    /// Returns the chains of frames that have been sent or dropped.
+    pub(crate) fn return_chains(&mut self, core: &mut Core, now: Instant) {
+        let _ = now;
+        while let Some(origin) = core.next_returned() {
+            if self.transmit.get(origin.queue).is_some() {
+                self.chains[origin.queue.index() as usize].frame_ended(origin.number);
+                if self.ended.last() != Some(&origin.queue) {
+                    self.ended.push(origin.queue);
+                }
+            }
+        }
+        for id in std::mem::take(&mut self.ended) {
+            while let Some(queue) = self.transmit.get_mut(id) {
+                let Some(taken) = self.chains[id.index() as usize].next_ended() else { break };
+                queue.held -= 1;
+                if !queue.state.is_closed() {
+                    self.transmit.give_back(id, taken.head, 0);
+                }
+            }
+            if self.transmit.get(id).is_some() {
+                self.transmit.look_for_end(id);
+            }
+        }
+    }
+
+    /// Gives received frames to the guest of a NIC.
+    pub(crate) fn fill(&mut self, core: &mut Core, now: Instant, id: NicId) {
+        let Some(session) = core.nics[id].session else {
+            return core.nics[id].drop_received(now, Reason::NoReceiver);
+        };
+        let Some(queue_id) = self.receive_queue(session) else {
+            return core.nics[id].drop_received(now, Reason::NoBuffers);
+        };
+        let (features, header_len) = (self.sessions[session].features, self.sessions[session].header_len);
+        for _ in 0..FILLED_MAX {
+            let nic = &mut core.nics[id];
+            let Some(incoming) = nic.receive.front(now) else { return };
+            if !is_accepted(features, &incoming.header) {
+                nic.make_plain(now);
+                continue;
+            }
+            let queue = self.receive.queue(queue_id);
+            match fill(queue, &mut self.chain, features, header_len, incoming) {
+                Filled::Done(buffers) => {
+                    let length = incoming.bytes.len();
+                    nic.take_received(now);
+                    nic.count_received(length);
+                    buffers.into_iter().for_each(|(head, used)| self.receive.give_back(queue_id, head, used));
+                }
+                Filled::Starved => {
+                    if !self.receive.queue(queue_id).wait_for_more() {
+                        nic.waits_for_buffers = true;
+                        self.receive.listen(&mut core.ring, queue_id);
+                        return;
+                    }
+                }
+                Filled::TooShort => {
+                    nic.take_received(now);
+                    nic.drop_frame(Reason::NoBuffers);
+                }
+                Filled::Broken(reason) => return self.break_receive(core, queue_id, reason),
+            }
+        }
+    }
+
+    fn break_receive(&mut self, core: &mut Core, id: QueueId, reason: &str) {
+        let VhostNet { sessions, receive, chains, parked, ended, .. } = self;
+        receive.break_queue(&mut Transmit { core, sessions, chains, parked, ended }, id, reason);
+    }
+
+    /// Publishes returned chains, interrupts guests, and removes queues that have stopped.
+    pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
+        self.return_chains(core, now);
+        self.transmit.signal_guests(&mut core.ring);
+        self.receive.signal_guests(&mut core.ring);
+        self.remove_ended_queues(core);
+    }
+
+    pub(crate) fn shut_down(&mut self, core: &mut Core) {
+        self.transmit.shut_down(&mut core.ring);
+        self.receive.shut_down(&mut core.ring);
+    }
+
+    pub(crate) fn clients(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// Lists the VMMs.
+    pub(crate) fn list(&self, core: &Core) -> Vec<ClientSnapshot> {
+        let snapshot = |session: &NetSession| {
+            let Nic { vm_name, name, .. } = &core.nics[session.nic];
+            let outstanding =
+                session.queues.iter().filter_map(|(_, id)| self.transmit.get(*id)).map(|queue| queue.held as usize);
+            ClientSnapshot {
+                vm: vm_name.clone(),
+                volume: name.clone(),
+                protocol: "vhost-user-net",
+                peer: session.peer.clone(),
+                queues: Some(session.queues.len() as u32),
+                outstanding: outstanding.sum::<usize>() as u32,
+            }
+        };
+        self.sessions.iter().filter(|(_, session)| !session.closing).map(|(_, session)| snapshot(session)).collect()
+    }
+}
