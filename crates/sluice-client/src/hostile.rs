@@ -45,28 +45,28 @@ impl Attack {
         }
     }
 
-    /// Attacks until `stop` is set: `guest` is the vhost-user socket of one volume of at least 48 MiB with [`RINGS`] queues,
+    /// Attacks until `stop` is set, and returns the number of requests that the daemon has answered: `guest` is the vhost-user socket of one volume of at least 48 MiB with [`RINGS`] queues,
     /// `client` the NBD socket of another one that is called `export`.
     ///
     /// # Errors
     /// [`ClientError`], if the daemon closes the attacker's connection.
-    pub fn run(self, guest: &Path, client: &Path, export: &str, stop: &AtomicBool) -> Result<(), ClientError> {
+    pub fn run(self, guest: &Path, client: &Path, export: &str, stop: &AtomicBool) -> Result<u64, ClientError> {
         match self {
             Attack::RefusedRequests => refused_requests(guest, stop),
-            Attack::RingStarts => ring_starts(guest, stop),
+            Attack::RingStarts => ring_starts(guest, stop).map(|()| 0),
             Attack::WriteHeaders => {
                 write_headers(client, export, stop);
-                Ok(())
+                Ok(0)
             }
         }
     }
 }
 
-fn refused_requests(socket: &Path, stop: &AtomicBool) -> Result<(), ClientError> {
+fn refused_requests(socket: &Path, stop: &AtomicBool) -> Result<u64, ClientError> {
     let options =
         ClientOptions { queues: RINGS, queue_size: ENTRIES, slots: 256, data_len_max: 512, ..ClientOptions::default() };
     let mut client = Client::connect(socket, &options)?;
-    let mut completed = Vec::new();
+    let (mut completed, mut answered) = (Vec::new(), 0);
     let mut free: Vec<Vec<u16>> = (0..RINGS).map(|_| (0..256).collect()).collect();
     while !stop.load(Ordering::Relaxed) {
         for ring in 0..RINGS {
@@ -78,10 +78,11 @@ fn refused_requests(socket: &Path, stop: &AtomicBool) -> Result<(), ClientError>
             queue.kick()?;
             completed.clear();
             queue.reap(&mut completed)?;
+            answered += completed.len() as u64;
             free[usize::from(ring)].extend(completed.iter().map(|completion| completion.slot));
         }
     }
-    Ok(())
+    Ok(answered)
 }
 
 fn ring_starts(socket: &Path, stop: &AtomicBool) -> Result<(), ClientError> {

@@ -6,6 +6,7 @@
 //! | a server without a device, which measures the client's ceiling | [`canned`] |
 //! | a vhost-user-blk front end without a VM | [`vhost`] |
 //! | attacks by work that never reaches the device | [`hostile`] |
+//! | network namespaces with stations that send, count and probe | [`net`] |
 //!
 //! Only [`vhost::memory`] has unsafe code: it maps the memory that the front end shares with the daemon. The daemon
 //! may change it at any time.
@@ -15,4 +16,5 @@
 pub mod canned;
 pub mod hostile;
 pub mod nbd;
+pub mod net;
 pub mod vhost;

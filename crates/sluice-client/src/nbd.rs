@@ -58,7 +58,7 @@ pub const OUTPUT_LEN_MAX: usize = 128 << 20;
 /// Timeouts of at least this length use the socket's own timer. That saves two system calls, but is inexact by a few
 /// ms.
 const COARSE_TIMEOUT: Duration = Duration::from_millis(100);
-/// How long [`Client::disconnect`] waits for the server to accept unsent requests.
+/// Time limit of [`Client::disconnect`] for the server to accept unsent requests.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Errors of an NBD client.

@@ -67,6 +67,7 @@ pub mod config;
 pub mod link;
 #[allow(unsafe_code, reason = "it is mapped memory that the daemon writes")]
 pub mod memory;
+pub mod net;
 pub mod queue;
 pub mod request;
 pub mod ring;

@@ -7,7 +7,7 @@
 use super::{ClientError, IN_FLIGHT_MAX};
 use sluice_io::nbd::wire::{self, Errno};
 
-/// What a reply may carry.
+/// Contents that a reply may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Data of a read.

@@ -47,7 +47,7 @@ impl QueueDimensions {
     }
 }
 
-/// How the device notifies and how chains are built.
+/// Ring features in use: notification, and the form of chains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct RingFeatures {
     pub(super) event_index: bool,

@@ -62,7 +62,7 @@ pub enum Request {
     },
 }
 
-/// How to split a request's streams into descriptors: the lengths of the segments, in bytes. The rest of a stream
+/// Split of a request's streams into descriptors: the lengths of the segments, in bytes. The rest of a stream
 /// becomes one more segment. Without lengths, header, data and status are one segment each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cuts<'a> {
