@@ -16,6 +16,7 @@ Exit codes:
   3  No such VM, volume, scheduler, workload, figure, ...
   4  Rejected in the current state; nothing has changed
   5  No daemon listens at the control socket
+  6  `status`: a promise is broken, or a device or volume is out of service
 
 With `-o json` a failed command also prints {\"ok\": false, \"error\": ...} on standard output; a file with
 errors prints its \"diagnostics\". Errors in arguments are printed on standard error only.";
@@ -26,10 +27,14 @@ pub(crate) enum Failure {
     Config(Diagnostics),
     /// An error while it ran; its sources follow in a chain.
     Run(Box<dyn Error + Send + Sync>),
+    /// Several errors, which are reported together.
+    Several(Vec<String>),
     /// The verb ran with a negative result, which has been printed.
     No,
     /// The simulation ran, and a VM did not get what it was guaranteed; the result has been printed.
     NotKept,
+    /// A promise is broken, or a device or volume is out of service; that has been printed.
+    Broken,
     /// The named object does not exist.
     NotFound(String),
     /// The command cannot be carried out in the current state.
@@ -44,7 +49,9 @@ impl Failure {
         match self {
             Failure::Config(diagnostics) => diagnostics.to_string(),
             Failure::Run(error) => chain(&*error),
+            Failure::Several(errors) => errors.join("; "),
             Failure::No => "it ran with a negative result".to_owned(),
+            Failure::Broken => "a promise is broken".to_owned(),
             Failure::NotKept => "it ran, and a guarantee was not kept".to_owned(),
             Failure::NotFound(text) | Failure::Refused(text) | Failure::Unreachable(text) => text,
         }
@@ -61,8 +68,18 @@ impl Failure {
                 ExitCode::from(1)
             }
             Failure::Run(error) => print(&chain(&*error), format, 1),
+            Failure::Several(errors) => {
+                errors.iter().for_each(|error| crate::output::message(format_args!("error: {error}")));
+                if format == Format::Json {
+                    crate::output::json(
+                        &serde_json::json!({ "ok": false, "error": errors.join("; "), "errors": errors }),
+                    );
+                }
+                ExitCode::from(1)
+            }
             Failure::No => ExitCode::from(1),
             Failure::NotKept => ExitCode::from(2),
+            Failure::Broken => ExitCode::from(6),
             Failure::NotFound(text) => print(&text, format, 3),
             Failure::Refused(text) => print(&text, format, 4),
             Failure::Unreachable(text) => print(&text, format, 5),

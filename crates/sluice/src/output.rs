@@ -6,21 +6,26 @@
 use std::fmt::Display;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::sync::OnceLock;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
 
 use clap::ValueEnum;
 use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
 use sluice_sched::admission::Part;
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, Layer, Registry};
 
 mod limits;
 mod outlet;
+mod record;
+pub(crate) mod rows;
+pub(crate) mod watch;
 
 use limits::Limits;
 use outlet::Outlet;
+use record::{Journal, Record, Records};
 
 /// Maximum length of a log line, in bytes.
 const LINE_MAX: usize = 2048;
@@ -54,20 +59,74 @@ pub(crate) fn percent(part: Option<Part>) -> Option<f64> {
     part.map(|part| part.0 as f64 / 100.0)
 }
 
-/// Starts logging to standard error; `RUST_LOG` overrides the flags.
-pub(crate) fn start_logging(verbose: u8, quiet: bool) {
+/// Form of log lines on standard error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people: time, level, message, fields.
+    Text,
+    /// A JSON object per line.
+    Json,
+    /// The systemd journal, with fields such as VM= and VOLUME=; text if there is none.
+    Journal,
+}
+
+/// Format of log lines.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Style {
+    Text { time: bool },
+    Json,
+    Journal,
+}
+
+static STYLE: OnceLock<Style> = OnceLock::new();
+
+/// Chooses the form of log lines: the stated one, otherwise that of the journal if standard error goes there, otherwise that of
+/// results. Entries of the journal are for the daemon only; other commands write text there. Must be called first.
+pub(crate) fn choose_log(stated: Option<LogFormat>, results: Format, is_daemon: bool) {
+    let is_stream = record::is_journal_stream();
+    let chosen = stated.unwrap_or(match (is_stream, results) {
+        (true, _) => LogFormat::Journal,
+        (false, Format::Json) if is_daemon => LogFormat::Json,
+        (false, _) => LogFormat::Text,
+    });
+    let style = match chosen {
+        LogFormat::Json => Style::Json,
+        LogFormat::Journal if is_daemon && Journal::open().is_some() => Style::Journal,
+        LogFormat::Text | LogFormat::Journal => Style::Text { time: !is_stream },
+    };
+    let _ = STYLE.set(style);
+}
+
+fn style() -> Style {
+    STYLE.get().copied().unwrap_or(Style::Text { time: true })
+}
+
+/// Starts logging to standard error. `stated` overrides `RUST_LOG`, which overrides the flags.
+pub(crate) fn start_logging(stated: Option<EnvFilter>, verbose: u8, quiet: bool) {
     let level = match (quiet, verbose) {
         (true, _) => "error",
         (_, 0) => "info",
         (_, 1) => "debug",
         (_, _) => "trace",
     };
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    let filter = stated.or_else(of_environment).unwrap_or_else(|| EnvFilter::new(level));
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // The library would print its own errors on the same standard error, and panic.
-    let lines = tracing_subscriber::fmt::layer().with_writer(LogWriter).with_ansi(colour).log_internal_errors(false);
     let limits = OUTLETS.get().map(|outlets| outlets.limits.clone());
-    tracing_subscriber::registry().with(lines).with(limits).with(filter).init();
+    // The library would print its own errors on the same standard error, and panic.
+    let lines = || tracing_subscriber::fmt::layer().with_writer(LogWriter).with_ansi(colour).log_internal_errors(false);
+    let layer: Box<dyn Layer<Registry> + Send + Sync> = match style() {
+        Style::Text { time: true } => Box::new(lines()),
+        Style::Text { time: false } => Box::new(lines().without_time()),
+        Style::Json | Style::Journal => Box::new(Records),
+    };
+    tracing_subscriber::registry().with(layer).with(limits).with(filter).init();
+}
+
+/// Reads `RUST_LOG`. One with errors is reported and ignored.
+fn of_environment() -> Option<EnvFilter> {
+    let stated = std::env::var(EnvFilter::DEFAULT_ENV).ok().filter(|stated| !stated.is_empty())?;
+    let filter = EnvFilter::try_new(&stated);
+    filter.inspect_err(|error| message(format_args!("warning: RUST_LOG={stated} is ignored: {error}"))).ok()
 }
 
 /// Makes all output asynchronous, and limits the log lines of each VM. For the daemon, before it logs anything.
@@ -77,8 +136,13 @@ pub(crate) fn start_logging(verbose: u8, quiet: bool) {
 pub(crate) fn never_wait() -> io::Result<()> {
     let limits = Limits::default();
     limits.clone().start()?;
-    let error = Outlet::start("stderr", LOG_MAX, io::stderr())?;
-    let output = Outlet::start("stdout", RESULTS_MAX, io::stdout())?;
+    let lost = |lines| encoded(&record::lost(lines));
+    let error = match Journal::open().filter(|_| style() == Style::Journal) {
+        Some(journal) => Outlet::start("journal", LOG_MAX, lost, journal)?,
+        None => Outlet::start("stderr", LOG_MAX, lost, io::stderr())?,
+    };
+    let lost = |texts| format!("{texts} texts were lost here\n").into_bytes();
+    let output = Outlet::start("stdout", RESULTS_MAX, lost, io::stdout())?;
     let _ = OUTLETS.set(Outlets { error, output, limits });
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
@@ -88,6 +152,24 @@ pub(crate) fn never_wait() -> io::Result<()> {
         message(format_args!("PANIC in thread {thread} at {location}: {reason}"));
     }));
     Ok(())
+}
+
+/// Returns a record in the form of log lines.
+fn encoded(record: &Record) -> Vec<u8> {
+    match style() {
+        Style::Journal => record.journal(),
+        Style::Json => record.json(SystemTime::now()),
+        Style::Text { .. } => record.text(),
+    }
+}
+
+/// Writes a record.
+fn put(record: &Record) {
+    let line = encoded(record);
+    match OUTLETS.get() {
+        Some(outlets) => outlets.error.put(line),
+        None => drop(io::stderr().write_all(&line)),
+    }
 }
 
 /// Waits for a short time until queued output has been written. For the end of the process.
@@ -124,7 +206,7 @@ pub(crate) fn message(text: impl Display) {
     match OUTLETS.get() {
         Some(outlets) => {
             let text = text.to_string();
-            outlets.error.put(format!("{}\n", anstream::adapter::strip_str(&text)).into_bytes());
+            outlets.error.put(encoded(&Record::of_text(&anstream::adapter::strip_str(&text).to_string())));
         }
         None => drop(writeln!(anstream::stderr(), "{text}")),
     }
@@ -140,11 +222,18 @@ pub(crate) fn lost() -> Option<String> {
 
 static LOST: OnceLock<String> = OnceLock::new();
 
+/// Whether the reader of standard output has gone.
+pub(crate) fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
 fn written(result: io::Result<()>) {
-    if let Err(error) = result
-        && error.kind() != ErrorKind::BrokenPipe
-    {
-        LOST.get_or_init(|| error.to_string());
+    match result {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => CLOSED.store(true, Ordering::Relaxed),
+        Err(error) => drop(LOST.get_or_init(|| error.to_string())),
     }
 }
 

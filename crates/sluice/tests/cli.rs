@@ -138,10 +138,59 @@ fn check_reports_the_guarantees_of_a_valid_file() {
             "device": "disk", "scheduler": "mclock", "depth": 32, "reference_size_bytes": 8192,
             "capacity_iops": 2000.0, "bandwidth_bytes_per_second": null, "reserved_iops": 500.0,
             "reserved_bytes_per_second": 0, "reserved_percent": 25.0, "reserved_percent_of_vms": { "noisy": 0.0, "quiet": 25.0 },
-            "weight_floor_percent": 2.0, "vms": 2, "volumes": 2,
+            "weight_floor_percent": 2.0, "vms": 2, "volumes": 2, "reserved_iops_hold_up_to_bytes": null,
         }],
+        "uplinks": [],
+        "nics": [],
     });
     assert_eq!((ended.code(), json_of(&ended.stdout), ended.stderr.as_str()), (Some(0), expected, ""));
+}
+
+#[test]
+fn check_reports_the_guarantees_of_nics_and_what_is_not_enforced() {
+    let place = Place::new();
+    let text = std::fs::read_to_string(example("network.toml")).unwrap();
+    let file = place.write("host.toml", text.replace("52:54:00:12:34:56", "52:54:00:00:00:01"));
+    let table = run(sluice().arg("check").arg(&file)).ok();
+    let words: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    let row = |name: &str| words.iter().find(|row| row.first() == Some(&name)).unwrap().join(" ");
+    assert_eq!(row("lan"), "lan bridge br0 mclock 2 3 1Gbit/s 300Mbit/s (30%) 75%");
+    assert_eq!(
+        row("db1"),
+        "db1 lan reservation 300Mbit/s, limit 600Mbit/s, weight 400, burst 5ms, latency 1ms (measured; segments are cut by it)"
+    );
+    let eth0 = "db1/nic/eth0 lan /run/sluice/db1-eth0.sock 52:54:00:00:00:01 - limit 800Mbit/s";
+    assert_eq!(row("db1/nic/eth0"), eth0);
+    assert!(row("db1/nic/backup").ends_with(" limit 100Mbit/s -"), "{table}");
+    let netback = text.replace("rate       =", "scheduler = \"netback\"\nrate       =");
+    let netback = netback.replace("[policy.gold.net]", "[policy.gold.net]\nallow_unenforced = true");
+    let file = place.write("host.toml", netback.replace("limit  =", "allow_unenforced = true\nlimit  ="));
+    let found = json_of(&run(sluice().args(["-o", "json", "check"]).arg(&file)).stdout);
+    let uplink = &found["uplinks"][0];
+    assert_eq!((&uplink["reserved_percent"], &uplink["reservable_percent"]), (&json!(30.0), &json!(75.0)));
+    assert_eq!((&uplink["rate_bytes_per_second"], &uplink["nics"]), (&json!(125_000_000), &json!(3)));
+    let (vm, nic) = (&found["nics"][0], &found["nics"][1]);
+    assert_eq!(vm["policy"]["reservation"], "300Mbit/s");
+    assert_eq!(vm["enforced"], json!(["limit"]));
+    assert_eq!(vm["not_enforced"], json!(["reservation", "weight", "burst", "latency"]));
+    assert_eq!((&nic["name"], &nic["not_enforced"]), (&json!("db1/nic/backup"), &json!(["limit"])));
+}
+
+#[test]
+fn check_says_up_to_which_size_of_requests_reservations_hold() {
+    let place = Place::new();
+    let device = "[device.d]\nbackend = \"null\"\ncapacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n";
+    let volume = "[vm.a.volume.v]\ndevice = \"d\"\nsize = \"1MiB\"\nexport.socket = \"/run/a.sock\"\n";
+    let check = |form: &str, iops: u32| {
+        place.write("host.toml", format!("{device}[vm.a]\nreservation = \"{iops} iops\"\n{volume}"));
+        run_in(&place, &["-o", form, "check", "host.toml"]).ok()
+    };
+    let note = "Device d: its bandwidth of 100MiB/s carries all that is reserved in requests for requests of up to 159232B; one of \
+                256KiB counts as 1.82 requests and takes more.";
+    let all = check("table", 980);
+    assert!(all.contains(note), "{all}");
+    assert_eq!(json_of(&check("json", 980))["devices"][0]["reserved_iops_hold_up_to_bytes"], 159_232);
+    assert!(!check("table", 700).contains("its bandwidth"), "requests of any size");
 }
 
 #[test]

@@ -95,6 +95,47 @@ fn an_error_of_a_change_reports_only_problems_of_that_change() {
 }
 
 #[test]
+fn an_error_of_a_change_quoted_warnings_about_the_rest_of_the_files() {
+    let place = Place::new();
+    let host = host(&place) + "[vm.empty]\nweight = 5\n";
+    let daemon = Daemon::serve(&place, &host);
+    let refused = ask(&place, &["set", "a", "reservation=2000 iops"]).failed();
+    assert!(refused.contains("VM a reserves 2000 iops") && !refused.contains("warning"), "{refused}");
+    let file = place.write("host.toml", host.replace("weight = 100", "reservation = \"2000 iops\""));
+    let refused = ask(&place, &["apply", file.to_str().unwrap()]).failed();
+    assert!(refused.contains("VM a reserves 2000 iops") && !refused.contains("warning"), "{refused}");
+    drop(daemon);
+}
+
+#[test]
+fn a_reservation_that_holds_for_small_requests_alone_was_accepted_without_a_word() {
+    let place = Place::new();
+    let host = host(&place).replace("capacity", "bandwidth = \"100MiB/s\"\ncapacity");
+    let daemon = Daemon::serve(&place, &host);
+    let note = "Device disk: its bandwidth of 100MiB/s carries all that is reserved in requests for requests of up to 159232B; one of \
+                256KiB counts as 1.82 requests and takes more.";
+    let file = place.write("new.toml", host.replace("weight = 100", "reservation = \"980 iops\""));
+    assert!(run(sluice().arg("check").arg(&file)).ok().contains(note));
+    let warned = |verb: &[&str]| run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).stderr;
+    assert!(!warned(&["set", "a", "reservation=700 iops"]).contains("carries"), "requests of any size");
+    let set = warned(&["set", "a", "reservation=980 iops"]);
+    assert!(set.contains(note), "{set}");
+    assert!(daemon.stderr().up_to(&["carries all"]).contains(note));
+    assert!(!warned(&["set", "a", "weight=7"]).contains("carries"), "it is as before");
+    let reset = json(ask(&place, &["set", "a", "reservation=none"]));
+    assert!(reset["warnings"].is_null(), "{reset}");
+    let set = json(ask(&place, &["set", "a", "reservation=980 iops"]));
+    assert!(set["warnings"][0].as_str().unwrap().contains(note), "{set}");
+    ask(&place, &["reset", "--all"]).ok();
+    let host = std::fs::read(&file).unwrap();
+    let file = place.write("host.toml", host);
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let applied = warned(&[&["apply", file.to_str().unwrap()], dry_run].concat());
+        assert!(applied.contains(note), "{dry_run:?}: {applied}");
+    }
+}
+
+#[test]
 fn attach_named_any_file_of_the_host() {
     let place = Place::new();
     let (inside, outside) = (place.file("vms"), place.image("outside.img", MIB));

@@ -1,13 +1,12 @@
 //! `sluice export`: the exact output, and the VMMs themselves where Debian has them.
 
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use common::guest::connection;
 use common::guest::qmp::Qmp;
-use common::{Daemon, Ended, LONG, MIB, Place, run, sluice, start, tool};
+use common::{Daemon, Ended, LONG, MIB, Place, libvirt, run, sluice, start, tool};
 use serde_json::{Value, json};
 
 mod common;
@@ -46,6 +45,134 @@ export = { listen = "[::1]:10809", name = "b,b" }
 
 [vm.empty]
 "#;
+
+const NETWORK: &str = r#"
+[uplink.lan]
+tap = "up0"
+mtu = 9000
+
+[vm.a.nic.eth0]
+uplink = "lan"
+socket = "/run/a, b.sock"
+mac = "52:54:00:00:00:01"
+queues = 4
+mtu = 1500
+[vm.a.nic.eth1]
+uplink = "lan"
+tap = "a-eth1"
+mac = "52:54:00:00:00:02"
+
+[vm.t.nic.eth0]
+uplink = "lan"
+tap = "t-eth0"
+mac = "52:54:00:00:00:03"
+mtu = 1500
+[vm.s.nic.eth0]
+uplink = "lan"
+socket = "/run/s.sock"
+mac = "52:54:00:00:00:04"
+mtu = 1500
+"#;
+
+#[test]
+fn nics_are_exported_to_each_vmm() {
+    let prints = |arguments: &[&str], expected: &str| assert_eq!(export(NETWORK, arguments).ok(), expected);
+    let expected = r"-m 1024M \
+-object memory-backend-memfd,id=sluice-memory,size=1024M,share=on \
+-machine memory-backend=sluice-memory \
+-chardev 'socket,id=sluice-nic0-line,path=/run/a,, b.sock,reconnect=1' \
+-netdev vhost-user,id=sluice-nic0-net,chardev=sluice-nic0-line,queues=2 \
+-device virtio-net-pci,id=sluice-nic0,netdev=sluice-nic0-net,mac=52:54:00:00:00:01,mq=on,vectors=6 \
+-netdev tap,id=sluice-nic1-net,ifname=a-eth1,script=no,downscript=no \
+-device virtio-net-pci,id=sluice-nic1,netdev=sluice-nic1-net,mac=52:54:00:00:00:02,host_mtu=9000
+";
+    prints(&["qemu-args", "a", "--memory", "1GiB", "--cpus", "2"], expected);
+    let expected = "-netdev tap,id=sluice-nic0-net,ifname=t-eth0,script=no,downscript=no \\\n\
+                    -device virtio-net-pci,id=sluice-nic0,netdev=sluice-nic0-net,mac=52:54:00:00:00:03\n";
+    prints(&["qemu-args", "t"], expected);
+    let expected = "<interface type='vhostuser'>
+  <mac address='52:54:00:00:00:01'/>
+  <source type='unix' path='/run/a, b.sock' mode='client'>
+    <reconnect enabled='yes' timeout='1'/>
+  </source>
+  <model type='virtio'/>
+  <driver queues='3'/>
+</interface>
+";
+    prints(&["libvirt-xml", "a", "--volume", "a/nic/eth0", "--cpus", "3"], expected);
+    let expected = "<interface type='ethernet'>
+  <mac address='52:54:00:00:00:02'/>
+  <target dev='a-eth1' managed='no'/>
+  <model type='virtio'/>
+  <mtu size='9000'/>
+</interface>
+";
+    prints(&["libvirt-xml", "a", "--volume", "nic/eth1"], expected);
+    let expected = "--memory size=1024M,shared=on \\\n--net \
+                    vhost_user=true,socket=/run/s.sock,num_queues=4,mac=52:54:00:00:00:04,id=sluice-nic0\n";
+    prints(&["cloud-hypervisor-args", "s", "--memory", "1GiB", "--cpus", "2"], expected);
+    prints(&["cloud-hypervisor-args", "t"], "--net tap=t-eth0,mac=52:54:00:00:00:03,id=sluice-nic0\n");
+    let firecracker: Value = serde_json::from_str(&export(NETWORK, &["firecracker-json", "t"]).ok()).unwrap();
+    let interface = json!({ "iface_id": "sluice0", "guest_mac": "52:54:00:00:00:03", "host_dev_name": "t-eth0" });
+    assert_eq!(firecracker, json!({ "drives": [], "network-interfaces": [interface] }));
+}
+
+#[test]
+fn a_nic_that_a_vmm_cannot_use_is_rejected_with_what_to_change() {
+    let refused: [(&[&str], i32, &str); 5] = [
+        (
+            &["firecracker-json", "s"],
+            1,
+            "NIC s/nic/eth0 is served over vhost-user-net, and Firecracker uses only TAPs; write tap = \"NAME\" instead of \
+             socket for it",
+        ),
+        (
+            &["qemu-args", "s"],
+            1,
+            "A vhost-user volume or NIC shares the memory of its VM, and QEMU needs the size of that memory; add --memory \
+             with the VM's memory size, for example --memory 4GiB",
+        ),
+        (
+            &["cloud-hypervisor-args", "a", "--memory=4GiB"],
+            1,
+            "Cloud Hypervisor cannot use '/run/a, b.sock', because it separates options with ','; use another path or \
+             name",
+        ),
+        (
+            &["nbd-uri", "s"],
+            1,
+            "There are no volumes among what is exported, and NBD serves nothing else; choose another format",
+        ),
+        (&["qmp", "s", "--volume", "nic/eth1"], 3, "No NIC of VM s is called 'eth1'; there are: eth0"),
+    ];
+    for (arguments, code, message) in refused {
+        let ended = export(NETWORK, arguments);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(code), ""), "{arguments:?}: {}", ended.stderr);
+        assert_eq!(ended.stderr, format!("error: {message}\n"));
+    }
+}
+
+#[test]
+fn libvirt_accepts_nics_and_makes_qemu_arguments() {
+    let place = Place::new();
+    let file = place.write("host.toml", NETWORK);
+    let folder = libvirt::folder();
+    let parts = run(sluice().args(["export", "libvirt-xml", "a", "--cpus", "2"]).arg(&file)).ok();
+    let own = "<domain type='qemu'><name>a</name><memory unit='MiB'>64</memory><vcpu>2</vcpu>\
+               <os><type arch='x86_64' machine='q35'>hvm</type></os>";
+    let domain = folder.path().join("a.xml");
+    std::fs::write(&domain, parts.replacen("<domain>", own, 1)).unwrap();
+    run(libvirt::virsh(folder.path()).args(["define", "--validate"]).arg(&domain)).ok();
+    let described = run(libvirt::virsh(folder.path()).args(["dumpxml", "a"])).ok();
+    for part in [
+        "<interface type='vhostuser'>",
+        "<driver queues='2'>",
+        "<target dev='a-eth1' managed='no'/>",
+        "<mtu size='9000'/>",
+    ] {
+        assert!(described.contains(part.trim_end_matches('>')), "{part}\n{described}");
+    }
+}
 
 fn export(host: &str, arguments: &[&str]) -> Ended {
     let place = Place::new();
@@ -183,11 +310,15 @@ fn json_has_the_same_content() {
 fn an_impossible_export_is_rejected_with_what_to_change() {
     let refused: [(&[&str], i32, &str); 10] = [
         (&["qemu-args", "fats"], 3, "No VM is called 'fats'; there are: empty, fast, nbd, plain"),
-        (&["qemu-args", "empty"], 1, "VM empty has no volumes; add [vm.empty.volume.NAME] to the host file"),
+        (
+            &["qemu-args", "empty"],
+            1,
+            "VM empty has neither volumes nor NICs; add [vm.empty.volume.NAME] or [vm.empty.nic.NAME] to the host file",
+        ),
         (
             &["qemu-args", "fast"],
             1,
-            "A vhost-user volume shares the memory of its VM, and QEMU needs the size of that memory; add --memory \
+            "A vhost-user volume or NIC shares the memory of its VM, and QEMU needs the size of that memory; add --memory \
              with the VM's memory size, for example --memory 4GiB",
         ),
         (&["qemu-args", "fast", "--memory=4096"], 2, ""),
@@ -211,8 +342,8 @@ fn an_impossible_export_is_rejected_with_what_to_change() {
         (
             &["cloud-hypervisor-args", "fast", "--memory=4GiB"],
             1,
-            "Cloud Hypervisor cannot use the path '/run/a, b.sock', because it separates options with ','; use \
-             another path",
+            "Cloud Hypervisor cannot use '/run/a, b.sock', because it separates options with ','; use another path or \
+             name",
         ),
         (
             &["nbd-uri", "fast"],
@@ -290,6 +421,62 @@ fn served() -> Served {
     Served { file: place.file("host.toml"), _daemon: daemon, place }
 }
 
+/// The names of a disk are the same as if the whole VM was exported.
+#[test]
+fn one_volume_is_exported_for_hot_plug() {
+    let disk = export(HOST, &["libvirt-xml", "nbd", "--volume", "nbd/b"]).ok();
+    assert!(
+        disk.starts_with("<disk type='network' device='disk'>\n  <driver ") && disk.ends_with("\n</disk>\n"),
+        "{disk}"
+    );
+    assert!(disk.contains("<target dev='vdb' bus='virtio'/>") && !disk.contains("<reconnect"), "{disk}");
+    let newer = export(HOST, &["libvirt-xml", "nbd", "--volume", "b", "--libvirt", "10.0.0"]).ok();
+    assert!(newer.contains("\n    <reconnect delay='30'/>\n  </source>"), "{newer}");
+    let older = export(HOST, &["libvirt-xml", "nbd", "--volume", "b", "--libvirt", "9.0.0"]).ok();
+    assert_eq!(older, disk);
+    assert_eq!(export(HOST, &["nbd-uri", "nbd", "--volume", "b"]).ok().lines().count(), 1);
+    let refused = export(HOST, &["qmp", "nbd", "--volume", "c"]);
+    assert_eq!(
+        (refused.code(), refused.stderr.as_str()),
+        (Some(3), "error: No volume of VM nbd is called 'c'; there are: a, b\n")
+    );
+    assert_eq!(export(HOST, &["libvirt-xml", "nbd", "--libvirt", "new"]).code(), Some(2));
+}
+
+#[test]
+fn volumes_are_plugged_into_a_running_qemu() {
+    let served = served();
+    let line = served.place.socket("qmp");
+    let listener = UnixListener::bind(&line).unwrap();
+    let mut qemu = tool("qemu-system-x86_64", "qemu-system-x86");
+    qemu.args([
+        "-machine",
+        "q35,accel=tcg,memory-backend=m",
+        "-nodefaults",
+        "-no-user-config",
+        "-display",
+        "none",
+        "-S",
+    ]);
+    qemu.args(["-m", "64M", "-object", "memory-backend-memfd,id=m,size=64M,share=on"]);
+    qemu.args(["-device", "pcie-root-port,id=port0,chassis=1", "-device", "pcie-root-port,id=port1,chassis=2"]);
+    qemu.args(["-chardev", &format!("socket,id=q,path={}", line.display()), "-mon", "chardev=q,mode=control"]);
+    let running = start(&mut qemu);
+    let stream = connection(listener).recv_timeout(LONG).unwrap_or_else(|_| panic!("{}", running.stderr.so_far()));
+    let qmp = Qmp::new(stream);
+    for (volume, bus, id) in [("a", "port0", "sluice0"), ("c", "port1", "sluice2")] {
+        let options = ["export", "qmp", "v", "--volume", volume, "--bus", bus, "--cpus", "1"];
+        for command in run(sluice().args(options).arg(&served.file)).ok().lines() {
+            let command: Value = serde_json::from_str(command).unwrap();
+            qmp.execute(command["execute"].as_str().unwrap(), &command["arguments"]);
+        }
+        let path = format!("/machine/peripheral/{id}");
+        assert_eq!(qmp.execute("qom-get", &json!({ "path": path, "property": "realized" })), true);
+    }
+    qmp.execute("quit", &json!({}));
+    running.end().ok();
+}
+
 #[test]
 fn qemu_starts_with_its_arguments_from_a_shell() {
     let served = served();
@@ -327,30 +514,11 @@ fn qemu_starts_with_its_arguments_from_a_shell() {
     running.end().ok();
 }
 
-/// Returns virsh with libvirt's embedded driver and its own folder. As root, the driver needs the user account that
-/// Debian's service creates, unless QEMU runs as the user nobody.
-fn virsh(folder: &Path) -> Command {
-    let is_root = rustix::process::geteuid().is_root();
-    let virsh = tool("virsh", "libvirt-clients");
-    let mut command = match is_root {
-        true => tool("setpriv", "util-linux"),
-        false => tool("virsh", "libvirt-clients"),
-    };
-    if is_root {
-        command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(virsh.get_program());
-    }
-    command.env("HOME", folder).env("XDG_RUNTIME_DIR", folder);
-    command.args(["-q", "-c", &format!("qemu:///embed?root={}", folder.display())]);
-    command
-}
-
 #[test]
 fn libvirt_accepts_its_parts_and_makes_qemu_arguments() {
     let place = Place::new();
     let file = place.write("host.toml", HOST);
-    // The user that runs libvirt's driver must be able to read and write there.
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let folder = libvirt::folder();
     let arguments_of = |vm: &str| {
         let parts = run(sluice().args(["export", "libvirt-xml", vm, "--cpus", "2"]).arg(&file)).ok();
         let own = format!(
@@ -359,8 +527,8 @@ fn libvirt_accepts_its_parts_and_makes_qemu_arguments() {
         );
         let domain = folder.path().join(format!("{vm}.xml"));
         std::fs::write(&domain, parts.replacen("<domain>", &own, 1)).unwrap();
-        run(virsh(folder.path()).args(["define", "--validate"]).arg(&domain)).ok();
-        run(virsh(folder.path()).args(["domxml-to-native", "qemu-argv"]).arg(&domain)).ok()
+        run(libvirt::virsh(folder.path()).args(["define", "--validate"]).arg(&domain)).ok();
+        run(libvirt::virsh(folder.path()).args(["domxml-to-native", "qemu-argv"]).arg(&domain)).ok()
     };
     let fast = arguments_of("fast");
     for part in [

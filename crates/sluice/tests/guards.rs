@@ -1,6 +1,8 @@
-//! Nobody loses a disk by surprise: volumes in use are not closed or replaced, and a start serves what was served before.
+//! No VM loses a disk by surprise: volumes in use are not closed or replaced, and a start serves what was served before.
 
-use common::raw::Raw;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::raw::{READ, Raw};
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
 use serde_json::Value;
 use sluice_client::vhost::ClientOptions;
@@ -230,4 +232,46 @@ fn a_plan_says_what_a_file_would_change_and_changes_nothing() {
         log.contains("Changed by the host file who=\"uid ") && log.contains("before=\"800\" after=\"500\""),
         "{log}"
     );
+}
+
+/// Whether a read is answered.
+fn is_served(client: &mut Raw) -> bool {
+    let answered = client.send(READ, 0, 0, 512, &[]).and_then(|_| client.reply());
+    matches!(answered, Ok((_, 0))) && client.data(512).is_ok()
+}
+
+#[test]
+fn a_client_that_came_during_a_detach_lost_its_disk() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let done = AtomicBool::new(false);
+    let connect_often = || {
+        let mut served = 0;
+        while !done.load(Ordering::Relaxed) {
+            let Ok(mut client) = Raw::open(&place.volume_socket("b", "v"), "b/v") else { continue };
+            // With its first reply the volume is in use, so that a detach without force is refused from then on.
+            if is_served(&mut client) {
+                assert!((0..4).all(|_| is_served(&mut client)), "a detach without force closed a volume in use");
+                served += 1;
+            }
+        }
+        served
+    };
+    let (mut detached, mut refused) = (0, 0);
+    let served: u32 = std::thread::scope(|scope| {
+        let client = scope.spawn(connect_often);
+        while !client.is_finished() && (detached < 10 || refused < 3) {
+            let ended = ask(&place, &["detach", "b"]);
+            match ended.status.success() {
+                true => {
+                    detached += 1;
+                    json(ask(&place, &["reset", "b"]));
+                }
+                false => refused += 1,
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        client.join().unwrap()
+    });
+    assert!(served > 0, "detached {detached} times, refused {refused} times");
 }

@@ -1,9 +1,10 @@
 //! Changes made at run time survive restarts, end on time, and yield to the file.
 
+use std::fmt::Write as _;
 use std::path::Path;
 
 use common::raw::Raw;
-use common::{Daemon, Ended, MIB, Place, run, sluice, start, tool};
+use common::{Daemon, Ended, MIB, Place, run, sluice, start, tool, until};
 use serde_json::Value;
 
 mod common;
@@ -117,6 +118,78 @@ fn a_reload_checks_the_file_also_where_an_override_hides_it() {
     assert_eq!(limit(&place), 100.0);
 }
 
+/// Removes counters and times, which a restart may change.
+fn without_figures(mut all: Value) -> Value {
+    const FIGURES: [&str; 7] =
+        ["rates", "parts", "held_by", "full_percent", "thread_busy_percent", "service_times", "waiting"];
+    match &mut all {
+        Value::Object(keys) => {
+            keys.retain(|key, _| !FIGURES.contains(&key.as_str()));
+            keys.values_mut().for_each(|value| *value = without_figures(value.take()));
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| *value = without_figures(value.take())),
+        _ => {}
+    }
+    all
+}
+
+#[test]
+fn five_hundred_volumes_with_overrides_are_the_same_after_a_restart() {
+    const VMS: usize = 500;
+    let place = Place::new();
+    let image = place.image("all.img", VMS as u64 * MIB);
+    let mut host = place.control_keys() + &place.device("capacity = \"100000 iops@8KiB\"");
+    for vm in 0..VMS {
+        let (name, part) = (format!("vm{vm}"), format!("offset = \"{vm}MiB\"\nsize = \"1MiB\""));
+        let _ = writeln!(host, "[vm.{name}]\nreservation = \"10 iops@8KiB\"");
+        host += &place.volume(&name, "v", &image, &part);
+    }
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "vm1*", "limit=900 iops"]));
+    json(ask(&place, &["set", "vm2*/v", "weight=7", "--reason", "busy"]));
+    json(ask(&place, &["set", "vm30*", "class=background", "--for", "1h"]));
+    json(ask(&place, &["detach", "vm499/v", "--force", "vm499"]));
+    let export = format!("export.socket={}", place.volume_socket("vm499", "w").display());
+    let source = format!("source={}", place.image("new.img", MIB).display());
+    json(ask(&place, &["attach", "vm499/w", "device=disk", &source, &export]));
+    let before = state_of(&place, VMS);
+    assert!(before[4]["overrides"].as_array().unwrap().len() > 200);
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &host);
+    assert_same(&before, &state_of(&place, VMS), "after a crash");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let _daemon = Daemon::serve(&place, &host);
+    assert_same(&before, &state_of(&place, VMS), "after a stop");
+}
+
+/// What the daemon shows, without figures, when a sample has all VMs and their changes.
+fn state_of(place: &Place, vms: usize) -> Vec<Value> {
+    let list = |what: &str| json(ask(place, &["get", what]));
+    until("a sample has all changes", || {
+        let (all, volumes) = (list("vms"), list("volumes"));
+        let has = |list: &Value, key: &str, name: &str| list.as_array().unwrap().iter().any(|one| one[key] == name);
+        all["vms"].as_array().unwrap().len() == vms
+            && all["vms"].as_array().unwrap().iter().filter(|vm| vm["policy"]["class"] == "background").count() == 11
+            && has(&volumes["volumes"], "volume", "w")
+    });
+    ["vms", "volumes", "devices", "clients", "overrides"].map(|what| without_figures(list(what))).to_vec()
+}
+
+/// Compares states, and shows only the first entries that differ.
+#[track_caller]
+fn assert_same(before: &[Value], now: &[Value], when: &str) {
+    for (before, now) in before.iter().zip(now) {
+        for (key, before) in before.as_object().unwrap() {
+            let (Some(before), Some(now)) = (before.as_array(), now[key].as_array()) else {
+                assert_eq!(before, &now[key], "{key} {when}");
+                continue;
+            };
+            assert_eq!(before.len(), now.len(), "{key} {when}");
+            before.iter().zip(now).for_each(|(before, now)| assert_eq!(before, now, "{key} {when}"));
+        }
+    }
+}
+
 #[test]
 fn a_change_until_restart_survives_a_crash_and_no_stop() {
     let place = Place::new();
@@ -142,10 +215,11 @@ fn a_change_for_a_time_ends_while_the_daemon_runs_and_while_it_does_not() {
     json(ask(&place, &["set", "a", "limit=100 iops", "--for", "1h"]));
     assert_eq!(limit(&place), 100.0);
     daemon.kill();
-    // An hour passes.
+    // An hour passes. The file is one of the version before, which had no checksum.
     let state = place.file("state/state.json");
     let text = std::fs::read_to_string(&state).unwrap();
-    let mut saved: Value = serde_json::from_str(&text).unwrap();
+    let mut saved: Value = serde_json::from_str::<Value>(&text).unwrap()["state"].take();
+    saved["version"] = 1.into();
     for one in saved["overrides"].as_array_mut().unwrap() {
         if let Some(until) = one["lasts"].get_mut("until") {
             *until = (until.as_u64().unwrap() - 3600).into();
@@ -153,8 +227,8 @@ fn a_change_for_a_time_ends_while_the_daemon_runs_and_while_it_does_not() {
     }
     std::fs::write(&state, saved.to_string()).unwrap();
     let daemon = Daemon::serve(&place, &host);
+    assert_eq!(limit(&place), 500.0, "it is over before anything is served");
     daemon.stderr().up_to(&["Override expired"]);
-    assert_eq!(limit(&place), 500.0);
 }
 
 #[test]
@@ -234,9 +308,11 @@ fn a_corrupt_state_stops_the_start_and_names_the_way_out() {
     daemon.kill();
     let state = place.file("state/state.json");
     let text = std::fs::read_to_string(&state).unwrap();
-    std::fs::write(&state, &text[..text.len() / 2]).unwrap();
-    let error = Daemon::refused(&place, &host);
-    assert!(error.contains("is corrupt") && error.contains("mv ") && error.contains("state.json"), "{error}");
+    for damaged in [text[..text.len() / 2].to_owned(), text.replace("100 iops", "900 iops")] {
+        std::fs::write(&state, damaged).unwrap();
+        let error = Daemon::refused(&place, &host);
+        assert!(error.contains("is corrupt") && error.contains("mv ") && error.contains("state.json"), "{error}");
+    }
     std::fs::rename(&state, place.file("state/corrupt")).unwrap();
     let _daemon = Daemon::serve(&place, &host);
 }
@@ -303,4 +379,45 @@ fn overrides_that_a_file_does_not_allow_are_taken_back_without_a_daemon() {
     assert!(listed.contains("a/reservation"), "{listed}");
     run(sluice().args(["reset", "a/reservation", "--state"]).arg(&state)).ok();
     let _daemon = Daemon::serve(&place, &small);
+}
+
+#[test]
+fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
+    let place = Place::new();
+    let host = host(&place);
+    let daemon = Daemon::serve(&place, &host);
+    let source = format!("source={}", place.image("b.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("b", "w").display());
+    let attach = || json(ask(&place, &["attach", "b/w", "device=disk", &source, &export, "--for", "1s"]));
+    let open = || Raw::open(&place.volume_socket("b", "w"), "b/w").unwrap();
+    attach();
+    let mut client = open();
+    // Its keys end on time.
+    json(ask(&place, &["set", "b", "weight=7", "--for", "1s"]));
+    let log = daemon.stderr().up_to(&["Override expired name=\"b/weight\""]);
+    let log = log + &daemon.stderr().so_far();
+    assert!(log.contains("Override is over and kept: its end would close a volume in use"), "{log}");
+    client.read(0, 512).unwrap();
+    let all = json(ask(&place, &["get", "overrides"]));
+    let known =
+        all["overrides"].as_array().unwrap().iter().map(|one| (one["name"].as_str().unwrap(), one["overdue"] == true));
+    assert_eq!(known.collect::<Vec<_>>(), [("b", true), ("b/w", true)], "{all}");
+    assert!(
+        all["overrides"][1]["until"].as_str().unwrap().ends_with(", over: kept while its volume is in use"),
+        "{all}"
+    );
+    drop(client);
+    daemon.stderr().up_to(&["Override expired name=\"b/w\""]);
+    assert!(Raw::open(&place.volume_socket("b", "w"), "b/w").is_err());
+    assert_eq!(overrides(&place), [""; 0]);
+    // A restart gives its client time to come back.
+    attach();
+    let client = open();
+    daemon.stderr().up_to(&["Override is over and kept"]);
+    daemon.kill();
+    drop(client);
+    let daemon = Daemon::serve(&place, &host);
+    open().read(0, 512).unwrap();
+    assert_eq!(overrides(&place), ["b=attached", "b/w=attached"]);
+    drop(daemon);
 }

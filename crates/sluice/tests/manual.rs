@@ -30,6 +30,22 @@ fn every_help_text_is_in_the_manual() {
     }
 }
 
+#[test]
+fn every_command_has_a_manual_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = Command::new(env!("CARGO_BIN_EXE_sluice")).arg("man").arg(folder.path()).output().unwrap();
+    assert!(run.status.success(), "{run:?}");
+    let page = |name: &str| std::fs::read_to_string(folder.path().join(format!("{name}.1"))).expect(name);
+    assert!(page("sluice").contains("5  No daemon listens at the control socket"), "exit codes");
+    for verb in subcommands(&help(&["--help"])) {
+        let text = page(&format!("sluice-{verb}"));
+        assert!(text.contains(".SH OPTIONS"), "{verb}: {text}");
+        for inner in subcommands(&help(&[&verb, "--help"])) {
+            page(&format!("sluice-{verb}-{inner}"));
+        }
+    }
+}
+
 fn subcommands(help: &str) -> Vec<String> {
     let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
     let verbs = listed.filter(|line| !line.starts_with("   ")).filter_map(|line| line.split_whitespace().next());

@@ -1,4 +1,5 @@
-//! What an attacker costs its neighbour by work that never reaches the device, as ratios to the neighbour alone.
+//! Cost of an attacker for its neighbour, by work that never reaches the device, as ratios to the neighbour alone, and as what the
+//! attacker gets: answers and memory. A fast machine hides the first from a test, but not the others.
 //!
 //! The victim reserves 1,000 requests per second and sends 500, the attacker is limited to 100. The device takes 8 ms for each
 //! request, so a device thread that is kept busy for milliseconds shows, and a test that waits for its CPU does not.
@@ -18,6 +19,8 @@ const EVERY: Duration = Duration::from_millis(2);
 /// Length of a measurement.
 const TIME: Duration = Duration::from_millis(1000);
 const ROUNDS: usize = 3;
+/// Maximum of the memory that the daemon takes meanwhile, in bytes. Each header announces twice as much.
+const MEMORY_MAX: u64 = 16 << 20;
 
 fn host(place: &Place) -> String {
     let socket = |name: &str| place.socket(name).display().to_string();
@@ -82,19 +85,27 @@ fn median(mut ratios: Vec<f64>) -> f64 {
 #[test]
 fn an_attacker_below_its_limit_took_its_neighbours_device_thread() {
     let place = Place::new();
-    let _daemon = Daemon::serve(&place, &host(&place));
+    let daemon = Daemon::serve(&place, &host(&place));
     for attack in Attack::ALL {
         let (mut rates, mut delays) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
             let alone = measure(&place);
+            daemon.forget_peak();
+            let resident = daemon.peak_bytes();
             let stop = AtomicBool::new(false);
-            let beside = thread::scope(|scope| {
-                // An attacker whose connection the daemon closes has achieved what it can.
-                scope.spawn(|| attack.run(&place.socket("guest"), &place.socket("client"), "attacker/nbd", &stop));
+            let (beside, answered) = thread::scope(|scope| {
+                let attacker =
+                    scope.spawn(|| attack.run(&place.socket("guest"), &place.socket("client"), "attacker/nbd", &stop));
                 let beside = measure(&place);
                 stop.store(true, Ordering::Relaxed);
-                beside
+                // An attacker whose connection the daemon closes has achieved what it can.
+                (beside, attacker.join().unwrap().unwrap_or_default())
             });
+            let grown = daemon.peak_bytes().saturating_sub(resident);
+            let name = attack.name();
+            // Its limit is a fifth of the victim's rate.
+            assert!(answered <= beside.requests as u64, "{name}: {answered} answers beside {}", beside.requests);
+            assert!(grown < MEMORY_MAX, "{name}: the daemon took {grown} bytes");
             rates.push(beside.requests as f64 / alone.requests as f64);
             delays.push(beside.p99.as_secs_f64() / alone.p99.as_secs_f64());
         }

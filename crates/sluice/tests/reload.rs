@@ -498,7 +498,9 @@ fn a_signal_right_after_the_start_ended_the_daemon() {
     // Delays the runtime, without which no handler is there.
     let mut strace = tool("strace", "strace");
     strace.args(["-qq", "-o", "/dev/null", "-e", "inject=epoll_create1:delay_enter=1s"]);
-    let running = start(strace.arg(env!("CARGO_BIN_EXE_sluice")).args(["-o", "json", "serve"]).arg(&file));
+    let running = start(
+        strace.arg(env!("CARGO_BIN_EXE_sluice")).args(["-o", "json", "--log-format", "text", "serve"]).arg(&file),
+    );
     let mut daemon = None;
     until("its log has a thread", || {
         let tracer = running.pid();

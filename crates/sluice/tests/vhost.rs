@@ -302,7 +302,8 @@ fn guests_are_served_without_proc() {
     let file = place.write("host.toml", place.device("") + &place.vhost_volume("a", "v", &image, ""));
     let mut command = tool("unshare", "util-linux");
     command.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
-    let daemon = start(command.arg(sluice().get_program()).args(["-o", "json", "serve"]).arg(file));
+    let daemon =
+        start(command.arg(sluice().get_program()).args(["-o", "json", "--log-format", "text", "serve"]).arg(file));
     daemon.stdout.up_to(&["ready"]);
     let mut client = place.vhost("a", "v", &ClientOptions::default());
     let (data, mut bytes) = (noise(1, 4096), vec![0; 4096]);

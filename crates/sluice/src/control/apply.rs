@@ -1,11 +1,12 @@
 //! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
 //! nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use sluice_config::changes::Target;
+use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
@@ -16,16 +17,18 @@ use crate::failure::chain;
 use crate::server::{Extra, LossQuery, Server, ServerError, VolumeName};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
-use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, Overrides, file_value, flat};
+use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
 use crate::state::time::Time;
 
 /// The configuration in force: the files as they were loaded, and what was changed since.
 pub(crate) struct State {
     pub(crate) files: Files,
     pub(crate) saved: Saved,
+    /// Names of overrides that are kept although their time is over, because their volumes are in use.
+    pub(crate) overdue: BTreeSet<String>,
 }
 
-/// Where the daemon keeps its configuration, and the time.
+/// Location of the daemon's configuration, and the time.
 pub(crate) struct Place<'a> {
     /// The host file.
     pub(crate) file: &'a Path,
@@ -48,12 +51,30 @@ pub(crate) struct Proposal {
     asked: Option<Asked>,
 }
 
+/// Objects that a request changes.
+enum Targets {
+    One(Target),
+    /// All that a pattern matches, or all that hold a policy; may be empty.
+    Many(Vec<Target>),
+    /// Whatever the changes concern that it takes back.
+    Unnamed,
+}
+
+impl Targets {
+    fn list(&self) -> &[Target] {
+        match self {
+            Targets::One(target) => core::slice::from_ref(target),
+            Targets::Many(targets) => targets,
+            Targets::Unnamed => &[],
+        }
+    }
+}
+
 /// The target of a request.
 struct Asked {
-    /// `None`: several VMs.
-    target: Option<Target>,
-    /// The target's previous state.
-    before: Value,
+    targets: Targets,
+    /// The previous state of each target.
+    before: Vec<Value>,
     /// For the log.
     what: String,
     origin: Origin,
@@ -76,48 +97,44 @@ pub(crate) fn propose(
     server: &Server,
     state: &State,
     place: &Place<'_>,
-    (request, peer): (&Request, Peer),
+    (request, peer): (&Request, &Peer),
 ) -> Result<Proposal, Reply> {
     let (reason, lasts) = terms(request, place)?;
     let origin = Origin { uid: peer.uid, gid: peer.gid, pid: peer.pid, at: place.now, reason };
     let mut draft = Draft { server, state, origin, lasts, saved: state.saved.clone(), parts: Vec::new() };
     let (mut extra, mut gone) = (Extra::Nothing, Vec::new());
-    let (target, what) = match request.clone() {
-        Request::AcceptLoss { .. } | Request::GetOverrides | Request::Apply { .. } => {
-            unreachable!("no object is changed")
-        }
+    let (targets, what) = match request.clone() {
         Request::Attach { target, keys, vm, .. } => {
             let target = draft.attach(&target, keys, vm)?;
-            (Some(target.clone()), format!("attach {target}"))
+            (Targets::One(target.clone()), format!("attach {target}"))
         }
         Request::Detach { target, .. } => {
             let target = draft.detach(&target, place)?;
-            (Some(target.clone()), format!("detach {target}"))
+            (Targets::One(target.clone()), format!("detach {target}"))
         }
         Request::Set { target, keys, .. } => {
-            let target = known(server, &target)?;
             let keys = flat(keys);
-            let names: Vec<String> = keys.iter().map(|(key, _)| key.clone()).collect();
-            draft.set(&target, keys);
-            (Some(target.clone()), format!("set {target} {}", names.join(" ")))
+            let names: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            (draft.set_all(&target, &keys)?, format!("set {target} {}", names.join(" ")))
         }
         Request::Resize { target, size, .. } => {
             let (target, volume) = draft.resize(&target, size)?;
             extra = Extra::Grow(volume);
-            (Some(target.clone()), format!("resize {target}"))
+            (Targets::One(target.clone()), format!("resize {target}"))
         }
         Request::Reset { name, .. } => {
             let target = draft.reset(name.as_deref())?;
             gone = draft.saved.overrides.settle(&state.files);
-            (target, format!("reset {}", name.as_deref().unwrap_or("--all")))
+            (target.map_or(Targets::Unnamed, Targets::One), format!("reset {}", name.as_deref().unwrap_or("--all")))
         }
+        _ => unreachable!("nothing is changed"),
     };
     let Draft { saved, parts, origin, .. } = draft;
     let host = state.files.changed(&saved.overrides.changes());
-    let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.to_string()))?);
+    let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.without_warnings().to_string()))?);
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
-    let before = target.as_ref().map(|target| describe(server, target)).unwrap_or_default();
-    Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(Asked { target, before, what, origin }) })
+    let before = targets.list().iter().map(|target| describe(server, target)).collect();
+    Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(Asked { targets, before, what, origin }) })
 }
 
 /// Returns why a change is made and how long it lasts, or why it cannot last so long.
@@ -127,9 +144,7 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Request::Set { how, .. } => how,
         // It adds no change that could last.
         Request::Reset { reason, .. } => return Ok((reason.clone(), Lasts::Always)),
-        Request::AcceptLoss { .. } | Request::GetOverrides | Request::Apply { .. } => {
-            unreachable!("no object is changed")
-        }
+        _ => unreachable!("nothing is changed"),
     };
     let lasts = match how.term {
         Term::Always if place.folder.is_none() => {
@@ -149,18 +164,47 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
 /// the request.
 pub(crate) fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied: &[ServerError]) -> Reply {
-    let Asked { target, before, what, origin } = proposal.asked.expect("only a request is answered");
-    let names = |gone: &Overrides, of: &Overrides| -> Vec<String> {
-        gone.iter().filter(|known| !of.iter().any(|other| other.name() == known.name())).map(Override::name).collect()
-    };
-    let taken_back = names(&state.saved.overrides, &proposal.saved.overrides);
+    let Asked { targets, before, what, origin } = proposal.asked.expect("only a request is answered");
+    let kept = proposal.saved.overrides.by_name();
+    let taken_back: Vec<String> =
+        state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
+    let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
     state.saved = proposal.saved;
-    let after = target.as_ref().map(|target| describe(server, target)).unwrap_or_default();
-    let (old, new) = difference(&before, &after);
     let reason = origin.reason.as_deref();
-    tracing::info!(who = %origin, what, before = old, after = new, reason, "Changed at run time");
-    let result = Some(Box::new(json!({ "taken_back": taken_back })));
-    let reply = Reply { result, ..Reply::changed(before, after) };
+    let log = |name: Option<&Target>, before: &Value, after: &Value| {
+        let (before, after) = match difference(before, after) {
+            // Several objects, or a key that no description has.
+            (old, new) if old == new => in_keys.clone(),
+            differing => differing,
+        };
+        let name = name.map(ToString::to_string);
+        tracing::info!(who = %origin, what, name, before, after, reason, "Changed at run time");
+    };
+    let mut changed: Vec<(&Target, Value, Value)> = Vec::new();
+    for (target, before) in targets.list().iter().zip(before) {
+        changed.push((target, before, describe(server, target)));
+    }
+    let mut result = json!({ "taken_back": taken_back });
+    let reply = match &targets {
+        Targets::Many(_) => {
+            let each = changed.iter().map(|(target, before, after)| {
+                log(Some(target), before, after);
+                json!({ "name": target.to_string(), "before": before, "after": after })
+            });
+            result["changed"] = each.collect();
+            if changed.is_empty() {
+                log(None, &Value::Null, &Value::Null);
+            }
+            Reply::changed(Value::Null, Value::Null)
+        }
+        Targets::One(_) | Targets::Unnamed => {
+            let (before, after) =
+                changed.pop().map_or((Value::Null, Value::Null), |(_, before, after)| (before, after));
+            log(None, &before, &after);
+            Reply::changed(before, after)
+        }
+    };
+    let reply = Reply { result: Some(Box::new(result)), ..reply };
     if unapplied.is_empty() {
         return reply;
     }
@@ -174,7 +218,7 @@ pub(crate) fn loss_query(server: &Server, target: &str) -> Result<LossQuery, Rep
 }
 
 /// Accepts the loss, after all files have been queried. The VM or volume may have been removed since.
-pub(crate) fn accept_loss(server: &Server, target: &str) -> Reply {
+pub(crate) fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
     let target = match known(server, target) {
         Ok(target) => target,
         Err(reply) => return reply,
@@ -182,8 +226,10 @@ pub(crate) fn accept_loss(server: &Server, target: &str) -> Reply {
     let before = describe(server, &target);
     match server.accept_loss(&target) {
         Ok(true) => {
-            tracing::warn!(target = %target, "Loss accepted: writes and flushes resume");
-            Reply::changed(before, describe(server, &target))
+            let after = describe(server, &target);
+            let (old, new) = difference(&before, &after);
+            tracing::warn!(%who, what = %format_args!("accept-loss {target}"), before = old, after = new, "Loss accepted: writes and flushes resume");
+            Reply::changed(before, after)
         }
         Ok(false) => {
             let error = format!("No loss to accept: no sync of {target} has failed");
@@ -195,7 +241,8 @@ pub(crate) fn accept_loss(server: &Server, target: &str) -> Reply {
 
 /// Returns what differs from the files.
 pub(crate) fn get_overrides(state: &State) -> Reply {
-    Reply::with(json!({ "overrides": state.saved.overrides.iter().map(Override::to_json).collect::<Vec<_>>() }))
+    let all = state.saved.overrides.iter().map(|known| known.to_json(state.overdue.contains(&known.name())));
+    Reply::with(json!({ "overrides": all.collect::<Vec<_>>() }))
 }
 
 /// A proposal in the making.
@@ -210,7 +257,7 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn add(&mut self, target: &Target, change: Change) {
+    fn add(&mut self, target: &Object, change: Change) {
         let file = file_value(&self.state.files, target, &change);
         let (origin, lasts) = (self.origin.clone(), self.lasts);
         self.saved.overrides.add(Override { target: target.clone(), change, file, origin, lasts });
@@ -222,15 +269,66 @@ impl Draft<'_> {
         }
     }
 
-    fn set(&mut self, target: &Target, keys: Vec<(String, toml::Value)>) {
+    fn set(&mut self, target: &Object, keys: &[(String, toml::Value)]) {
         for (key, value) in keys {
-            self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(&key, value.clone())));
-            self.add(target, Change::Set { key, value });
+            self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(key, value.clone())));
+            self.add(target, Change::Set { key: key.clone(), value: value.clone() });
         }
+    }
+
+    /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.
+    fn set_all(&mut self, name: &str, keys: &[(String, toml::Value)]) -> Result<Targets, Reply> {
+        let object: Object = name.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
+        match object {
+            Object::Policy(policy) if is_pattern(&policy) => {
+                let error = format!("'{name}' is a pattern; name one policy, or a pattern of VMs such as 'web*'");
+                Err(Reply::failed(Code::Invalid, error))
+            }
+            Object::Policy(policy) => self.set_policy(policy, keys),
+            Object::Target(pattern) if is_pattern(name) => {
+                let targets = matching(self.server, &pattern)?;
+                for target in &targets {
+                    self.set(&target.clone().into(), keys);
+                }
+                Ok(Targets::Many(targets))
+            }
+            Object::Target(_) => {
+                let target = known(self.server, name)?;
+                self.set(&target.clone().into(), keys);
+                Ok(Targets::One(target))
+            }
+        }
+    }
+
+    /// Sets keys of a named policy. Returns the VMs and volumes that hold it.
+    fn set_policy(&mut self, policy: String, keys: &[(String, toml::Value)]) -> Result<Targets, Reply> {
+        let object = Object::Policy(policy);
+        let Object::Policy(policy) = &object else { unreachable!("it is one") };
+        if !self.state.files.has(&object) {
+            let names = self.state.files.policies();
+            let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let error = format!("There is no policy {policy}; there are {are}");
+            return Err(Reply::failed(Code::NotFound, error));
+        }
+        self.set(&object, keys);
+        let mut holders = Vec::new();
+        for vm in self.server.host().vms.values() {
+            if vm.policy_name.as_ref() == Some(policy) {
+                holders.push(Target { vm: vm.name.clone(), volume: None });
+            }
+            let volumes = vm.volumes.values().filter(|volume| volume.policy_name.as_ref() == Some(policy));
+            holders.extend(volumes.map(|volume| Target { vm: vm.name.clone(), volume: Some(volume.name.clone()) }));
+            let nics = vm.nics.values().filter(|nic| nic.policy_name.as_ref() == Some(policy));
+            holders.extend(nics.map(|nic| Target::nic(&vm.name, &nic.name)));
+        }
+        Ok(Targets::Many(holders))
     }
 
     fn resize(&mut self, target: &str, size: String) -> Result<(Target, VolumeName), Reply> {
         let target = known(self.server, target)?;
+        if target.as_nic().is_some() {
+            return Err(Reply::failed(Code::Invalid, format!("{target} is a NIC, which has no size; name a volume")));
+        }
         let Some(volume) = target.volume.clone() else {
             let names: Vec<&str> = self.server.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
             let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
@@ -238,7 +336,7 @@ impl Draft<'_> {
         };
         size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
         if matches!(self.lasts, Lasts::UntilRestart | Lasts::Until(_))
-            && let Some(file) = self.state.files.stated(&target, "size")
+            && let Some(file) = self.state.files.stated(&target.clone().into(), "size")
         {
             let error = format!(
                 "The file states size = {file} for {target}: when this change ends, the guest would see its disk shrink; make \
@@ -246,7 +344,7 @@ impl Draft<'_> {
             );
             return Err(Reply::failed(Code::Refused, error));
         }
-        self.set(&target, vec![("size".to_owned(), size.into())]);
+        self.set(&target.clone().into(), &[("size".to_owned(), size.into())]);
         let name = (target.vm.clone(), volume);
         Ok((target, name))
     }
@@ -260,36 +358,37 @@ impl Draft<'_> {
                 format!("'{target}' is a VM; write VM/VOLUME, for example {target}/data"),
             ));
         };
-        if known.is_some_and(|vm| vm.volumes.contains_key(volume)) {
+        if known.is_some_and(|vm| has(vm, &target, volume)) {
             return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
         }
         if known.is_some() && !vm.is_empty() {
             let error = format!("VM {} exists already; change it with set, not with vm.KEY", target.vm);
             return Err(Reply::failed(Code::Exists, error));
         }
-        if self.lasts == Lasts::Persisted && self.state.files.has(&target) {
+        if self.lasts == Lasts::Persisted && self.state.files.has(&target.clone().into()) {
             let error = format!(
                 "{target} is in the file and was detached at run time; undo the detach with `sluice reset {target}`"
             );
             return Err(Reply::failed(Code::Exists, error));
         }
         if known.is_none() {
-            let owner = Target { vm: target.vm.clone(), volume: None };
+            let owner: Object = Target { vm: target.vm.clone(), volume: None }.into();
             self.persist(|| Part::Set(owner.clone(), vm.clone()));
             self.add(&owner, Change::Attach { keys: vm });
         }
-        self.persist(|| Part::Set(target.clone(), keys.clone()));
-        self.add(&target, Change::Attach { keys });
+        let object: Object = target.clone().into();
+        self.persist(|| Part::Set(object.clone(), keys.clone()));
+        self.add(&object, Change::Attach { keys });
         Ok(target)
     }
 
     fn detach(&mut self, target: &str, place: &Place<'_>) -> Result<Target, Reply> {
         let target = known(self.server, target)?;
-        let files = &self.state.files;
+        let (files, object) = (&self.state.files, Object::from(target.clone()));
         if self.lasts == Lasts::Persisted
-            && let Some(file) = files.file_of(&target)
+            && let Some(file) = files.file_of(&object)
         {
-            let part = Part::Remove(target.clone());
+            let part = Part::Remove(object.clone());
             let dropin = DropIn::of(place.file, Vec::new());
             if Path::new(file) != dropin.file() {
                 let error = format!(
@@ -299,10 +398,10 @@ impl Draft<'_> {
             }
             self.parts.push(part);
         }
-        let file = file_value(files, &target, &Change::Detach);
+        let file = file_value(files, &object, &Change::Detach);
         let is_in_file = !file.is_null();
         let (origin, lasts) = (self.origin.clone(), self.lasts);
-        let detached = Override { target: target.clone(), change: Change::Detach, file, origin, lasts };
+        let detached = Override { target: object, change: Change::Detach, file, origin, lasts };
         match is_in_file || matches!(lasts, Lasts::UntilRestart | Lasts::Until(_)) {
             true => self.saved.overrides.add(detached),
             false => self.saved.overrides.replace(&detached),
@@ -329,8 +428,34 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::NotFound, error));
         }
         let one = taken.first().filter(|first| taken.iter().all(|other| other.target == first.target));
-        Ok(one.map(|one| one.target.clone()))
+        Ok(one.and_then(|one| match &one.target {
+            Object::Target(target) => Some(target.clone()),
+            Object::Policy(_) => None,
+        }))
     }
+}
+
+/// The VMs, or the volumes, whose names match; none of them is held back.
+fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
+    let vms = server.host().vms.values().filter(|vm| matches(&pattern.vm, &vm.name));
+    let targets: Vec<Target> = match &pattern.volume {
+        None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
+        Some(volume) => vms
+            .flat_map(|vm| {
+                let held = server.held.keys().filter(|(of, _)| *of == vm.name).map(|(_, volume)| volume);
+                let all = vm.volumes.keys().chain(held).filter(|name| matches(volume, name));
+                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name.clone()) });
+                let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
+                all.chain(nics.map(|name| Target::nic(&vm.name, name)))
+            })
+            .collect(),
+    };
+    if targets.is_empty() {
+        let what = if pattern.volume.is_some() { "volume" } else { "VM" };
+        let error = format!("No {what} matches '{pattern}'; `sluice get {}s` lists them", what.to_lowercase());
+        return Err(Reply::failed(Code::NotFound, error));
+    }
+    targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }
 
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {
@@ -347,12 +472,20 @@ fn known(server: &Server, target: &str) -> Result<Target, Reply> {
         return Err(Reply::failed(Code::NotFound, error));
     };
     match &target.volume {
-        Some(volume) if !vm.volumes.contains_key(volume) => {
-            let names: Vec<&str> = vm.volumes.keys().map(String::as_str).collect();
+        Some(volume) if !has(vm, &target, volume) => {
+            let (what, name, names): (_, _, Vec<&str>) = match target.as_nic() {
+                Some(nic) => ("NIC", nic, vm.nics.keys().map(String::as_str).collect()),
+                None => ("volume", volume.as_str(), vm.volumes.keys().map(String::as_str).collect()),
+            };
             let has = if names.is_empty() { "no other".to_owned() } else { names.join(", ") };
-            let error = format!("VM {} has no volume {volume}; it has {has}", target.vm);
+            let error = format!("VM {} has no {what} {name}; it has {has}", target.vm);
             Err(Reply::failed(Code::NotFound, error))
         }
         _ => Ok(target),
     }
+}
+
+/// Whether a VM has the volume or NIC of a target.
+fn has(vm: &sluice_config::Vm, target: &Target, volume: &str) -> bool {
+    target.as_nic().map_or_else(|| vm.volumes.contains_key(volume), |nic| vm.nics.contains_key(nic))
 }

@@ -19,35 +19,42 @@
 //!
 //! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_config::{Diagnostics, Files, Host};
+use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use self::helpers::{Helper, Helping, hangs};
 use self::making::Saving;
-use super::Request;
+use self::watch::{Report, Watch};
 use super::apply::{self, Proposal, State};
-use super::socket::Asked;
+use super::roles::{self, Roles};
+use super::socket::{Asked, Group};
+use super::{Code, Reply, Request};
 use crate::failure::Failure;
+use crate::metrics::Load;
+use crate::monitor::Board;
 use crate::output::Format;
 use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
-use crate::state::keeper::Keeper;
+use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
+mod exit;
+mod expiry;
 mod helpers;
 mod making;
 #[cfg(test)]
 mod tests;
+pub(crate) mod watch;
 
 /// Maximum time that a helper may wait for one path.
 pub(crate) const PATH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -77,10 +84,12 @@ enum Event {
     Reload,
     Report,
     LookAtDevices,
+    /// Asks whether this thread and the device threads respond. A thread or a disk that does nothing for this time is reported.
+    Probe(Duration, oneshot::Sender<Report>),
     /// Ends the thread; `true`: the daemon is stopped, and has not failed. Returns the server.
     End(bool, oneshot::Sender<Server>),
     /// The state has been written, or a drop-in.
-    Saved(u64, Result<(), String>),
+    Saved(u64, Written),
     #[cfg(test)]
     Panic,
     /// The helper of this attempt has returned.
@@ -105,7 +114,14 @@ enum Unread {
 }
 
 /// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.
-fn read(file: &Path, named: Option<(PathBuf, bool)>, progress: &Progress) -> Result<Read, Unread> {
+///
+/// `group` owns the control socket.
+fn read(
+    file: &Path,
+    named: Option<(PathBuf, bool)>,
+    group: Option<Group>,
+    progress: &Progress,
+) -> Result<Read, Unread> {
     progress.set(file);
     let (named, dry_run) = named.unwrap_or_else(|| (file.to_owned(), false));
     let is_same =
@@ -117,11 +133,15 @@ fn read(file: &Path, named: Option<(PathBuf, bool)>, progress: &Progress) -> Res
         );
         return Err(Unread::Other(error));
     }
-    sluice_config::load_files(&named).map(|(files, _)| Read(files)).map_err(Unread::Wrong)
+    let (files, host) = sluice_config::load_files(&named).map_err(Unread::Wrong)?;
+    Ok(Read { files, roles: Roles::of(&host.daemon.access, group) })
 }
 
 /// The files, read again. They are right without changes at run time.
-struct Read(Files);
+struct Read {
+    files: Files,
+    roles: Roles,
+}
 
 /// The inputs of the daemon's start.
 pub(crate) struct Begin {
@@ -135,8 +155,9 @@ pub(crate) struct Begin {
     /// The state without what has ended meanwhile.
     pub(crate) saved: Saved,
     pub(crate) gone: Vec<(Override, Gone)>,
-    /// What may be served although it differs from what was served before.
+    /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
+    pub(crate) roles: Roles,
 }
 
 /// The control thread's handle.
@@ -150,6 +171,7 @@ impl Changer {
         begin: Begin,
         format: Format,
         handle: Handle,
+        board: Board,
     ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
         let (events, inbox) = channel();
         let (news, listener) = mpsc::unbounded_channel();
@@ -158,7 +180,7 @@ impl Changer {
             let _runtime = handle.enter();
             let server = Server::new();
             watch_devices(&handle, &server, own.clone());
-            match Thread::new(server, begin, format, own, news.clone()) {
+            match Thread::new((server, board), begin, format, own, news.clone()) {
                 Ok((mut thread, start)) => {
                     thread.begin(start);
                     thread.run(&inbox);
@@ -182,6 +204,13 @@ impl Changer {
     /// Prints the statistics.
     pub(crate) fn report(&self) {
         let _ = self.events.send(Event::Report);
+    }
+
+    /// Asks whether the thread and the device threads respond, within `limit`.
+    pub(crate) fn probe(&self, limit: Duration) -> oneshot::Receiver<Report> {
+        let (reply, report) = oneshot::channel();
+        let _ = self.events.send(Event::Probe(limit, reply));
+        report
     }
 
     /// Ends the thread after the current change. `is_stop`: the daemon has not failed, so changes until a restart end. The
@@ -216,7 +245,7 @@ enum Kind {
     Expire,
 }
 
-/// What is served first.
+/// Configuration that is served first.
 struct Start {
     host: Arc<Host>,
     saved: Saved,
@@ -257,20 +286,28 @@ struct Attempt {
     has_waited: bool,
     /// Volumes that it leaves out because their source, offset or size has changed, and why.
     held: BTreeMap<VolumeName, String>,
+    /// Names of overrides that do not end, because their volumes are in use.
+    kept: BTreeSet<String>,
 }
 
 struct Thread {
     file: PathBuf,
     format: Format,
     server: Server,
+    /// For those who observe what is served.
+    board: Board,
     state: State,
     attempts: Vec<Attempt>,
     /// Number of helpers started so far.
     next: u64,
     /// Number of changes so far.
     version: u64,
-    /// Path of the control socket.
-    control: Option<PathBuf>,
+    /// Roles of clients, as the host file in force states them.
+    roles: Roles,
+    /// The settings at the start, which the control socket has.
+    at_start: DaemonSettings,
+    /// The last attempt to load the host file.
+    load: Load,
     /// Time of the next retry of volumes that are out of service.
     retry_at: Instant,
     /// Volumes to retry, in order.
@@ -278,12 +315,15 @@ struct Thread {
     /// Running helpers, by attempt.
     helpers: BTreeMap<u64, Helper>,
     keeper: Keeper,
+    watch: Watch,
     /// The state in the state directory; `None` if a failed write has left one or the other.
     on_disk: Option<Saved>,
     /// The change that is being saved. No other change is made meanwhile.
     saving: Option<Saving>,
     /// Number of the last job of the keeper that has hung; until it returns nothing can be saved.
     hung_save: Option<u64>,
+    /// Time of the next attempt to end changes whose time is over and whose volumes are in use.
+    overdue_at: Option<Instant>,
     /// Time of the next attempt to write a state that could not be written, or to end what has expired.
     repeat_at: Option<Instant>,
     events: Sender<Event>,
@@ -304,33 +344,38 @@ impl Drop for Alarm {
 impl Thread {
     /// Returns the thread, and its first change.
     fn new(
-        server: Server,
+        (server, board): (Server, Board),
         begin: Begin,
         format: Format,
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone, force } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, gone, force, roles } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
-        let control = host.daemon.control.clone();
-        let state = State { files, saved: on_disk.clone() };
+        let at_start = host.daemon.clone();
+        let state = State { files, saved: on_disk.clone(), overdue: BTreeSet::new() };
         let thread = Thread {
             file,
             format,
             server,
+            board,
             state,
             attempts: Vec::new(),
             next: 0,
             version: 0,
-            control,
+            roles,
+            at_start,
+            load: Load::default(),
             retry_at: Instant::now(),
             retries: VecDeque::new(),
             helpers: BTreeMap::new(),
             keeper,
+            watch: Watch::default(),
             on_disk: Some(on_disk),
             saving: None,
             hung_save: None,
+            overdue_at: None,
             repeat_at: None,
             events,
             news,
@@ -348,6 +393,7 @@ impl Thread {
             match event {
                 Ok(Event::End(is_stop, reply)) => {
                     self.end(is_stop, inbox);
+                    self.board.close();
                     let _ = reply.send(self.server);
                     return;
                 }
@@ -359,6 +405,7 @@ impl Thread {
             self.check_attempts();
             self.retry_missing();
             self.expire();
+            self.board.publish(self.server.served(&self.roles, &self.file, self.load));
         }
     }
 
@@ -370,24 +417,21 @@ impl Thread {
         }
         let is_busy = !self.attempts.is_empty() || !self.server.missing().is_empty() || self.saving.is_some();
         let busy = (is_busy || self.repeat_at.is_some()).then_some(RETRY_EVERY);
-        let expiry = self.state.saved.overrides.next_expiry().map(|at| at.from(Time::now()).max(PAUSE));
-        busy.into_iter().chain(expiry).min()
+        let expiry =
+            self.state.saved.overrides.next_expiry(&self.state.overdue).map(|at| at.from(Time::now()).max(PAUSE));
+        let overdue = self.overdue_at.map(|at| at.saturating_duration_since(Instant::now()).max(PAUSE));
+        busy.into_iter().chain(expiry).chain(overdue).min()
     }
 
     fn take(&mut self, event: Event) {
         match event {
-            Event::Change(asked) if asked.request == Request::GetOverrides => {
-                let _ = asked.reply.send(apply::get_overrides(&self.state));
-            }
-            Event::Change(asked) if matches!(asked.request, Request::Apply { .. }) => {
-                self.begin(Kind::Reload(Reload { read: None, asked: Some(asked) }));
-            }
-            Event::Change(asked) => self.begin(Kind::Change(asked)),
+            Event::Change(asked) => self.request(asked),
             Event::Reload => self.begin(Kind::Reload(Reload::default())),
             Event::Report => {
                 stats::print(&self.server.snapshots(), &self.server.host_state(), self.format);
             }
             Event::LookAtDevices => self.check_devices(),
+            Event::Probe(limit, reply) => drop(reply.send(self.watch.look(&self.server, limit))),
             Event::Back(number, outcome) => {
                 self.helpers.remove(&number);
                 self.back(number, outcome);
@@ -397,6 +441,27 @@ impl Thread {
             Event::Panic => panic!("a test requested this panic"),
             Event::End(..) => unreachable!("it ends the loop"),
         }
+    }
+
+    fn request(&mut self, asked: Asked) {
+        if let Some(refused) = self.refused(&asked) {
+            let _ = asked.reply.send(refused);
+            return;
+        }
+        match asked.request {
+            Request::GetOverrides => drop(asked.reply.send(apply::get_overrides(&self.state))),
+            Request::Apply { .. } => self.begin(Kind::Reload(Reload { read: None, asked: Some(asked) })),
+            _ => self.begin(Kind::Change(asked)),
+        }
+    }
+
+    /// Returns the reply to a request that its client may not make.
+    fn refused(&self, asked: &Asked) -> Option<Reply> {
+        let rights = roles::Rights { roles: &self.roles, settings: &self.server.host().daemon, file: &self.file };
+        let refused = rights.check(&asked.request, &asked.peer, &self.state.saved.overrides).err()?;
+        // The log limits the lines about one endpoint.
+        tracing::warn!(endpoint = "control", who = %asked.peer, reason = refused, "Request of a control client refused");
+        Some(Reply::failed(Code::Refused, refused))
     }
 
     /// Continues the attempt, unless it was abandoned.
@@ -433,7 +498,17 @@ impl Thread {
             Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
             Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
         };
-        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false, held };
+        let attempt = Attempt {
+            number: 0,
+            kind,
+            since,
+            found,
+            waits,
+            proposal: None,
+            has_waited: false,
+            held,
+            kept: BTreeSet::new(),
+        };
         match attempt.kind {
             _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
@@ -448,10 +523,10 @@ impl Thread {
                 for old in self.attempts.extract_if(.., is_reload) {
                     making::replaced(old);
                 }
-                let file = self.file.clone();
+                let (file, group) = (self.file.clone(), self.roles.group);
                 let paths = [file.clone()];
                 self.help(attempt, &paths, move |progress: &Progress| {
-                    Outcome::Loaded(Box::new(read(&file, named, progress)))
+                    Outcome::Loaded(Box::new(read(&file, named, group, progress)))
                 });
             }
             Kind::Change(Asked { request: Request::AcceptLoss { ref target }, .. }) => {
@@ -469,8 +544,8 @@ impl Thread {
 
     /// The disk has reported lost writes, so the loss is accepted.
     fn loss_reported(&mut self, attempt: Attempt) {
-        let Kind::Change(Asked { request: Request::AcceptLoss { target }, .. }) = &attempt.kind else { return };
-        let reply = apply::accept_loss(&self.server, target);
+        let Kind::Change(Asked { request: Request::AcceptLoss { target }, peer, .. }) = &attempt.kind else { return };
+        let reply = apply::accept_loss(&self.server, target, peer.clone());
         making::answer(attempt, reply);
     }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use sluice_config::changes::Target;
-use sluice_config::{Vm, Volume};
+use sluice_config::{NetPolicy, Nic, NicAccess, Vm, Volume};
 
 use crate::server::Server;
 
@@ -12,14 +12,53 @@ pub(super) fn describe(server: &Server, target: &Target) -> Value {
     let loss = |volume: &Volume| server.loss(&target.vm, &volume.name);
     match &target.volume {
         None => describe_vm(vm, loss),
-        Some(volume) => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),
+        Some(volume) => match target.as_nic() {
+            Some(nic) => vm.nics.get(nic).map_or(Value::Null, describe_nic),
+            None => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),
+        },
     }
 }
 
 fn describe_vm(vm: &Vm, loss: impl Fn(&Volume) -> Option<&'static str>) -> Value {
     let volumes: Vec<&String> = vm.volumes.keys().collect();
     let lost = vm.volumes.values().filter(|volume| loss(volume).is_some()).map(|volume| &volume.name);
-    json!({ "policy": describe_policy(&vm.policy), "volumes": volumes, "writes_fail": lost.collect::<Vec<_>>() })
+    let mut value =
+        json!({ "policy": describe_policy(&vm.policy), "volumes": volumes, "writes_fail": lost.collect::<Vec<_>>() });
+    if !vm.nics.is_empty() {
+        value["net"] = describe_net(&vm.net);
+        value["nics"] = json!(vm.nics.keys().collect::<Vec<_>>());
+    }
+    value
+}
+
+pub(super) fn describe_nic(nic: &Nic) -> Value {
+    let addresses: Vec<String> = nic.addresses.iter().map(ToString::to_string).collect();
+    let access = match &nic.access {
+        NicAccess::VhostUser { endpoint, .. } => endpoint.socket().map(|path| path.display().to_string()),
+        NicAccess::Tap(name) => Some(format!("tap {name}")),
+    };
+    json!({
+        "uplink": nic.uplink,
+        "access": access,
+        "mac": nic.mac.to_string(),
+        "addresses": addresses,
+        "spoof": nic.spoof,
+        "dhcp_server": nic.dhcp_server,
+        "router_advertisement": nic.router_advertisement,
+        "vlan": nic.vlan,
+        "mtu": nic.mtu,
+        "offloads": nic.offloads,
+        "policy": describe_net(&nic.policy),
+    })
+}
+
+/// Describes the network half of a policy.
+pub(super) fn describe_net(net: &NetPolicy) -> Value {
+    let mut value = describe_policy(&net.transmit);
+    value["burst_time_us"] = json!(net.burst.map(|burst| burst.as_micros() as u64));
+    value["receive_limit_bytes_per_second"] = json!(net.receive.limit.map(sluice_sched::ByteRate::bytes_per_second));
+    value["receive_weight"] = json!(net.receive.weight.map(sluice_sched::Weight::as_f64));
+    value
 }
 
 fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
@@ -32,14 +71,22 @@ fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
     })
 }
 
-pub(super) fn describe_policy(policy: &sluice_sched::Policy) -> Value {
+pub(crate) fn describe_policy(policy: &sluice_sched::Policy) -> Value {
+    let burst = policy.timed_burst;
     json!({
         "reservation_iops": policy.reservation.iops.map(sluice_sched::Iops::as_f64),
         "reservation_bytes_per_second": policy.reservation.bytes.map(sluice_sched::ByteRate::bytes_per_second),
         "limit_iops": policy.limit.iops.map(sluice_sched::Iops::as_f64),
         "limit_bytes_per_second": policy.limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
+        "read_limit_iops": policy.read_limit.iops.map(sluice_sched::Iops::as_f64),
+        "read_limit_bytes_per_second": policy.read_limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
+        "write_limit_iops": policy.write_limit.iops.map(sluice_sched::Iops::as_f64),
+        "write_limit_bytes_per_second": policy.write_limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
         "weight": policy.weight.map(sluice_sched::Weight::as_f64),
         "burst": policy.burst,
+        "burst_iops": burst.and_then(|burst| burst.rate.iops).map(sluice_sched::Iops::as_f64),
+        "burst_bytes_per_second": burst.and_then(|burst| burst.rate.bytes).map(sluice_sched::ByteRate::bytes_per_second),
+        "burst_seconds": burst.map(|burst| burst.length.as_secs_f64()),
         "idle_credit": policy.idle_credit,
         "latency_p99_us": policy.latency.map(|target| target.p99.as_secs_f64() * 1e6),
         "latency_reads_only": policy.latency.map(|target| target.reads_only),

@@ -7,7 +7,7 @@ use sluice_sched::units::parse_duration;
 
 use super::{How, Term};
 
-/// How long a change lasts, and why it is made. Without an option: until the file's value changes, or `sluice reset`.
+/// Duration of a change, and its reason. Without an option: until the file's value changes, or `sluice reset`.
 #[derive(Args)]
 pub(crate) struct Lasting {
     /// The change ends when the daemon is stopped; it survives a crash.

@@ -6,16 +6,17 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::server::Force;
 
 pub(crate) mod apply;
 pub(crate) mod changer;
 pub(crate) mod client;
-mod describe;
+pub(crate) mod describe;
 pub(crate) mod keys;
 mod plan;
+pub(crate) mod roles;
 pub(crate) mod socket;
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
@@ -65,6 +66,50 @@ pub(crate) enum Request {
     },
     /// Lists what differs from the files.
     GetOverrides,
+    /// Everything that is so now.
+    Status,
+    /// Names of everything that is served, at once and without a sample: for completions in a shell.
+    Names,
+    /// The current state in a compact form, for a display that asks every second.
+    Top,
+    /// Everything that is known of a VM or volume, with the times of its requests in the last minute.
+    Details {
+        vm: String,
+        #[serde(default)]
+        volume: Option<String>,
+    },
+    /// Lists the clients.
+    Clients,
+    /// Lists the named policies, with their holders.
+    Policies,
+    /// The events that match, oldest first: with `after` the first ones after it, otherwise the latest ones.
+    Events {
+        /// Seconds since 1970.
+        #[serde(default)]
+        since: Option<u64>,
+        /// Number of the last event that is known already.
+        #[serde(default)]
+        after: Option<u64>,
+        #[serde(default)]
+        vm: Option<String>,
+        #[serde(default)]
+        device: Option<String>,
+        #[serde(default)]
+        kind: Option<String>,
+        #[serde(default)]
+        limit: Option<usize>,
+    },
+    /// Metrics, as text.
+    Metrics {
+        #[serde(default)]
+        format: MetricsFormat,
+    },
+    /// The past of a VM, or of one of its volumes.
+    History {
+        vm: String,
+        #[serde(default)]
+        volume: Option<String>,
+    },
     /// Takes changes back: those with this name, or all.
     Reset {
         name: Option<String>,
@@ -75,13 +120,24 @@ pub(crate) enum Request {
     },
 }
 
+/// Formats of metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MetricsFormat {
+    /// The text format 0.0.4 of Prometheus.
+    #[default]
+    Prometheus,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
 /// Options of a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct How {
     pub(crate) term: Term,
     pub(crate) reason: Option<String>,
-    /// What may be closed or changed although it is in use.
+    /// Objects that may be closed or changed although they are in use.
     pub(crate) force: Vec<String>,
 }
 
@@ -101,13 +157,29 @@ pub(crate) enum Term {
 }
 
 impl Request {
-    /// What may be closed or changed although it is in use.
+    /// Whether it only asks, and the monitor answers it.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Request::Status
+                | Request::Names
+                | Request::Top
+                | Request::Details { .. }
+                | Request::Clients
+                | Request::Policies
+                | Request::Metrics { .. }
+                | Request::History { .. }
+                | Request::Events { .. }
+        )
+    }
+
+    /// Objects that may be closed or changed although they are in use.
     pub(crate) fn force(&self) -> Force {
         let names = match self {
             Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => &how.force,
             Request::Set { how, .. } => &how.force,
             Request::Reset { force, .. } | Request::Apply { force, .. } => force,
-            Request::AcceptLoss { .. } | Request::GetOverrides => return Force::default(),
+            _ => return Force::default(),
         };
         Force::new(names.clone())
     }
@@ -115,7 +187,8 @@ impl Request {
 
 /// Result of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Reply {
+#[serde(bound(deserialize = "R: Deserialize<'de>"))]
+pub(crate) struct Reply<R = Value> {
     pub(crate) ok: bool,
     /// Kind of the failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +197,7 @@ pub(crate) struct Reply {
     pub(crate) error: Option<String>,
     /// The request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) result: Option<Box<Value>>,
+    pub(crate) result: Option<Box<R>>,
     /// The target before and after the change.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) before: Value,
@@ -149,7 +222,7 @@ pub(crate) enum Code {
 }
 
 impl Reply {
-    fn failed(code: Code, error: impl Into<String>) -> Self {
+    pub(crate) fn failed(code: Code, error: impl Into<String>) -> Self {
         Reply { ok: false, code: Some(code), error: Some(error.into()), ..Reply::changed(Value::Null, Value::Null) }
     }
 
@@ -157,7 +230,15 @@ impl Reply {
         Reply { ok: true, code: None, error: None, result: None, before, after }
     }
 
-    fn with(result: Value) -> Self {
+    pub(crate) fn with(result: Value) -> Self {
         Reply { result: Some(Box::new(result)), ..Reply::changed(Value::Null, Value::Null) }
+    }
+
+    /// Adds warnings, which a client prints after the result.
+    fn and_warn(mut self, warnings: &[String]) -> Self {
+        if !warnings.is_empty() {
+            self.result.get_or_insert_with(|| Box::new(json!({})))["warnings"] = json!(warnings);
+        }
+        self
     }
 }

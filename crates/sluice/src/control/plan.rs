@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
-use sluice_config::{Device, Host, Vm, Volume};
+use sluice_config::changes::Target;
+use sluice_config::{Device, Host, Nic, Vm, Volume};
 use sluice_sched::Iops;
 
-use super::describe::{describe_policy, words};
-use crate::server::{VolumeName, is_same_source};
+use super::describe::{describe_net, describe_nic, describe_policy, words};
+use crate::server::{VolumeName, is_same_nic, is_same_source};
 
 /// Maximum number of log lines about one reload.
 const LINES_MAX: usize = 100;
@@ -31,6 +32,14 @@ pub(crate) fn plan(old: &Host, new: &Host) -> Vec<Effect> {
         let title = format!("device {name}");
         match (old.devices.get(name), new.devices.get(name)) {
             (Some(before), Some(after)) => device(&title, before, after, &mut plan),
+            (None, Some(_)) => plan.push(whole(&title, false, "will be started")),
+            (_, None) => plan.push(whole(&title, true, "will be stopped")),
+        }
+    }
+    for name in names(&old.uplinks, &new.uplinks) {
+        let title = format!("uplink {name}");
+        match (old.uplinks.get(name), new.uplinks.get(name)) {
+            (Some(before), Some(after)) => device(&title, &before.link, &after.link, &mut plan),
             (None, Some(_)) => plan.push(whole(&title, false, "will be started")),
             (_, None) => plan.push(whole(&title, true, "will be stopped")),
         }
@@ -108,6 +117,36 @@ fn vm(name: &str, before: Option<&Vm>, after: Option<&Vm>, plan: &mut Vec<Effect
             (_, None) => plan.push(whole(&title, true, "will be closed")),
         }
     }
+    nics(name, before, after, plan);
+}
+
+/// The network half of a VM's policy, and its NICs.
+fn nics(name: &str, before: Option<&Vm>, after: Option<&Vm>, plan: &mut Vec<Effect>) {
+    if let (Some(before), Some(after)) = (before, after) {
+        described(&format!("{name} net"), (&describe_net(&before.net), &describe_net(&after.net)), plan);
+    }
+    let none = BTreeMap::new();
+    let (old, new) = (before.map_or(&none, |vm| &vm.nics), after.map_or(&none, |vm| &vm.nics));
+    for nic in names(old, new) {
+        let title = Target::nic(name, nic).to_string();
+        match (old.get(nic), new.get(nic)) {
+            (Some(before), Some(after)) => {
+                described(&title, (&describe_net(&before.policy), &describe_net(&after.policy)), plan);
+                let keys = |nic: &Nic| {
+                    let mut keys = describe_nic(nic);
+                    keys.as_object_mut().expect("it is one").remove("policy");
+                    keys
+                };
+                let is_reopened = !is_same_nic(before, after);
+                keyed(&title, (&keys(before), &keys(after)), plan, |_, _, _| match is_reopened {
+                    true => "will be closed and opened again".to_owned(),
+                    false => "its guest stays connected".to_owned(),
+                });
+            }
+            (None, Some(_)) => plan.push(whole(&title, false, "will be served")),
+            (_, None) => plan.push(whole(&title, true, "will be closed")),
+        }
+    }
 }
 
 fn volume(name: &str, before: &Volume, after: &Volume, plan: &mut Vec<Effect>) {
@@ -134,8 +173,8 @@ fn volume(name: &str, before: &Volume, after: &Volume, plan: &mut Vec<Effect>) {
 
 fn endpoint(volume: &Volume) -> String {
     match &volume.export.endpoint {
-        sluice_config::Endpoint::Unix { path, .. } => path.display().to_string(),
-        sluice_config::Endpoint::Tcp(address) => address.to_string(),
+        sluice_config::ListenAddress::Unix { path, .. } => path.display().to_string(),
+        sluice_config::ListenAddress::Tcp(address) => address.to_string(),
     }
 }
 
@@ -143,23 +182,32 @@ fn policy(name: &str, before: &sluice_sched::Policy, after: &sluice_sched::Polic
     if before == after {
         return;
     }
-    keyed(name, (&describe_policy(before), &describe_policy(after)), plan, |key, before, after| {
+    described(name, (&describe_policy(before), &describe_policy(after)), plan);
+}
+
+/// Adds an effect for each field of two described policies that differs.
+fn described(name: &str, policies: (&Value, &Value), plan: &mut Vec<Effect>) {
+    keyed(name, policies, plan, |key, before, after| {
         let (old, new) = (before.as_f64().unwrap_or(0.0), after.as_f64().unwrap_or(0.0));
         let verb = if new < old { "loses" } else { "gains" };
         let by = (new - old).abs();
         match key {
             "reservation_iops" => format!("{verb} {by} iops of reservation"),
             "reservation_bytes_per_second" => format!("{verb} {by} bytes per second of reservation"),
-            "limit_iops" | "limit_bytes_per_second" if after.is_null() => "is not limited any more".to_owned(),
-            "limit_iops" | "limit_bytes_per_second" if before.is_null() || new < old => {
-                "is limited more tightly".to_owned()
-            }
-            "limit_iops" | "limit_bytes_per_second" => "is limited less tightly".to_owned(),
+            key if is_limit(key) && after.is_null() => "is not limited any more".to_owned(),
+            key if is_limit(key) && (before.is_null() || new < old) => "is limited more tightly".to_owned(),
+            key if is_limit(key) => "is limited less tightly".to_owned(),
             "weight" if new < old => "gets a smaller share".to_owned(),
             "weight" => "gets a larger share".to_owned(),
             _ => "its policy changes".to_owned(),
         }
     });
+}
+
+/// Whether a key of a described policy is a limit, also of reads or of writes.
+fn is_limit(key: &str) -> bool {
+    let limit = key.trim_start_matches("read_").trim_start_matches("write_");
+    matches!(limit, "limit_iops" | "limit_bytes_per_second")
 }
 
 /// Adds an effect for each key that differs.

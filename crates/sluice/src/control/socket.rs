@@ -1,14 +1,18 @@
 //! The daemon's side of the control socket.
 
 use std::io;
-use std::path::Path;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_config::{Access, CONTROL_SOCKET, Control, DaemonSettings};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::SocketFile;
+use sluice_io::users;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -21,6 +25,12 @@ const REQUEST_MAX: u64 = 1 << 20;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
+/// Maximum number of connections of clients that are neither root nor the daemon's user, and of those that are. Further ones
+/// are closed.
+const CLIENTS_MAX: usize = 32;
+const ADMINS_MAX: usize = 64;
+/// Group of the socket if the host file states none and the group exists.
+const GROUP: &str = "sluice";
 
 /// A request, who made it, and the channel of its reply.
 #[derive(Debug)]
@@ -31,12 +41,27 @@ pub(crate) struct Asked {
 }
 
 /// The process at the other end of the socket, as the kernel states it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
+    /// Its supplementary groups.
+    pub(crate) groups: Arc<[u32]>,
     /// `None` if it is in another PID namespace.
     pub(crate) pid: Option<i32>,
+}
+
+impl Peer {
+    fn of(stream: &UnixStream) -> io::Result<Peer> {
+        let peer = stream.peer_cred()?;
+        let groups = users::peer_groups(stream.as_fd())?.into();
+        Ok(Peer { uid: peer.uid(), gid: peer.gid(), groups, pid: peer.pid() })
+    }
+
+    /// Whether it is root or the daemon's own user.
+    pub(crate) fn is_admin(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
+    }
 }
 
 impl core::fmt::Display for Peer {
@@ -53,9 +78,29 @@ pub(crate) struct ControlSocket {
 }
 
 impl ControlSocket {
-    /// Makes the socket at `path`, for the daemon's own user only. Hangs as long as its file system does.
-    pub(crate) fn bind(path: &Path) -> Result<Bound, ListenError> {
-        Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }, None)
+    /// Makes the socket of a host file, if it is to have one. Hangs as long as its file system does. A socket that the file
+    /// does not state and that cannot be made is not an error.
+    pub(crate) fn bind(settings: &DaemonSettings) -> Result<Option<(Bound, Group)>, ListenError> {
+        let Some((path, is_stated)) = path(settings) else { return Ok(None) };
+        match bind(&path, &settings.access) {
+            Ok(bound) => Ok(Some(bound)),
+            Err(error) if is_stated => Err(error),
+            Err(error) => {
+                let (path, error) = (path.display().to_string(), crate::failure::chain(&error));
+                tracing::warn!(
+                    path,
+                    error,
+                    "No control socket: commands such as `sluice set` do not reach this daemon; make its folder, or state \
+                     `control` in [daemon]"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the endpoint of a control socket at `path`, for a look at its folder.
+    pub(crate) fn endpoint(path: &Path) -> Endpoint {
+        Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }
     }
 
     /// Starts listening. The channel receives the requests. Must be called within a tokio runtime.
@@ -67,6 +112,49 @@ impl ControlSocket {
     }
 }
 
+/// Number of the group that owns the socket.
+pub(crate) type Group = u32;
+
+/// Returns the path of the socket, and whether the host file states it. Relative paths from the environment are ignored.
+pub(crate) fn path(settings: &DaemonSettings) -> Option<(PathBuf, bool)> {
+    match &settings.control {
+        Control::None => None,
+        Control::At(path) => Some((path.clone(), true)),
+        Control::Default => match std::env::var_os("SLUICE_SOCKET").map(PathBuf::from) {
+            Some(path) if path.as_os_str() == "none" => None,
+            Some(path) if path.is_absolute() => Some((path, false)),
+            _ => Some((PathBuf::from(CONTROL_SOCKET), false)),
+        },
+    }
+}
+
+fn bind(path: &Path, access: &Access) -> Result<(Bound, Group), ListenError> {
+    let with = |group: Option<String>| {
+        let mode = access.mode;
+        Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group, mode }, None)
+    };
+    let own = rustix::process::getegid().as_raw();
+    if let Some(group) = &access.group {
+        return with(Some(group.clone())).map(|bound| (bound, users::group(group).unwrap_or(own)));
+    }
+    let Some(group) = users::group(GROUP) else {
+        let bound = with(None)?;
+        tracing::info!("The control socket belongs to the daemon's group, because there is no group {GROUP}");
+        return Ok((bound, own));
+    };
+    match with(Some(group.to_string())) {
+        // Only root and members may give a file to a group.
+        Err(ListenError::Io { .. }) if !rustix::process::geteuid().is_root() => {
+            let bound = with(None)?;
+            tracing::info!(
+                "The control socket belongs to the daemon's group, because its user may not use group {GROUP}"
+            );
+            Ok((bound, own))
+        }
+        bound => bound.map(|bound| (bound, group)),
+    }
+}
+
 impl Drop for ControlSocket {
     fn drop(&mut self) {
         self.task.abort();
@@ -74,14 +162,22 @@ impl Drop for ControlSocket {
 }
 
 async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+    let (clients, admins) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Arc::new(Semaphore::new(ADMINS_MAX)));
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
+                let Ok(peer) = Peer::of(&stream) else { continue };
+                let permits = if peer.is_admin() { &admins } else { &clients };
+                let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+                    tracing::debug!(%peer, "Control client rejected: too many are connected");
+                    continue;
+                };
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, sender).await {
+                    if let Err(error) = converse(stream, peer, sender).await {
                         tracing::debug!(%error, "Control client left");
                     }
+                    drop(permit);
                 });
             }
             Err(error) => {
@@ -92,9 +188,7 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
     }
 }
 
-async fn converse(stream: UnixStream, sender: mpsc::Sender<Asked>) -> io::Result<()> {
-    let peer = stream.peer_cred()?;
-    let peer = Peer { uid: peer.uid(), gid: peer.gid(), pid: peer.pid() };
+async fn converse(stream: UnixStream, peer: Peer, sender: mpsc::Sender<Asked>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
     timeout(CLIENT_TIMEOUT, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
@@ -123,7 +217,8 @@ mod tests {
     async fn a_queued_request_is_answered_however_long_it_takes() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (sender, mut asked) = mpsc::channel(1);
-        let served = tokio::spawn(converse(theirs, sender));
+        let peer = Peer::of(&theirs).unwrap();
+        let served = tokio::spawn(converse(theirs, peer, sender));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
         let Asked { request, peer, reply } = asked.recv().await.unwrap();
         assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
@@ -140,8 +235,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_silent_client_is_disconnected() {
         let (_ours, theirs) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&theirs).unwrap();
         let before = tokio::time::Instant::now();
-        assert!(converse(theirs, mpsc::channel(1).0).await.is_err());
+        assert!(converse(theirs, peer, mpsc::channel(1).0).await.is_err());
         assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluice_client::nbd;
 use sluice_client::vhost;
-use sluice_config::{Endpoint, Protocol, VolumeExport};
+use sluice_config::{ListenAddress, Protocol, VolumeExport};
 
 /// Why a client lost its disk.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ pub(super) struct DiskRequest {
 impl Disk {
     /// Connects, for at most `outstanding` requests of `len` bytes. All writes have the same data.
     pub(super) fn connect(export: &VolumeExport, outstanding: u32, len: u32) -> Result<Disk, DiskError> {
-        let Endpoint::Unix { path, .. } = &export.endpoint else {
+        let ListenAddress::Unix { path, .. } = &export.endpoint else {
             unreachable!("the demo's host file has Unix sockets")
         };
         match export.protocol {

@@ -1,19 +1,21 @@
-//! VMM configuration for the volumes of a VM: one file per format.
+//! VMM configuration for the volumes and NICs of a VM: one file per format.
 //!
-//! | format | VMM | reaches volumes over |
-//! |---|---|---|
-//! | [`qemu`] | QEMU | vhost-user-blk, NBD |
-//! | [`libvirt`] | QEMU under libvirt | vhost-user-blk, NBD |
-//! | [`cloud_hypervisor`] | Cloud Hypervisor | vhost-user-blk |
-//! | [`firecracker`] | Firecracker | vhost-user-blk |
-//! | [`nbd_uri`] | any client of NBD | NBD |
+//! | format | VMM | reaches volumes over | reaches NICs over |
+//! |---|---|---|---|
+//! | [`qemu`] | QEMU | vhost-user-blk, NBD | vhost-user-net, TAP |
+//! | [`libvirt`] | QEMU under libvirt | vhost-user-blk, NBD | vhost-user-net, TAP |
+//! | [`qmp`] | a running QEMU | vhost-user-blk, NBD | vhost-user-net, TAP |
+//! | [`cloud_hypervisor`] | Cloud Hypervisor | vhost-user-blk | vhost-user-net, TAP |
+//! | [`firecracker`] | Firecracker | vhost-user-blk | TAP |
+//! | [`nbd_uri`] | any client of NBD | NBD | |
 //!
-//! A volume or a path that the VMM cannot use is an error, so the output works without changes.
+//! A volume, NIC or path that the VMM cannot use is an error, so the output works without changes.
 
 use std::path::Path;
 
 use serde_json::Value;
-use sluice_config::{Endpoint, Host, Protocol, Vm, Volume};
+use sluice_config::changes::Target;
+use sluice_config::{Host, ListenAddress, Mac, Nic, NicAccess, Protocol, Vm, Volume};
 use sluice_sched::Bytes;
 use thiserror::Error;
 
@@ -22,24 +24,56 @@ pub(crate) mod firecracker;
 pub(crate) mod libvirt;
 pub(crate) mod nbd_uri;
 pub(crate) mod qemu;
+pub(crate) mod qmp;
 mod shell;
 
 /// A volume as its VM's VMM sees it.
 pub(crate) struct Disk<'a> {
     pub(crate) volume: &'a str,
+    /// Position among the volumes of its VM, which determines its names in the VMM.
+    pub(crate) number: usize,
     /// `VM/VOLUME`, for messages.
     pub(crate) title: String,
     pub(crate) reach: Reach<'a>,
-    /// Endpoint and export name, if a shared socket also serves the volume over NBD.
-    pub(crate) shared: Option<(&'a Endpoint, &'a str)>,
+    /// ListenAddress and export name, if a shared socket also serves the volume over NBD.
+    pub(crate) shared: Option<(&'a ListenAddress, &'a str)>,
     pub(crate) read_only: bool,
 }
 
-/// How the VMM reaches it.
+/// Its address for the VMM.
 #[derive(Clone, Copy)]
 pub(crate) enum Reach<'a> {
     VhostUser { socket: &'a str, queues: u16 },
-    Nbd { endpoint: &'a Endpoint, name: &'a str },
+    Nbd { endpoint: &'a ListenAddress, name: &'a str },
+}
+
+/// A NIC as its VM's VMM sees it.
+pub(crate) struct Card<'a> {
+    /// `VM/nic/NIC`
+    pub(crate) title: String,
+    /// Position among the NICs of its VM, which determines its names in the VMM.
+    pub(crate) number: usize,
+    pub(crate) link: CardLink<'a>,
+    pub(crate) mac: Mac,
+    /// Largest packet, if it is not the usual one of 1500 bytes.
+    pub(crate) mtu: Option<u16>,
+}
+
+/// Its other end for the VMM.
+#[derive(Clone, Copy)]
+pub(crate) enum CardLink<'a> {
+    VhostUser {
+        socket: &'a str,
+        /// Maximum number of pairs of queues.
+        queues: u16,
+    },
+    Tap(&'a str),
+}
+
+/// What a VMM gets.
+pub(crate) struct Parts<'a> {
+    pub(crate) disks: Vec<Disk<'a>>,
+    pub(crate) cards: Vec<Card<'a>>,
 }
 
 /// Properties of the VM that are not in the host file.
@@ -50,6 +84,10 @@ pub(crate) struct Machine<'a> {
     pub(crate) processors: Option<u16>,
     /// The boot volume.
     pub(crate) root: Option<&'a str>,
+    /// Major and minor version of libvirt.
+    pub(crate) libvirt: Option<(u32, u32)>,
+    /// Bus of the VM on which a disk is plugged in.
+    pub(crate) bus: Option<&'a str>,
 }
 
 /// Output of a format: text for people and shells, and JSON fields.
@@ -58,11 +96,17 @@ pub(crate) struct Rendered {
     pub(crate) fields: Vec<(&'static str, Value)>,
 }
 
-/// Why a VM's volumes cannot be exported to a VMM.
+/// Why a VM's volumes or NICs cannot be exported to a VMM.
 #[derive(Debug, Error)]
 pub(crate) enum ExportError {
-    #[error("VM {vm} has no volumes; add [vm.{vm}.volume.NAME] to the host file")]
-    NoVolumes { vm: String },
+    #[error("VM {vm} has neither volumes nor NICs; add [vm.{vm}.volume.NAME] or [vm.{vm}.nic.NAME] to the host file")]
+    Nothing { vm: String },
+    #[error("There are no volumes among what is exported, and NBD serves nothing else; choose another format")]
+    NoVolumes,
+    #[error(
+        "NIC {title} is served over vhost-user-net, and {vmm} uses only TAPs; write tap = \"NAME\" instead of socket for it"
+    )]
+    NoVhostUserNet { vmm: &'static str, title: String },
     #[error(
         "Volume {title} is served over NBD, and {vmm} has no NBD client; write export = {{ type = \"vhost-user-blk\", \
          socket = \"/run/sluice/NAME.sock\" }} for it"
@@ -74,36 +118,65 @@ pub(crate) enum ExportError {
     )]
     NotNbd { title: String },
     #[error(
-        "A vhost-user volume shares the memory of its VM, and {vmm} needs the size of that memory; add --memory \
+        "A vhost-user volume or NIC shares the memory of its VM, and {vmm} needs the size of that memory; add --memory \
          with the VM's memory size, for example --memory 4GiB"
     )]
     MemoryNeeded { vmm: &'static str },
     #[error("A memory of {memory} is not a whole number of MiB; write for example --memory 4GiB")]
     MemoryNotWhole { memory: Bytes },
-    #[error("{vmm} cannot use the path '{path}', because it separates options with '{character}'; use another path")]
+    #[error("{vmm} cannot use '{path}', because it separates options with '{character}'; use another path or name")]
     Unquotable { vmm: &'static str, path: String, character: char },
 }
 
-/// Returns the volumes of a VM in the order of their names.
-pub(crate) fn disks<'a>(host: &'a Host, vm: &'a Vm) -> Result<Vec<Disk<'a>>, ExportError> {
-    if vm.volumes.is_empty() {
-        return Err(ExportError::NoVolumes { vm: vm.name.clone() });
+/// Returns the volumes and NICs of a VM in the order of their names.
+pub(crate) fn parts<'a>(host: &'a Host, vm: &'a Vm) -> Result<Parts<'a>, ExportError> {
+    if vm.volumes.is_empty() && vm.nics.is_empty() {
+        return Err(ExportError::Nothing { vm: vm.name.clone() });
     }
-    Ok(vm.volumes.values().map(|volume| Disk::new(host, vm, volume)).collect())
+    let disks = vm.volumes.values().enumerate().map(|(number, volume)| Disk::new(host, vm, volume, number));
+    let cards = vm.nics.values().enumerate().map(|(number, nic)| Card::new(vm, nic, number));
+    Ok(Parts { disks: disks.collect(), cards: cards.collect() })
+}
+
+impl<'a> Card<'a> {
+    fn new(vm: &Vm, nic: &'a Nic, number: usize) -> Self {
+        let link = match &nic.access {
+            NicAccess::VhostUser { endpoint, queues } => {
+                let socket = endpoint.socket().expect("vhost-user has a Unix socket");
+                CardLink::VhostUser { socket: text(socket), queues: *queues }
+            }
+            NicAccess::Tap(name) => CardLink::Tap(name),
+        };
+        let mtu = (nic.mtu != 1500).then_some(nic.mtu);
+        Card { title: Target::nic(&vm.name, &nic.name).to_string(), number, link, mac: nic.mac, mtu }
+    }
+
+    /// Its name in the VMM.
+    fn id(&self) -> String {
+        format!("sluice-nic{}", self.number)
+    }
+}
+
+impl Parts<'_> {
+    /// Whether one of them shares the VM's memory.
+    fn share_memory(&self) -> bool {
+        let disks = self.disks.iter().any(|disk| matches!(disk.reach, Reach::VhostUser { .. }));
+        disks || self.cards.iter().any(|card| matches!(card.link, CardLink::VhostUser { .. }))
+    }
 }
 
 impl<'a> Disk<'a> {
-    fn new(host: &'a Host, vm: &'a Vm, volume: &'a Volume) -> Self {
+    fn new(host: &'a Host, vm: &'a Vm, volume: &'a Volume, number: usize) -> Self {
         let export = &volume.export;
         let reach = match (export.protocol, &export.endpoint) {
-            (Protocol::VhostUserBlk { queues }, Endpoint::Unix { path, .. }) => {
+            (Protocol::VhostUserBlk { queues }, ListenAddress::Unix { path, .. }) => {
                 Reach::VhostUser { socket: text(path), queues }
             }
             (_, endpoint) => Reach::Nbd { endpoint, name: &export.name },
         };
         let title = format!("{}/{}", vm.name, volume.name);
         let shared = host.nbd.endpoints.first().map(|endpoint| (endpoint, export.name.as_str()));
-        Disk { volume: &volume.name, title, reach, shared, read_only: volume.read_only }
+        Disk { volume: &volume.name, number, title, reach, shared, read_only: volume.read_only }
     }
 
     /// Returns socket and number of queues, for a VMM that supports only vhost-user.
@@ -128,11 +201,6 @@ impl Machine<'_> {
         let whole = memory.0 > 0 && memory.0.is_multiple_of(MIB);
         if whole { Ok(memory.0 / MIB) } else { Err(ExportError::MemoryNotWhole { memory }) }
     }
-}
-
-/// Whether one of the disks shares the VM's memory.
-fn share_memory(disks: &[Disk<'_>]) -> bool {
-    disks.iter().any(|disk| matches!(disk.reach, Reach::VhostUser { .. }))
 }
 
 /// Returns a path of a host file as text. It is UTF-8 because the file is.

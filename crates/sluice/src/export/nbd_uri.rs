@@ -2,12 +2,15 @@
 //! as well, for backups.
 
 use serde_json::json;
-use sluice_config::Endpoint;
+use sluice_config::ListenAddress;
 
-use super::{Disk, ExportError, Reach, Rendered};
+use super::{ExportError, Parts, Reach, Rendered};
 
-pub(crate) fn render(disks: &[Disk<'_>]) -> Result<Rendered, ExportError> {
-    let uris = disks.iter().map(|disk| match (disk.reach, disk.shared) {
+pub(crate) fn render(parts: &Parts<'_>) -> Result<Rendered, ExportError> {
+    if parts.disks.is_empty() {
+        return Err(ExportError::NoVolumes);
+    }
+    let uris = parts.disks.iter().map(|disk| match (disk.reach, disk.shared) {
         (Reach::Nbd { endpoint, name }, _) | (Reach::VhostUser { .. }, Some((endpoint, name))) => {
             Ok(uri(endpoint, name))
         }
@@ -17,12 +20,12 @@ pub(crate) fn render(disks: &[Disk<'_>]) -> Result<Rendered, ExportError> {
     Ok(Rendered { text: uris.join("\n"), fields: vec![("uris", json!(uris))] })
 }
 
-fn uri(endpoint: &Endpoint, name: &str) -> String {
+fn uri(endpoint: &ListenAddress, name: &str) -> String {
     // The slash is kept for readability; URIs allow it in a path.
     let name = escaped(name);
     match endpoint {
-        Endpoint::Unix { path, .. } => format!("nbd+unix:///{name}?socket={}", escaped(super::text(path))),
-        Endpoint::Tcp(address) => format!("nbd://{address}/{name}"),
+        ListenAddress::Unix { path, .. } => format!("nbd+unix:///{name}?socket={}", escaped(super::text(path))),
+        ListenAddress::Tcp(address) => format!("nbd://{address}/{name}"),
     }
 }
 
@@ -39,8 +42,8 @@ mod tests {
 
     #[test]
     fn addresses_and_names_are_written_as_uris() {
-        let unix = |path: &str| Endpoint::Unix { path: path.into(), owner: None, group: None, mode: 0o660 };
+        let unix = |path: &str| ListenAddress::Unix { path: path.into(), owner: None, group: None, mode: 0o660 };
         assert_eq!(uri(&unix("/run/a b&c.sock"), "db1/röot"), "nbd+unix:///db1/r%C3%B6ot?socket=/run/a%20b%26c.sock");
-        assert_eq!(uri(&Endpoint::Tcp("[::1]:10809".parse().unwrap()), "a?b"), "nbd://[::1]:10809/a%3Fb");
+        assert_eq!(uri(&ListenAddress::Tcp("[::1]:10809".parse().unwrap()), "a?b"), "nbd://[::1]:10809/a%3Fb");
     }
 }

@@ -1,26 +1,26 @@
 //! `qemu-args`: arguments for `qemu-system-*`, in addition to those of the VM itself.
 
 use serde_json::json;
-use sluice_config::Endpoint;
+use sluice_config::ListenAddress;
 
-use super::{Disk, ExportError, Machine, Reach, Rendered, share_memory, shell};
+use super::{Card, CardLink, ExportError, Machine, Parts, Reach, Rendered, shell};
 
 const VMM: &str = "QEMU";
-/// How long QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
-const RECONNECT_DELAY_S: u32 = 30;
+/// Time for which QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
+pub(super) const RECONNECT_DELAY_S: u32 = 30;
 
-/// Shared memory, and two options for each disk. The first is the guest's first virtio disk.
-pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Rendered, ExportError> {
+/// Shared memory, and two or three options for each disk and NIC. The first disk is the guest's first virtio disk.
+pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendered, ExportError> {
     let mut options = Vec::new();
     let mut option = |name: &str, value: String| options.push(vec![name.to_owned(), value]);
-    if share_memory(disks) {
+    if parts.share_memory() {
         let mib = machine.memory_mib(VMM)?;
         option("-m", format!("{mib}M"));
         option("-object", format!("memory-backend-memfd,id=sluice-memory,size={mib}M,share=on"));
         option("-machine", "memory-backend=sluice-memory".to_owned());
     }
-    for (number, disk) in disks.iter().enumerate() {
-        let id = format!("sluice{number}");
+    for disk in &parts.disks {
+        let id = format!("sluice{}", disk.number);
         match disk.reach {
             Reach::VhostUser { socket, queues } => {
                 // QEMU reconnects when the daemon has restarted.
@@ -34,15 +34,46 @@ pub(crate) fn render(disks: &[Disk<'_>], machine: &Machine<'_>) -> Result<Render
             }
         }
     }
+    for card in &parts.cards {
+        let (id, queues) = (card.id(), queues(card, machine));
+        match card.link {
+            CardLink::VhostUser { socket, .. } => {
+                option("-chardev", format!("socket,id={id}-line,path={},reconnect=1", escaped(socket)));
+                let pairs = queues.map_or(String::new(), |pairs| format!(",queues={pairs}"));
+                option("-netdev", format!("vhost-user,id={id}-net,chardev={id}-line{pairs}"));
+            }
+            CardLink::Tap(name) => {
+                let name = escaped(name);
+                option("-netdev", format!("tap,id={id}-net,ifname={name},script=no,downscript=no"));
+            }
+        }
+        let pairs = queues.map_or(String::new(), |pairs| format!(",mq=on,vectors={}", vectors(pairs)));
+        let mtu = card.mtu.map_or(String::new(), |mtu| format!(",host_mtu={mtu}"));
+        option("-device", format!("virtio-net-pci,id={id},netdev={id}-net,mac={}{pairs}{mtu}", card.mac));
+    }
     let arguments: Vec<&String> = options.iter().flatten().collect();
     let fields = vec![("arguments", json!(arguments))];
     Ok(Rendered { text: shell::lines(&options), fields })
 }
 
-fn blockdev(id: &str, endpoint: &Endpoint, name: &str, read_only: bool) -> String {
+/// Returns the number of pairs of queues of a NIC with several; `None` for one pair.
+pub(super) fn queues(card: &Card<'_>, machine: &Machine<'_>) -> Option<u16> {
+    match card.link {
+        CardLink::VhostUser { queues, .. } => machine.queues(queues).filter(|pairs| *pairs > 1),
+        CardLink::Tap(_) => None,
+    }
+}
+
+/// Returns the number of interrupts of a NIC with this number of pairs of queues: one for each queue, for the control queue and for the
+/// configuration.
+pub(super) fn vectors(pairs: u16) -> u16 {
+    2 * pairs + 2
+}
+
+fn blockdev(id: &str, endpoint: &ListenAddress, name: &str, read_only: bool) -> String {
     let server = match endpoint {
-        Endpoint::Unix { path, .. } => format!("server.type=unix,server.path={}", escaped(super::text(path))),
-        Endpoint::Tcp(address) => {
+        ListenAddress::Unix { path, .. } => format!("server.type=unix,server.path={}", escaped(super::text(path))),
+        ListenAddress::Tcp(address) => {
             format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port())
         }
     };

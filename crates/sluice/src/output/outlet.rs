@@ -37,12 +37,17 @@ struct Queue {
 }
 
 impl Outlet {
-    /// Starts the thread. At most `bytes_max` bytes are queued for `sink`.
-    pub(crate) fn start(name: &str, bytes_max: usize, mut sink: impl Write + Send + 'static) -> io::Result<Outlet> {
+    /// Starts the thread. At most `bytes_max` bytes are queued for `sink`. `lost` returns the text that says how many were dropped.
+    pub(crate) fn start(
+        name: &str,
+        bytes_max: usize,
+        lost: impl Fn(u64) -> Vec<u8> + Send + 'static,
+        mut sink: impl Write + Send + 'static,
+    ) -> io::Result<Outlet> {
         let queue = Queue { texts: VecDeque::new(), bytes: 0, bytes_max, lost: 0, writing: false };
         let shared = Arc::new(Shared { queue: Mutex::new(queue), filled: Condvar::new(), emptied: Condvar::new() });
         let own = Arc::clone(&shared);
-        thread::Builder::new().name(name.to_owned()).spawn(move || own.write_all(&mut sink))?;
+        thread::Builder::new().name(name.to_owned()).spawn(move || own.write_all(&mut sink, lost))?;
         Ok(Outlet { shared })
     }
 
@@ -79,10 +84,10 @@ impl Shared {
     }
 
     /// Runs the thread. It never ends, because the process must not wait for output that may never be read.
-    fn write_all(&self, sink: &mut impl Write) {
+    fn write_all(&self, sink: &mut impl Write, lost_text: impl Fn(u64) -> Vec<u8>) {
         loop {
             let (text, lost) = self.take();
-            let reported = lost == 0 || write(sink, format!("{lost} texts were lost here\n").as_bytes());
+            let reported = lost == 0 || write(sink, &lost_text(lost));
             let written = reported && write(sink, &text);
             let mut queue = self.lock();
             queue.writing = false;
@@ -125,6 +130,10 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn lost(texts: u64) -> Vec<u8> {
+        format!("{texts} texts were lost here\n").into_bytes()
+    }
+
     /// Reports each write, and returns the result that the test chooses.
     struct ScriptedSink {
         writes: Sender<String>,
@@ -148,7 +157,7 @@ mod tests {
     #[test]
     fn dropped_texts_are_counted_and_the_count_is_written() {
         let ((writes, written), (answer, answers)) = (channel(), channel());
-        let outlet = Outlet::start("test", 1024, ScriptedSink { writes, answers }).unwrap();
+        let outlet = Outlet::start("test", 1024, lost, ScriptedSink { writes, answers }).unwrap();
         // The third text follows the count of the dropped ones, which is written only when writing succeeds.
         for (text, expected, ok) in [("a", "a", false), ("b", "1 texts were lost here\n", false)] {
             outlet.put(text.into());
@@ -169,7 +178,7 @@ mod tests {
     #[test]
     fn a_reader_that_does_not_read_delays_no_writer() {
         let (mut reader, writer) = io::pipe().unwrap();
-        let outlet = Outlet::start("test", 100_000, writer).unwrap();
+        let outlet = Outlet::start("test", 100_000, lost, writer).unwrap();
         let line = [b'.'; 1000];
         // More than a pipe and the queue hold; `put` returns all the same.
         (0..1000).for_each(|_| outlet.put(line.to_vec()));
@@ -187,7 +196,7 @@ mod tests {
     fn texts_for_a_closed_pipe_do_not_count_as_lost() {
         let (reader, writer) = io::pipe().unwrap();
         drop(reader);
-        let outlet = Outlet::start("test", 1024, writer).unwrap();
+        let outlet = Outlet::start("test", 1024, lost, writer).unwrap();
         outlet.put("a".into());
         outlet.flush(LONG);
         assert_eq!(outlet.unwritten(), 0);

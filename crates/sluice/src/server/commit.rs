@@ -11,15 +11,19 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
+use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::{Entry, NbdListener};
 use sluice_io::vhost_user::blk::Blk;
+use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
 use sluice_io::volume::VolumeInfo;
 
 use super::opening::Resized;
 use super::stage::{self, Staged};
-use super::{Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, translate};
+use super::{
+    Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics, translate,
+};
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -32,17 +36,11 @@ pub(super) fn commit(
     vms: &Changed,
     staged: &mut Staged,
 ) -> Result<Done, ServerError> {
-    let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
-    let served = super::without(&host, &staged.missing);
-    let generations: Generations = staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
-    let opened = (&staged.volumes, &generations);
-    let runs = |device: &str| server.devices.contains_key(device) || staged.devices.contains_key(device);
-    let edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
-    drop(served);
+    let (edits, generations) = all_edits(server, &host, vms, staged);
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Vec::len).sum();
     let unapplied = apply(server, &staged.devices, edits)?;
-    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests, .. } =
+    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests, nics: new_nics, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
     server.devices.extend(devices);
@@ -51,13 +49,9 @@ pub(super) fn commit(
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
     missing.extend(lost);
     close(stores, CLOSE_MAX);
-    let ended = server.devices.extract_if(.., |name, _| !host.devices.contains_key(name));
-    for (name, running) in ended.collect::<Vec<_>>() {
-        if !running.device.stop_within(END_MAX) {
-            tracing::error!(device = name, "Device removed, but its thread does not end: not waiting for it");
-        }
-    }
+    end_removed(server, &host);
     let again: Vec<VolumeName> = volumes.keys().filter(|name| server.missing.contains(*name)).cloned().collect();
+    let changed_nics = nics::changed(&server.host, &host, vms);
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
     let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
     let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
@@ -69,17 +63,48 @@ pub(super) fn commit(
     guests.values_mut().for_each(VhostListener::keep);
     server.listeners.extend(listeners);
     server.guests.extend(guests);
+    new_nics.keep(server);
     if sockets_changed || !changed.is_empty() {
         offer(server, &changed);
         offer_to_guests(server, &changed);
     }
-    if sockets_changed || !changed.is_empty() || connections_changed {
+    nics::offer(server, &changed_nics);
+    if sockets_changed || !changed_nics.is_empty() || !changed.is_empty() || connections_changed {
         connections::limit(server);
     }
     for (vm, volume) in again {
         tracing::info!(vm, volume, "Volume is in service again");
     }
     Ok(Done { changes, unapplied })
+}
+
+/// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
+fn all_edits(server: &Server, host: &Arc<Host>, vms: &Changed, staged: &Staged) -> (Edits, Generations) {
+    let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
+    let served = super::without(host, &staged.missing);
+    let mut generations: Generations =
+        staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
+    let opened = (&staged.volumes, &generations);
+    let runs = |device: &str| server.devices.contains_key(device) || staged.devices.contains_key(device);
+    let mut edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
+    let new_nics = nics::generations(&server.host, host, vms);
+    for uplink in server.host.uplinks.keys().chain(host.uplinks.keys()).filter(|uplink| runs(uplink)) {
+        let of = || nics::edits((&server.host, host), vms, uplink, &new_nics, &staged.nics.taps);
+        edits.entry(uplink.clone()).or_insert_with(of);
+    }
+    generations.extend(new_nics);
+    (edits, generations)
+}
+
+/// Ends devices and uplinks that the file does not name any more.
+fn end_removed(server: &mut Server, host: &Host) {
+    let is_named = |name: &String| host.devices.contains_key(name) || host.uplinks.contains_key(name);
+    let ended = server.devices.extract_if(.., |name, _| !is_named(name));
+    for (name, running) in ended.collect::<Vec<_>>() {
+        if !running.device.stop_within(END_MAX) {
+            tracing::error!(device = name, "Device removed, but its thread does not end: not waiting for it");
+        }
+    }
 }
 
 /// Sends devices their edits. If a device fails before any other has changed, the change is rejected. After that it
@@ -193,7 +218,8 @@ fn is_on(vm: &Vm, device: &str) -> bool {
 type Volumes = BTreeMap<VolumeName, (Store, VolumeInfo)>;
 type Generations = BTreeMap<VolumeName, VolumeGeneration>;
 
-fn edits(
+/// What each device has to change.
+pub(super) fn edits(
     (old, new): (&Host, &Host),
     vms: &Changed,
     opened: (&Volumes, &Generations),
@@ -248,8 +274,10 @@ fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) 
 
 fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
-    if before.depth != after.depth {
-        list.push(Edit::SetDepth(after.depth));
+    let of = |device: &Device| (device.depth, device.gate_settings().request_bytes);
+    if of(before) != of(after) {
+        let (depth, request_bytes) = of(after);
+        list.push(Edit::SetDevice { depth, request_bytes });
     }
     let window = translate::window(after);
     // The window belongs to the device and applies to every VM on it.
@@ -301,7 +329,7 @@ fn coming(
     }
 }
 
-pub(super) fn name_of(endpoint: &sluice_config::Endpoint) -> String {
+pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
     translate::endpoint(endpoint).to_string()
 }
 
@@ -354,11 +382,16 @@ fn offer_to_guests(server: &mut Server, changed: &BTreeSet<VolumeName>) {
     }
 }
 
-/// Returns the sockets of guests, with VM and volume.
-pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (&String, &String, &VhostListener)> {
-    let volumes = server.host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
-    volumes.filter(|(_, (_, spec))| spec.export.protocol != Protocol::Nbd).filter_map(|(vm, (volume, spec))| {
+/// Returns the sockets of guests, with the volume or NIC of each, and their counts.
+pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (VolumeName, &Endpoint, &Arc<Counts>)> {
+    let volumes = volumes(&server.host).filter(|(_, spec)| spec.export.protocol != Protocol::Nbd);
+    let volumes = volumes.filter_map(|(name, spec)| {
         let listener = server.guests.get(&name_of(&spec.export.endpoint))?;
-        Some((vm, volume, listener))
-    })
+        Some((name, listener.endpoint(), listener.counts()))
+    });
+    let nics = nics::all(&server.host).filter_map(|(name, nic)| {
+        let listener = server.nic_sockets.get(&name_of(nics::endpoint(nic)?))?;
+        Some((name, listener.endpoint(), listener.counts()))
+    });
+    volumes.chain(nics)
 }

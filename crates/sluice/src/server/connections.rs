@@ -7,11 +7,14 @@
 //! Example: there are 1,024 descriptors, of which 256 are reserved for the daemon. One device and 100 volumes with an
 //! NBD socket each need 32 + 3 + 100 x (2 + 2) = 435. So 1,024 - 256 - 435 = 333 connections are allowed.
 
-use sluice_config::{Host, Protocol};
+use std::collections::BTreeSet;
+
+use sluice_config::{Host, NicAccess, Protocol};
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
 use sluice_io::shared_limit::CONNECTIONS_PER_SOCKET;
 
-use super::Server;
+use super::commit::name_of;
+use super::{Server, nics};
 
 /// Descriptors of a daemon without devices: standard streams, runtime, signals, control socket, and helper threads.
 const BASE: u64 = 32;
@@ -30,7 +33,7 @@ const PER_QUEUE: u64 = 4;
 /// Sets the maximum number of connections for the server's host file, and warns if it differs from the file.
 pub(super) fn limit(server: &Server) {
     let (wanted, before) = (server.host.nbd.connections_max, server.connection_limit.max());
-    let sockets = (server.listeners.len() + server.guests.len()) as u64;
+    let sockets = (server.listeners.len() + server.guests.len() + server.nic_sockets.len()) as u64;
     let own = needed(&server.host, sockets);
     let allowed = allowed(wanted, descriptors_for_clients(), own, sockets);
     server.connection_limit.set_max(allowed);
@@ -43,6 +46,23 @@ pub(super) fn limit(server: &Server) {
              LimitNOFILE to {descriptors}, or lower nbd.connections_max"
         );
     }
+}
+
+/// Returns why a daemon with this host file would allow fewer connections than it states, if it would.
+pub(crate) fn shortage(host: &Host) -> Option<String> {
+    let endpoints = host.vms.values().flat_map(|vm| vm.volumes.values()).map(|volume| &volume.export.endpoint);
+    let of_nics = nics::all(host).filter_map(|(_, nic)| nics::endpoint(nic));
+    let sockets: BTreeSet<String> = endpoints.chain(of_nics).chain(&host.nbd.endpoints).map(name_of).collect();
+    let (wanted, sockets) = (host.nbd.connections_max, sockets.len() as u64);
+    let own = needed(host, sockets);
+    let allowed = allowed(wanted, descriptors_for_clients(), own, sockets);
+    let descriptors = u64::from(wanted) + own + RESERVED;
+    (allowed < wanted).then(|| {
+        format!(
+            "{allowed} connections would be allowed, and nbd.connections_max is {wanted}, because the limit of file descriptors is \
+             too low: raise it to {descriptors}, or lower nbd.connections_max"
+        )
+    })
 }
 
 /// Returns the maximum number of open connections. Each socket keeps its reserved connections even if there are too
@@ -63,8 +83,14 @@ fn needed(host: &Host, sockets: u64) -> u64 {
             Protocol::VhostUserBlk { queues } => PER_GUEST + PER_QUEUE * u64::from(queues),
         })
         .sum();
-    let (devices, volumes) = (host.devices.len() as u64, exports().count() as u64);
-    BASE + PER_DEVICE * devices + PER_VOLUME * volumes + PER_SOCKET * sockets + of_guests
+    let of_nics: u64 = nics::all(host)
+        .map(|(_, nic)| match nic.access {
+            NicAccess::VhostUser { queues, .. } => PER_GUEST + 2 * PER_QUEUE * u64::from(queues),
+            NicAccess::Tap(_) => 1,
+        })
+        .sum();
+    let (devices, volumes) = ((host.devices.len() + host.uplinks.len()) as u64, exports().count() as u64);
+    BASE + PER_DEVICE * devices + PER_VOLUME * volumes + PER_SOCKET * sockets + of_guests + of_nics
 }
 
 #[cfg(test)]

@@ -6,11 +6,18 @@ use std::path::PathBuf;
 use sluice_io::device::EditError;
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::SourceError;
+use sluice_io::uplink::link::LinkError;
 use sluice_io::volume::VolumeInfoError;
+
+use super::VolumeName;
+use crate::failure::Failure;
 
 /// A path of the file is missing or in use, or a setting cannot change at run time.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ServerError {
+    /// All reasons why a start fails.
+    #[error("{}", .0.join("; "))]
+    Several(Vec<String>),
     /// The disk of a device cannot be found.
     #[error("Device {device}: its path cannot be resolved to a disk")]
     Disk {
@@ -46,6 +53,29 @@ pub(crate) enum ServerError {
         device: String,
         /// The changed setting.
         what: &'static str,
+    },
+    /// A setting of an uplink cannot change while VMs use it.
+    #[error(
+        "Uplink {uplink}: its {what} cannot change while it runs; restart the daemon, or use another name for the new uplink"
+    )]
+    UplinkChanged {
+        uplink: String,
+        /// The changed setting.
+        what: &'static str,
+    },
+    /// The interface of an uplink cannot be used.
+    #[error("Uplink {uplink}")]
+    Link {
+        uplink: String,
+        #[source]
+        source: LinkError,
+    },
+    /// The TAP of a NIC cannot be opened.
+    #[error("NIC {nic}")]
+    Tap {
+        nic: String,
+        #[source]
+        source: LinkError,
     },
     /// A volume cannot be opened.
     #[error("VM {vm}, volume {volume}")]
@@ -83,6 +113,7 @@ pub(crate) enum ServerError {
         what: String,
         /// The options that force it.
         force: String,
+        volumes: Vec<VolumeName>,
     },
     /// The previous volume on the same socket still has requests in flight.
     #[error(
@@ -154,6 +185,14 @@ pub(crate) enum ServerError {
 }
 
 impl ServerError {
+    /// Returns it as the result of a verb, in which each reason is an error.
+    pub(crate) fn into_failure(self) -> Failure {
+        match self {
+            ServerError::Several(errors) => Failure::Several(errors),
+            other => other.into(),
+        }
+    }
+
     /// Returns the device that has lost its part of a change.
     pub(crate) fn stopped_device(&self) -> Option<&str> {
         match self {

@@ -31,6 +31,8 @@ pub(crate) struct Found {
     pub(super) logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
     /// By name.
     pub(super) sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
+    /// Sockets that were only tried, by name.
+    pub(super) tried: BTreeMap<String, Result<(), ListenError>>,
     /// Paths at which a helper was abandoned, and how long it had waited there.
     pub(super) hung: BTreeMap<PathBuf, Duration>,
 }
@@ -164,6 +166,7 @@ impl Found {
         exchange(&mut self.resized, &mut later.resized);
         exchange(&mut self.disks, &mut later.disks);
         exchange(&mut self.logs, &mut later.logs);
+        exchange(&mut self.tried, &mut later.tried);
         exchange(&mut self.hung, &mut later.hung);
     }
 }

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::Host;
-use sluice_io::device::{Health, Store};
+use sluice_io::device::{DeviceHandle, Edit, EditError, Health, Store};
 use sluice_io::source::Source;
 
 use super::opening::Needs;
 use super::stage::stays;
-use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain};
+use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain, nics};
 use crate::state::Served;
 
 /// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
@@ -53,14 +53,12 @@ impl Guard<'_> {
     }
 }
 
-/// Rejects a change that removes volumes with clients, or gives them another source.
-pub(super) fn refuse_in_use(
-    server: &Server,
-    (old, host): (&Host, &Host),
-    changed: &Changed,
-    guard: &Guard<'_>,
-) -> Result<(), ServerError> {
-    let mut harmed: BTreeMap<VolumeName, String> = BTreeMap::new();
+/// Volumes that a change closes without force, and how.
+pub(super) type Closed = BTreeMap<VolumeName, String>;
+
+/// Returns the volumes that a change removes, or gives another source, and that are not forced.
+pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Guard<'_>) -> Closed {
+    let mut harmed = Closed::new();
     for (vm, spec) in changed.of(old) {
         let after = host.vms.get(vm);
         for (name, before) in &spec.volumes {
@@ -79,17 +77,76 @@ pub(super) fn refuse_in_use(
                 harmed.insert(key, how);
             }
         }
+        // Who uses a TAP is not known here, and no data depends on it.
+        for (name, before) in spec.nics.iter().filter(|(_, nic)| nics::endpoint(nic).is_some()) {
+            let key = nics::name(vm, name);
+            let how = match after.and_then(|vm| vm.nics.get(name)) {
+                None => "would be closed",
+                Some(now) if nics::stays(Some(before), now) => continue,
+                Some(_) => "would be closed and opened with other settings",
+            };
+            if !guard.force.covers(&key) {
+                harmed.insert(key, how.to_owned());
+            }
+        }
     }
-    if !harmed.is_empty() {
-        let in_use = server.in_use();
-        harmed.retain(|name, _| in_use.contains(name));
-    }
-    if harmed.is_empty() {
+    harmed
+}
+
+/// Rejects a change that closes volumes with clients.
+pub(super) fn refuse_in_use(server: &Server, closed: &Closed) -> Result<(), ServerError> {
+    if closed.is_empty() {
         return Ok(());
     }
-    let what: Vec<String> = harmed.iter().map(|((vm, volume), how)| format!("{vm}/{volume} {how}")).collect();
-    let force: Vec<String> = harmed.keys().map(|(vm, volume)| format!("--force {vm}/{volume}")).collect();
-    Err(ServerError::InUse { what: what.join("; "), force: force.join(" ") })
+    let in_use = server.in_use();
+    refuse(closed, closed.keys().filter(|name| in_use.contains(*name)).cloned().collect())
+}
+
+fn refuse(closed: &Closed, volumes: Vec<VolumeName>) -> Result<(), ServerError> {
+    if volumes.is_empty() {
+        return Ok(());
+    }
+    let what = volumes.iter().map(|name| format!("{}/{} {}", name.0, name.1, closed[name])).collect::<Vec<_>>();
+    let force: Vec<String> = volumes.iter().map(|(vm, volume)| format!("--force {vm}/{volume}")).collect();
+    Err(ServerError::InUse { what: what.join("; "), force: force.join(" "), volumes })
+}
+
+/// Volumes whose new clients are refused, from the last check that they have none until they are closed. Dropping it lets
+/// their clients in again.
+#[derive(Default)]
+pub(super) struct ClientsRefused(Vec<(DeviceHandle, Vec<VolumeName>)>);
+
+impl ClientsRefused {
+    /// Refuses new clients of these volumes.
+    ///
+    /// # Errors
+    /// [`ServerError::InUse`]: some have clients, or their device does not respond. Then none are refused.
+    pub(super) fn of(server: &Server, closed: &Closed) -> Result<ClientsRefused, ServerError> {
+        let mut of_devices: BTreeMap<&str, Vec<VolumeName>> = BTreeMap::new();
+        for name in closed.keys() {
+            if let Some(device) = server.device_of(name) {
+                of_devices.entry(device).or_default().push(name.clone());
+            }
+        }
+        let (mut refused, mut used) = (ClientsRefused::default(), Vec::new());
+        for (device, volumes) in of_devices {
+            let Some(running) = server.devices.get(device) else { continue };
+            refused.0.push((running.device.handle(), volumes.clone()));
+            match running.edit(vec![Edit::RefuseClients { volumes: volumes.clone() }]) {
+                Err(EditError::InUse(volumes)) => used.extend(volumes),
+                Err(EditError::Silent(_)) => used.extend(volumes),
+                // A device that is down has no clients.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        refuse(closed, used).map(|()| refused)
+    }
+}
+
+impl Drop for ClientsRefused {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(device, volumes)| device.reopen(volumes));
+    }
 }
 
 /// Returns the opened volumes that differ from what was last served under their names, and how.
@@ -154,11 +211,12 @@ impl Server {
         let mut in_use = BTreeSet::new();
         for device in drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX) {
             if device.health == Health::Silent {
-                let all = self.served.keys().filter(|name| self.device_of(name) == Some(device.device.as_str()));
+                let all = self.generations.keys();
+                let all = all.filter(|name| self.device_of(name) == Some(device.device.as_str()));
                 in_use.extend(all.cloned());
             }
             for vm in device.vms {
-                in_use.extend(vm.in_use.into_iter().map(|volume| (vm.vm.clone(), volume)));
+                in_use.extend(vm.in_use().map(|volume| (vm.vm.clone(), volume.volume.clone())));
             }
         }
         in_use

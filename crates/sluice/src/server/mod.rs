@@ -8,21 +8,25 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use sluice_config::{Host, Vm, Volume};
+use sluice_config::{Host, Nic, Vm, Volume};
 use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
+use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{DiskSet, Source};
-use sluice_io::vhost_user::counts::Totals;
+use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 use tokio::sync::Notify;
 
-use crate::state::Served;
+use crate::control::roles::Roles;
+use crate::metrics::Load;
+use crate::monitor::Served;
+use crate::state;
 
 mod commit;
 mod connections;
@@ -31,18 +35,23 @@ mod error;
 mod found;
 mod guard;
 mod loss;
+mod nics;
 mod opening;
+mod rehearsal;
 mod sockets;
 mod stage;
 pub(crate) mod stats;
 mod translate;
 
+pub(crate) use connections::shortage as descriptors;
 pub(crate) use drain::Draining;
 pub(crate) use error::ServerError;
 pub(crate) use found::{Found, Progress};
+use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
 pub(crate) use loss::LossQuery;
 pub(crate) use opening::Needs;
+pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
 use stage::Staged;
 use stats::HostState;
 
@@ -113,11 +122,11 @@ impl RemovedVolume {
 /// Everything that runs for a host file.
 pub(crate) struct Server {
     host: Arc<Host>,
-    /// Those of the file that run. A device whose path hung at the start does not, and all its volumes are out of service.
+    /// The running devices and uplinks of the file. One whose path hung at the start does not run, and its volumes are out of service.
     devices: BTreeMap<String, Running>,
     /// Store and properties of every served volume.
     served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
-    /// Generation of every served volume.
+    /// Generation of every served volume and NIC.
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
     removed: Vec<RemovedVolume>,
@@ -131,6 +140,10 @@ pub(crate) struct Server {
     listeners: BTreeMap<String, NbdListener>,
     /// Sockets of guests, by name.
     guests: BTreeMap<String, VhostListener>,
+    /// Sockets of NICs, by name.
+    nic_sockets: nics::NicListeners,
+    /// Open TAPs of NICs.
+    taps: nics::Taps,
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
@@ -164,6 +177,9 @@ pub(crate) struct Prepared {
     needs: Needs,
     found: Found,
     staged: Option<Staged>,
+    /// Volumes that it closes, and how.
+    closed: Closed,
+    refused: ClientsRefused,
 }
 
 impl Prepared {
@@ -173,7 +189,7 @@ impl Prepared {
     }
 
     /// Returns what its new and changed volumes serve, by `VM/VOLUME`.
-    pub(crate) fn serves(&self) -> impl Iterator<Item = (String, Served)> {
+    pub(crate) fn serves(&self) -> impl Iterator<Item = (String, state::Served)> {
         let staged = self.staged.as_ref().expect("it is not in force yet");
         let volumes = staged.volumes.iter().chain(&staged.resized);
         guard::serves(volumes.map(|(name, (store, _))| (name, store)))
@@ -209,6 +225,8 @@ impl Server {
             held: BTreeMap::new(),
             listeners: BTreeMap::new(),
             guests: BTreeMap::new(),
+            nic_sockets: BTreeMap::new(),
+            taps: BTreeMap::new(),
             connection_limit: Arc::default(),
             down: Arc::default(),
         }
@@ -252,13 +270,21 @@ impl Server {
         let old = self.in_service();
         let changed = Changed::between(&old, host);
         let needs = opening::needs(self, (&old, host), &changed, extra, guard)?;
-        guard::refuse_in_use(self, (&old, host), &changed, guard)?;
+        let closed = guard::closed((&old, host), &changed, guard);
+        guard::refuse_in_use(self, &closed)?;
         needs.leave_out_hung(found)?;
         let differing = guard::differing(self, &needs, found, guard);
         if !differing.is_empty() {
             let opened = differing.keys().filter_map(|name| found.take_volume(name)).collect();
             commit::close::<Result<_, _>>(opened, commit::CLOSE_MAX);
             return Ok(Step::Held(differing));
+        }
+        if needs.is_start() {
+            let errors = rehearsal::errors(rehearsal::problems(host, &needs, found));
+            if !errors.is_empty() {
+                let untried = needs.untried(found).map(Step::Needs);
+                return untried.ok_or(ServerError::Several(errors));
+            }
         }
         if !needs.are_met_by(found) {
             return Ok(Step::Needs(needs.missing_from(found)));
@@ -269,7 +295,24 @@ impl Server {
             return Err(error);
         }
         let (host, found, staged) = (Arc::clone(host), std::mem::take(found), Some(staged));
-        Ok(Step::Prepared(Box::new(Prepared { host, changed, needs, found, staged })))
+        Ok(Step::Prepared(Box::new(Prepared {
+            host,
+            changed,
+            needs,
+            found,
+            staged,
+            closed,
+            refused: ClientsRefused::default(),
+        })))
+    }
+
+    /// Refuses new clients of the volumes that a prepared file closes, until it is in force or dropped.
+    ///
+    /// # Errors
+    /// [`ServerError::InUse`]: a client has come since it was prepared.
+    pub(crate) fn refuse_clients(&self, prepared: &mut Prepared) -> Result<(), ServerError> {
+        prepared.refused = ClientsRefused::of(self, &prepared.closed)?;
+        Ok(())
     }
 
     /// Puts a prepared file into force, all or nothing. Nothing may have changed since it was prepared.
@@ -292,7 +335,7 @@ impl Server {
 
     /// Whether no host file is in force yet.
     fn is_start(&self) -> bool {
-        self.host.devices.is_empty()
+        self.host.devices.is_empty() && self.host.uplinks.is_empty()
     }
 
     /// Whether a change starts this device: it is new, or it is out of service and a volume on it is retried.
@@ -314,9 +357,10 @@ impl Server {
         same && self.missing.contains(name) && !matches!(extra, Extra::Retry(retried) if retried == name)
     }
 
-    /// Returns the device of a volume in the host file.
+    /// Returns the device of a volume, or the uplink of a NIC, in the host file.
     pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
-        self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str())
+        let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
+        volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
     }
 
     /// Volumes that are out of service.
@@ -349,6 +393,26 @@ impl Server {
         any
     }
 
+    /// Returns what is served, for those who observe it.
+    pub(crate) fn served(&self, roles: &Roles, file: &Path, load: Load) -> Served {
+        let guests = commit::guest_sockets(self);
+        Served {
+            load,
+            guests: guests.map(|(name, _, counts)| (name, Arc::clone(counts))).collect(),
+            roles: roles.clone(),
+            file: file.to_owned(),
+            host: Arc::clone(&self.host),
+            devices: self.devices.values().map(|running| running.device.watch()).collect(),
+            missing: self.missing.clone(),
+            held: self.held.clone(),
+        }
+    }
+
+    /// The devices that run.
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Device> {
+        self.devices.values().map(|running| &running.device)
+    }
+
     /// Returns a snapshot of every device; for a device that does not respond, its health.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
@@ -358,11 +422,11 @@ impl Server {
     /// Returns the state of the host apart from its devices.
     #[must_use]
     pub(crate) fn host_state(&self) -> HostState {
-        let of = |(vm, volume, listener): (&String, &String, &VhostListener)| GuestSocket {
-            vm: vm.clone(),
-            volume: volume.clone(),
-            socket: listener.endpoint().to_string(),
-            totals: listener.totals(),
+        let of = |((vm, volume), endpoint, counts): (VolumeName, &Endpoint, &Arc<Counts>)| GuestSocket {
+            vm,
+            volume,
+            socket: endpoint.to_string(),
+            totals: counts.totals(),
         };
         HostState {
             connections_max: self.connection_limit.max(),
@@ -376,7 +440,8 @@ impl Server {
     #[must_use]
     pub(crate) fn drain(self, deadline: Instant) -> Draining {
         let devices = self.devices.into_values().map(|running| running.device).collect();
-        let (listeners, guests) = (self.listeners.into_values().collect(), self.guests.into_values().collect());
+        let listeners = self.listeners.into_values().collect();
+        let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
         Draining::begin(devices, listeners, guests, deadline)
     }
 }
@@ -416,6 +481,11 @@ pub(crate) fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow
 /// Whether a volume is served further when the second description replaces the first, possibly with another size.
 pub(crate) fn is_same_source(before: &Volume, after: &Volume) -> bool {
     stage::stays(Some(before), after)
+}
+
+/// Whether a NIC is served further when the second description replaces the first.
+pub(crate) fn is_same_nic(before: &Nic, after: &Nic) -> bool {
+    nics::stays(Some(before), after)
 }
 
 /// The edits of each device.

@@ -66,13 +66,23 @@ struct Resizing {
     extends: bool,
 }
 
+/// Clients of a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Serves {
+    /// Clients of NBD.
+    Nbd,
+    /// VMMs with a disk.
+    Disk,
+    /// VMMs with a NIC.
+    Nic,
+}
+
 /// A socket that must be made.
 pub(super) struct Socket {
     pub(super) endpoint: Endpoint,
     /// A socket of the daemon that is removed by the same change and has the same path.
     pub(super) ours: Option<FileId>,
-    /// Whether it is for VMMs and not for NBD clients.
-    pub(super) is_guests: bool,
+    pub(super) serves: Serves,
     /// Whether its volumes are put out of service if its folder hangs, and the others are served without them.
     pub(super) may_hang: bool,
 }
@@ -86,11 +96,13 @@ pub(crate) struct Needs {
     pub(super) volumes: Vec<Opening>,
     resizings: Vec<Resizing>,
     /// Paths of new devices.
-    disks: Vec<(String, PathBuf)>,
+    pub(super) disks: Vec<(String, PathBuf)>,
     /// Logs of new devices.
-    logs: Vec<(String, PathBuf)>,
+    pub(super) logs: Vec<(String, PathBuf)>,
     pub(super) sockets: Vec<Socket>,
     lock_wait: Duration,
+    /// Whether sockets are only tried: none gets its name.
+    only_tries: bool,
 }
 
 /// An open volume.
@@ -256,13 +268,35 @@ impl Needs {
         disks.chain(resizings).chain(volumes).chain(sockets).collect()
     }
 
-    /// Returns the part of it that is not in `found`.
-    pub(super) fn missing_from(mut self, found: &Found) -> Needs {
+    /// Whether they are those of a start, which looks at everything even if something has failed.
+    pub(super) fn is_start(&self) -> bool {
+        self.is_start
+    }
+
+    /// Returns the part of it that is not in `found`, for a look at the host that makes nothing; `None` if all of it is.
+    pub(super) fn untried(mut self, found: &Found) -> Option<Needs> {
+        self.retain_missing_from(found);
+        self.sockets.retain(|socket| !found.tried.contains_key(&socket.endpoint.to_string()));
+        self.only_tries = true;
+        (!self.paths().is_empty()).then_some(self)
+    }
+
+    /// Does not wait for locks that a dead daemon has left.
+    pub(super) fn without_waiting(self) -> Needs {
+        Needs { lock_wait: Duration::ZERO, ..self }
+    }
+
+    fn retain_missing_from(&mut self, found: &Found) {
         self.volumes.retain(|opening| !found.has_volume(&opening.name, &opening.volume));
         self.resizings.retain(|resizing| !found.has_resized(&resizing.name, resizing.size));
         self.disks.retain(|(device, path)| !found.has_disk(device, path));
         self.logs.retain(|(device, path)| !found.has_log(device, path));
         self.sockets.retain(|socket| !found.has_socket(&socket.endpoint));
+    }
+
+    /// Returns the part of it that is not in `found`.
+    pub(super) fn missing_from(mut self, found: &Found) -> Needs {
+        self.retain_missing_from(found);
         if !self.volumes.is_empty() {
             // A volume that is held back gets no socket.
             self.sockets.clear();
@@ -369,13 +403,15 @@ impl Needs {
         any
     }
 
-    /// Accesses the paths until the first error for which the change is rejected, or until the helper is abandoned. Hangs as
-    /// long as a disk or a file system does; `progress` has the path, and gets the results.
+    /// Accesses the paths until the first error for which the change is rejected, or until the helper is abandoned. A start
+    /// looks at all paths, so that all its errors are reported together. Hangs as long as a disk or a file system does;
+    /// `progress` has the path, and gets the results.
     pub(crate) fn meet(mut self, progress: &Progress) {
-        let _ = self
-            .find_files(progress)
-            .and_then(|()| open(self.volumes, self.lock_wait, progress))
-            .and_then(|()| make(self.sockets, progress));
+        let _ =
+            self.find_files(progress).and_then(|()| self.open_volumes(progress)).and_then(|()| match self.only_tries {
+                true => try_out(self.sockets, progress),
+                false => make(self.sockets, progress),
+            });
     }
 
     /// Resolves disks, opens logs and resizes files. Returns `None` if the rest is not needed.
@@ -383,14 +419,14 @@ impl Needs {
         for (device, path) in take(&mut self.disks) {
             progress.set(&path);
             let disks = DiskSet::of_path(&path);
-            let is_ok = disks.is_ok();
+            let is_ok = disks.is_ok() || self.is_start;
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
         }
         for (device, path) in take(&mut self.logs) {
             progress.set(&path);
             let log = slot_log::open(&path);
-            let is_ok = log.is_ok();
+            let is_ok = log.is_ok() || self.is_start;
             let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
             (goes_on && is_ok).then_some(())?;
         }
@@ -403,16 +439,28 @@ impl Needs {
         }
         Some(())
     }
+
+    /// Opens volumes. They wait for locks for at most `lock_wait` together.
+    fn open_volumes(&mut self, progress: &Progress) -> Option<()> {
+        let until = Instant::now() + self.lock_wait;
+        for opening in take(&mut self.volumes) {
+            let opened = opening.open(until.saturating_duration_since(Instant::now()), progress);
+            let is_tolerated = |error| self.is_start || opening.tolerance.covers(error);
+            let is_ok = opened.as_ref().err().is_none_or(is_tolerated);
+            let goes_on = progress.add(|found| drop(found.volumes.insert(opening.name, (opening.volume, opened))));
+            (goes_on && is_ok).then_some(())?;
+        }
+        Some(())
+    }
 }
 
-/// Opens volumes. They wait for locks for at most `lock_wait` together.
-fn open(volumes: Vec<Opening>, lock_wait: Duration, progress: &Progress) -> Option<()> {
-    let until = Instant::now() + lock_wait;
-    for opening in volumes {
-        let opened = opening.open(until.saturating_duration_since(Instant::now()), progress);
-        let is_ok = opened.as_ref().err().is_none_or(|error| opening.tolerance.covers(error));
-        let goes_on = progress.add(|found| drop(found.volumes.insert(opening.name, (opening.volume, opened))));
-        (goes_on && is_ok).then_some(())?;
+/// Makes each socket without its name, and removes it.
+fn try_out(sockets: Vec<Socket>, progress: &Progress) -> Option<()> {
+    for Socket { endpoint, ours, .. } in sockets {
+        let name = endpoint.to_string();
+        progress.set(Path::new(&name));
+        let tried = Bound::prepare(endpoint, ours).map(drop);
+        progress.add(|found| drop(found.tried.insert(name, tried))).then_some(())?;
     }
     Some(())
 }

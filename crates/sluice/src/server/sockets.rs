@@ -11,9 +11,9 @@ use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
-use super::opening::{Needs, Socket};
+use super::opening::{Needs, Serves, Socket};
 use super::stage::Staged;
-use super::{Changed, Extra, Found, Server, ServerError, translate};
+use super::{Changed, Extra, Found, Server, ServerError, nics, translate};
 
 /// Returns the sockets that must be made for `host`.
 pub(super) fn needed(
@@ -29,14 +29,25 @@ pub(super) fn needed(
     let nbd = beside(known, of_volumes(false).chain(&host.nbd.endpoints))?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
         let ours = server.guests.get(&name).map(VhostListener::file);
-        Socket { endpoint, ours, is_guests: false, may_hang: is_start && !shared.contains(&name) }
+        let ours = ours.or_else(|| server.nic_sockets.get(&name).map(VhostListener::file));
+        Socket { endpoint, ours, serves: Serves::Nbd, may_hang: is_start && !shared.contains(&name) }
     });
     let known = |name: &str| server.guests.get(name).map(VhostListener::endpoint);
     let guests = beside(known, of_volumes(true))?.into_iter().map(|endpoint| {
-        let ours = server.listeners.get(&endpoint.to_string()).and_then(NbdListener::file);
-        Socket { endpoint, ours, is_guests: true, may_hang: is_start }
+        let name = endpoint.to_string();
+        let ours = server.listeners.get(&name).and_then(NbdListener::file);
+        let ours = ours.or_else(|| server.nic_sockets.get(&name).map(VhostListener::file));
+        Socket { endpoint, ours, serves: Serves::Disk, may_hang: is_start }
     });
-    Ok(nbd.chain(guests).collect())
+    let known = |name: &str| server.nic_sockets.get(name).map(VhostListener::endpoint);
+    let of_nics = changed.of(host).flat_map(|(_, vm)| vm.nics.values()).filter_map(nics::endpoint);
+    let nics = beside(known, of_nics)?.into_iter().map(|endpoint| {
+        let name = endpoint.to_string();
+        let ours = server.listeners.get(&name).and_then(NbdListener::file);
+        let ours = ours.or_else(|| server.guests.get(&name).map(VhostListener::file));
+        Socket { endpoint, ours, serves: Serves::Nic, may_hang: false }
+    });
+    Ok(nbd.chain(guests).chain(nics).collect())
 }
 
 /// Starts to accept clients on the new sockets.
@@ -46,17 +57,18 @@ pub(super) fn listen(
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    let Staged { listeners, guests, .. } = staged;
-    for Socket { endpoint, is_guests, .. } in &needs.sockets {
+    let Staged { listeners, guests, nics, .. } = staged;
+    let limit = &server.connection_limit;
+    for Socket { endpoint, serves, .. } in &needs.sockets {
         let name = endpoint.to_string();
         let bound = match found.take_socket(&name).expect("what is needed was found") {
             Err(ListenError::Silent { .. }) => continue,
             bound => bound?,
         };
-        if *is_guests {
-            guests.insert(name, VhostListener::start(bound, None, &server.connection_limit)?);
-        } else {
-            listeners.insert(name, NbdListener::start(bound, Catalogue::default(), &server.connection_limit)?);
+        match serves {
+            Serves::Nbd => drop(listeners.insert(name, NbdListener::start(bound, Catalogue::default(), limit)?)),
+            Serves::Disk => drop(guests.insert(name, VhostListener::start(bound, None, limit)?)),
+            Serves::Nic => drop(nics.sockets.insert(name, VhostListener::start(bound, None, limit)?)),
         }
     }
     Ok(())
@@ -65,7 +77,7 @@ pub(super) fn listen(
 /// Returns those that are not `known`, without duplicates.
 fn beside<'a>(
     known: impl Fn(&str) -> Option<&'a Endpoint>,
-    endpoints: impl Iterator<Item = &'a sluice_config::Endpoint>,
+    endpoints: impl Iterator<Item = &'a sluice_config::ListenAddress>,
 ) -> Result<Vec<Endpoint>, ServerError> {
     let (mut new, mut seen) = (Vec::new(), BTreeSet::new());
     for endpoint in endpoints {
@@ -89,7 +101,7 @@ fn new_endpoints<'a>(
     changed: &'a Changed,
     extra: &'a Extra,
     of_guests: bool,
-) -> impl Iterator<Item = &'a sluice_config::Endpoint> {
+) -> impl Iterator<Item = &'a sluice_config::ListenAddress> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
         let before = server.host.vms.get(vm);
         spec.volumes.iter().map(move |(name, volume)| (vm, before.and_then(|vm| vm.volumes.get(name)), volume))

@@ -12,7 +12,7 @@ use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
-use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, translate};
+use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, nics, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
@@ -32,6 +32,7 @@ pub(super) struct Staged {
     /// New sockets, by name.
     pub(super) listeners: BTreeMap<String, NbdListener>,
     pub(super) guests: BTreeMap<String, VhostListener>,
+    pub(super) nics: nics::NewNics,
 }
 
 /// Stages `host` with the results in `found`. `old` is what is served. On an error, unused results stay in `found` or
@@ -44,6 +45,7 @@ pub(super) fn stage(
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     start_devices(server, host, needs, found, staged)?;
+    nics::stage(server, host, changed, staged)?;
     resize_volumes(server, (old, host), changed, found, staged)?;
     open_volumes(server, (old, host), changed, (needs, extra), found, staged)?;
     found.refuse_failed_sockets(needs)
@@ -51,6 +53,12 @@ pub(super) fn stage(
 
 /// Rejects changes of settings that cannot change at run time.
 pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerError> {
+    for (name, new) in &host.uplinks {
+        let old = server.host.uplinks.get(name);
+        if let Some(what) = old.and_then(|old| nics::fixed_difference(old, new)) {
+            return Err(ServerError::UplinkChanged { uplink: name.clone(), what });
+        }
+    }
     for (name, new) in &host.devices {
         let Some(old) = server.host.devices.get(name) else { continue };
         if let Some(what) = translate::fixed_difference(old, new) {
@@ -193,9 +201,12 @@ fn open_volumes(
                 check_disks(vm, volume, running, opened)?;
             }
             let rotational = host.devices[&volume.device].info(running.rotational).rotational;
-            let store = match found.take_volume(&key) {
-                None => Store::Null,
-                Some(Ok(Opened { source, extents, .. })) => Store::File { source: Arc::new(source), extents },
+            let (info, store) = match found.take_volume(&key) {
+                None => (translate::volume_info(volume, None, rotational), Store::Null),
+                Some(Ok(Opened { source, extents, .. })) => {
+                    let info = translate::volume_info(volume, Some(&source), rotational);
+                    (info, Store::File { source: Arc::new(source), extents })
+                }
                 Some(Err(error)) if openings[&key].tolerance.covers(&error) => {
                     if !server.missing.contains(&key) {
                         let error = crate::failure::chain(&error);
@@ -206,7 +217,6 @@ fn open_volumes(
                 }
                 Some(Err(source)) => return Err(ServerError::Volume { vm: key.0, volume: key.1, source }),
             };
-            let info = translate::volume_info(volume, &store, rotational);
             let is_valid = info.validate();
             staged.volumes.insert(key, (store, info));
             is_valid.map_err(|source| ServerError::VolumeInfo { vm: vm.clone(), volume: name.clone(), source })?;
@@ -219,13 +229,17 @@ fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) ->
     let disks = &opened.disks;
     let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
     if !disks.is_subset_of(expected) {
-        return Err(ServerError::OtherDisk {
-            vm: vm.to_owned(),
-            volume: volume.name.clone(),
-            device: volume.device.clone(),
-            found: disks.to_string(),
-            expected: expected.to_string(),
-        });
+        return Err(other_disk(vm, volume, disks, expected));
     }
     Ok(())
+}
+
+pub(super) fn other_disk(vm: &str, volume: &Volume, found: &DiskSet, expected: &DiskSet) -> ServerError {
+    ServerError::OtherDisk {
+        vm: vm.to_owned(),
+        volume: volume.name.clone(),
+        device: volume.device.clone(),
+        found: found.to_string(),
+        expected: expected.to_string(),
+    }
 }

@@ -1,5 +1,7 @@
 //! Statistics of every VM, for SIGUSR1 and for the exit.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use sluice_io::device::{Health, Snapshot, VmSnapshot};
 use sluice_sched::gate::histogram::Histogram;
@@ -80,7 +82,9 @@ fn micros(histogram: &Histogram, percent: f64) -> Option<f64> {
 fn vm(vm: &VmSnapshot) -> Value {
     let account = &vm.account;
     let completed: serde_json::Map<String, Value> =
-        Kind::ALL.iter().map(|kind| (kind.name().to_owned(), account.completed[*kind as usize].into())).collect();
+        Kind::ALL.iter().map(|kind| (kind.name().to_owned(), account.completed()[*kind as usize].into())).collect();
+    let lost = vm.volumes.iter().filter(|volume| volume.is_lost);
+    let writes_fail: BTreeSet<&str> = lost.map(|volume| volume.volume.as_str()).collect();
     json!({
         "vm": vm.vm,
         "completed": completed,
@@ -91,19 +95,14 @@ fn vm(vm: &VmSnapshot) -> Value {
         "refused": vm.refused,
         "protocol_errors": vm.protocol_errors,
         "outstanding": vm.outstanding,
-        "writes_fail": vm.lost,
+        "writes_fail": writes_fail,
         "dispatched": {
             "reservation": account.dispatched_in(Phase::Reservation),
             "weight": account.dispatched_in(Phase::Weight),
             "other": account.dispatched_in(Phase::None),
         },
-        "waited_for": {
-            "nothing": account.waited_for(Wait::None),
-            "own_limit": account.waited_for(Wait::OwnLimit),
-            "share": account.waited_for(Wait::Share),
-            "device": account.waited_for(Wait::Device),
-            "batch": account.waited_for(Wait::Batch),
-        },
+        "waited_for": Wait::ALL.map(|wait| (wait.name().to_owned(), account.waited_for(wait).into()))
+            .into_iter().collect::<serde_json::Map<String, Value>>(),
         "queue_us": { "p50": micros(&account.queue_time, 50.0), "p99": micros(&account.queue_time, 99.0) },
         "service_us": { "p50": micros(&account.service_time, 50.0), "p99": micros(&account.service_time, 99.0) },
     })
@@ -116,6 +115,7 @@ fn waits(count: impl Fn(Wait) -> u64) -> String {
         (Wait::Share, "others"),
         (Wait::Device, "the device"),
         (Wait::Batch, "a batch"),
+        (Wait::Anticipation, "anticipation"),
     ];
     let counts = causes.map(|(cause, name)| (count(cause), name));
     let all = counts.iter().fold(count(Wait::None), |sum, (count, _)| sum + count);
@@ -178,7 +178,7 @@ mod tests {
             Wait::None => 50,
             Wait::OwnLimit => 30,
             Wait::Device => 20,
-            Wait::Share | Wait::Batch => 0,
+            Wait::Share | Wait::Batch | Wait::Anticipation => 0,
         };
         assert_eq!(waits(counted), "its limit 30 %, the device 20 %");
         assert_eq!(waits(|cause| u64::from(cause == Wait::None)), "-");

@@ -94,3 +94,26 @@ async fn a_change_of_a_device_that_was_down_was_accepted() {
     server.apply(&host(text)).unwrap();
     assert!(server.snapshots().iter().all(|device| device.health == Health::Serving), "it restarted");
 }
+
+#[test]
+fn a_reload_of_the_capacity_alone_left_the_gate_with_the_old_one() {
+    let text = "[device.a]\nbackend = \"null\"\ncapacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n";
+    let edits = |after: &str| {
+        let (old, new, none) = (host(text), host(after), BTreeMap::new());
+        let edits = commit::edits(
+            (&old, &new),
+            &Changed(BTreeSet::new()),
+            (&none, &BTreeMap::new()),
+            &none,
+            &|_| true,
+            &|_| false,
+        );
+        edits["a"].clone()
+    };
+    assert!(edits(text).is_empty());
+    let half = edits(&text.replace("100MiB/s", "50MiB/s"));
+    let [Edit::SetDevice { depth: 32, request_bytes }] = half[..] else { panic!("{half:?}") };
+    assert_eq!(request_bytes.0, (50 << 20) / 1000);
+    let twice = edits(&text.replace("1000 iops", "2000 iops").replace("100MiB/s", "200MiB/s"));
+    assert!(twice.is_empty(), "both are twice as large, so the bytes of a request stay");
+}

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use sluice_config::{Backend, Delay, DelayTime};
 use sluice_io::backend::delay::{DelaySpec, ServiceTime};
-use sluice_io::device::{DeviceSpec, SchedulerSpec, Store, Window};
+use sluice_io::device::{DeviceSpec, SchedulerSpec, Window};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
+use sluice_io::source::Source;
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::GateSettings;
 
@@ -46,18 +47,18 @@ pub(super) fn window(device: &sluice_config::Device) -> Window {
     Window { requests: device.window.requests, bytes: device.window.bytes }
 }
 
-pub(super) fn endpoint(endpoint: &sluice_config::Endpoint) -> Endpoint {
+pub(super) fn endpoint(endpoint: &sluice_config::ListenAddress) -> Endpoint {
     match endpoint.clone() {
-        sluice_config::Endpoint::Unix { path, owner, group, mode } => Endpoint::Unix { path, owner, group, mode },
-        sluice_config::Endpoint::Tcp(address) => Endpoint::Tcp(address),
+        sluice_config::ListenAddress::Unix { path, owner, group, mode } => Endpoint::Unix { path, owner, group, mode },
+        sluice_config::ListenAddress::Tcp(address) => Endpoint::Tcp(address),
     }
 }
 
 /// Returns the size and the properties of a volume.
-pub(super) fn volume_info(volume: &sluice_config::Volume, store: &Store, rotational: bool) -> VolumeInfo {
-    let (size_bytes, block_minimum, read_only) = match store {
-        Store::Null => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
-        Store::File { source, .. } => (source.size_bytes(), source.alignment().offset, source.is_read_only()),
+pub(super) fn volume_info(volume: &sluice_config::Volume, source: Option<&Source>, rotational: bool) -> VolumeInfo {
+    let (size_bytes, block_minimum, read_only) = match source {
+        None => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
+        Some(source) => (source.size_bytes(), source.alignment().offset, source.is_read_only()),
     };
     VolumeInfo {
         size_bytes,

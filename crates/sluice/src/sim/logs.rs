@@ -109,7 +109,7 @@ impl Writing {
         Ok(Writing { writer: Rc::new(RefCell::new(writer)) })
     }
 
-    /// Whom a run tells of its requests.
+    /// Channel to which a run reports its requests.
     pub(crate) fn watcher(&self) -> Requests {
         let writer = Rc::clone(&self.writer);
         Rc::new(RefCell::new(move |completed_request: &Completed| {

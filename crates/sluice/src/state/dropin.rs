@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use sluice_config::changes::Target;
+use sluice_config::changes::Object;
 use toml_edit::{DocumentMut, Item, Table};
 
 use super::folder::replace;
@@ -26,10 +26,10 @@ pub(crate) struct DropIn {
 /// A change of one table.
 #[derive(Debug, Clone)]
 pub(crate) enum Part {
-    /// Keys of a VM or volume.
-    Set(Target, toml::Table),
+    /// Keys of a VM, a volume or a policy.
+    Set(Object, toml::Table),
     /// A VM or volume that only the drop-in has goes.
-    Remove(Target),
+    Remove(Object),
 }
 
 impl DropIn {
@@ -43,29 +43,40 @@ impl DropIn {
         &self.file
     }
 
-    /// Writes it.
+    /// Writes it. Returns how to take that back, if the change is not made after all.
     ///
     /// # Errors
-    /// What to change; the drop-in is then as it was.
-    pub(crate) fn write(&self) -> Result<(), String> {
+    /// The remedy; the drop-in is then as it was.
+    pub(crate) fn write(&self) -> Result<Undo, String> {
         let file = self.file.display();
         let failed = |error: io::Error| {
             format!("Cannot write {file}: {error}; make its folder writable, or leave out --persist")
         };
         let folder = self.file.parent().expect("it has a name in a folder");
-        match fs::create_dir(folder) {
+        let made_folder = match fs::create_dir(folder) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            _ => {}
-        }
-        self.refuse_later_ones(folder).map_err(failed)??;
-        let (head, old) = match fs::read_to_string(&self.file) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => (HEAD, String::new()),
-            read => ("", read.map_err(failed)?),
+            made => made.is_ok(),
         };
-        let new = changed(&old, &self.parts)
+        self.refuse_later_ones(folder).map_err(failed)??;
+        let before = match fs::read_to_string(&self.file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            read => Some(read.map_err(failed)?),
+        };
+        let head = if before.is_none() { HEAD } else { "" };
+        let written = changed(before.as_deref().unwrap_or_default(), &self.parts)
             .map(|new| format!("{head}{new}"))
             .map_err(|error| format!("{file}: {error}; correct it first"))?;
-        replace(&self.file, new.as_bytes(), 0o644).map_err(failed)
+        let undo = Undo { file: self.file.clone(), before, written, made_folder };
+        match replace(&self.file, undo.written.as_bytes(), 0o644) {
+            Ok(()) => Ok(undo),
+            Err(error) => {
+                // It may have been replaced, and only the sync of its folder have failed.
+                if fs::read_to_string(&self.file).is_ok_and(|now| now == undo.written) {
+                    undo.run();
+                }
+                Err(failed(error))
+            }
+        }
     }
 
     fn refuse_later_ones(&self, folder: &Path) -> io::Result<Result<(), String>> {
@@ -79,6 +90,45 @@ impl DropIn {
             }
         }
         Ok(Ok(()))
+    }
+}
+
+/// How a drop-in was before it was written.
+#[derive(Debug)]
+pub(crate) struct Undo {
+    file: PathBuf,
+    /// `None` if there was none.
+    before: Option<String>,
+    written: String,
+    /// Whether its folder was made for it.
+    made_folder: bool,
+}
+
+impl Undo {
+    /// Puts the drop-in back, because its change was not made. If that fails, or the file has been edited since, the log says what
+    /// to do.
+    pub(crate) fn run(self) {
+        if let Err(error) = self.try_run() {
+            let file = self.file.display();
+            tracing::error!(%file, %error, "Drop-in has a change that was refused: correct the file before the next reload");
+        }
+    }
+
+    fn try_run(&self) -> io::Result<()> {
+        if fs::read_to_string(&self.file)? != self.written {
+            return Err(io::Error::other("it was edited meanwhile"));
+        }
+        if let Some(before) = &self.before {
+            return replace(&self.file, before.as_bytes(), 0o644);
+        }
+        fs::remove_file(&self.file)?;
+        let folder = self.file.parent().expect("it has a name in a folder");
+        match self.made_folder {
+            // Another file may have come meanwhile.
+            true => drop(fs::remove_dir(folder)),
+            false => fs::File::open(folder)?.sync_all()?,
+        }
+        Ok(())
     }
 }
 
@@ -100,20 +150,14 @@ fn changed(text: &str, parts: &[Part]) -> Result<String, String> {
     Ok(document.to_string())
 }
 
-fn path(target: &Target) -> Vec<&str> {
-    let mut path = vec!["vm", target.vm.as_str()];
-    path.extend(target.volume.iter().flat_map(|volume| ["volume", volume.as_str()]));
-    path
-}
-
 fn no_table(key: &str) -> String {
     format!("'{key}' is not written as a table with a header")
 }
 
 /// The table of a VM or volume, which is made if it is not there.
-fn table_of<'a>(document: &'a mut DocumentMut, target: &Target) -> Result<&'a mut Table, String> {
+fn table_of<'a>(document: &'a mut DocumentMut, target: &Object) -> Result<&'a mut Table, String> {
     let mut table = document.as_table_mut();
-    let path = path(target);
+    let path = target.path();
     for (depth, key) in path.iter().enumerate() {
         let is_last = depth + 1 == path.len();
         let new = || {
@@ -159,8 +203,8 @@ fn merge(table: &mut Table, new: &Table) {
     }
 }
 
-fn remove(document: &mut DocumentMut, target: &Target) -> Result<(), String> {
-    let path = path(target);
+fn remove(document: &mut DocumentMut, target: &Object) -> Result<(), String> {
+    let path = target.path();
     let (last, above) = path.split_last().expect("a target has a name");
     let mut table = document.as_table_mut();
     for key in above {

@@ -8,26 +8,43 @@ use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use serde_json::value::RawValue;
+
+use sluice_io::path_walk::{self, Trust, WalkError};
 
 use super::Saved;
 
-/// Version of the file's format.
-const VERSION: u64 = 1;
+/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version.
+const VERSION: u64 = 2;
+/// Number of further attempts to lock the directory, and the pause before each: a second in all.
+const LOOKS_MAX: u32 = 20;
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Name of the file.
 const FILE: &str = "state.json";
 
 /// A state directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("State directory {path}: {source}; make it, and let this user write there, or name another as [daemon] state", path = .path.display())]
-    Folder { path: PathBuf, source: io::Error },
+    #[error("State directory {path}: {error}; make it, and let this user write there, or name another as [daemon] state", path = .path.display())]
+    Folder { path: PathBuf, error: io::Error },
     #[error("State directory {path} is used by another daemon; stop it, or name another directory as [daemon] state", path = .0.display())]
     InUse(PathBuf),
-    #[error("State file {path}: {source}", path = .path.display())]
-    Read { path: PathBuf, source: io::Error },
+    #[error(
+        "State directory {path}: {by} can change {place}; remove its write permission there, or name another directory as [daemon] \
+         state", path = .path.display(), place = .place.display()
+    )]
+    Exposed {
+        path: PathBuf,
+        /// A folder or link that untrusted users can change.
+        place: PathBuf,
+        by: String,
+    },
+    #[error("State file {path}: {error}; let this user read it", path = .path.display())]
+    Read { path: PathBuf, error: io::Error },
     #[error(
         "State file {path} is corrupt: {what}. Restore it from a backup, or move it away (mv {path} {path}.corrupt) and start again: \
          changes made at run time are then forgotten, and no volume's source is compared with the one that was last served",
@@ -35,7 +52,7 @@ pub(crate) enum StateError {
     )]
     Corrupt { path: PathBuf, what: String },
     #[error(
-        "State file {path} has version {version}, and this program knows version {VERSION}; use the program that wrote it, or move \
+        "State file {path} has version {version}, and this program knows versions up to {VERSION}; use the program that wrote it, or move \
          the file away (mv {path} {path}.other): changes made at run time are then forgotten",
         path = .path.display()
     )]
@@ -50,11 +67,40 @@ pub(crate) struct StateFolder {
 }
 
 /// The file as written.
-#[derive(Serialize)]
-struct Versioned<'a> {
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Sealed<'a> {
     version: u64,
-    #[serde(flatten)]
-    saved: &'a Saved,
+    /// CRC-32 of the text of `state`, in hexadecimal digits.
+    checksum: String,
+    #[serde(borrow)]
+    state: &'a RawValue,
+}
+
+/// Checksum of a state as it is written. It finds damage, not intent: who may write the file may write another checksum.
+fn checksum(text: &str) -> String {
+    format!("{:08x}", crc32fast::hash(text.as_bytes()))
+}
+
+/// Reads the state, of any known version.
+fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
+    let corrupt = |what: String| StateError::Corrupt { path: path.to_owned(), what };
+    let wrong = |error: serde_json::Error| corrupt(error.to_string());
+    let mut value: Value = serde_json::from_slice(text).map_err(wrong)?;
+    let version = value.as_object_mut().and_then(|fields| fields.remove("version"));
+    match version.as_ref().and_then(Value::as_u64) {
+        None => Err(corrupt("it has no version".to_owned())),
+        Some(1) => serde_json::from_value(value).map_err(wrong),
+        Some(VERSION) => {
+            let Sealed { checksum: stated, state, .. } = serde_json::from_slice(text).map_err(wrong)?;
+            let found = checksum(state.get());
+            if stated != found {
+                return Err(corrupt(format!("its checksum is {stated}, and that of its content {found}")));
+            }
+            serde_json::from_str(state.get()).map_err(wrong)
+        }
+        Some(version) => Err(StateError::Version { path: path.to_owned(), version }),
+    }
 }
 
 impl StateFolder {
@@ -63,20 +109,52 @@ impl StateFolder {
     /// # Errors
     /// [`StateError`].
     pub(crate) fn open(path: &Path) -> Result<(StateFolder, Saved), StateError> {
-        let failed = |source| StateError::Folder { path: path.to_owned(), source };
+        let failed = |error| StateError::Folder { path: path.to_owned(), error };
+        refuse_exposed(path)?;
         match DirBuilder::new().mode(0o700).create(path) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
         }
+        refuse_exposed(&path.join(FILE))?;
         // Its own descriptor for reading: one for writing would keep the file system from becoming read-only.
-        let lock = File::open(path).map_err(failed)?;
-        lock.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => StateError::InUse(path.to_owned()),
-            TryLockError::Error(error) => failed(error),
-        })?;
+        let lock = open_folder(path).map_err(failed)?;
+        let mut looks = 0;
+        while let Err(error) = lock.try_lock() {
+            match error {
+                // `sluice check --host` and `sluice get --state` hold the lock for a moment.
+                TryLockError::WouldBlock if looks < LOOKS_MAX => std::thread::sleep(LOOK_AGAIN),
+                TryLockError::WouldBlock => return Err(StateError::InUse(path.to_owned())),
+                TryLockError::Error(error) => return Err(failed(error)),
+            }
+            looks += 1;
+        }
         let folder = StateFolder { path: path.to_owned(), _lock: lock };
         let saved = folder.read()?;
         Ok((folder, saved))
+    }
+
+    /// Reads the state without keeping a lock, and returns whether a daemon uses it. Makes nothing, and checks that this user could
+    /// write there.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub(crate) fn look(path: &Path) -> Result<(Saved, bool), StateError> {
+        let failed = |error| StateError::Folder { path: path.to_owned(), error };
+        refuse_exposed(path)?;
+        let lock = match open_folder(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().ok_or(error).map_err(failed)?;
+                tempfile::tempdir_in(parent).map_err(failed)?;
+                return Ok((Saved::default(), false));
+            }
+            opened => opened.map_err(failed)?,
+        };
+        refuse_exposed(&path.join(FILE))?;
+        let is_used = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
+        let folder = StateFolder { path: path.to_owned(), _lock: lock };
+        let saved = folder.read()?;
+        tempfile::tempfile_in(path).map_err(failed)?;
+        Ok((saved, is_used))
     }
 
     /// Its path.
@@ -89,16 +167,9 @@ impl StateFolder {
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Saved::default()),
-            Err(source) => return Err(StateError::Read { path, source }),
+            Err(error) => return Err(StateError::Read { path, error }),
         };
-        let corrupt = |what: String| StateError::Corrupt { path: path.clone(), what };
-        let mut value: Value = serde_json::from_slice(&text).map_err(|error| corrupt(error.to_string()))?;
-        let version = value.as_object_mut().and_then(|fields| fields.remove("version"));
-        match version.as_ref().and_then(Value::as_u64) {
-            None => Err(corrupt("it has no version".to_owned())),
-            Some(VERSION) => serde_json::from_value(value).map_err(|error| corrupt(error.to_string())),
-            Some(version) => Err(StateError::Version { path, version }),
-        }
+        unsealed(&path, &text)
     }
 
     /// Replaces the state. When this returns `Ok`, it survives a crash.
@@ -106,9 +177,35 @@ impl StateFolder {
     /// # Errors
     /// The file system refuses; the previous state is then still there, or this one if only the sync of the folder failed.
     pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
-        let mut text = serde_json::to_vec_pretty(&Versioned { version: VERSION, saved }).map_err(io::Error::other)?;
+        let state = serde_json::to_string_pretty(saved).map_err(io::Error::other)?;
+        let checksum = checksum(&state);
+        let state = RawValue::from_string(state).map_err(io::Error::other)?;
+        let sealed = Sealed { version: VERSION, checksum, state: &state };
+        let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
         text.push(b'\n');
         replace(&self.path.join(FILE), &text, 0o600)
+    }
+}
+
+/// Rejects a path whose folders other users may change: they could replace the state, or have another file overwritten.
+fn refuse_exposed(path: &Path) -> Result<(), StateError> {
+    let failed = |error| StateError::Folder { path: path.to_owned(), error };
+    let path = std::path::absolute(path).map_err(failed)?;
+    let exposed = match path_walk::to_folder(&path, &Trust::daemon()) {
+        Ok(walked) => walked.exposed.map(|exposed| (exposed.folder, exposed.by)),
+        Err(WalkError::Link { link, by }) => Some((link, by)),
+        // It is looked at again when it is used.
+        Err(WalkError::System(_)) => None,
+    };
+    let refused = exposed.map(|(place, by)| StateError::Exposed { path, place, by: by.to_string() });
+    refused.map_or(Ok(()), Err)
+}
+
+fn open_folder(path: &Path) -> io::Result<File> {
+    let file = File::open(path)?;
+    match file.metadata()?.is_dir() {
+        true => Ok(file),
+        false => Err(io::ErrorKind::NotADirectory.into()),
     }
 }
 
@@ -131,7 +228,12 @@ pub(crate) fn replace(path: &Path, text: &[u8], mode: u32) -> io::Result<()> {
 }
 
 fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(mode).open(new)?;
+    // What a crash has left there is not written to: it may be a link to another file.
+    match fs::remove_file(new) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(new)?;
     if let Ok(known) = fs::metadata(old) {
         file.set_permissions(known.permissions())?;
     }
@@ -143,6 +245,7 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
 mod tests {
     use tempfile::TempDir;
 
+    use super::super::Served;
     use super::super::overrides::testing::set;
     use super::*;
 
@@ -179,7 +282,9 @@ mod tests {
             String::new(),
             whole[..whole.len() / 2].to_owned(),
             whole.replace("overrides", "overwrites"),
-            whole.replace("\"version\": 1,", ""),
+            whole.replace("\"version\": 2,", ""),
+            whole.replace("5 iops", "7 iops"),
+            whole.replace("\"checksum\": \"", "\"checksum\": \"0"),
             "[]".to_owned(),
         ];
         for text in texts {
@@ -189,8 +294,124 @@ mod tests {
             assert!(error.to_string().contains("mv "), "{error}");
             assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is left for its owner");
         }
-        fs::write(&file, whole.replace("\"version\": 1", "\"version\": 2")).unwrap();
-        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 2, .. })));
+        fs::write(&file, whole.replace("\"version\": 2", "\"version\": 3")).unwrap();
+        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 3, .. })));
+    }
+
+    #[test]
+    fn a_state_without_a_checksum_is_of_an_older_version_and_is_read() {
+        let place = TempDir::new().unwrap();
+        let mut old = serde_json::to_value(saved()).unwrap();
+        old["version"] = 1.into();
+        fs::write(place.path().join(FILE), old.to_string()).unwrap();
+        let (folder, read) = StateFolder::open(place.path()).unwrap();
+        assert_eq!(read, saved());
+        folder.write(&read).unwrap();
+        let text = fs::read_to_string(place.path().join(FILE)).unwrap();
+        assert!(text.contains("\"version\": 2") && folder.read().unwrap() == saved(), "{text}");
+    }
+
+    #[test]
+    fn a_flipped_bit_in_a_number_was_believed() {
+        let place = TempDir::new().unwrap();
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        let mut whole = saved();
+        let (source, identity) = ("/srv/a".into(), Some("inode 7".to_owned()));
+        whole.exports.insert("db1/root".to_owned(), Served { source, identity, offset: 0, size: 4096, gone: false });
+        folder.write(&whole).unwrap();
+        let file = place.path().join(FILE);
+        let text = fs::read(&file).unwrap();
+        let mut believed = 0;
+        for (at, bit) in (0..text.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut damaged = text.clone();
+            damaged[at] ^= 1 << bit;
+            fs::write(&file, &damaged).unwrap();
+            if let Ok(read) = folder.read() {
+                assert_eq!(read, whole, "bit {bit} of byte {at}: {}", String::from_utf8_lossy(&damaged));
+                believed += 1;
+            }
+        }
+        assert!(believed < 100, "white space between the keys of the file alone: {believed}");
+    }
+
+    #[test]
+    fn a_link_in_place_of_the_new_state_had_another_file_overwritten() {
+        let place = TempDir::new().unwrap();
+        let (folder, _) = StateFolder::open(&place.path().join("state")).unwrap();
+        let other = place.path().join("other");
+        fs::write(&other, "another user's").unwrap();
+        std::os::unix::fs::symlink(&other, place.path().join("state/state.json.new")).unwrap();
+        folder.write(&saved()).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "another user's");
+        assert_eq!(folder.read().unwrap(), saved());
+        assert!(!place.path().join("state/state.json").is_symlink());
+    }
+
+    #[test]
+    fn a_folder_that_others_may_write_was_accepted() {
+        use std::os::unix::fs::PermissionsExt;
+        let place = TempDir::new().unwrap();
+        let open = |mode: u32| {
+            fs::set_permissions(place.path(), fs::Permissions::from_mode(mode)).unwrap();
+            (
+                StateFolder::open(&place.path().join("state")).map(drop),
+                StateFolder::look(&place.path().join("state")).map(drop),
+            )
+        };
+        let (opened, looked) = open(0o777);
+        for refused in [opened, looked] {
+            let refused = refused.unwrap_err();
+            assert!(matches!(refused, StateError::Exposed { .. }), "{refused}");
+            assert!(refused.to_string().contains("remove its write permission"), "{refused}");
+        }
+        assert!(!place.path().join("state").exists());
+        open(0o700).0.unwrap();
+        fs::set_permissions(place.path().join("state"), fs::Permissions::from_mode(0o773)).unwrap();
+        assert!(matches!(open(0o700).0, Err(StateError::Exposed { .. })));
+    }
+
+    #[test]
+    fn damaged_bytes_are_an_error_or_a_state_and_never_a_panic() {
+        let place = TempDir::new().unwrap();
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        let mut whole = saved();
+        let served = Served {
+            source: "/srv/a".into(),
+            identity: Some("inode 7".to_owned()),
+            offset: 0,
+            size: 4096,
+            gone: false,
+        };
+        whole.exports.insert("db1/root".to_owned(), served);
+        folder.write(&whole).unwrap();
+        let file = place.path().join(FILE);
+        let text = fs::read(&file).unwrap();
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % below
+        };
+        let mut refused = 0;
+        for _ in 0..2000 {
+            let mut damaged = text.clone();
+            for _ in 0..=random(4) {
+                let at = random(damaged.len());
+                match random(3) {
+                    0 => damaged[at] ^= 1 << random(8),
+                    1 => damaged.truncate(at.max(1)),
+                    _ => damaged[at..].fill(0),
+                }
+            }
+            fs::write(&file, &damaged).unwrap();
+            match folder.read() {
+                Ok(read) => drop(read.overrides.changes()),
+                Err(error) => {
+                    refused += 1;
+                    assert!(error.to_string().contains("state.json"), "{error}");
+                }
+            }
+        }
+        assert!(refused > 1000, "{refused}");
     }
 
     #[test]

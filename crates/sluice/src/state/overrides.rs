@@ -1,14 +1,16 @@
 //! Changes made at run time, laid over the host file: how long they stay, and when they yield to the file.
 //!
-//! An override is one key of a VM or a volume, or the attachment or detachment of one. With it is the file's value when
+//! An override is one key of a VM, a volume or a named policy, or the attachment or detachment of one. With it is the file's value when
 //! it was made. As long as the file has that value the override wins; when the file gets another one, that is the newer
 //! decision, and the override yields. Example: the file says `limit = "500 iops"`, `sluice set` makes it 100. Editing the weight
 //! changes nothing about it. Editing the limit to 800 does: 800 is in force, and the override is gone.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sluice_config::Files;
-use sluice_config::changes::{Changes, Target, nested};
+use sluice_config::changes::{Changes, Object, matches, nested};
 
 use super::time::Time;
 
@@ -17,7 +19,7 @@ use super::time::Time;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Override {
     #[serde(with = "as_text")]
-    pub(crate) target: Target,
+    pub(crate) target: Object,
     pub(crate) change: Change,
     /// The file's value of the same when this was made; null if it has none.
     pub(crate) file: Value,
@@ -88,12 +90,45 @@ impl core::fmt::Display for Lasts {
 }
 
 impl Override {
-    /// Its name for `sluice reset`: `db1/limit`, `db1/root/size`, `db1/root`.
+    /// Its name for `sluice reset`: `db1/limit`, `db1/root/size`, `db1/root`, `policy/gold.limit`.
     pub(crate) fn name(&self) -> String {
-        match &self.change {
-            Change::Set { key, .. } => format!("{}/{key}", self.target),
-            Change::Attach { .. } | Change::Detach => self.target.to_string(),
+        match (&self.change, &self.target) {
+            (Change::Set { key, .. }, Object::Policy(_)) => format!("{}.{key}", self.target),
+            (Change::Set { key, .. }, Object::Target(_)) => format!("{}/{key}", self.target),
+            (Change::Attach { .. } | Change::Detach, _) => self.target.to_string(),
         }
+    }
+
+    /// Its name, and those of everything that it is below.
+    fn names(&self) -> Vec<String> {
+        let (own, object) = (self.name(), self.target.to_string());
+        let vm = match &self.target {
+            Object::Target(target) => Some(target.vm.clone()),
+            Object::Policy(_) => None,
+        };
+        // A name of an object may have dots, too.
+        let tables = own[object.len()..].match_indices('.').map(|(at, _)| own[..object.len() + at].to_owned());
+        vm.into_iter()
+            .chain([object.clone()])
+            .chain(tables.filter(|name| *name != object))
+            .chain([own.clone()])
+            .collect()
+    }
+
+    /// Whether it has this name, or is below it. The name may be a pattern.
+    fn is_named(&self, name: &str) -> bool {
+        let slashes = name.matches('/').count();
+        self.names().iter().any(|own| own.matches('/').count() == slashes && matches(name, own))
+    }
+
+    /// Whether its time is over.
+    pub(crate) fn is_over(&self, now: Time) -> bool {
+        matches!(self.lasts, Lasts::Until(time) if time <= now)
+    }
+
+    /// Whether it adds a VM or volume, which goes when it ends.
+    pub(crate) fn is_attach(&self) -> bool {
+        matches!(self.change, Change::Attach { .. })
     }
 
     /// The value that it puts in force, in words.
@@ -110,8 +145,8 @@ impl Override {
         in_words(&self.change, &self.file)
     }
 
-    /// For `sluice get overrides`.
-    pub(crate) fn to_json(&self) -> Value {
+    /// For `sluice get overrides`. `is_overdue`: its time is over, and it is kept because its volume is in use.
+    pub(crate) fn to_json(&self, is_overdue: bool) -> Value {
         let Origin { uid, gid, pid, at, reason } = &self.origin;
         let value = match &self.change {
             Change::Set { value, .. } => json!(value),
@@ -127,7 +162,8 @@ impl Override {
             "pid": pid,
             "at": at.to_string(),
             "reason": reason,
-            "until": self.lasts.to_string(),
+            "until": format!("{}{}", self.lasts, if is_overdue { ", over: kept while its volume is in use" } else { "" }),
+            "overdue": is_overdue,
         })
     }
 }
@@ -149,7 +185,7 @@ fn plain(value: &Value) -> String {
 pub(crate) enum Gone {
     /// The file's value has changed, to this.
     Yielded { now: String },
-    /// Its VM or volume is not there any more.
+    /// Its VM, volume or policy is not there any more.
     Orphaned,
     /// The file has the same now, as was asked for.
     InFile,
@@ -168,7 +204,7 @@ pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
                 tracing::warn!(name, value, before = hidden, now, "Override dropped: the file's value has changed");
             }
             Gone::Orphaned => {
-                tracing::warn!(name, value, "Override dropped: its VM or volume is no longer in the file")
+                tracing::warn!(name, value, "Override dropped: its VM, volume or policy is no longer in the file")
             }
             Gone::InFile => tracing::info!(name, value, "Override dropped: it is now part of the file"),
             Gone::Expired => tracing::info!(name, value, now = hidden, "Override expired"),
@@ -212,11 +248,35 @@ impl Overrides {
 
     /// Removes what `name` names, with everything below it: `db1/limit`, `db1/root/size`, `db1/root`, `db1`.
     pub(crate) fn remove(&mut self, name: &str) -> Vec<Override> {
-        let is_named = |known: &Override| {
-            let own = known.name();
-            own.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.']))
-        };
-        self.0.extract_if(.., |known| is_named(known)).collect()
+        self.0.extract_if(.., |known| known.is_named(name)).collect()
+    }
+
+    /// Returns those that [`Overrides::remove`] removes; without a name, all.
+    pub(crate) fn named<'a>(&'a self, name: Option<&'a str>) -> impl Iterator<Item = &'a Override> {
+        self.0.iter().filter(move |known| name.is_none_or(|name| known.is_named(name)))
+    }
+
+    /// By name; of several with one name the last, which is in force.
+    pub(crate) fn by_name(&self) -> BTreeMap<String, &Override> {
+        self.0.iter().map(|known| (known.name(), known)).collect()
+    }
+
+    /// Differences of these to `after`, in words: those in force only here, and those in force only there.
+    pub(crate) fn differences(&self, after: &Overrides) -> (String, String) {
+        let (here, there) = (self.by_name(), after.by_name());
+        let names: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
+        let (mut old, mut new) = (Vec::new(), Vec::new());
+        for name in names {
+            let (before, after) = (here.get(name), there.get(name));
+            let hidden = before.or(after).map(|known| known.hidden()).unwrap_or_default();
+            let value = |known: Option<&&Override>| known.map_or_else(|| hidden.clone(), |known| known.value());
+            let (before, after) = (value(before), value(after));
+            if before != after {
+                old.push(format!("{name}={before}"));
+                new.push(format!("{name}={after}"));
+            }
+        }
+        (old.join(" "), new.join(" "))
     }
 
     /// Removes all.
@@ -230,18 +290,33 @@ impl Overrides {
         self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
     }
 
-    /// Removes those whose time is over.
-    pub(crate) fn expire(&mut self, now: Time) -> Vec<(Override, Gone)> {
-        let ends = |known: &mut Override| matches!(known.lasts, Lasts::Until(time) if time <= now);
+    /// Corrects the end of those that were made later than `now`: the clock has been set back since. They last as long from now on
+    /// as they were made for.
+    pub(crate) fn correct_clock(&mut self, now: Time) {
+        for known in &mut self.0 {
+            let made = known.origin.at;
+            if let Lasts::Until(end) = &mut known.lasts
+                && made > now
+            {
+                *end = Time(now.0.saturating_add(end.0.saturating_sub(made.0)));
+                known.origin.at = now;
+            }
+        }
+    }
+
+    /// Removes those whose time is over, except the `kept` ones.
+    pub(crate) fn expire(&mut self, now: Time, kept: impl Fn(&Override) -> bool) -> Vec<(Override, Gone)> {
+        let ends = |known: &mut Override| known.is_over(now) && !kept(known);
         self.0.extract_if(.., ends).map(|old| (old, Gone::Expired)).collect()
     }
 
-    /// When the first one expires.
-    pub(crate) fn next_expiry(&self) -> Option<Time> {
-        let times = self.0.iter().filter_map(|known| match known.lasts {
-            Lasts::Until(time) => Some(time),
-            Lasts::Always | Lasts::UntilRestart | Lasts::Persisted => None,
-        });
+    /// When the first one expires, apart from those that are `overdue`.
+    pub(crate) fn next_expiry(&self, overdue: &BTreeSet<String>) -> Option<Time> {
+        let times =
+            self.0.iter().filter(|known| !overdue.contains(&known.name())).filter_map(|known| match known.lasts {
+                Lasts::Until(time) => Some(time),
+                Lasts::Always | Lasts::UntilRestart | Lasts::Persisted => None,
+            });
         times.min()
     }
 
@@ -287,7 +362,7 @@ impl Overrides {
 }
 
 /// The file's value of what a change is about; null if it has none.
-pub(crate) fn file_value(files: &Files, target: &Target, change: &Change) -> Value {
+pub(crate) fn file_value(files: &Files, target: &Object, change: &Change) -> Value {
     match change {
         Change::Set { key, .. } => files.stated(target, key).unwrap_or_default(),
         Change::Attach { .. } => files.table(target).unwrap_or_default(),
@@ -301,8 +376,8 @@ pub(crate) fn file_value(files: &Files, target: &Target, change: &Change) -> Val
     }
 }
 
-/// Whether a VM or volume is there with these files, after these changes.
-fn exists(files: &Files, changes: &[Override], target: &Target) -> bool {
+/// Whether an object is there with these files, after these changes.
+fn exists(files: &Files, changes: &[Override], target: &Object) -> bool {
     let concerns = |known: &&Override| match known.change {
         Change::Attach { .. } => known.target == *target,
         Change::Detach => known.target.covers(target),
@@ -336,13 +411,13 @@ pub(crate) fn flat(keys: toml::Table) -> Vec<(String, toml::Value)> {
 /// A target as `VM` or `VM/VOLUME`.
 mod as_text {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
-    use sluice_config::changes::Target;
+    use sluice_config::changes::Object;
 
-    pub(super) fn serialize<S: Serializer>(target: &Target, to: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(target: &Object, to: S) -> Result<S::Ok, S::Error> {
         to.collect_str(target)
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Target, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Object, D::Error> {
         String::deserialize(from)?.parse().map_err(D::Error::custom)
     }
 }
@@ -381,6 +456,18 @@ mod tests {
 
     fn names(overrides: &Overrides) -> Vec<String> {
         overrides.iter().map(Override::name).collect()
+    }
+
+    #[test]
+    fn a_change_for_ten_minutes_lasted_for_years_after_the_clock_was_set_back() {
+        let mut overrides = Overrides::default();
+        let mut one = set("db1", "limit", "5 iops");
+        (one.origin.at, one.lasts) = (Time(1_000_000), Lasts::Until(Time(1_000_600)));
+        overrides.add(one);
+        for (now, end) in [(1_000_100, 1_000_600), (50, 650), (60, 650)] {
+            overrides.correct_clock(Time(now));
+            assert_eq!(overrides.next_expiry(&BTreeSet::new()), Some(Time(end)), "at {now}");
+        }
     }
 
     #[test]
@@ -432,10 +519,10 @@ mod tests {
         overrides.add(Override { lasts: Lasts::Until(Time(2000)), ..set("a", "limit", "1 iops") });
         overrides.add(Override { lasts: Lasts::UntilRestart, ..set("a", "weight", "3") });
         overrides.add(set("a", "burst", "3"));
-        assert_eq!(overrides.next_expiry(), Some(Time(2000)));
-        assert_eq!(overrides.expire(Time(1999)), []);
-        assert_eq!(overrides.expire(Time(2000)).len(), 1);
-        assert_eq!(overrides.next_expiry(), None);
+        assert_eq!(overrides.next_expiry(&BTreeSet::new()), Some(Time(2000)));
+        assert_eq!(overrides.expire(Time(1999), |_| false), []);
+        assert_eq!(overrides.expire(Time(2000), |_| false).len(), 1);
+        assert_eq!(overrides.next_expiry(&BTreeSet::new()), None);
         assert_eq!(overrides.stop().len(), 1);
         assert_eq!(names(&overrides), ["a/burst"]);
     }

@@ -1,6 +1,7 @@
 //! Time of day. It is an argument everywhere else, so that tests can choose it.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +11,17 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Time(pub(crate) u64);
 
 impl Time {
+    /// Returns the time of day. If the host's clock is set while this process runs, this one goes on as before: what was made
+    /// for ten minutes ends in ten minutes.
     pub(crate) fn now() -> Time {
+        static START: OnceLock<(SystemTime, Instant)> = OnceLock::new();
+        let (wall, start) = START.get_or_init(|| (SystemTime::now(), Instant::now()));
+        let now = *wall + start.elapsed();
+        Time(now.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
+    }
+
+    /// Returns the time of day as the host's clock has it now, for people and other programs. It may be set, also back.
+    pub(crate) fn of_clock() -> Time {
         Time(SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
 

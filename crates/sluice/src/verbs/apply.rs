@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::control::Request;
-use crate::control::client::Daemon;
+use crate::control::client::{Daemon, warnings};
 use crate::control::keys::Reason;
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -49,7 +49,10 @@ impl Apply {
                 }
                 output::json(&json);
             }
-            Format::Table => print(&plan),
+            Format::Table => {
+                print(&plan);
+                warnings(Some(&plan)).for_each(output::message);
+            }
         }
         Ok(())
     }

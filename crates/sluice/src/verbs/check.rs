@@ -6,18 +6,28 @@ use clap::Args;
 use serde_json::json;
 use sluice_config::{Device, Host};
 use sluice_sched::admission::Part;
-use sluice_sched::{ByteRate, Iops, Percent};
+use sluice_sched::{ByteRate, Bytes, Iops, Percent};
 
 use crate::failure::Failure;
+use crate::findings::{self, Finding, Level};
 use crate::output::{self, Format};
+use crate::{preflight, request_sizes};
 
-/// Check a host file; report all errors, and the capacity reserved on each device.
+mod links;
+
+/// Check a host file; report all errors, and what is reserved on each device and uplink.
 ///
-/// Reads only the file. `sluice serve` checks that its disks and sockets can be opened.
+/// Reads only the file. With --host it also looks at this host, and reports everything at once: whether each source exists, can
+/// be opened directly, has its size, is on the disk of its device and is not locked; whether each socket can be made, with its
+/// owner and group; the state directory, the control socket and volumes that would be held back; limits and io_uring. It
+/// changes nothing. Run it as the user of the daemon, since permissions and limits are those of the user who runs it.
 #[derive(Args)]
 pub(crate) struct Check {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
+    /// Look at this host too.
+    #[arg(long)]
+    host: bool,
 }
 
 /// Guarantees on one device.
@@ -32,19 +42,30 @@ struct Promised<'a> {
     parts: Vec<(&'a str, Option<Part>)>,
     /// The part that admission control leaves free.
     floor: Percent,
+    /// The largest request with which reservations in requests are met; `None` if that is any, or not known.
+    request_max: Option<Bytes>,
 }
 
 impl Check {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
-        let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
+        let (files, host) = sluice_config::load_files(&self.file).map_err(Failure::Config)?;
         for warning in &host.warnings {
             crate::output::message(warning);
         }
+        let findings = self.host.then(|| preflight::look(&files, &host)).transpose()?;
+        let is_ok = findings.as_ref().is_none_or(|findings| findings::worst(findings) < Level::Error);
         match format {
-            Format::Json => print_json(&host),
-            Format::Table => print_table(&host),
+            Format::Json => print_json(&host, is_ok, findings.as_deref()),
+            Format::Table => {
+                print_table(&host);
+                links::print(&host);
+                findings.iter().for_each(|findings| findings::print(findings, format));
+                if is_ok {
+                    output::line("No errors");
+                }
+            }
         }
-        Ok(())
+        is_ok.then_some(()).ok_or(Failure::No)
     }
 }
 
@@ -63,15 +84,16 @@ fn promised<'a>(host: &'a Host, device: &Device) -> Promised<'a> {
         part: supply.reserved(host.vms.values().filter(here).map(|vm| &vm.policy)),
         parts: host.vms.values().filter(here).map(|vm| (vm.name.as_str(), supply.reserved([&vm.policy]))).collect(),
         floor: supply.weight_floor,
+        request_max: request_sizes::request_max(host, device),
     }
 }
 
-fn print_json(host: &Host) {
+fn print_json(host: &Host, is_ok: bool, findings: Option<&[Finding]>) {
     let devices: Vec<_> = host
         .devices
         .values()
         .map(|device| {
-            let Promised { vms, volumes, iops, bytes, part, parts, floor } = promised(host, device);
+            let Promised { vms, volumes, iops, bytes, part, parts, floor, request_max } = promised(host, device);
             let parts: serde_json::Map<_, _> =
                 parts.into_iter().map(|(vm, part)| (vm.to_owned(), json!(output::percent(part)))).collect();
             json!({
@@ -86,19 +108,27 @@ fn print_json(host: &Host) {
                 "reserved_percent": output::percent(part),
                 "reserved_percent_of_vms": parts,
                 "weight_floor_percent": floor.hundredths() as f64 / 100.0,
+                "reserved_iops_hold_up_to_bytes": request_max.map(|size| size.0),
                 "vms": vms,
                 "volumes": volumes,
             })
         })
         .collect();
-    output::json(&json!({ "ok": true, "warnings": host.warnings, "devices": devices }));
+    let mut result = json!({ "ok": is_ok, "warnings": host.warnings, "devices": devices });
+    links::add_json(&mut result, host);
+    if let Some(findings) = findings {
+        result["findings"] = json!(findings);
+    }
+    output::json(&result);
 }
 
 fn print_table(host: &Host) {
     let mut table = output::table(&["DEVICE", "SCHEDULER", "VMS", "VOLUMES", "CAPACITY", "RESERVED", "FLOOR"]);
     let mut of_vms = output::table(&["VM", "DEVICE", "PART"]);
+    let mut notes = Vec::new();
     for device in host.devices.values() {
-        let Promised { vms, volumes, iops, bytes, part, parts, floor } = promised(host, device);
+        let Promised { vms, volumes, iops, bytes, part, parts, floor, request_max } = promised(host, device);
+        notes.extend(request_max.map(|size| request_sizes::note(device, size)));
         for (vm, part) in parts {
             let part = part.map_or_else(|| "not stated".to_owned(), |part| part.to_string());
             of_vms.add_row([vm.to_owned(), device.name.clone(), part]);
@@ -120,9 +150,11 @@ fn print_table(host: &Host) {
             floor.to_string(),
         ]);
     }
-    output::line(&table.to_string());
-    output::line(&of_vms.to_string());
-    output::line("No errors");
+    if host.uplinks.is_empty() || !host.devices.is_empty() {
+        output::line(&table.to_string());
+        output::line(&of_vms.to_string());
+    }
+    notes.iter().for_each(|note| output::line(note));
 }
 
 /// Joins requests and bytes, either of which may be absent.

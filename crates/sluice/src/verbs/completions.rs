@@ -6,6 +6,10 @@ use clap_complete::Shell;
 use crate::failure::Failure;
 
 /// Print shell completions.
+///
+/// The script completes commands and options, for packages. To complete the names of running VMs, volumes and devices too, put a
+/// line into the start-up file of the shell instead: `source <(COMPLETE=bash sluice)` for bash, `source <(COMPLETE=zsh sluice)`
+/// for zsh; for fish, `COMPLETE=fish sluice | source`.
 #[derive(Args)]
 pub(crate) struct Completions {
     /// Shell to print them for.

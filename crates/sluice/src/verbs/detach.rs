@@ -8,7 +8,7 @@ use crate::control::keys::Lasting;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Detach a volume, or a VM with all its volumes, from the running daemon.
+/// Detach a volume or NIC, or a VM with all of its, from the running daemon.
 ///
 /// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
 /// stay in the guest's rings until the volume is attached again. The change survives restarts
@@ -17,7 +17,7 @@ use crate::output::Format;
 /// responds again.
 #[derive(Args)]
 pub(crate) struct Detach {
-    /// VM, or VM and volume, for example db1/data.
+    /// VM, or VM and volume or NIC, for example db1/data or db1/nic/eth1.
     target: String,
     #[command(flatten)]
     lasting: Lasting,

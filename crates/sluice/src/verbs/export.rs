@@ -11,7 +11,7 @@ use crate::export::{self, Machine, Rendered};
 use crate::failure::Failure;
 use crate::output;
 
-/// Print the VMM configuration that connects a VM to its volumes.
+/// Print the VMM configuration that connects a VM to its volumes and NICs.
 ///
 /// The output is added to the VM's own configuration. Reads only the host file; the daemon need not run.
 #[derive(Args)]
@@ -23,16 +23,27 @@ pub(crate) struct Export {
     vm: String,
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
-    /// Memory size of the VM, which is shared with the daemon. QEMU and Cloud Hypervisor need it for vhost-user volumes.
+    /// Memory size of the VM, which is shared with the daemon. QEMU and Cloud Hypervisor need it for vhost-user.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
-    /// Number of vCPUs. Each disk gets one queue per vCPU, up to the number of queues of its volume. Default: chosen by the
-    /// VMM.
+    /// Number of vCPUs. Each disk gets one queue per vCPU, and each NIC a pair, up to the number in the host file. Default: chosen
+    /// by the VMM.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u16).range(1..))]
     cpus: Option<u16>,
     /// Boot volume of a Firecracker VM.
     #[arg(long, value_name = "VOLUME")]
     root: Option<String>,
+    /// Print only this volume or NIC, as VOLUME, VM/VOLUME or VM/nic/NIC. `libvirt-xml` is then one element, for `virsh
+    /// attach-device`.
+    #[arg(long, value_name = "VOLUME")]
+    volume: Option<String>,
+    /// Bus of the VM for `qmp`: a free PCI Express root port. Default: chosen by QEMU; machine type q35 needs one.
+    #[arg(long, value_name = "ID")]
+    bus: Option<String>,
+    /// Version of libvirt on this host, as `virsh --version` prints it. From 9.1, a disk over NBD then waits up to 30 s for the
+    /// daemon to restart.
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    libvirt: Option<(u32, u32)>,
 }
 
 /// The output formats.
@@ -42,9 +53,11 @@ enum Format {
     QemuArgs,
     /// Parts of a libvirt domain.
     LibvirtXml,
+    /// QMP commands that plug volumes and NICs into a running QEMU, one per line.
+    Qmp,
     /// Arguments for cloud-hypervisor.
     CloudHypervisorArgs,
-    /// The drives of a Firecracker configuration file.
+    /// The drives and network interfaces of a Firecracker configuration file.
     FirecrackerJson,
     /// A URI for each volume, for clients of NBD.
     NbdUri,
@@ -68,20 +81,47 @@ impl Export {
 
     fn render(&self, host: &Host) -> Result<Rendered, Failure> {
         let vm = host.vms.get(&self.vm).ok_or_else(|| unknown("VM", &self.vm, host.vms.keys()))?;
-        let disks = export::disks(host, vm)?;
+        let mut parts = export::parts(host, vm)?;
+        if let Some(only) = &self.volume {
+            let name = only.strip_prefix(&format!("{}/", vm.name)).unwrap_or(only);
+            parts.disks.retain(|disk| disk.volume == name);
+            parts.cards.retain(|card| card.title == format!("{}/{name}", vm.name));
+            match name.strip_prefix("nic/") {
+                _ if !parts.disks.is_empty() || !parts.cards.is_empty() => {}
+                Some(nic) => return Err(unknown(&format!("NIC of VM {}", vm.name), nic, vm.nics.keys())),
+                None => return Err(unknown(&format!("volume of VM {}", vm.name), name, vm.volumes.keys())),
+            }
+        }
         if let Some(root) = &self.root
             && !vm.volumes.contains_key(root)
         {
             return Err(unknown(&format!("volume of VM {}", vm.name), root, vm.volumes.keys()));
         }
-        let machine = Machine { memory: self.memory, processors: self.cpus, root: self.root.as_deref() };
+        let machine = Machine {
+            memory: self.memory,
+            processors: self.cpus,
+            root: self.root.as_deref(),
+            libvirt: self.libvirt,
+            bus: self.bus.as_deref(),
+        };
         Ok(match self.format {
-            Format::QemuArgs => export::qemu::render(&disks, &machine),
-            Format::LibvirtXml => export::libvirt::render(&disks, &machine),
-            Format::CloudHypervisorArgs => export::cloud_hypervisor::render(&disks, &machine),
-            Format::FirecrackerJson => export::firecracker::render(&disks, &machine),
-            Format::NbdUri => export::nbd_uri::render(&disks),
+            Format::QemuArgs => export::qemu::render(&parts, &machine),
+            Format::LibvirtXml if self.volume.is_some() => Ok(export::libvirt::render_one(&parts, &machine)),
+            Format::LibvirtXml => export::libvirt::render(&parts, &machine),
+            Format::Qmp => Ok(export::qmp::render(&parts, &machine)),
+            Format::CloudHypervisorArgs => export::cloud_hypervisor::render(&parts, &machine),
+            Format::FirecrackerJson => export::firecracker::render(&parts, &machine),
+            Format::NbdUri => export::nbd_uri::render(&parts),
         }?)
+    }
+}
+
+/// Parses the major and minor number of a version.
+fn version(text: &str) -> Result<(u32, u32), String> {
+    let mut numbers = text.split('.').map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => Ok((major, minor)),
+        _ => Err("write for example 9.1 or 10.0.0".to_owned()),
     }
 }
 

@@ -61,7 +61,8 @@ fn as_json(descriptor: &Descriptor) -> Value {
         "source": descriptor.source,
         "enforces": enforces,
         "volumes": descriptor.volumes,
-        "medium": descriptor.device_class.name(),
+        "medium": descriptor.device_classes[0].name(),
+        "media": descriptor.device_classes.iter().map(|class| class.name()).collect::<Vec<_>>(),
         "parameters": parameters,
     })
 }
@@ -72,7 +73,7 @@ fn describe(descriptor: &Descriptor, format: Format) {
     }
     output::line(&format!("{}: {}\n", descriptor.name, descriptor.summary));
     output::line(&format!("IDEA\n  {}\n", descriptor.idea));
-    output::line(&format!("WHEN TO USE IT\n  {} {}\n", descriptor.when, descriptor.device_class.about()));
+    output::line(&format!("WHEN TO USE IT\n  {} {}\n", descriptor.when, descriptor.about_classes()));
     output::line("POLICY FIELDS THAT IT ENFORCES");
     for (field, how) in descriptor.enforces {
         output::line(&format!("  {:<12} {how}", field.name()));

@@ -8,7 +8,7 @@ use crate::output;
 /// Print the JSON Schema of the host file or of the scenario file, for editors.
 #[derive(Args)]
 pub(crate) struct Schema {
-    /// Which file.
+    /// File to describe.
     #[arg(value_enum, default_value_t = Of::Host)]
     of: Of,
 }

@@ -5,21 +5,29 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::Host;
+use sluice_config::{Host, ListenAddress};
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
-use crate::control::socket::{Asked, ControlSocket};
-use crate::failure::Failure;
+use crate::control::roles::Roles;
+use crate::control::socket::{self, Asked, ControlSocket};
+use crate::events::Events;
+use crate::failure::{Failure, chain};
+use crate::metrics;
+use crate::metrics::http::Exporter;
+use crate::monitor::{Board, Monitor};
 use crate::output::{self, Format};
+use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
+use crate::service::{self, Service};
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
@@ -41,9 +49,17 @@ pub(crate) struct Serve {
     /// file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
+    /// Level of log messages, as `sluice --log`: error, warn, info, debug or trace, also for one module.
+    #[arg(id = "serve_log", long = "log", value_name = "LEVEL", value_parser = crate::log_filter)]
+    log: Option<String>,
 }
 
 impl Serve {
+    /// The stated level of log messages.
+    pub(crate) fn log_level(&self) -> Option<String> {
+        self.log.clone()
+    }
+
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         sluice_io::socket_file::keep_new_files_private();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -53,16 +69,25 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { begin, control }) = begin(&self.file, Force::new(self.force), &mut signals).await? else {
+        let Some(Begun { begin, control, metrics }) = begin(&self.file, Force::new(self.force), &mut signals).await?
+        else {
             return Ok(());
         };
+        let files = begin.files.names().collect::<Vec<_>>().join(" ");
+        let state = begin.folder.as_ref().map(|folder| folder.path().display().to_string());
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), files, state, "Starting");
         let host = &begin.host;
         host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
         let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(host));
         let runtime = tokio::runtime::Handle::current();
-        let (changer, mut news) = Changer::start(begin, format, runtime)?;
+        let (board, exported) = (Board::default(), metrics::Board::default());
+        let _exporter = metrics.map(|bound| Exporter::start(bound, exported.clone())).transpose()?;
+        let events = Events::start(begin.folder.as_ref().map(|folder| folder.path().to_owned()))?;
+        let monitor = Monitor::start(board.clone(), events, exported)?;
+        let (changer, mut news) = Changer::start(begin, format, runtime, board)?;
+        let mut service = Service::of_environment();
         let mut serves = false;
         let ended = loop {
             tokio::select! {
@@ -70,18 +95,25 @@ impl Serve {
                     ServerEvent::Started(Ok(())) => {
                         serves = true;
                         ready.print(format);
+                        service.ready(ready.summary.clone());
                     }
                     ServerEvent::Started(Err(failure)) => return Err(failure),
                     ServerEvent::Dead => break Err(Failure::Run(ALL_DOWN.into())),
                     ServerEvent::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
                 },
                 _ = signals.reload.recv(), if serves => changer.reload(),
-                Some(request) = asked.recv(), if serves => changer.change(request),
+                Some(request) = asked.recv(), if serves => {
+                    if let Some(request) = monitor.answer(request) {
+                        changer.change(request);
+                    }
+                }
                 _ = signals.report.recv() => changer.report(),
                 _ = signals.terminate.recv() => break Ok(()),
                 _ = signals.interrupt.recv() => break Ok(()),
+                () = service.tick(), if serves => service.beat(&changer),
             }
         };
+        service.stopping(drain_timeout);
         let deadline = Instant::now() + drain_timeout;
         match tokio::time::timeout_at(deadline.into(), changer.end(ended.is_ok())).await {
             Ok(Ok(server)) => drain(server, deadline, format).await,
@@ -127,19 +159,27 @@ struct Ready {
     devices: usize,
     vms: usize,
     volumes: usize,
+    uplinks: usize,
+    nics: usize,
+    /// In a line.
+    summary: String,
 }
 
 impl Ready {
     fn of(host: &Host) -> Ready {
         let volumes = host.vms.values().map(|vm| vm.volumes.len()).sum();
-        Ready { devices: host.devices.len(), vms: host.vms.len(), volumes }
+        let nics = host.vms.values().map(|vm| vm.nics.len()).sum();
+        let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
+        Ready { devices, vms, volumes, uplinks, nics, summary: service::summary(host, 0) }
     }
 
     fn print(&self, format: Format) {
-        let Ready { devices, vms, volumes } = self;
-        tracing::info!(devices, vms, volumes, "Ready");
+        let Ready { devices, vms, volumes, uplinks, nics, .. } = self;
+        tracing::info!(devices, vms, volumes, uplinks, nics, "Ready");
         if format == Format::Json {
-            output::json(&json!({ "event": "ready", "devices": devices, "vms": vms, "volumes": volumes }));
+            output::json(&json!({
+                "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
+            }));
         }
     }
 }
@@ -148,6 +188,7 @@ impl Ready {
 struct Begun {
     begin: Begin,
     control: Option<Bound>,
+    metrics: Option<Bound>,
 }
 
 impl Begun {
@@ -155,15 +196,22 @@ impl Begun {
     fn of(file: &Path, force: Force, progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
-        let path = own.daemon.state.clone().or_else(state_of_environment);
-        let opened = path.map(|path| {
+        let opened = preflight::state_path(&own).map(|path| {
             progress.set(&path);
             StateFolder::open(&path)
         });
-        let (folder, on_disk) =
-            opened.transpose()?.map_or_else(Default::default, |(folder, saved)| (Some(folder), saved));
+        let mut problems = Vec::new();
+        let (folder, on_disk) = match opened.transpose() {
+            Ok(opened) => opened.map_or_else(Default::default, |(folder, saved)| (Some(folder), saved)),
+            Err(error) => {
+                problems.push(chain(&error));
+                Default::default()
+            }
+        };
         let mut saved = on_disk.clone();
-        let mut gone = saved.overrides.expire(Time::now());
+        saved.overrides.correct_clock(Time::now());
+        // A VM that uses what was attached for a time may be about to reconnect.
+        let mut gone = saved.overrides.expire(Time::now(), Override::is_attach);
         gone.extend(saved.overrides.settle(&files));
         let host = files.changed(&saved.overrides.changes()).map_err(|found| {
             let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
@@ -175,20 +223,26 @@ impl Begun {
             ));
             Failure::Config(found)
         })?;
-        let bind = |path: &PathBuf| {
+        let at = socket::path(&host.daemon);
+        at.iter().for_each(|(path, _)| progress.set(path));
+        let control = ControlSocket::bind(&host.daemon).unwrap_or_else(|error| {
+            problems.push(chain(&error));
+            None
+        });
+        let (control, group) = control.unzip();
+        if let Some(ListenAddress::Unix { path, .. }) = &host.daemon.metrics {
             progress.set(path);
-            ControlSocket::bind(path)
-        };
-        let control = host.daemon.control.as_ref().map(bind).transpose()?;
+        }
+        let metrics = Exporter::bind(&host.daemon)?;
+        let roles = Roles::of(&host.daemon.access, group);
+        if !problems.is_empty() {
+            let host = Arc::new(host);
+            problems.extend(preflight::problems(&host, &saved, &force, |path| progress.set(path)));
+            return Err(Failure::Several(problems));
+        }
         let file = file.to_owned();
-        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone, force }, control })
+        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone, force, roles }, control, metrics })
     }
-}
-
-/// The state directory that systemd made for the daemon; of several, the first.
-fn state_of_environment() -> Option<PathBuf> {
-    let paths = std::env::var_os("STATE_DIRECTORY")?;
-    std::env::split_paths(&paths).next().filter(|path| path.is_absolute())
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns

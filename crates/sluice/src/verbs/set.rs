@@ -1,4 +1,4 @@
-//! `sluice set VM[/VOLUME] KEY=VALUE…`
+//! `sluice set VM[/VOLUME]|policy/NAME KEY=VALUE…`
 
 use clap::Args;
 
@@ -8,14 +8,14 @@ use crate::control::keys::{self, Assignment, Lasting};
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Change the policy of a running VM or of one of its volumes.
+/// Change the policy of a running VM or of one of its volumes, of several at once, or a named policy.
 ///
 /// Takes the keys of the host file and makes the same checks: `sluice set db1 limit="5000 iops" weight=300`. The change survives restarts
 /// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required. If the device does not confirm the change within 1 s, the command fails and says
 /// so; the device applies the change when it responds again.
 #[derive(Args)]
 pub(crate) struct Set {
-    /// VM, or VM and volume, for example db1/data.
+    /// VM, or VM and volume, for example db1/data; a pattern of them, for example 'web*'; or a named policy, for example policy/gold.
     target: String,
     /// Keys and their new values.
     #[arg(value_parser = keys::parse, required = true)]

@@ -158,4 +158,11 @@ impl Hanging {
     pub(crate) fn path(&self) -> &PathBuf {
         &self.device.path
     }
+
+    /// Number of writes that the block device has begun and not completed.
+    pub(crate) fn writes_in_flight(&self) -> u64 {
+        let name = self.device.path.file_name().unwrap().to_str().unwrap();
+        let counts = std::fs::read_to_string(format!("/sys/block/{name}/inflight")).unwrap();
+        counts.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
 }

@@ -31,9 +31,11 @@ pub(crate) mod fio;
 pub(crate) mod fused;
 pub(crate) mod guest;
 pub(crate) mod journal;
+pub(crate) mod libvirt;
 pub(crate) mod raw;
 pub(crate) mod slots;
 pub(crate) mod slow;
+pub(crate) mod stations;
 pub(crate) mod vhost;
 
 /// Maximum time of every wait.
@@ -150,6 +152,12 @@ impl Lines {
         }
     }
 
+    /// As [`Lines::up_to`], for a line that may have been read already, while another one was waited for.
+    pub(crate) fn with(&self, needle: &str) -> String {
+        let known = self.seen.borrow().iter().find(|line| line.contains(needle)).cloned();
+        known.unwrap_or_else(|| self.up_to(&[needle]))
+    }
+
     /// Returns everything until the stream ends.
     pub(crate) fn all(&self) -> String {
         let deadline = Instant::now() + LONG;
@@ -213,7 +221,14 @@ pub(crate) fn tool(program: &str, package: &str) -> Command {
 /// Returns the binary under test.
 pub(crate) fn sluice() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
-    command.env_remove("RUST_LOG").env_remove("STATE_DIRECTORY").env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE");
+    // Daemons of concurrent tests must not share the default control socket.
+    command.env("SLUICE_SOCKET", "none");
+    command
+        .env_remove("RUST_LOG")
+        .env_remove("STATE_DIRECTORY")
+        .env_remove("JOURNAL_STREAM")
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE");
     command
 }
 
@@ -343,7 +358,7 @@ impl Daemon {
 
     fn command(file: &Path) -> Command {
         let mut command = sluice();
-        command.args(["-o", "json", "serve"]).arg(file);
+        command.args(["-o", "json", "--log-format", "text", "serve"]).arg(file);
         command
     }
 
@@ -406,6 +421,16 @@ impl Daemon {
     /// Returns the resident memory.
     pub(crate) fn resident_bytes(&self) -> u64 {
         self.status_bytes("VmRSS:")
+    }
+
+    /// Returns the most resident memory since the start, or since [`Daemon::forget_peak`].
+    pub(crate) fn peak_bytes(&self) -> u64 {
+        self.status_bytes("VmHWM:")
+    }
+
+    /// Takes the present resident memory for the peak.
+    pub(crate) fn forget_peak(&self) {
+        std::fs::write(format!("/proc/{}/clear_refs", self.pid()), "5").unwrap();
     }
 
     /// Limits a resource of the daemon: `as`, in bytes, or `nofile`.

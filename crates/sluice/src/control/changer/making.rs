@@ -13,38 +13,37 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use sluice_config::{Diagnostics, Host};
+use sluice_config::{DaemonSettings, Diagnostics, Host};
 
 use super::super::apply::{self, Proposal};
 use super::super::socket::Asked;
 use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
 use super::{
-    Attempt, Event, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor,
+    Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor,
 };
 use crate::failure::{Failure, chain};
+use crate::metrics::Load;
+use crate::request_sizes;
 use crate::server::{Done, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
-use crate::state::dropin::DropIn;
-use crate::state::keeper::Job;
+use crate::state::dropin::{DropIn, Undo};
+use crate::state::keeper::{Job, Written};
 use crate::state::overrides::report_gone;
 use crate::state::time::Time;
 use crate::state::{Saved, Served};
 
 /// Interval between attempts to write a state that could not be written, and to end what has expired.
 const REPEAT_EVERY: Duration = Duration::from_secs(10);
-/// Maximum time for the last write before the daemon exits.
-const LAST_WRITE_MAX: Duration = Duration::from_secs(1);
 
 /// A change that is being saved.
 pub(super) struct Saving {
-    number: u64,
+    pub(super) number: u64,
     since: Instant,
     saved: Option<Saved>,
     /// `None`: the state in force is written again, for no change.
-    change: Option<(Attempt, Proposal, Prepared)>,
+    pub(super) change: Option<(Attempt, Proposal, Prepared)>,
 }
 
 pub(super) enum Refused {
@@ -115,7 +114,10 @@ impl Thread {
             }
             Kind::Change(_) | Kind::Retry(_) | Kind::Expire => return Ok(()),
         };
-        if old.is_empty() || force.is_all() || host.vms.values().any(|vm| !vm.volumes.is_empty()) {
+        if old.is_empty()
+            || force.is_all()
+            || host.vms.values().any(|vm| !(vm.volumes.is_empty() && vm.nics.is_empty()))
+        {
             return Ok(());
         }
         let (count, first) = (old.len(), old.iter().take(3).cloned().collect::<Vec<_>>().join(", "));
@@ -154,16 +156,24 @@ impl Thread {
     fn planned(&mut self, attempt: Attempt, host: &Host, prepared: Prepared) {
         drop(prepared);
         let plan = plan::plan(self.server.host(), host);
+        let warnings = request_sizes::narrowed(self.server.host(), host);
         if let Kind::Reload(Reload { asked: Some(asked), .. }) = attempt.kind {
-            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held)));
+            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held)).and_warn(&warnings));
         }
     }
 
     /// Prints warnings about a reloaded file.
     fn warn(&self, host: &Host) {
         host.warnings.iter().for_each(crate::output::message);
-        if host.daemon.control != self.control {
-            tracing::warn!("Restart the daemon to move the control socket");
+        let socket = |settings: &DaemonSettings| {
+            let access = &settings.access;
+            (settings.control.clone(), access.group.clone(), access.mode)
+        };
+        if socket(&host.daemon) != socket(&self.at_start) {
+            tracing::warn!("Restart the daemon to change the path, the group or the mode of the control socket");
+        }
+        if host.daemon.metrics != self.at_start.metrics {
+            tracing::warn!("Restart the daemon to change where metrics are served");
         }
         if host.daemon.state != self.server.host().daemon.state {
             tracing::warn!("Restart the daemon to move the state directory");
@@ -180,13 +190,14 @@ impl Thread {
             Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), saved, name.clone())),
             Kind::Expire => {
                 let (mut saved, files) = (saved, &self.state.files);
-                let mut gone = saved.overrides.expire(Time::now());
+                let kept = &attempt.kept;
+                let mut gone = saved.overrides.expire(Time::now(), |known| kept.contains(&known.name()));
                 gone.extend(saved.overrides.settle(files));
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
                 Ok(Proposal::of(Arc::new(host), saved, gone))
             }
             Kind::Reload(Reload { read, .. }) => {
-                let files = &read.as_ref().expect("a file is applied when it has been read").0;
+                let files = &read.as_ref().expect("a file is applied when it has been read").files;
                 let mut saved = saved;
                 let gone = saved.overrides.settle(files);
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
@@ -195,17 +206,21 @@ impl Thread {
             Kind::Change(Asked { request, peer, .. }) => {
                 let folder = self.keeper.folder().map(|path| &**path);
                 let place = apply::Place { file: &self.file, folder, now: Time::now() };
-                apply::propose(&self.server, &self.state, &place, (request, *peer)).map_err(Refused::Reply)
+                apply::propose(&self.server, &self.state, &place, (request, peer)).map_err(Refused::Reply)
             }
         }
     }
 
     /// Writes what must be on disk before the change is in force, if anything must.
-    fn save(&mut self, attempt: Attempt, mut proposal: Proposal, prepared: Prepared) {
+    fn save(&mut self, attempt: Attempt, mut proposal: Proposal, mut prepared: Prepared) {
+        if let Err(error) = self.server.refuse_clients(&mut prepared) {
+            drop(prepared);
+            return self.failed(attempt, error);
+        }
         record(&mut proposal.saved.exports, &prepared, &attempt.held);
         let saved = self.to_write(&proposal.saved);
         if saved.is_none() && proposal.dropin.is_none() {
-            return self.commit(attempt, proposal, prepared);
+            return self.commit(attempt, proposal, prepared, None);
         }
         if self.hung_save.is_some() {
             return self.not_saved(attempt, proposal, prepared, &self.hangs());
@@ -215,7 +230,7 @@ impl Thread {
     }
 
     /// Returns the state for the state directory if that has another one, or may have.
-    fn to_write(&self, saved: &Saved) -> Option<Saved> {
+    pub(super) fn to_write(&self, saved: &Saved) -> Option<Saved> {
         let saved = Saved { overrides: saved.overrides.without_persisted(), exports: saved.exports.clone() };
         (self.keeper.folder().is_some() && self.on_disk.as_ref() != Some(&saved)).then_some(saved)
     }
@@ -223,7 +238,7 @@ impl Thread {
     fn write(&mut self, dropin: Option<DropIn>, saved: Option<Saved>, change: Option<(Attempt, Proposal, Prepared)>) {
         self.next += 1;
         let (number, since) = (self.next, Instant::now());
-        self.keeper.run(Job { number, dropin, saved: saved.clone() });
+        self.keeper.run(Job { number, dropin, saved: saved.clone(), ..Job::default() });
         self.saving = Some(Saving { number, since, saved, change });
     }
 
@@ -233,10 +248,11 @@ impl Thread {
     }
 
     /// The keeper has finished a job.
-    pub(super) fn saved(&mut self, number: u64, result: Result<(), String>) {
+    pub(super) fn saved(&mut self, number: u64, result: Written) {
         if self.hung_save == Some(number) {
-            // What is on disk now is not known, so it is written again.
+            // What is on disk now is not known, so it is written again. The change was refused.
             (self.hung_save, self.on_disk) = (None, None);
+            self.put_back(result.ok().flatten());
             return self.repeat();
         }
         let Some(Saving { saved, change, .. }) = self.saving.take_if(|saving| saving.number == number) else { return };
@@ -245,9 +261,9 @@ impl Thread {
             self.on_disk = result.is_ok().then_some(saved);
         }
         match (result, change) {
-            (Ok(()), Some((attempt, proposal, prepared))) => self.commit(attempt, proposal, prepared),
+            (Ok(undo), Some((attempt, proposal, prepared))) => self.commit(attempt, proposal, prepared, undo),
             (Err(error), Some((attempt, proposal, prepared))) => self.not_saved(attempt, proposal, prepared, &error),
-            (Ok(()), None) => tracing::info!("State directory is up to date again"),
+            (Ok(_), None) => tracing::info!("State directory is up to date again"),
             (Err(error), None) => {
                 tracing::error!(
                     error,
@@ -292,7 +308,7 @@ impl Thread {
         }
     }
 
-    /// The change could not be saved. A change that nobody asked for just now is made all the same.
+    /// The change could not be saved. A change without a client that waits for its result is made all the same.
     fn not_saved(&mut self, attempt: Attempt, proposal: Proposal, prepared: Prepared, error: &str) {
         match attempt.kind {
             Kind::Change(_) | Kind::Reload(_) => {
@@ -306,27 +322,48 @@ impl Thread {
                     "Cannot write the state directory: its content differs from the changes in force; retrying"
                 );
                 self.repeat_later();
-                self.commit(attempt, proposal, prepared);
+                self.commit(attempt, proposal, prepared, None);
             }
         }
     }
 
-    fn commit(&mut self, attempt: Attempt, proposal: Proposal, prepared: Prepared) {
+    /// `undo` takes back what was written into a drop-in, if the change cannot be made.
+    fn commit(&mut self, attempt: Attempt, proposal: Proposal, prepared: Prepared, undo: Option<Undo>) {
         let plan = match attempt.kind {
             Kind::Reload(_) => plan::plan(self.server.host(), prepared.host()),
             _ => Vec::new(),
         };
+        let warnings = request_sizes::narrowed(self.server.host(), prepared.host());
         match self.server.commit(prepared) {
-            Ok(done) => self.done(attempt, proposal, &done, &plan),
+            Ok(done) => {
+                warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+                self.done(attempt, proposal, &done, (&plan, &warnings));
+            }
             Err(error) => {
-                self.failed(attempt, error);
                 // It was saved, and is not in force.
+                self.put_back(undo);
+                self.failed(attempt, error);
                 self.repeat();
             }
         }
     }
 
-    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done, plan: &[plan::Effect]) {
+    /// Takes back what was written into a drop-in for a change that is not made. Returns the number of the job.
+    pub(super) fn put_back(&mut self, undo: Option<Undo>) -> Option<u64> {
+        undo.map(|undo| {
+            self.next += 1;
+            self.keeper.run(Job { number: self.next, undo: Some(undo), ..Job::default() });
+            self.next
+        })
+    }
+
+    fn done(
+        &mut self,
+        attempt: Attempt,
+        proposal: Proposal,
+        done: &Done,
+        (plan, warnings): (&[plan::Effect], &[String]),
+    ) {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
@@ -334,42 +371,75 @@ impl Thread {
         }
         // The change may have removed the last device that was not down.
         self.check_devices();
-        self.server.held = attempt.held;
+        let before = std::mem::replace(&mut self.server.held, attempt.held);
+        for (vm, volume) in before.into_keys().filter(|name| !self.server.held.contains_key(name)) {
+            tracing::info!(vm, volume, "Volume is not held back any more");
+        }
         report_gone(&proposal.gone);
         match attempt.kind {
             Kind::Start(_) => {
                 self.state.saved = proposal.saved;
+                self.await_clients_of_overdue();
                 self.report_kept();
                 drop(self.news.send(ServerEvent::Started(Ok(()))));
             }
-            Kind::Retry(_) | Kind::Expire => self.state.saved = proposal.saved,
+            Kind::Retry(_) => self.state.saved = proposal.saved,
+            Kind::Expire => {
+                self.state.saved = proposal.saved;
+                self.retry_overdue(attempt.kept);
+            }
             Kind::Change(Asked { reply, .. }) => {
-                let _ = reply.send(apply::accept(&self.server, &mut self.state, proposal, &done.unapplied));
+                let accepted = apply::accept(&self.server, &mut self.state, proposal, &done.unapplied);
+                let _ = reply.send(accepted.and_warn(warnings));
             }
-            Kind::Reload(Reload { read, asked }) => {
-                self.warn(&proposal.host);
-                let read = read.expect("a file is applied when it has been read");
-                (self.state.files, self.state.saved) = (read.0, proposal.saved);
-                let who = asked.as_ref().map_or_else(|| "SIGHUP".to_owned(), |asked| asked.peer.to_string());
-                plan::log(plan, &who);
-                self.report_kept();
-                let (changes, kept) = (done.changes, self.state.saved.overrides.len());
-                match done.unapplied.is_empty() {
-                    true => tracing::info!(changes, kept, "Reload applied"),
-                    false => tracing::error!(
-                        changes,
-                        kept,
-                        "Only part of the reload was applied: devices have not confirmed theirs"
-                    ),
-                }
-                self.answer_reload(asked, plan, &done.unapplied);
-            }
+            Kind::Reload(reload) => self.reloaded(reload, proposal, done, (plan, warnings)),
         }
     }
 
-    fn answer_reload(&self, asked: Option<Asked>, plan: &[plan::Effect], unapplied: &[ServerError]) {
+    /// Records and reports a reload that is in force.
+    fn reloaded(
+        &mut self,
+        Reload { read, asked }: Reload,
+        proposal: Proposal,
+        done: &Done,
+        (plan, warnings): (&[plan::Effect], &[String]),
+    ) {
+        self.warn(&proposal.host);
+        let read = read.expect("a file is applied when it has been read");
+        (self.state.files, self.state.saved) = (read.files, proposal.saved);
+        self.roles = read.roles;
+        let who = asked.as_ref().map_or_else(|| "SIGHUP".to_owned(), |asked| asked.peer.to_string());
+        plan::log(plan, &who);
+        self.report_kept();
+        self.load = Load::now(done.unapplied.is_empty());
+        let (changes, kept) = (done.changes, self.state.saved.overrides.len());
+        let files = self.state.files.names().collect::<Vec<_>>().join(" ");
+        let reason = asked.as_ref().and_then(|asked| match &asked.request {
+            Request::Apply { reason, .. } => reason.as_deref(),
+            _ => None,
+        });
+        match done.unapplied.is_empty() {
+            true => tracing::info!(changes, kept, who, files, reason, "Reload applied"),
+            false => tracing::error!(
+                changes,
+                kept,
+                who,
+                files,
+                reason,
+                "Only part of the reload was applied: devices have not confirmed theirs"
+            ),
+        }
+        self.answer_reload(asked, (plan, warnings), &done.unapplied);
+    }
+
+    fn answer_reload(
+        &self,
+        asked: Option<Asked>,
+        (plan, warnings): (&[plan::Effect], &[String]),
+        unapplied: &[ServerError],
+    ) {
         let Some(asked) = asked else { return };
-        let mut reply = Reply::with(plan::to_json(plan, &self.server.held));
+        let mut reply = Reply::with(plan::to_json(plan, &self.server.held)).and_warn(warnings);
         if !unapplied.is_empty() {
             let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
             (reply.ok, reply.code, reply.error) = (false, Some(Code::Incomplete), Some(errors.join("; ")));
@@ -385,15 +455,26 @@ impl Thread {
         }
     }
 
-    fn failed(&mut self, attempt: Attempt, error: ServerError) {
+    /// Records that the host file could not be loaded, if the attempt was to do that.
+    fn count_refused(&mut self, attempt: &Attempt) {
+        if matches!(attempt.kind, Kind::Reload(_)) && !attempt.is_dry_run() {
+            self.load = Load::now(false);
+        }
+    }
+
+    fn failed(&mut self, mut attempt: Attempt, error: ServerError) {
+        if matches!(attempt.kind, Kind::Expire) && self.keep_used(&mut attempt, &error) {
+            return self.advance(attempt);
+        }
         match attempt.kind {
-            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(error.into())))),
+            Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(error.into_failure())))),
             _ => self.refuse(attempt, &chain(&error)),
         }
     }
 
     /// Rejects the attempt. The configuration in force does not change.
     pub(super) fn refuse(&mut self, attempt: Attempt, error: &str) {
+        self.count_refused(&attempt);
         let Attempt { kind, found, waits, .. } = attempt;
         drop((found, waits));
         match kind {
@@ -417,6 +498,7 @@ impl Thread {
     /// Rejects files with errors.
     pub(super) fn refuse_file(&mut self, attempt: Attempt, diagnostics: &Diagnostics) {
         crate::output::message(diagnostics);
+        self.count_refused(&attempt);
         match attempt.kind {
             Kind::Reload(_) => {
                 if self.state.saved.overrides.len() > 0 {
@@ -430,55 +512,11 @@ impl Thread {
                 let errors = diagnostics.errors();
                 tracing::error!(errors, "Reload rejected: the running configuration is unchanged");
                 if let Kind::Reload(reload) = attempt.kind {
-                    reload.answer(Code::Invalid, &diagnostics.to_string());
+                    reload.answer(Code::Invalid, &diagnostics.clone().without_warnings().to_string());
                 }
             }
             _ => self.refuse(attempt, "the configuration would not be valid; see above"),
         }
-    }
-
-    /// Ends changes whose time is over.
-    pub(super) fn expire(&mut self) {
-        let is_due = self.state.saved.overrides.next_expiry().is_some_and(|at| at <= Time::now());
-        let is_running = self.saving.is_some()
-            || self.repeat_at.is_some()
-            || self.attempts.iter().any(|attempt| matches!(attempt.kind, Kind::Start(_) | Kind::Expire));
-        if is_due && !is_running {
-            self.begin(Kind::Expire);
-        }
-    }
-
-    /// Writes the state for the next start. A change that is being saved is not made, so it must not stay in the state.
-    pub(super) fn end(&mut self, is_stop: bool, inbox: &Receiver<Event>) {
-        if let Some(Saving { change: Some((attempt, _, prepared)), .. }) = self.saving.take() {
-            drop(prepared);
-            self.refuse(attempt, "The daemon is exiting");
-            self.on_disk = None;
-        }
-        if is_stop {
-            report_gone(&self.state.saved.overrides.stop());
-        }
-        let Some(saved) = self.to_write(&self.state.saved) else { return };
-        self.next += 1;
-        self.keeper.run(Job { number: self.next, dropin: None, saved: Some(saved) });
-        let deadline = Instant::now() + LAST_WRITE_MAX;
-        while let Ok(event) = inbox.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            match event {
-                Event::Saved(number, Ok(())) if number == self.next => return,
-                Event::Saved(number, Err(error)) if number == self.next => {
-                    return tracing::error!(
-                        error,
-                        "Cannot write the state at exit: changes made with --until-restart may still be in force after the restart"
-                    );
-                }
-                _ => {}
-            }
-        }
-        let error = hangs(self.keeper.folder().expect("there is a state to write"), LAST_WRITE_MAX);
-        tracing::error!(
-            error,
-            "Cannot write the state at exit: changes made with --until-restart may still be in force after the restart"
-        );
     }
 }
 
@@ -487,9 +525,7 @@ impl Attempt {
         match &self.kind {
             Kind::Start(start) => start.force.clone(),
             Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => asked.request.force(),
-            // What was attached for a time goes on time.
-            Kind::Expire => Force::new(vec!["*".to_owned()]),
-            Kind::Reload(_) | Kind::Retry(_) => Force::default(),
+            Kind::Reload(_) | Kind::Retry(_) | Kind::Expire => Force::default(),
         }
     }
 

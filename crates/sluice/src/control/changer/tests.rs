@@ -2,6 +2,8 @@
 
 use tempfile::TempDir;
 
+use super::super::socket::Peer;
+use super::super::{How, Term};
 use super::*;
 
 /// Returns a thread for a server whose device `a` is down, and the folder of its file.
@@ -14,9 +16,11 @@ async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<Serv
     let (files, host) = sluice_config::load_files(&file).unwrap();
     let (events, inbox) = channel();
     let (news, heard) = mpsc::unbounded_channel();
+    let roles = Roles::of(&host.daemon.access, None);
     let (on_disk, saved) = (Saved::default(), Saved::default());
-    let begin = Begin { file, files, host, folder: None, on_disk, saved, gone: Vec::new(), force: Force::default() };
-    let (thread, _) = Thread::new(server, begin, Format::Json, events, news).unwrap();
+    let begin =
+        Begin { file, files, host, folder: None, on_disk, saved, gone: Vec::new(), force: Force::default(), roles };
+    let (thread, _) = Thread::new((server, Board::default()), begin, Format::Json, events, news).unwrap();
     (thread, heard, inbox, folder)
 }
 
@@ -56,4 +60,47 @@ async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
     thread.begin(Kind::Reload(Reload::default()));
     thread.take(inbox.recv().unwrap());
     assert!(matches!(heard.try_recv(), Ok(ServerEvent::Dead)), "every device that is left is down");
+}
+
+/// A request to set the weight of VM v in a drop-in.
+fn persisted(target: &str) -> (Asked, oneshot::Receiver<Reply>) {
+    let (reply, answer) = oneshot::channel();
+    let request = Request::Set {
+        target: target.to_owned(),
+        keys: "weight = 3".parse().unwrap(),
+        how: How { term: Term::Persist, ..How::default() },
+    };
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    (Asked { request, peer, reply }, answer)
+}
+
+const VM_ON_A_DEAD_DEVICE: &str = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n[vm.v]\n[vm.v.volume.root]\n\
+                                   device = \"a\"\nsize = \"1MiB\"\nexport.socket = \"SOCKET\"\n";
+
+#[tokio::test]
+async fn a_change_that_a_device_refused_stayed_in_its_drop_in() {
+    let sockets = tempfile::tempdir().unwrap();
+    let text = VM_ON_A_DEAD_DEVICE.replace("SOCKET", sockets.path().join("v.sock").to_str().unwrap());
+    let (mut thread, _heard, inbox, folder) = with_a_dead_device(&text).await;
+    let (asked, answer) = persisted("v");
+    thread.take(Event::Change(asked));
+    let written = inbox.recv().unwrap();
+    assert!(folder.path().join("host.d/zz-sluice.toml").exists(), "it is written before the device is asked");
+    thread.take(written);
+    let reply = answer.await.unwrap();
+    assert!(!reply.ok && reply.error.as_ref().unwrap().contains("down"), "{reply:?}");
+    assert!(matches!(inbox.recv().unwrap(), Event::Saved(_, Ok(None))));
+    assert!(!folder.path().join("host.d").exists());
+}
+
+#[tokio::test]
+async fn a_change_that_was_being_saved_at_the_exit_stayed_in_its_drop_in() {
+    let sockets = tempfile::tempdir().unwrap();
+    let text = VM_ON_A_DEAD_DEVICE.replace("SOCKET", sockets.path().join("v.sock").to_str().unwrap());
+    let (mut thread, _heard, inbox, folder) = with_a_dead_device(&text).await;
+    let (asked, answer) = persisted("v");
+    thread.take(Event::Change(asked));
+    thread.end(true, &inbox);
+    assert!(answer.await.unwrap().error.unwrap().contains("exiting"));
+    assert!(!folder.path().join("host.d").exists());
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Modules that a guest needs, in addition to what is built into Debian's kernel for virtual machines.
-const WANTED: [&str; 3] = ["virtio_pci", "virtio_console", "virtio_blk"];
+const WANTED: [&str; 4] = ["virtio_pci", "virtio_console", "virtio_blk", "virtio_net"];
 
 /// Name and content of a module.
 pub(crate) type Module = (String, Vec<u8>);

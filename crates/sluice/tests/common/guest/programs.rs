@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use crate::common::{run, tool};
 
 /// Pairs of program and package. Everything else is busybox, whose shell prefers its own version of a program.
-const PROGRAMS: [(&str, &str); 6] = [
+const PROGRAMS: [(&str, &str); 7] = [
     ("e2fsck", "e2fsprogs"),
     ("fio", "fio"),
     ("flock", "util-linux"),
+    ("iperf3", "iperf3"),
     ("mkfs.ext4", "e2fsprogs"),
     ("sfdisk", "fdisk"),
     ("blkdiscard", "util-linux"),

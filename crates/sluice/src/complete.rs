@@ -1,0 +1,173 @@
+//! Completion on the command line with the names that the running daemon serves.
+//!
+//! A shell that has run `source <(COMPLETE=bash sluice)` calls `sluice` for each completion, and this module answers with
+//! the names of VMs, volumes, devices, policies and overrides. The scripts of `sluice completions` know only commands and options.
+//! A daemon that does not answer in time, or refuses, has no names: completion must not stop the shell or print errors.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use clap::{Command, CommandFactory};
+use clap_complete::CompleteEnv;
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use serde_json::Value;
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::show::{list, text};
+
+/// Maximum time for the daemon's answer. A key press waits for it.
+const ANSWER: Duration = Duration::from_millis(500);
+/// Maximum number of names that are offered.
+const NAMES_MAX: usize = 2_000;
+
+/// Kind of the names that an argument takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Names {
+    Vms,
+    Volumes,
+    VmsAndVolumes,
+    Devices,
+    Everything,
+    Overrides,
+    Policies,
+}
+
+/// Arguments with names: the verbs that lead to it, its id, and what it names.
+const ARGUMENTS: &[(&[&str], &str, Names)] = &[
+    (&["set"], "target", Names::VmsAndVolumes),
+    (&["attach"], "target", Names::VmsAndVolumes),
+    (&["detach"], "target", Names::Volumes),
+    (&["resize"], "target", Names::Volumes),
+    (&["accept-loss"], "target", Names::VmsAndVolumes),
+    (&["reset"], "name", Names::Overrides),
+    (&["describe"], "name", Names::Everything),
+    (&["get", "vms"], "names", Names::Vms),
+    (&["get", "volumes"], "names", Names::VmsAndVolumes),
+    (&["get", "clients"], "names", Names::VmsAndVolumes),
+    (&["get", "devices"], "names", Names::Devices),
+    (&["get", "policies"], "names", Names::Policies),
+    (&["get", "history"], "target", Names::VmsAndVolumes),
+    (&["why"], "vm", Names::Vms),
+    (&["events"], "vm", Names::Vms),
+    (&["events"], "device", Names::Devices),
+    (&["export"], "vm", Names::Vms),
+];
+
+/// Answers a shell that asks for completions, and exits. Returns if no shell asks.
+pub(crate) fn answer() {
+    CompleteEnv::with_factory(command).complete();
+}
+
+/// Returns the command line, whose arguments know the names.
+fn command() -> Command {
+    ARGUMENTS.iter().fold(crate::Cli::command(), |command, (verbs, id, names)| with_names(command, verbs, id, *names))
+}
+
+fn with_names(command: Command, verbs: &[&'static str], id: &'static str, names: Names) -> Command {
+    match verbs.split_first() {
+        Some((verb, rest)) => command.mut_subcommand(verb, |command| with_names(command, rest, id, names)),
+        // Not `mut_arg`, which moves the argument behind the other positional ones.
+        None => command.mut_args(|argument| match argument.get_id() == id {
+            true => argument.add(ArgValueCompleter::new(move |typed: &OsStr| candidates(names, typed))),
+            false => argument,
+        }),
+    }
+}
+
+fn candidates(names: Names, typed: &OsStr) -> Vec<CompletionCandidate> {
+    let Some(typed) = typed.to_str() else { return Vec::new() };
+    let known = known(names).into_iter().filter(|name| name.starts_with(typed));
+    known.take(NAMES_MAX).map(CompletionCandidate::new).collect()
+}
+
+/// Asks the daemon. Returns no names if it does not answer in time.
+fn known(names: Names) -> Vec<String> {
+    let (sender, receiver) = channel();
+    let daemon = Daemon::at(socket_of(std::env::args_os()));
+    // The thread ends with the process if the daemon hangs.
+    std::thread::spawn(move || {
+        let request = match names {
+            Names::Overrides => Request::GetOverrides,
+            Names::Policies => Request::Policies,
+            _ => Request::Names,
+        };
+        let _ = sender.send(daemon.get(&request).unwrap_or_default());
+    });
+    receiver.recv_timeout(ANSWER).map_or(Vec::new(), |reply| names_of(names, &reply))
+}
+
+fn names_of(names: Names, reply: &Value) -> Vec<String> {
+    let named = |list: &[Value], key: &str| list.iter().map(|object| text(&object[key]).to_owned()).collect::<Vec<_>>();
+    let all = list(&reply["vms"]);
+    let vms = || named(all, "vm");
+    let volumes = || all.iter().flat_map(|vm| list(&vm["volumes"])).map(volume).collect::<Vec<_>>();
+    let devices = || named(list(&reply["devices"]), "device");
+    let mut found = match names {
+        Names::Vms => vms(),
+        Names::Volumes => volumes(),
+        Names::VmsAndVolumes => [vms(), volumes()].concat(),
+        Names::Devices => devices(),
+        Names::Everything => [vms(), volumes(), devices()].concat(),
+        Names::Overrides => named(list(&reply["overrides"]), "name"),
+        Names::Policies => named(list(&reply["policies"]), "policy_name"),
+    };
+    // A VM with two devices is listed twice.
+    found.sort();
+    found.dedup();
+    found
+}
+
+fn volume(volume: &Value) -> String {
+    format!("{}/{}", text(&volume["vm"]), text(&volume["volume"]))
+}
+
+/// Returns the socket that the unfinished command line names.
+fn socket_of(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
+    let mut words = words.skip_while(|word| word != "--socket");
+    words.nth(1).map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn every_argument_with_names_exists() {
+        let whole = crate::Cli::command();
+        for (verbs, id, _) in ARGUMENTS {
+            let verb = verbs.iter().try_fold(&whole, |command, verb| command.find_subcommand(verb));
+            let verb = verb.unwrap_or_else(|| panic!("{verbs:?}"));
+            assert!(verb.get_arguments().any(|argument| argument.get_id() == id), "{verbs:?} {id}");
+        }
+        command().debug_assert();
+    }
+
+    #[test]
+    fn names_are_taken_from_the_status() {
+        let volumes = |vm: &str| json!([{ "vm": vm, "volume": "root" }]);
+        let status = json!({
+            "vms": [{ "vm": "web", "volumes": volumes("web") }, { "vm": "db", "volumes": volumes("db") }, { "vm": "db" }],
+            "devices": [{ "device": "nvme0" }],
+        });
+        assert_eq!(names_of(Names::Vms, &status), ["db", "web"]);
+        assert_eq!(names_of(Names::VmsAndVolumes, &status), ["db", "db/root", "web", "web/root"]);
+        assert_eq!(names_of(Names::Everything, &status).len(), 5);
+        assert_eq!(names_of(Names::Overrides, &json!({ "overrides": [{ "name": "db/limit" }] })), ["db/limit"]);
+        let policies =
+            json!({ "policies": [{ "policy_name": "gold", "device": "d" }, { "policy_name": "gold", "device": "e" }] });
+        assert_eq!(names_of(Names::Policies, &policies), ["gold"]);
+        assert!(names_of(Names::Vms, &Value::Null).is_empty());
+    }
+
+    #[test]
+    fn the_socket_is_read_from_the_command_line() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>().into_iter();
+        assert_eq!(socket_of(words("sluice -- sluice set --socket /run/x w")), Some("/run/x".into()));
+        assert_eq!(socket_of(words("sluice -- sluice set w --socket")), None);
+    }
+}

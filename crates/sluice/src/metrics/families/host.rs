@@ -1,0 +1,77 @@
+//! Metrics of the daemon.
+
+use super::{Family, Kind, Samples};
+use crate::metrics::process;
+
+pub(super) static FAMILIES: &[Family] = &[
+    Family {
+        name: "sluice_build_info",
+        kind: Kind::Gauge,
+        labels: &["version"],
+        help: "Always 1; the label is the version of the daemon",
+        samples: Samples::Of(|_, series| series.count(&[env!("CARGO_PKG_VERSION")], 1)),
+    },
+    Family {
+        name: "sluice_last_sample_timestamp_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "When the counters were read, once per second; 0 before the first time",
+        samples: Samples::Of(|state, series| series.count(&[], state.reading.time)),
+    },
+    Family {
+        name: "sluice_config_last_reload_successful",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Whether the last attempt to load the host file put it into force",
+        samples: Samples::Of(|state, series| series.is(&[], state.load.is_in_force)),
+    },
+    Family {
+        name: "sluice_config_last_reload_timestamp_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "When the host file was last loaded, with or without success",
+        samples: Samples::Of(|state, series| series.count(&[], state.load.at.0)),
+    },
+    Family {
+        name: "sluice_volumes_held_back",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Volumes that are not served because their source, offset or size has changed",
+        samples: Samples::Of(|state, series| series.count(&[], state.held_back as u64)),
+    },
+    Family {
+        name: "sluice_volumes_out_of_service",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Volumes that are not served because their source cannot be opened",
+        samples: Samples::Of(|state, series| series.count(&[], state.out_of_service as u64)),
+    },
+    Family {
+        name: "process_cpu_seconds_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "CPU time of the daemon, user and system",
+        samples: Samples::Of(|_, series| process::cpu_seconds().map_or(Ok(()), |seconds| series.add(&[], seconds))),
+    },
+    Family {
+        name: "process_resident_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Resident memory of the daemon, with the parts of guests' memory that it has used",
+        samples: Samples::Of(|_, series| process::resident_bytes().map_or(Ok(()), |bytes| series.count(&[], bytes))),
+    },
+    Family {
+        name: "process_open_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Open descriptors of the daemon",
+        samples: Samples::Of(|_, series| process::descriptors().map_or(Ok(()), |count| series.count(&[], count))),
+    },
+    Family {
+        name: "process_max_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Maximum number of open descriptors",
+        samples: Samples::Of(|_, series| process::descriptors_max().map_or(Ok(()), |count| series.count(&[], count))),
+    },
+];

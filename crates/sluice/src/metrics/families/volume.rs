@@ -1,0 +1,94 @@
+//! Metrics of volumes.
+
+use std::fmt;
+
+use sluice_observe::sample::VolumeSample;
+use sluice_sched::Kind as Operation;
+use sluice_sched::gate::{GateStats, Outcome};
+
+use super::{Family, Kind, Samples};
+use crate::metrics::State;
+use crate::metrics::series::Series;
+
+/// Adds the series of each volume. `labels` are its device, its VM and its name. The counters of the only volume of a VM are
+/// those of the VM.
+fn each(
+    state: &State,
+    series: &mut Series<'_>,
+    add: impl Fn(&mut Series<'_>, [&str; 3], &VolumeSample, &GateStats) -> fmt::Result,
+) -> fmt::Result {
+    for device in &state.reading.devices {
+        for vm in &device.sample.vms {
+            for volume in &vm.volumes {
+                let stats = volume.stats.as_deref().unwrap_or(&vm.stats);
+                add(series, [&device.sample.device, &vm.vm, &volume.volume], volume, stats)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The operations that are counted apart, and those that each label stands for.
+const OPERATIONS: [(&str, &[Operation]); 3] = [
+    ("read", &[Operation::Read]),
+    ("write", &[Operation::Write]),
+    ("other", &[Operation::Flush, Operation::Discard, Operation::WriteZeroes]),
+];
+
+pub(super) static FAMILIES: &[Family] = &[
+    Family {
+        name: "sluice_requests_total",
+        kind: Kind::Counter,
+        labels: &["device", "vm", "volume", "op", "result"],
+        help: "Answered requests: `read`, `write`, or `other` (flush, discard, zeroes); `ok` or `error`. Cancelled requests do not \
+               count",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, [device, vm, volume], _, stats| {
+                for (op, kinds) in OPERATIONS {
+                    for (result, outcome) in [("ok", Outcome::Done), ("error", Outcome::Failed)] {
+                        let count = kinds.iter().map(|kind| stats.ended[outcome as usize][*kind as usize]).sum();
+                        series.count(&[device, vm, volume, op, result], count)?;
+                    }
+                }
+                Ok(())
+            })
+        }),
+    },
+    Family {
+        name: "sluice_request_bytes_total",
+        kind: Kind::Counter,
+        labels: &["device", "vm", "volume"],
+        help: "Bytes read and written",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, labels, _, stats| series.count(&labels, stats.bytes))
+        }),
+    },
+    Family {
+        name: "sluice_request_latency_seconds",
+        kind: Kind::Histogram,
+        labels: &["device", "vm", "volume"],
+        help: "Time from the arrival of a request to its completion, as the guest sees it, of successful requests",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, labels, _, stats| series.times(&labels, &stats.latency, stats.latency_nanos))
+        }),
+    },
+    Family {
+        name: "sluice_volume_clients",
+        kind: Kind::Gauge,
+        labels: &["device", "vm", "volume"],
+        help: "Connected clients: NBD connections, and VMMs that have started a queue",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, labels, volume, _| series.count(&labels, u64::from(volume.clients)))
+        }),
+    },
+    Family {
+        name: "sluice_vhost_reconnects_total",
+        kind: Kind::Counter,
+        labels: &["vm", "volume"],
+        help: "Sessions of VMMs after the first; missing for a volume without any",
+        samples: Samples::Of(|state, series| {
+            let mut all = state.reconnects.iter();
+            all.try_for_each(|((vm, volume), count)| series.count(&[vm, volume], *count))
+        }),
+    },
+];

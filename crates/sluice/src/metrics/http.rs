@@ -1,0 +1,161 @@
+//! The endpoint of Prometheus: answers `GET /metrics`, on a thread of its own.
+//!
+//! A scrape of a large host takes tens of milliseconds of CPU, for which neither handshakes nor signals nor requests of
+//! VMs wait. Everything that a client may do is bounded: at most [`CLIENTS_MAX`] connections, one request on each, heads of at
+//! most [`HEAD_MAX`] bytes, [`CLIENT_TIMEOUT`] for all of it. One more client ends the oldest connection, so clients that send
+//! nothing keep no other from being served. Each state is made into text once.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use sluice_config::{DaemonSettings, ListenAddress};
+use sluice_io::endpoint::{Bound, Endpoint, ListenError, TokioSocket};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::Board;
+
+/// Maximum number of connections.
+const CLIENTS_MAX: usize = 16;
+/// Maximum length of the head of a request, in bytes.
+const HEAD_MAX: usize = 16 << 10;
+/// Maximum time of a connection.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// The endpoint. It ends when this is dropped.
+pub(crate) struct Exporter {
+    _end: oneshot::Sender<()>,
+}
+
+impl Exporter {
+    /// Binds the endpoint of a host file, if it states one. Hangs as long as the file system of its socket does.
+    pub(crate) fn bind(settings: &DaemonSettings) -> Result<Option<Bound>, ListenError> {
+        Exporter::endpoint(settings).map(|endpoint| Bound::bind(endpoint, None)).transpose()
+    }
+
+    /// Returns the endpoint that a host file states.
+    pub(crate) fn endpoint(settings: &DaemonSettings) -> Option<Endpoint> {
+        Some(match settings.metrics.as_ref()? {
+            ListenAddress::Tcp(address) => Endpoint::Tcp(*address),
+            ListenAddress::Unix { path, .. } => {
+                let (group, mode) = (settings.access.group.clone(), settings.access.mode);
+                Endpoint::Unix { path: path.clone(), owner: None, group, mode }
+            }
+        })
+    }
+
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If the thread or its runtime cannot be started.
+    pub(crate) fn start(bound: Bound, board: Board) -> std::io::Result<Exporter> {
+        let (end, ended) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+            runtime.block_on(async {
+                tokio::select! {
+                    () = listen(bound, board) => {}
+                    _ = ended => {}
+                }
+            });
+        })?;
+        Ok(Exporter { _end: end })
+    }
+}
+
+async fn listen(bound: Bound, board: Board) {
+    let name = bound.endpoint().to_string();
+    // The file is removed when this returns.
+    let (socket, _file) = match bound.into_tokio() {
+        Ok(socket) => socket,
+        Err(error) => return tracing::error!(endpoint = name, %error, "Metrics are not served"),
+    };
+    let mut clients = VecDeque::new();
+    loop {
+        match accept(&socket, &board).await {
+            Ok(client) => admit(&mut clients, client),
+            Err(error) => {
+                tracing::warn!(endpoint = name, %error, "Cannot accept a client of the metrics");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn accept(socket: &TokioSocket, board: &Board) -> io::Result<JoinHandle<()>> {
+    Ok(match socket {
+        TokioSocket::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, board.clone())),
+        TokioSocket::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, board.clone())),
+    })
+}
+
+/// Adds a client. If there are too many, the oldest one is disconnected.
+fn admit(clients: &mut VecDeque<JoinHandle<()>>, client: JoinHandle<()>) {
+    clients.retain(|client| !client.is_finished());
+    if clients.len() == CLIENTS_MAX {
+        clients.pop_front().inspect(JoinHandle::abort);
+    }
+    clients.push_back(client);
+}
+
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, board: Board) {
+    let service = service_fn(|request: Request<Incoming>| {
+        let response = respond(&board, request.method(), request.uri().path(), request.headers().get(ACCEPT));
+        async { Ok::<_, Infallible>(response) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    match timeout(CLIENT_TIMEOUT, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "Client of the metrics left"),
+        Err(_) => tracing::debug!("Client of the metrics was too slow"),
+    }
+}
+
+fn respond(board: &Board, method: &Method, path: &str, accept: Option<&HeaderValue>) -> Response<Full<Bytes>> {
+    if !matches!(path, "/metrics" | "/") {
+        return plain(StatusCode::NOT_FOUND, "Metrics are at /metrics\n");
+    }
+    if !matches!(*method, Method::GET | Method::HEAD) {
+        let mut response = plain(StatusCode::METHOD_NOT_ALLOWED, "Use GET\n");
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return response;
+    }
+    if path == "/" {
+        return plain(StatusCode::OK, "sluice: metrics are at /metrics\n");
+    }
+    let text = board.text();
+    let is_open = accept.and_then(|accept| accept.to_str().ok());
+    match is_open.is_some_and(|accept| accept.contains("application/openmetrics-text")) {
+        true => body(StatusCode::OK, OPEN_METRICS, text.open_metrics()),
+        false => body(StatusCode::OK, PROMETHEUS, text.prometheus()),
+    }
+}
+
+fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {
+    body(status, PLAIN, Bytes::from_static(text.as_bytes()))
+}
+
+fn body(status: StatusCode, kind: &'static str, text: Bytes) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,123 @@
+//! Volumes of the host file that are not served: events when this begins and ends.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use sluice_observe::cause::Cause;
+use sluice_observe::event::{Event, EventKind, Phase, Unit};
+
+use super::Served;
+use crate::server::VolumeName;
+
+/// Volumes that are not served, each with the reason if one is known.
+type Reasons = BTreeMap<(EventKind, VolumeName), Option<String>>;
+
+/// Time of a look at what is served.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct At {
+    /// Seconds since 1970.
+    pub(super) time: u64,
+    /// Seconds on the monitor's clock, which is never set: durations are measured on it.
+    pub(super) second: u64,
+}
+
+/// Volumes that are not served: since which second of the monitor's clock, and why.
+#[derive(Debug, Default)]
+pub(super) struct Absent {
+    known: BTreeMap<(EventKind, VolumeName), (u64, Option<String>)>,
+}
+
+impl Absent {
+    /// Returns the events that have begun and ended since the last call.
+    pub(super) fn changes(&mut self, served: &Served, at: At) -> Vec<Event> {
+        let held = served.held.iter();
+        let held = held.map(|(name, reason)| ((EventKind::HeldBack, name.clone()), Some(reason.clone())));
+        let missing = served.missing.iter().map(|name| ((EventKind::OutOfService, name.clone()), None));
+        self.update(held.chain(missing).collect(), at, |(vm, volume)| {
+            // A volume that is held back is not in the host file in force.
+            let known = served.host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
+            known.map_or_else(|| "-".to_owned(), |volume| volume.device.clone())
+        })
+    }
+
+    fn update(&mut self, now: Reasons, at: At, device: impl Fn(&VolumeName) -> String) -> Vec<Event> {
+        let mut events = Vec::new();
+        let mut add = |key: &(EventKind, VolumeName), reason: Option<String>, phase, seconds| {
+            events.push(event(key, device(&key.1), reason, phase, (at.time, seconds)));
+        };
+        self.known.retain(|key, (since, reason)| {
+            let stays = now.contains_key(key);
+            if !stays {
+                add(key, reason.clone(), Phase::Ended, at.second.saturating_sub(*since));
+            }
+            stays
+        });
+        for (key, reason) in now {
+            if let Entry::Vacant(entry) = self.known.entry(key) {
+                add(entry.key(), reason.clone(), Phase::Began, 0);
+                entry.insert((at.second, reason));
+            }
+        }
+        events
+    }
+}
+
+fn event(
+    (kind, (vm, volume)): &(EventKind, VolumeName),
+    device: String,
+    reason: Option<String>,
+    phase: Phase,
+    (time, seconds): (u64, u64),
+) -> Event {
+    Event {
+        time,
+        kind: *kind,
+        phase,
+        device,
+        vm: Some(vm.clone()),
+        volume: Some(volume.clone()),
+        cause: match kind {
+            EventKind::HeldBack => Cause::SourceChanged,
+            _ => Cause::SourceUnavailable,
+        },
+        wanted: 1.0,
+        got: 0.0,
+        unit: Unit::Requests,
+        seconds,
+        neighbours: Vec::new(),
+        detail: reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_that_are_not_served_were_reported_with_the_cause_device() {
+        let mut absent = Absent::default();
+        let name = |volume: &str| ("a".to_owned(), volume.to_owned());
+        let held = ((EventKind::HeldBack, name("x")), Some("another file".to_owned()));
+        let missing = ((EventKind::OutOfService, name("y")), None);
+        let mut look = |now: Reasons, second| absent.update(now, At { time: 5000, second }, |_| "disk".to_owned());
+        let causes = |events: &[Event]| events.iter().map(|event| event.cause.name()).collect::<Vec<_>>();
+        let began = look([held, missing].into(), 10);
+        assert_eq!(causes(&began), ["source_changed", "source_unavailable"]);
+        let words = "out of service; cause: its source, socket or device cannot be opened or does not respond";
+        assert!(began[1].in_words().ends_with(words), "{}", began[1].in_words());
+        assert_eq!(causes(&look(Reasons::new(), 17)), ["source_changed", "source_unavailable"]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_shortened_the_absence_of_a_volume() {
+        let mut absent = Absent::default();
+        let missing = || [((EventKind::OutOfService, ("a".to_owned(), "v".to_owned())), None)].into();
+        let mut look = |now: Reasons, time, second| {
+            let events = absent.update(now, At { time, second }, |_| "disk".to_owned());
+            events.iter().map(|event| (event.phase, event.time, event.seconds)).collect::<Vec<_>>()
+        };
+        assert_eq!(look(missing(), 1_700_000_000, 10), [(Phase::Began, 1_700_000_000, 0)]);
+        assert_eq!(look(missing(), 1_699_996_400, 20), []);
+        assert_eq!(look(Reasons::new(), 1_699_996_410, 30), [(Phase::Ended, 1_699_996_410, 20)]);
+    }
+}

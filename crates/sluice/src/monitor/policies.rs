@@ -1,0 +1,118 @@
+//! Named policies: what each states, who holds it, and what its holders reserve on each device.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use sluice_config::{Host, Vm};
+
+use crate::control::describe::describe_policy;
+
+/// Who holds a policy on one device.
+#[derive(Default)]
+struct Holders<'a> {
+    vms: Vec<&'a Vm>,
+    /// As VM/VOLUME. Their reservations are parts of those of their VMs.
+    volumes: Vec<String>,
+}
+
+/// Returns one row for each named policy and device on which a VM or volume holds it, and one for a policy that nothing holds.
+pub(super) fn rows(host: &Host) -> Vec<Value> {
+    let mut rows = Vec::new();
+    for (name, policy) in &host.policies {
+        let holders = holders(host, name);
+        let policy = describe_policy(policy);
+        if holders.is_empty() {
+            rows.push(json!({
+                "policy_name": name, "device": null, "vms": [], "volumes": [], "reserved_iops": null,
+                "reserved_bytes_per_second": null, "reserved_percent": null, "policy": policy,
+            }));
+        }
+        rows.extend(holders.iter().map(|(device, holders)| row(host, name, device, holders, &policy)));
+    }
+    rows
+}
+
+fn holders<'a>(host: &'a Host, name: &str) -> BTreeMap<&'a str, Holders<'a>> {
+    let mut found = BTreeMap::<&str, Holders<'_>>::new();
+    let is_held = |by: &Option<String>| by.as_deref() == Some(name);
+    for vm in host.vms.values() {
+        for volume in vm.volumes.values() {
+            if is_held(&vm.policy_name) {
+                let vms = &mut found.entry(volume.device.as_str()).or_default().vms;
+                // Its policy applies once on each device.
+                if vms.last().is_none_or(|last| last.name != vm.name) {
+                    vms.push(vm);
+                }
+            }
+            if is_held(&volume.policy_name) {
+                found.entry(volume.device.as_str()).or_default().volumes.push(format!("{}/{}", vm.name, volume.name));
+            }
+        }
+    }
+    found
+}
+
+fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders<'_>, policy: &Value) -> Value {
+    let policies = || vms.iter().map(|vm| &vm.policy);
+    let iops: f64 = policies().filter_map(|policy| policy.reservation.iops).map(|iops| iops.as_f64()).sum();
+    let bytes: u64 = policies().filter_map(|policy| policy.reservation.bytes).map(|rate| rate.bytes_per_second()).sum();
+    let part = host.devices.get(device).and_then(|device| device.supply().reserved(policies()));
+    json!({
+        "policy_name": name,
+        "device": device,
+        "vms": vms.iter().map(|vm| &vm.name).collect::<Vec<_>>(),
+        "volumes": volumes,
+        "reserved_iops": (iops > 0.0).then_some(iops),
+        "reserved_bytes_per_second": (bytes > 0).then_some(bytes),
+        "reserved_percent": part.map(|part| part.0 as f64 / 100.0),
+        "policy": policy,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_policy_has_its_holders_and_what_they_reserve_on_each_device() {
+        let volume = |vm: &str, volume: &str, device: &str, policy: &str| {
+            format!(
+                "[vm.{vm}.volume.{volume}]\ndevice = \"{device}\"\nsize = \"1MiB\"\n{policy}\nexport.socket = \"/run/{vm}-{volume}\"\n"
+            )
+        };
+        let text = [
+            "[policy.gold]\nreservation = \"100 iops\"\nlimit = \"900 iops\"\n[policy.tin]\nweight = 3\n[policy.idle]\nweight = 1\n",
+            "[device.d]\nbackend = \"null\"\ncapacity = \"1000 iops@8KiB\"\n[device.e]\nbackend = \"null\"\ncapacity = \"500 iops@8KiB\"\n",
+            "[vm.a]\npolicy = \"gold\"\n[vm.b]\npolicy = \"gold\"\nreservation = \"50 iops\"\n",
+            &volume("a", "r", "d", ""),
+            &volume("a", "s", "d", "policy = \"tin\""),
+            &volume("a", "t", "e", ""),
+            &volume("b", "r", "d", ""),
+        ];
+        let host = sluice_config::parse("host.toml", &text.concat()).unwrap_or_else(|errors| panic!("{errors}"));
+        let seen: Vec<Value> = rows(&host)
+            .into_iter()
+            .map(|row| {
+                let policy =
+                    (&row["policy"]["reservation_iops"], &row["policy"]["limit_iops"], &row["policy"]["weight"]);
+                json!([
+                    row["policy_name"],
+                    row["device"],
+                    row["vms"],
+                    row["volumes"],
+                    row["reserved_iops"],
+                    row["reserved_percent"],
+                    policy
+                ])
+            })
+            .collect();
+        let gold = json!([100.0, 900.0, 100.0]);
+        let expected = [
+            json!(["gold", "d", ["a", "b"], [], 150.0, 15.0, gold]),
+            json!(["gold", "e", ["a"], [], 100.0, 20.0, gold]),
+            json!(["idle", null, [], [], null, null, [null, null, 1.0]]),
+            json!(["tin", "d", [], ["a/s"], null, 0.0, [null, null, 3.0]]),
+        ];
+        assert_eq!(seen, expected);
+    }
+}

@@ -1,0 +1,55 @@
+//! Samples of the running devices.
+
+use std::time::Instant;
+
+use sluice_io::device::{Health, Snapshot, SnapshotRequest, VmSnapshot};
+use sluice_observe::sample::{DeviceSample, VmSample, VolumeSample};
+
+use super::Served;
+
+/// Takes a sample of all devices. All are asked before the first is waited for; those that have not replied by `deadline`
+/// are not serving.
+pub(super) fn take(served: &Served, deadline: Instant) -> Vec<DeviceSample> {
+    let asked: Vec<SnapshotRequest> = served.devices.iter().map(|device| device.request_snapshot()).collect();
+    asked.into_iter().map(|asked| device(served, asked.until(deadline))).collect()
+}
+
+fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
+    let host = &served.host;
+    let of_uplink = || host.uplinks.get(&snapshot.device).map(|uplink| &uplink.link);
+    let stated = host.devices.get(&snapshot.device).or_else(of_uplink);
+    DeviceSample {
+        at: snapshot.at,
+        serving: snapshot.health == Health::Serving,
+        health: snapshot.health.name(),
+        depth: snapshot.depth,
+        capacity: stated.map_or_else(Default::default, |device| device.capacity),
+        queued: snapshot.queued,
+        in_flight: snapshot.in_flight,
+        worked_nanos: snapshot.worked_nanos,
+        restarts: snapshot.restarts,
+        stats: snapshot.stats,
+        vms: snapshot.vms.into_iter().map(vm).collect(),
+        device: snapshot.device,
+    }
+}
+
+fn vm(snapshot: VmSnapshot) -> VmSample {
+    let volumes = snapshot.volumes.into_iter().map(|volume| VolumeSample {
+        volume: volume.volume,
+        policy: volume.policy,
+        stats: volume.account,
+        outstanding: volume.outstanding,
+        clients: volume.clients,
+        nic: volume.nic,
+    });
+    let mut volumes: Vec<VolumeSample> = volumes.collect();
+    volumes.sort_by(|one, other| one.volume.cmp(&other.volume));
+    VmSample {
+        vm: snapshot.vm,
+        policy: snapshot.policy,
+        stats: snapshot.account,
+        outstanding: snapshot.outstanding,
+        volumes,
+    }
+}

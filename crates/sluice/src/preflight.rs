@@ -1,0 +1,145 @@
+//! Looks at the host for a host file, without a daemon: `sluice check --host`, and a start that fails.
+//!
+//! Everything that a start needs is tried, and all that is wrong is reported together: the state directory, the control
+//! socket, and with [`rehearse`] each disk, volume and socket. If a daemon serves the file already, it has the locks and the
+//! sockets, which is then no error.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sluice_config::{Files, Host};
+use sluice_io::endpoint::{Bound, ListenError};
+
+use crate::control::changer::PATH_TIMEOUT;
+use crate::control::socket::{self, ControlSocket};
+use crate::failure::chain;
+use crate::findings::{Finding, Level};
+use crate::metrics::http::Exporter;
+use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse};
+use crate::state::Saved;
+use crate::state::folder::StateFolder;
+use crate::state::overrides::Override;
+use crate::state::time::Time;
+
+/// The state directory of a daemon with this host file: that of the file, or the one that systemd made.
+pub(crate) fn state_path(own: &Host) -> Option<PathBuf> {
+    own.daemon.state.clone().or_else(|| {
+        let paths = std::env::var_os("STATE_DIRECTORY")?;
+        std::env::split_paths(&paths).next().filter(|path| path.is_absolute())
+    })
+}
+
+/// Returns what a start with these files would find, apart from errors in them.
+pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
+    let mut findings = Vec::new();
+    let (mut saved, is_state_used) = state(own, &mut findings);
+    saved.overrides.expire(Time::now(), Override::is_attach);
+    saved.overrides.settle(files);
+    let host = match files.changed(&saved.overrides.changes()) {
+        Ok(host) => host,
+        Err(found) => {
+            let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
+            let text = format!("not valid with the changes made at run time ({}): {found}", names.join(", "));
+            let fix = "correct the file, or take changes back with `sluice reset NAME`";
+            findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
+            own.clone()
+        }
+    };
+    let is_served = control(&host, is_state_used, &mut findings);
+    findings.extend(metrics(&host, is_served));
+    let host = Arc::new(host);
+    let force = Force::default();
+    let Rehearsal { problems, held } =
+        rehearse(&host, &Guard { served: &saved.exports, force: &force }, PATH_TIMEOUT, |_| {})?;
+    findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
+    for ((vm, volume), reason) in held {
+        let fix =
+            format!("correct the file or restore the source, or accept it with `sluice serve --force {vm}/{volume}`");
+        let text = format!("would be held back: {reason}");
+        findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text).fix(fix));
+    }
+    sluice_io::limits::raise_descriptors();
+    findings.extend(descriptors(&host).map(|text| {
+        let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";
+        Finding::new(Level::Warning, "descriptors", "", text).fix(fix)
+    }));
+    if let Err(error) = sluice_io::backend::ring::Ring::new() {
+        let text = format!("cannot be used by this user: {error}");
+        findings.push(Finding::new(Level::Error, "io_uring", "", text).fix("run `sluice doctor`"));
+    }
+    Ok(findings)
+}
+
+/// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
+/// `waits_for` is called with each path that it waits for.
+pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
+    match rehearse(host, &Guard { served: &saved.exports, force }, PATH_TIMEOUT, waits_for) {
+        Ok(rehearsal) => rehearsal.problems.into_iter().map(|problem| problem.text).collect(),
+        Err(error) => vec![format!("Cannot look at the host: {error}")],
+    }
+}
+
+fn of_problem(problem: Problem, is_served: bool) -> Finding {
+    let Problem { about, text, kind } = problem;
+    match kind {
+        ProblemKind::Taken if is_served => {
+            let text = format!("A daemon is running, and this may be its own: {text}");
+            Finding::new(Level::Note, "in-use", about, text)
+        }
+        ProblemKind::Taken | ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
+        ProblemKind::OutOfService => {
+            Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
+        }
+    }
+}
+
+/// Reads the state. Returns it, and whether a daemon uses it.
+fn state(own: &Host, findings: &mut Vec<Finding>) -> (Saved, bool) {
+    let Some(path) = state_path(own) else {
+        let text = "There is no state directory, so changes at run time that must last are refused";
+        let fix = "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
+        findings.push(Finding::new(Level::Note, "state", "", text).fix(fix));
+        return (Saved::default(), false);
+    };
+    let about = path.display().to_string();
+    match StateFolder::look(&path) {
+        Ok((saved, is_used)) => {
+            if is_used {
+                findings.push(Finding::new(Level::Note, "state", about, "A daemon uses it"));
+            }
+            (saved, is_used)
+        }
+        Err(error) => {
+            findings.push(Finding::new(Level::Error, "state", about, chain(&error)));
+            (Saved::default(), false)
+        }
+    }
+}
+
+/// Tries the endpoint of metrics.
+fn metrics(host: &Host, is_served: bool) -> Option<Finding> {
+    let endpoint = Exporter::endpoint(&host.daemon)?;
+    let about = format!("metrics {endpoint}");
+    let error = Bound::prepare(endpoint, None).map(drop).err()?;
+    let kind = if matches!(error, ListenError::InUse(_)) { ProblemKind::Taken } else { ProblemKind::Fatal };
+    Some(of_problem(Problem { about, text: chain(&error), kind }, is_served))
+}
+
+/// Tries the control socket. Returns whether a daemon seems to serve this file.
+fn control(host: &Host, is_state_used: bool, findings: &mut Vec<Finding>) -> bool {
+    let Some((path, is_stated)) = socket::path(&host.daemon) else { return is_state_used };
+    let about = path.display().to_string();
+    match Bound::prepare(ControlSocket::endpoint(&path), None).map(drop) {
+        Ok(()) => is_state_used,
+        Err(ListenError::InUse(_)) => {
+            findings.push(Finding::new(Level::Note, "control", about, "A daemon listens there"));
+            true
+        }
+        Err(error) => {
+            // A daemon starts without a socket that the file does not state.
+            let level = if is_stated { Level::Error } else { Level::Warning };
+            findings.push(Finding::new(level, "control", about, chain(&error)));
+            is_state_used
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! Uplinks and NICs: opening their interfaces, and what a change of the host file is for an uplink's thread.
+//!
+//! An uplink is a device whose VMs have NICs instead of volumes. Its handle is among those of the devices, so output, probes
+//! and the end of the daemon treat both alike. Opening an interface waits for no disk and no file system.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use sluice_config::changes::Target;
+use sluice_config::{Host, Nic, NicAccess, Port, Uplink, Vm};
+use sluice_io::device::{Edit, SchedulerSpec, VolumeGeneration};
+use sluice_io::uplink::link::{Link, LinkError, interface, packet_socket, tap};
+use sluice_io::uplink::spec::{FRAME_TIME_MAX, gate_for};
+use sluice_io::uplink::{self, NicPlug, NicSpec, UplinkSpec};
+use sluice_io::vhost_user::listener::VhostListener;
+use sluice_io::vhost_user::net::Net;
+use sluice_io::vhost_user::session;
+use sluice_net::Mac;
+use sluice_net::guard::Guard;
+use sluice_sched::scheduler::DeviceInfo;
+
+use super::commit::{CLOSE_MAX, close, name_of};
+use super::stage::Staged;
+use super::{Changed, Running, Server, ServerError, VolumeName};
+use crate::failure::chain;
+
+/// Open TAPs of NICs, by VM and NIC.
+pub(super) type Taps = BTreeMap<VolumeName, Arc<Link>>;
+/// Sockets of NICs, by their names.
+pub(super) type NicListeners = BTreeMap<String, VhostListener<Net>>;
+
+/// What was opened for new NICs.
+#[derive(Default)]
+pub(super) struct NewNics {
+    pub(super) sockets: NicListeners,
+    pub(super) taps: Taps,
+}
+
+impl NewNics {
+    /// Keeps all of it, because the change is in force.
+    pub(super) fn keep(mut self, server: &mut Server) {
+        self.sockets.values_mut().for_each(VhostListener::keep);
+        server.nic_sockets.extend(self.sockets);
+        server.taps.extend(self.taps);
+    }
+}
+
+/// Maximum length of an interface's name.
+const INTERFACE_LENGTH_MAX: usize = 15;
+
+/// Name of a NIC as a change and the data plane have it: VM, and `nic/NIC`.
+pub(super) fn name(vm: &str, nic: &str) -> VolumeName {
+    let target = Target::nic(vm, nic);
+    (target.vm, target.volume.expect("a NIC has a name"))
+}
+
+/// Returns the NICs of a host file, by name.
+pub(super) fn all(host: &Host) -> impl Iterator<Item = (VolumeName, &Nic)> {
+    host.vms.iter().flat_map(|(vm, spec)| spec.nics.iter().map(move |(nic, spec)| (name(vm, nic), spec)))
+}
+
+/// Returns a NIC by its name.
+pub(super) fn find<'a>(host: &'a Host, (vm, nic): &VolumeName) -> Option<&'a Nic> {
+    let target = Target { vm: vm.clone(), volume: Some(nic.clone()) };
+    host.vms.get(vm)?.nics.get(target.as_nic()?)
+}
+
+/// Whether a NIC is served further: its VMM stays connected.
+pub(super) fn stays(old: Option<&Nic>, new: &Nic) -> bool {
+    let same = |old: &Nic| {
+        let device = (old.mac, old.mtu, old.offloads) == (new.mac, new.mtu, new.offloads);
+        device && (&old.uplink, &old.access) == (&new.uplink, &new.access)
+    };
+    old.is_some_and(same)
+}
+
+/// Returns the setting of an uplink that cannot change at run time and differs, if there is one.
+pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static str> {
+    let fixed =
+        [(old.port != new.port, "interface"), (old.isolated != new.isolated, "isolation"), (old.mtu != new.mtu, "mtu")];
+    fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
+}
+
+/// Starts new uplinks, and opens TAPs of new NICs.
+pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mut Staged) -> Result<(), ServerError> {
+    for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
+        let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
+        let link = Arc::new(open(spec).map_err(failed)?);
+        let down = Arc::clone(&server.down);
+        let went_down = Box::new(move || down.notify_one());
+        let started = uplink::start(uplink_spec(host, spec, link), went_down);
+        let device = started.map_err(|source| ServerError::Device { device: uplink.clone(), source })?;
+        staged.devices.insert(uplink.clone(), Running::new(device, None));
+    }
+    for (vm, spec) in changed.of(host) {
+        let before = server.host.vms.get(vm);
+        for (nic, spec) in &spec.nics {
+            let known = before.and_then(|vm| vm.nics.get(nic));
+            let NicAccess::Tap(tap) = &spec.access else { continue };
+            if stays(known, spec) {
+                continue;
+            }
+            // It may be that of the NIC that this one replaces, which no other process can open.
+            let open = server.taps.values().find(|link| link.name() == tap).cloned();
+            let link = open.map_or_else(|| open_tap(tap, spec).map(Arc::new), Ok);
+            let key = name(vm, nic);
+            let link = link.map_err(|source| ServerError::Tap { nic: format!("{}/{}", key.0, key.1), source })?;
+            staged.nics.taps.insert(key, link);
+        }
+    }
+    Ok(())
+}
+
+/// Returns why uplinks of a host file cannot be started here, without opening them: the name of each, and the reason.
+pub(super) fn problems(host: &Host) -> Vec<(String, String)> {
+    let mut problems = Vec::new();
+    for (uplink, spec) in &host.uplinks {
+        let is_usable = match &spec.port {
+            Port::Tap(_) => Ok(()),
+            Port::Bridge(name) | Port::Nic(name) => interface::mtu(name).map(drop),
+        };
+        let source = is_usable.err().map(|source| ServerError::Link { uplink: uplink.clone(), source });
+        problems.extend(source.map(|error| (format!("uplink {uplink}"), chain(&error))));
+    }
+    let makes = |port: &Port| !matches!(port, Port::Nic(_));
+    let taps = all(host).any(|(_, nic)| endpoint(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
+    if let Some(error) = tap::is_available().err().filter(|_| taps) {
+        let text =
+            format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and run the daemon as root");
+        problems.push(("taps".to_owned(), text));
+    }
+    problems
+}
+
+fn open(uplink: &Uplink) -> Result<Link, LinkError> {
+    match &uplink.port {
+        Port::Bridge(bridge) => tap::open_bridge_port(bridge, &port_name(&uplink.link.name), uplink.isolated),
+        Port::Nic(nic) => packet_socket::open(nic),
+        Port::Tap(name) => tap::open(name, None, Some(uplink.mtu), true),
+    }
+}
+
+/// Opens the TAP of a NIC. One that exists is that of a VMM, which reads and writes it: the daemon is on the host's side of it.
+/// Otherwise the daemon makes it, for a namespace or a container.
+fn open_tap(name: &str, nic: &Nic) -> Result<Link, LinkError> {
+    if interface::mtu(name).is_ok() {
+        return packet_socket::open(name);
+    }
+    tap::open(name, Some(Mac(nic.mac.0)), Some(nic.mtu), nic.offloads)
+}
+
+/// Name of the TAP that is the port of a bridge: that of the uplink as far as it fits, and otherwise a part of it and its checksum.
+fn port_name(uplink: &str) -> String {
+    let whole = format!("sl-{uplink}");
+    if whole.len() <= INTERFACE_LENGTH_MAX {
+        return whole;
+    }
+    let hash = uplink.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    format!("sl-{}-{hash:08x}", &uplink[..3])
+}
+
+fn uplink_spec(host: &Host, uplink: &Uplink, link: Arc<Link>) -> UplinkSpec {
+    let rate = uplink.link.capacity.bytes;
+    UplinkSpec {
+        name: uplink.link.name.clone(),
+        scheduler: scheduler(uplink),
+        gate: gate_for(rate),
+        rate,
+        link,
+        frame_time_max: frame_time_max(host, &uplink.link.name),
+    }
+}
+
+fn scheduler(uplink: &Uplink) -> SchedulerSpec {
+    let link = &uplink.link;
+    let info = DeviceInfo::of(&gate_for(link.capacity.bytes), false, &link.capacity);
+    SchedulerSpec { descriptor: link.scheduler, info, params: link.params.clone() }
+}
+
+/// Longest time of one frame on the wire: the shortest latency target of the VMs on the uplink and of their NICs.
+fn frame_time_max(host: &Host, uplink: &str) -> Duration {
+    let vms = host.vms.values().filter(|vm| is_on(vm, uplink));
+    let policies = vms.flat_map(|vm| {
+        let nics = vm.nics.values().filter(|nic| nic.uplink == uplink).map(|nic| &nic.policy.transmit);
+        nics.chain([&vm.net.transmit])
+    });
+    policies.filter_map(|policy| policy.latency).map(|target| target.p99).fold(FRAME_TIME_MAX, Duration::min)
+}
+
+/// Whether a VM has NICs on an uplink.
+fn is_on(vm: &Vm, uplink: &str) -> bool {
+    vm.nics.values().any(|nic| nic.uplink == uplink)
+}
+
+/// A window is a disk's: what waits of a NIC stays in its ring, or in its bounded queue.
+const NO_WINDOW: sluice_io::device::Window = sluice_io::device::Window { requests: u32::MAX, bytes: u64::MAX };
+
+/// Returns what an uplink has to change, in the order of [`super::commit`].
+pub(super) fn edits(
+    (old, new): (&Host, &Host),
+    vms: &Changed,
+    uplink: &str,
+    generations: &BTreeMap<VolumeName, VolumeGeneration>,
+    taps: &Taps,
+) -> Vec<Edit> {
+    let mut list = Vec::new();
+    let on = |host: &'_ Host, vm: &str| host.vms.get(vm).filter(|vm| is_on(vm, uplink)).cloned();
+    for (vm, before) in vms.of(old).filter(|(_, vm)| is_on(vm, uplink)) {
+        let Some(after) = on(new, vm) else {
+            list.push(Edit::RemoveVm { vm: vm.clone() });
+            continue;
+        };
+        let gone =
+            here(before, uplink).filter(|(nic, spec)| !after.nics.get(*nic).is_some_and(|now| stays(Some(spec), now)));
+        list.extend(gone.map(|(nic, _)| Edit::RemoveVolume { vm: vm.clone(), volume: name(vm, nic).1 }));
+    }
+    rescheduling(old, new, uplink, &mut list);
+    for (vm, after) in vms.of(new).filter(|(_, vm)| is_on(vm, uplink)) {
+        let before = on(old, vm);
+        match &before {
+            None => list.push(Edit::AddVm { vm: vm.clone(), policy: after.net.transmit, window: NO_WINDOW }),
+            Some(before) => changing(vm, before, after, uplink, &mut list),
+        }
+        for (nic, spec) in here(after, uplink) {
+            let key = name(vm, nic);
+            let Some(generation) = generations.get(&key) else { continue };
+            let nic = Box::new(nic_spec(&key.1, spec, *generation, taps.get(&key)));
+            list.push(Edit::AddNic { vm: vm.clone(), nic });
+        }
+    }
+    list
+}
+
+/// The NICs of a VM on an uplink.
+fn here<'a>(vm: &'a Vm, uplink: &str) -> impl Iterator<Item = (&'a String, &'a Nic)> {
+    vm.nics.iter().filter(move |(_, nic)| nic.uplink == uplink)
+}
+
+/// Changes of the uplink itself.
+fn rescheduling(old: &Host, new: &Host, uplink: &str, list: &mut Vec<Edit>) {
+    let (Some(before), Some(after)) = (old.uplinks.get(uplink), new.uplinks.get(uplink)) else { return };
+    let of = |uplink: &Uplink| (uplink.link.scheduler.name, uplink.link.params.clone());
+    let rates = [before, after].map(|uplink| uplink.link.capacity.bytes);
+    if of(before) != of(after) || rates[0] != rates[1] {
+        list.push(Edit::SetScheduler { scheduler: scheduler(after), merging: false });
+    }
+    let times = [old, new].map(|host| frame_time_max(host, uplink));
+    if rates[0] != rates[1] || times[0] != times[1] {
+        let gate = gate_for(rates[1]);
+        list.push(Edit::SetDevice { depth: gate.depth, request_bytes: gate.request_bytes });
+        list.push(Edit::SetWire { rate: rates[1], frame_time_max: times[1] });
+    }
+}
+
+/// Changes of a VM that stays, and of its NICs that stay.
+fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit>) {
+    let staying: Vec<(&String, &Nic, &Nic)> = here(after, uplink)
+        .filter_map(|(nic, now)| Some((nic, before.nics.get(nic)?, now)))
+        .filter(|(_, known, now)| stays(Some(known), now))
+        .collect();
+    let policies = staying.iter().filter(|(_, known, now)| known.policy.transmit != now.policy.transmit);
+    let volumes: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic).1, now.policy.transmit)).collect();
+    if before.net.transmit != after.net.transmit || !volumes.is_empty() {
+        let policy = after.net.transmit;
+        list.push(Edit::SetPolicies { vm: vm.to_owned(), policy, window: NO_WINDOW, volumes });
+    }
+    for (nic, known, now) in staying {
+        // The policy was changed above, and the uplink keeps generation and interface.
+        let of = |spec: &Nic| {
+            let Nic { spoof, dhcp_server, router_advertisement, vlan, .. } = *spec;
+            (spec.addresses.clone(), spec.policy.receive, (spoof, dhcp_server, router_advertisement, vlan))
+        };
+        if of(known) != of(now) {
+            let nic = Box::new(nic_spec(&name(vm, nic).1, now, VolumeGeneration::default(), None));
+            list.push(Edit::SetNic { vm: vm.to_owned(), nic });
+        }
+    }
+}
+
+fn nic_spec(name: &str, nic: &Nic, generation: VolumeGeneration, tap: Option<&Arc<Link>>) -> NicSpec {
+    let addresses = nic.addresses.iter().map(|network| IpNet::new_assert(network.address, network.prefix));
+    NicSpec {
+        name: name.to_owned(),
+        generation,
+        policy: nic.policy.transmit,
+        guard: Guard {
+            mac: (!nic.spoof).then_some(Mac(nic.mac.0)),
+            addresses: addresses.collect(),
+            dhcp_server: nic.dhcp_server,
+            router_advertisement: nic.router_advertisement,
+        },
+        vlan: nic.vlan,
+        mtu: nic.mtu,
+        receive_limit: nic.policy.receive.limit,
+        plug: tap.map_or(NicPlug::VhostUser, |link| NicPlug::Tap(Arc::clone(link))),
+    }
+}
+
+/// Returns the NICs of a file that are new or served again, each with its generation.
+pub(super) fn generations(old: &Host, new: &Host, vms: &Changed) -> BTreeMap<VolumeName, VolumeGeneration> {
+    let mut generations = BTreeMap::new();
+    for (vm, spec) in vms.of(new) {
+        let before = old.vms.get(vm);
+        let new = spec.nics.iter().filter(|(nic, spec)| !stays(before.and_then(|vm| vm.nics.get(*nic)), spec));
+        generations.extend(new.map(|(nic, _)| (name(vm, nic), VolumeGeneration::next())));
+    }
+    generations
+}
+
+/// Returns the names of the NICs of changed VMs, before and after the change.
+pub(super) fn changed(old: &Host, new: &Host, vms: &Changed) -> BTreeSet<VolumeName> {
+    let of = |(vm, spec): (&String, &Vm)| spec.nics.keys().map(|nic| name(vm, nic)).collect::<Vec<_>>();
+    vms.of(old).flat_map(of).chain(vms.of(new).flat_map(of)).collect()
+}
+
+/// Replaces what sockets of NICs offer after a change, and closes sockets and TAPs that the file does not name any more.
+pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+    if changed.is_empty() {
+        return;
+    }
+    let host = Arc::clone(&server.host);
+    let wanted: BTreeSet<String> = all(&host).filter_map(|(_, nic)| endpoint(nic)).map(name_of).collect();
+    let gone = server.nic_sockets.extract_if(.., |name, _| !wanted.contains(name));
+    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
+    server.taps.retain(|name, _| find(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
+    for key in changed {
+        let Some(nic) = find(&host, key) else {
+            server.generations.remove(key);
+            continue;
+        };
+        let (NicAccess::VhostUser { endpoint, queues }, Some(running)) = (&nic.access, server.devices.get(&nic.uplink))
+        else {
+            continue;
+        };
+        let kind = Net { mac: Mac(nic.mac.0), mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
+        let ((vm, volume), generation) = (key.clone(), server.generations[key]);
+        let entry = session::Entry { kind, vm, volume, generation, device: running.device.handle() };
+        let listener = server.nic_sockets.get(&name_of(endpoint));
+        listener.expect("every endpoint of the file has a socket").replace(Some(entry));
+    }
+}
+
+/// The socket of a NIC.
+pub(super) fn endpoint(nic: &Nic) -> Option<&sluice_config::ListenAddress> {
+    match &nic.access {
+        NicAccess::VhostUser { endpoint, .. } => Some(endpoint),
+        NicAccess::Tap(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_a_bridge_has_a_name_that_fits() {
+        assert_eq!((port_name("lan"), port_name("twelve-chars")), ("sl-lan".to_owned(), "sl-twelve-chars".to_owned()));
+        let [one, other] = ["storage-network-a", "storage-network-b"].map(port_name);
+        assert!(one != other && one.len() <= INTERFACE_LENGTH_MAX && one.starts_with("sl-sto-"), "{one} {other}");
+    }
+}

@@ -1,0 +1,99 @@
+//! One VM, volume or device with everything that is known of it.
+
+use serde_json::{Map, Value};
+
+use super::promise::{broken, cause, mark};
+use super::{NOTHING, bandwidth, list, percent, rate, text, time};
+use crate::output;
+
+/// Describes a VM on one device, or a volume.
+pub(crate) fn vm(name: &str, object: &Value) -> String {
+    let mut lines = vec![format!("{name} on device {}", text(&object["device"])), String::new()];
+    let problems = broken(name, object);
+    lines.push(match object["state"].as_str() {
+        Some("broken") if problems.is_empty() => "Promises: BROKEN for a volume".to_owned(),
+        Some("broken") => format!("Promises: BROKEN\n  {}", problems.join("\n  ")),
+        _ => format!("Promises: {}", mark(&object["state"])),
+    });
+    if let Some(held_by) = object["held_by"].as_str() {
+        lines.push(format!("It would get more but for: {}", cause(held_by)));
+    }
+    lines.extend([String::new(), "Policy".to_owned(), policy(&object["policy"])]);
+    lines.extend([String::new(), rates(&object["rates"])]);
+    let parts = &object["parts"];
+    lines.extend([
+        String::new(),
+        format!(
+            "In the last 10 s requests were queued at the gate for {} of the time",
+            percent(&parts["backlogged_percent"])
+        ),
+        format!(
+            "Dispatched by reservation {}, by weight {}",
+            percent(&parts["by_reservation_percent"]),
+            percent(&parts["by_weight_percent"])
+        ),
+        format!("Waited for: {}", waits(&parts["waited_for_percent"])),
+        format!("Outstanding requests {}, clients {}", object["outstanding"], object["clients"]),
+    ]);
+    lines.join("\n")
+}
+
+/// Describes a device.
+pub(crate) fn device(object: &Value) -> String {
+    let mut lines = vec![format!("Device {}: {}", text(&object["device"]), text(&object["health"]))];
+    lines.extend(list(&object["problems"]).iter().map(|problem| format!("  It {}", text(problem))));
+    lines.extend([String::new(), super::devices::table(std::slice::from_ref(object), true), String::new()]);
+    lines.push(rates(&object["rates"]));
+    lines.push(String::new());
+    let mut table = output::table(&["KIND", "DEVICE P50", "DEVICE P99"]);
+    for times in list(&object["service_times"]) {
+        table.add_row([text(&times["kind"]).to_owned(), time(&times["p50_us"]), time(&times["p99_us"])]);
+    }
+    lines.push(table.to_string());
+    lines.join("\n")
+}
+
+fn policy(policy: &Value) -> String {
+    let empty = Map::new();
+    let set = policy.as_object().unwrap_or(&empty).iter().filter(|(_, value)| !value.is_null());
+    let shown = set.map(|(key, value)| match value {
+        Value::String(text) => format!("  {key} = {text}"),
+        value => format!("  {key} = {value}"),
+    });
+    shown.collect::<Vec<_>>().join("\n")
+}
+
+fn rates(rates: &Value) -> String {
+    let mut table = output::table(&["OVER", "IOPS", "NORMALISED", "READS", "WRITES", "MIB/S", "FAILED", "P50", "P99"]);
+    for over in ["1s", "10s", "1m"] {
+        let of = &rates[over];
+        table.add_row([
+            over.to_owned(),
+            rate(&of["iops"]),
+            rate(&of["normalised_iops"]),
+            rate(&of["read_iops"]),
+            rate(&of["write_iops"]),
+            bandwidth(&of["bytes_per_second"]),
+            rate(&of["failed_per_second"]),
+            time(&of["p50_us"]),
+            time(&of["p99_us"]),
+        ]);
+    }
+    table.to_string()
+}
+
+fn waits(waits: &Value) -> String {
+    let names = [
+        ("own_limit", "its limit"),
+        ("share", "others"),
+        ("device", "the device"),
+        ("batch", "a batch"),
+        ("anticipation", "anticipation"),
+    ];
+    let part = |(key, name): (&str, &str)| {
+        let percent = waits[key].as_f64().filter(|percent| *percent > 0.0)?;
+        Some(format!("{name} {percent:.0} %"))
+    };
+    let parts: Vec<String> = names.into_iter().filter_map(part).collect();
+    if parts.is_empty() { NOTHING.to_owned() } else { parts.join(", ") }
+}

@@ -1,0 +1,114 @@
+//! `sluice describe`
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::failure::Failure;
+use crate::output::rows::Form;
+use crate::output::watch;
+use crate::show::{list, object, text};
+
+/// Show everything that is known of a VM, a volume or a device.
+///
+/// A VM is shown once for each device that it uses. A name that a VM and a device share is written as vm:NAME or device:NAME.
+#[derive(Args)]
+pub(crate) struct Describe {
+    /// VM, VM/VOLUME, or DEVICE.
+    name: String,
+    #[command(flatten)]
+    watch: watch::Watch,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Describe {
+    pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
+        self.watch.run(form, || {
+            let status = self.daemon.get(&Request::Status)?;
+            let found = find(&status, &self.name)?;
+            Ok(match form {
+                Form::Json | Form::Jsonl | Form::Csv => {
+                    let objects: Vec<&Value> = found.iter().map(|(_, object)| object).collect();
+                    json!({ "ok": true, "version": 1, "objects": objects }).to_string()
+                }
+                Form::Table | Form::Wide => found.iter().map(described).collect::<Vec<_>>().join("\n\n"),
+            })
+        })
+    }
+}
+
+/// Kinds of objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Vm,
+    Volume,
+    Device,
+}
+
+fn described((kind, value): &(Kind, Value)) -> String {
+    match kind {
+        Kind::Vm => object::vm(text(&value["vm"]), value),
+        Kind::Volume => object::vm(&format!("{}/{}", text(&value["vm"]), text(&value["volume"])), value),
+        Kind::Device => object::device(value),
+    }
+}
+
+fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {
+    let (only, name) = match name.split_once(':') {
+        Some(("vm", name)) => (Some(Kind::Vm), name),
+        Some(("device", name)) => (Some(Kind::Device), name),
+        _ => (None, name),
+    };
+    let is = |kind| only.is_none_or(|only| only == kind);
+    let vms = list(&status["vms"]);
+    let found: Vec<(Kind, Value)> = match name.split_once('/') {
+        Some((vm, volume)) => {
+            let volumes = vms.iter().flat_map(|vm| list(&vm["volumes"]));
+            let known = volumes.filter(|known| known["vm"] == vm && known["volume"] == volume);
+            known.map(|known| (Kind::Volume, known.clone())).collect()
+        }
+        None => {
+            let vms = vms.iter().filter(|vm| is(Kind::Vm) && vm["vm"] == name).map(|vm| (Kind::Vm, vm.clone()));
+            let devices = list(&status["devices"]).iter().filter(|device| is(Kind::Device) && device["device"] == name);
+            vms.chain(devices.map(|device| (Kind::Device, device.clone()))).collect()
+        }
+    };
+    if found.iter().any(|(kind, _)| *kind == Kind::Vm) && found.iter().any(|(kind, _)| *kind == Kind::Device) {
+        let error = format!("{name} is a VM and a device; write vm:{name} or device:{name}");
+        return Err(Failure::NotFound(error));
+    }
+    if found.is_empty() {
+        let error = format!(
+            "There is no VM, volume or device {name}; `sluice get vms` and `sluice get devices` list what there is"
+        );
+        return Err(Failure::NotFound(error));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_finds_a_vm_a_volume_or_a_device() {
+        let volume = json!({ "vm": "db", "volume": "root" });
+        let status = json!({
+            "vms": [{ "vm": "db", "volumes": [volume] }, { "vm": "both", "volumes": [] }],
+            "devices": [{ "device": "nvme" }, { "device": "both" }],
+        });
+        let kinds = |name: &str| -> Option<Vec<Kind>> {
+            find(&status, name).ok().map(|found| found.iter().map(|(kind, _)| *kind).collect())
+        };
+        assert_eq!(kinds("db"), Some(vec![Kind::Vm]));
+        assert_eq!(kinds("db/root"), Some(vec![Kind::Volume]));
+        assert_eq!(kinds("nvme"), Some(vec![Kind::Device]));
+        assert_eq!(
+            (kinds("both"), kinds("device:both"), kinds("vm:both")),
+            (None, Some(vec![Kind::Device]), Some(vec![Kind::Vm]))
+        );
+        assert_eq!((kinds("other"), kinds("db/other"), kinds("device:db")), (None, None, None));
+    }
+}

@@ -1,0 +1,112 @@
+//! `sluice events`
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::failure::Failure;
+use crate::output::rows::{self, Form};
+use crate::output::{self, is_closed};
+use crate::show::{events, list};
+use crate::state::time::Time;
+
+/// Pause between questions with --follow.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Events in one reply while they are followed.
+const PAGE: usize = 1000;
+
+/// List what happened to promises, devices and volumes, and why.
+///
+/// An event begins when a promise is broken, a device is too slow, stalls or fails, or a volume is not served; it ends when that is
+/// over. Events are kept over restarts if the daemon has a state directory, and the latest 100,000 at most.
+#[derive(Args)]
+pub(crate) struct Events {
+    /// Wait for further events, and show them as they come.
+    #[arg(short, long)]
+    follow: bool,
+    /// Only events of this last time, for example 1h or 2days.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    since: Option<Duration>,
+    /// Only events of this VM.
+    #[arg(long)]
+    vm: Option<String>,
+    /// Only events of this device.
+    #[arg(long)]
+    device: Option<String>,
+    /// Only events of this kind: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service.
+    #[arg(long)]
+    kind: Option<String>,
+    /// The latest ones, at most this many, and at most 10,000.
+    #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1000)]
+    limit: usize,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Events {
+    pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
+        let known: Vec<&str> = sluice_observe::event::EventKind::ALL.iter().map(|kind| kind.name()).collect();
+        if let Some(kind) = self.kind.as_deref().filter(|kind| !known.contains(kind)) {
+            return Err(Failure::NotFound(format!("There is no kind {kind}; there are {}", known.join(", "))));
+        }
+        let reply = self.daemon.get(&self.request(None))?;
+        let found = list(&reply["events"]);
+        if reply["more"] == true {
+            output::message(format_args!(
+                "Only the latest {} events are shown; -n shows more, and --since or --vm fewer",
+                found.len()
+            ));
+        }
+        if !self.follow {
+            output::line(&match form {
+                Form::Table | Form::Wide => events::table(found, form == Form::Wide),
+                Form::Json => {
+                    json!({ "ok": true, "version": 1, "events": found, "more": reply["more"] == true }).to_string()
+                }
+                Form::Jsonl => found.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
+                Form::Csv => rows::csv(found),
+            });
+            return Ok(());
+        }
+        let mut last = reply["last"].as_u64().unwrap_or(0);
+        found.iter().for_each(|event| print(form, event));
+        let mut more = false;
+        while !is_closed() {
+            if !more {
+                sleep(PAUSE);
+            }
+            // A daemon that restarts is asked again; its events go on.
+            let reply = match self.daemon.get(&self.request(Some(last))) {
+                Err(Failure::Unreachable(_)) => continue,
+                reply => reply?,
+            };
+            (last, more) = (reply["last"].as_u64().unwrap_or(last), reply["more"] == true);
+            list(&reply["events"]).iter().for_each(|event| print(form, event));
+        }
+        Ok(())
+    }
+
+    fn request(&self, after: Option<u64>) -> Request {
+        let since = self.since.map(|since| Time::now().0.saturating_sub(since.as_secs()));
+        Request::Events {
+            since: if after.is_none() { since } else { None },
+            after,
+            vm: self.vm.clone(),
+            device: self.device.clone(),
+            kind: self.kind.clone(),
+            limit: Some(if after.is_none() { self.limit } else { PAGE }),
+        }
+    }
+}
+
+/// Prints one event while they are followed.
+fn print(form: Form, event: &Value) {
+    output::line(&match form {
+        Form::Json | Form::Jsonl => event.to_string(),
+        Form::Table | Form::Wide | Form::Csv => events::sentence(event),
+    });
+}

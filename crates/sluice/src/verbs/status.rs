@@ -1,0 +1,43 @@
+//! `sluice status`
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::failure::Failure;
+use crate::output::rows::Form;
+use crate::output::{self, watch};
+use crate::show;
+
+/// Show at a glance whether every promise is kept now.
+///
+/// Names each VM and volume whose reservation or latency target is broken now, with the cause, and each device with its load,
+/// its capacity and its problems. The exit code is 6 if a promise is broken or a device does not serve, and 0 otherwise.
+#[derive(Args)]
+pub(crate) struct Status {
+    #[command(flatten)]
+    watch: watch::Watch,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Status {
+    pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
+        let mut is_well = true;
+        self.watch.run(form, || {
+            let status = self.daemon.get(&Request::Status)?;
+            is_well = show::status::is_well(&status);
+            Ok(match form {
+                Form::Table | Form::Wide => show::status::table(&status),
+                Form::Json | Form::Jsonl => show::status::json(&status).to_string(),
+                Form::Csv => output::rows::csv(&devices(&status)),
+            })
+        })?;
+        if is_well { Ok(()) } else { Err(Failure::Broken) }
+    }
+}
+
+fn devices(status: &Value) -> Vec<Value> {
+    status["devices"].as_array().cloned().unwrap_or_default()
+}

@@ -1,0 +1,76 @@
+//! `sluice why`
+
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+
+use crate::control::Request;
+use crate::control::client::Daemon;
+use crate::failure::Failure;
+use crate::output;
+use crate::output::rows::Form;
+use crate::show::{list, why};
+use crate::state::time::Time;
+
+/// Say in words why a VM gets what it gets, what broke its promises, and what would help.
+///
+/// It looks at what is so now and at the events of the last time: how often and for how long each promise was broken, the causes by
+/// their time, and the neighbours that were served meanwhile.
+#[derive(Args)]
+pub(crate) struct Why {
+    /// The VM.
+    vm: String,
+    /// Length of the past to look at.
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+    since: Duration,
+    #[command(flatten)]
+    daemon: Daemon,
+}
+
+impl Why {
+    pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
+        let now = Time::now().0;
+        let since = now.saturating_sub(self.since.as_secs());
+        let status = self.daemon.get(&Request::Status)?;
+        let vms: Vec<_> = list(&status["vms"]).iter().filter(|vm| vm["vm"] == self.vm).cloned().collect();
+        let mut events = self.events(since, Some(&self.vm), None)?;
+        if vms.is_empty() && events.is_empty() {
+            let error =
+                format!("There is no VM {}, and no event of one; `sluice get vms` lists what there is", self.vm);
+            return Err(Failure::NotFound(error));
+        }
+        for device in vms.iter().filter_map(|vm| vm["device"].as_str()) {
+            let of_device = self.events(since, None, Some(device))?;
+            events.extend(of_device.into_iter().filter(|event| event["vm"].is_null()));
+        }
+        let answer = why::Answer::of(&self.vm, &vms, &events, (since, now));
+        output::line(&match form {
+            Form::Table | Form::Wide | Form::Csv => answer.in_words(),
+            Form::Json | Form::Jsonl => answer.json().to_string(),
+        });
+        Ok(())
+    }
+
+    /// Returns all events since then, page by page.
+    fn events(&self, since: u64, vm: Option<&str>, device: Option<&str>) -> Result<Vec<Value>, Failure> {
+        let (mut events, mut after) = (Vec::new(), 0);
+        loop {
+            let mut reply = self.daemon.get(&Request::Events {
+                since: Some(since),
+                after: Some(after),
+                vm: vm.map(str::to_owned),
+                device: device.map(str::to_owned),
+                kind: None,
+                limit: None,
+            })?;
+            if let Value::Array(page) = reply["events"].take() {
+                events.extend(page);
+            }
+            after = reply["last"].as_u64().unwrap_or(after);
+            if reply["more"] != true {
+                return Ok(events);
+            }
+        }
+    }
+}

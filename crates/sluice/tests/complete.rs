@@ -1,0 +1,61 @@
+//! Completions: with the names that the daemon serves, and without a daemon.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use common::{Daemon, MIB, Place, run, sluice, tool};
+
+mod common;
+
+/// Returns the candidates for the last of `words`, without options.
+fn candidates(socket: &Path, words: &[&str]) -> Vec<String> {
+    let mut command = sluice();
+    command.env("COMPLETE", "bash").env("SLUICE_SOCKET", socket).env("_CLAP_IFS", "\n");
+    command.env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_COMPLETE_COMP_TYPE", "9");
+    let ended = run(command.args(["--", "sluice"]).args(words));
+    assert_eq!(ended.stderr, "", "{words:?}");
+    ended.ok().lines().filter(|line| !line.starts_with('-')).map(str::to_owned).collect()
+}
+
+#[test]
+fn names_of_running_vms_are_completed() {
+    let place = Place::new();
+    let [a, b] = ["web.img", "db.img"].map(|name| place.image(name, 4 * MIB));
+    let volumes = place.volume("web", "root", &a, "") + &place.volume("db", "data", &b, "");
+    let _daemon = Daemon::serve(&place, &(place.control_keys() + &place.device("") + &volumes));
+    let socket = place.socket("control");
+    assert_eq!(candidates(&socket, &["set", ""]), ["db", "db/data", "web", "web/root"]);
+    assert_eq!(candidates(&socket, &["resize", "w"]), ["web/root"]);
+    assert_eq!(candidates(&socket, &["get", "devices", "d"]), ["disk"]);
+    assert_eq!(candidates(&socket, &["describe", "d"]), ["db", "db/data", "disk"]);
+    assert_eq!(candidates(&socket, &["reset", "w"]), [""; 0]);
+    run(sluice().args(["set", "web", "weight=200", "--socket"]).arg(&socket)).ok();
+    assert_eq!(candidates(&socket, &["reset", "w"]), ["web/weight"]);
+    let elsewhere = place.socket("none");
+    let named = ["set", "--socket", socket.to_str().unwrap(), "we"];
+    assert_eq!(candidates(&elsewhere, &named), ["web", "web/root"]);
+    assert_eq!(candidates(&elsewhere, &["set", "we"]), [""; 0]);
+}
+
+#[test]
+fn a_daemon_that_does_not_answer_does_not_stop_the_shell() {
+    let place = Place::new();
+    let socket = place.socket("silent");
+    // Connections are accepted by the kernel and never answered.
+    let _listener = UnixListener::bind(&socket).unwrap();
+    assert_eq!(candidates(&socket, &["detach", "w"]), [""; 0]);
+    assert_eq!(candidates(&socket, &["deta"]), ["detach"]);
+}
+
+#[test]
+fn scripts_work_in_a_shell() {
+    let script = run(sluice().args(["completions", "bash"])).ok();
+    let ask = "COMP_WORDS=(sluice deta) COMP_CWORD=1; _sluice sluice deta sluice; echo \"${COMPREPLY[*]}\"";
+    assert_eq!(run(tool("bash", "bash").args(["-c", &format!("{script}\n{ask}")])).ok(), "detach\n");
+    for shell in ["bash", "zsh", "fish"] {
+        let registration = run(sluice().env("COMPLETE", shell)).ok();
+        assert!(registration.contains("sluice"), "{shell}: {registration}");
+    }
+    let registration = run(sluice().env("COMPLETE", "bash")).ok();
+    run(tool("bash", "bash").args(["-c", &format!("{registration}\ncomplete -p sluice")])).ok();
+}

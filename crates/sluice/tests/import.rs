@@ -1,0 +1,316 @@
+//! `sluice import`: host files from configurations of other systems.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use common::{Ended, Place, libvirt, run, sluice};
+use serde_json::Value;
+
+mod common;
+
+const DOMAIN: &str = "<domain type='kvm'>
+  <name>web 1</name>
+  <memory unit='GiB'>4</memory>
+  <vcpu>4</vcpu>
+  <blkiotune>
+    <weight>300</weight>
+  </blkiotune>
+  <os><type arch='x86_64' machine='q35'>hvm</type></os>
+  <devices>
+    <disk type='file' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source file='/srv/vm/web1.img'/>
+      <target dev='vda' bus='virtio'/>
+      <iotune>
+        <total_iops_sec>2000</total_iops_sec>
+        <total_iops_sec_max>5000</total_iops_sec_max>
+        <total_iops_sec_max_length>10</total_iops_sec_max_length>
+        <read_bytes_sec>104857600</read_bytes_sec>
+        <write_bytes_sec>52428800</write_bytes_sec>
+      </iotune>
+    </disk>
+    <disk type='block' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source dev='/dev/vg0/web1-log'/>
+      <target dev='vdb' bus='virtio'/>
+      <iotune>
+        <write_iops_sec>500</write_iops_sec>
+        <size_iops_sec>65536</size_iops_sec>
+      </iotune>
+      <readonly/>
+    </disk>
+    <disk type='file' device='cdrom'>
+      <source file='/srv/iso/debian.iso'/>
+      <target dev='sda' bus='sata'/>
+    </disk>
+    <disk type='network' device='disk'>
+      <driver name='qemu' type='raw'/>
+      <source protocol='rbd' name='pool/image'>
+        <host name='mon1' port='6789'/>
+      </source>
+      <target dev='vdc' bus='virtio'/>
+    </disk>
+  </devices>
+</domain>
+";
+
+const HOST_OF_DOMAIN: &str = r#"# VM web-1, imported from web.xml. Look through it, and try it with `sluice check`.
+# Then replace the disks of the domain by those of `sluice export libvirt-xml`: docs/how-to/first-vm-libvirt.md.
+# A disk needs one [device]: join those below that are on the same disk.
+
+[device.disk]
+path = "/dev/vg0/web1-log"
+# capacity = "..."  # needed for reservations: docs/how-to/measure-capacity.md
+
+[device.disk2]
+path = "/srv/vm"
+# capacity = "..."  # needed for reservations: docs/how-to/measure-capacity.md
+
+[vm.web-1]
+# From <blkiotune>: relative to other VMs, whose default here is 100.
+weight = 300
+
+[vm.web-1.volume.vda]
+device = "disk2"
+source = "/srv/vm/web1.img"
+export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vda.sock", owner = "libvirt-qemu", group = "kvm" }
+# From vda: total_iops_sec 2000, total_iops_sec_max 5000, total_iops_sec_max_length 10, read_bytes_sec 104857600, write_bytes_sec 52428800.
+# A request of 8 KiB counts as 1, of 256 KiB as 1.82; QEMU counted each request as 1.
+limit = "2000 iops"
+read_limit = "100MiB/s"
+write_limit = "50MiB/s"
+burst = { rate = "5000 iops", for = "10s" }
+
+[vm.web-1.volume.vdb]
+device = "disk"
+source = "/dev/vg0/web1-log"
+read_only = true
+export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vdb.sock", owner = "libvirt-qemu", group = "kvm" }
+# From vdb: write_iops_sec 500, size_iops_sec 65536.
+# QEMU counted requests in units of 64KiB; these are the same rates of requests of that size, in units of 8 KiB.
+write_limit = "594 iops"
+"#;
+
+const QM: &str = "boot: order=scsi0
+cores: 2
+# a comment
+memory: 2048
+name: mail.example.org
+net0: virtio=BC:24:11:00:00:01,bridge=vmbr0
+ide2: local:iso/debian.iso,media=cdrom,size=600M
+efidisk0: local-lvm:vm-104-disk-1,size=4M
+scsi0: local-lvm:vm-104-disk-0,iops_rd=800,iops_rd_max=1600,iops_rd_max_length=30,iops_wr=400,iothread=1,size=32G
+scsi1: local:104/vm-104-disk-2.qcow2,mbps=10,size=8G
+scsi2: tank:vm-104-disk-3,mbps_rd=1.5,size=8G
+scsihw: virtio-scsi-single
+
+[before-upgrade]
+scsi0: local-lvm:vm-104-disk-0,iops=1
+";
+
+fn import(place: &Place, format: &str, name: &str, text: &str) -> Ended {
+    place.write(name, text);
+    run(sluice().current_dir(place.folder()).args(["import", format, name]))
+}
+
+/// Checks that a printed host file is accepted.
+#[track_caller]
+fn assert_accepted(place: &Place, host: &str) {
+    let file = place.write("imported.toml", host);
+    run(sluice().arg("check").arg(file)).ok();
+}
+
+/// Checks that libvirt accepts the domain.
+fn assert_domain(text: &str) {
+    let folder = libvirt::folder();
+    let file = folder.path().join("domain.xml");
+    std::fs::write(&file, text.replace("type='kvm'", "type='qemu'")).unwrap();
+    run(libvirt::virsh(folder.path()).args(["define", "--validate"]).arg(&file)).ok();
+}
+
+#[test]
+fn a_domain_of_libvirt_becomes_a_host_file() {
+    let place = Place::new();
+    let ended = import(&place, "libvirt-xml", "web.xml", DOMAIN);
+    assert_eq!(ended.stderr, "warning: vdc: a source of type 'network' is not on this host; the disk is left out\n");
+    assert_eq!(ended.stdout, HOST_OF_DOMAIN);
+    assert_accepted(&place, &ended.stdout);
+    assert_domain(DOMAIN);
+    let mut piped = sluice();
+    let mut piped = piped
+        .args(["-o", "json", "import", "libvirt-xml", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    piped.stdin.take().unwrap().write_all(DOMAIN.as_bytes()).unwrap();
+    let printed: Value = serde_json::from_slice(&piped.wait_with_output().unwrap().stdout).unwrap();
+    let host = HOST_OF_DOMAIN.trim_end().replace("web.xml", "standard input");
+    assert_eq!(
+        (printed["host"].as_str(), printed["warnings"].as_array().map(Vec::len)),
+        (Some(&*(host + "\n")), Some(1))
+    );
+}
+
+#[test]
+fn a_vm_of_proxmox_becomes_a_host_file() {
+    let place = Place::new();
+    let ended = import(&place, "proxmox-conf", "104.conf", QM);
+    let lines = [
+        "[vm.\"mail.example.org\".volume.scsi0]",
+        "# Path of local-lvm:vm-104-disk-0; compare with `pvesm path local-lvm:vm-104-disk-0`",
+        "source = \"/dev/pve/vm-104-disk-0\"",
+        "# From scsi0: iops_rd=800, iops_rd_max=1600, iops_rd_max_length=30, iops_wr=400.",
+        "read_limit = \"800 iops\"",
+        "write_limit = \"400 iops\"",
+        "burst = { rate = \"1600 iops\", for = \"30s\" }",
+        "source = \"/var/lib/vz/images/104/vm-104-disk-2.qcow2\"",
+        "limit = \"10MiB/s\"",
+        "source = \"/dev/tank/vm-104-disk-3\"",
+        "read_limit = \"1572864B/s\"",
+        "export = { type = \"nbd\", socket = \"/run/sluice/mail.example.org-scsi0.sock\" }",
+    ];
+    for line in lines {
+        let found = ended
+            .stdout
+            .lines()
+            .any(|printed| printed == line || line.ends_with("B/s\"") && printed.starts_with("read_limit"));
+        assert!(found, "{line}\n{}", ended.stdout);
+    }
+    assert_eq!(ended.stdout.matches("volume.").count(), 3, "no medium, EFI disk or snapshot: {}", ended.stdout);
+    let warned = ["both may now burst", "qemu-img convert -p -f qcow2 -O raw", "pvesm path tank:vm-104-disk-3"];
+    assert!(warned.iter().all(|text| ended.stderr.contains(text)), "{}", ended.stderr);
+    assert_accepted(&place, &ended.stdout);
+    let unnamed = import(&place, "proxmox-conf", "105.conf", "virtio0: /dev/vg0/a,bps=1000000\n");
+    assert!(unnamed.stdout.contains("[vm.vm105]\n"), "{}", unnamed.stdout);
+    assert_accepted(&place, &unnamed.ok());
+}
+
+#[test]
+fn rates_of_nics_become_fields_of_their_policies() {
+    let place = Place::new();
+    let nics = "<interface type='bridge'><mac address='52:54:00:00:00:01'/><source bridge='br0'/>
+          <bandwidth><inbound average='2000' peak='5000' floor='100'/><outbound average='1000' peak='3000' burst='128'/></bandwidth>
+          <vlan><tag id='42'/></vlan></interface>
+        <interface type='bridge'><source bridge='br0'/></interface>
+        <interface type='network'><source network='default'/><bandwidth><outbound average='1000'/></bandwidth></interface>
+        </devices>";
+    let ended = import(&place, "libvirt-xml", "web.xml", &DOMAIN.replace("</devices>", nics));
+    let expected = r#"
+[vm.web-1.nic.net0]
+uplink = "br0"
+socket = "/run/sluice/web-1-net0.sock"
+owner = "libvirt-qemu"
+group = "kvm"
+mac = "52:54:00:00:00:01"
+vlan = 42
+# From net0: inbound average=2000, inbound peak=5000, inbound floor=100, outbound average=1000, outbound peak=3000, outbound burst=128.
+# A frame counts with the 24 bytes around it on the wire; before, the host counted without them.
+limit = "8.192Mbit/s"
+burst = "128ms"
+receive.limit = "16.384Mbit/s"
+"#;
+    assert!(
+        ended.stdout.ends_with(expected) && ended.stdout.contains("[uplink.br0]\nbridge = \"br0\"\n"),
+        "{}",
+        ended.stdout
+    );
+    let warned = [
+        "net0: inbound peak has no counterpart",
+        "net0: inbound floor: a minimum of what is received cannot be kept",
+        "net0: outbound peak has no counterpart",
+        "net2: its bridge is that of a network; state the bridge that `virsh net-info` prints; the NIC is left out",
+    ];
+    assert!(warned.iter().all(|text| ended.stderr.contains(text)), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("net1"), "a NIC without a rate stays as it is: {}", ended.stderr);
+    assert_accepted(&place, &ended.stdout);
+    let limited = QM.replace("bridge=vmbr0", "bridge=vmbr0,firewall=1,rate=12.5,tag=20,trunks=5;6");
+    let ended = import(&place, "proxmox-conf", "104.conf", &limited);
+    let expected = "\nuplink = \"vmbr0\"\nsocket = \"/run/sluice/mail.example.org-net0.sock\"\nmac = \"BC:24:11:00:00:01\"\nvlan = 20\n\
+                    # From net0: rate=12.5.\n";
+    assert!(ended.stdout.contains(expected), "{}", ended.stdout);
+    assert!(
+        ended.stdout.ends_with("limit = \"104857.6kbit/s\"\nreceive.limit = \"104857.6kbit/s\"\n"),
+        "{}",
+        ended.stdout
+    );
+    assert!(ended.stderr.contains("net0: a NIC has one VLAN here; trunks=5;6 is left out"), "{}", ended.stderr);
+    assert_accepted(&place, &ended.stdout);
+}
+
+/// A domain with these disks: path and `<iotune>`.
+fn domain(disks: &[(&str, &str)]) -> String {
+    let disks = disks.iter().enumerate().map(|(number, (path, tune))| {
+        format!("<disk type='file'><source file='{path}'/><target dev='vd{number}'/><iotune>{tune}</iotune></disk>")
+    });
+    format!("<domain><name>d</name><devices>{}</devices></domain>", disks.collect::<String>())
+}
+
+#[test]
+fn the_throttle_of_a_group_is_that_of_the_vm() {
+    let place = Place::new();
+    let group = "<total_iops_sec>900</total_iops_sec><group_name>g</group_name>";
+    let both =
+        import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", "<group_name>g</group_name>")]));
+    let (vm, volumes) = both.stdout.split_once(".volume.").unwrap();
+    assert!(vm.contains("limit = \"900 iops\"") && !volumes.contains("limit"), "{}", both.stdout);
+    assert!(both.stderr.contains("never shared with other VMs"), "{}", both.stderr);
+    assert_accepted(&place, &both.stdout);
+    let some = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", "")]));
+    assert!(some.stderr.contains("each disk of the group may now use all of it"), "{}", some.stderr);
+    assert_accepted(&place, &some.stdout);
+}
+
+#[test]
+fn every_printed_file_is_accepted() {
+    let place = Place::new();
+    let mut tunes = Vec::new();
+    for direction in ["total", "read", "write"] {
+        for unit in ["iops", "bytes"] {
+            for value in [1_u64, 100, 1_000_000, 9_000_000_000] {
+                let limit = format!("<{direction}_{unit}_sec>{value}</{direction}_{unit}_sec>");
+                let max = format!("<{direction}_{unit}_sec_max>{}</{direction}_{unit}_sec_max>", value * 2);
+                tunes.push(limit.clone());
+                tunes.push(limit.clone() + &max);
+                tunes.push(limit + &max + "<size_iops_sec>4096</size_iops_sec>");
+            }
+        }
+    }
+    for tune in tunes {
+        let ended = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", &tune), ("/a/2", "")]));
+        assert_eq!(ended.code(), Some(0), "{tune}: {}", ended.stderr);
+        let ended = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", &tune)]));
+        assert_eq!(ended.code(), Some(0), "{tune}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn bad_input_is_rejected_with_what_to_do() {
+    let place = Place::new();
+    let wrong = "<total_iops_sec>many</total_iops_sec>";
+    let refused = [
+        ("libvirt-xml", "virsh".to_owned(), "Cannot import f: not XML: "),
+        ("libvirt-xml", "<!DOCTYPE a [<!ENTITY b 'c'>]><domain>&b;</domain>".to_owned(), "Cannot import f: not XML: "),
+        ("libvirt-xml", "<network/>".to_owned(), "Cannot import f: the root element is <network>, not <domain>"),
+        ("libvirt-xml", "<domain/>".to_owned(), "Cannot import f: it has no disk that can be served"),
+        (
+            "libvirt-xml",
+            domain(&[("/a/1", wrong)]),
+            "Cannot import f: vd0: total_iops_sec is 'many', which is not a number",
+        ),
+        ("proxmox-conf", "name web\n".to_owned(), "Cannot import f: line 1: 'name web' is not KEY: VALUE"),
+        (
+            "proxmox-conf",
+            "scsi0: local-lvm:a,iops=-5\n".to_owned(),
+            "Cannot import f: scsi0: iops is '-5', which is not a number",
+        ),
+        ("proxmox-conf", "name: web\n".to_owned(), "Cannot import f: it has no disk that can be served"),
+    ];
+    for (format, text, message) in refused {
+        let ended = import(&place, format, "f", &text);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""), "{text}");
+        assert!(ended.stderr.starts_with(&format!("error: {message}")), "{text}: {}", ended.stderr);
+    }
+    let missing = run(sluice().args(["import", "libvirt-xml", "/none.xml"])).failed();
+    assert_eq!(missing, "error: Cannot import /none.xml: No such file or directory (os error 2)\n");
+}
