@@ -15,6 +15,8 @@ mod fio;
 mod hostile;
 mod load;
 mod nbd;
+mod network;
+mod observe;
 mod report;
 mod server;
 mod sim;
@@ -51,10 +53,14 @@ enum What {
     Sim,
     /// Cost of the start and of changes on a host with many VMs.
     Control(control::Options),
-    /// What a VM costs its neighbour by work that never reaches the device.
+    /// Cost of metrics and of `sluice get` on a host with many VMs.
+    Observe(observe::Options),
+    /// Cost of a VM for its neighbour, by work that never reaches the device.
     Hostile(hostile::Options),
     /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
     Accuracy(accuracy::Options),
+    /// Parts of a network link, next to a plain queue and HTB, and what the daemon carries.
+    Network(network::Options),
 }
 
 impl Verb for Bench {
@@ -69,9 +75,11 @@ impl Verb for Bench {
             What::Nbd(options) => nbd::run(options, self.quick)?,
             What::Vhost(options) => vhost::run(options, self.quick)?,
             What::Control(options) => control::run(options, self.quick)?,
+            What::Observe(options) => observe::run(options, self.quick)?,
             What::Sim => sim::run(self.quick)?,
             What::Hostile(options) => hostile::run(options, self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
+            What::Network(options) => network::run(options, self.quick)?,
         };
         print(&report, self.output);
         Ok(ExitCode::SUCCESS)

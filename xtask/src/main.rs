@@ -10,6 +10,7 @@
 mod bench;
 mod fuzz;
 mod manual;
+mod package;
 mod papers;
 mod test;
 mod tidy;
@@ -26,6 +27,7 @@ const VERBS: &[Entry] = &[
     entry::<fuzz::Fuzz>(),
     entry::<manual::Manual>(),
     entry::<papers::Papers>(),
+    entry::<package::Package>(),
 ];
 
 /// A verb. The type holds its options; running consumes them.

@@ -150,10 +150,16 @@ fn kind(kind_: &Kind) -> String {
         Kind::Path => "an absolute path".to_owned(),
         Kind::Address => "an address and a port".to_owned(),
         Kind::Mode => "permissions in octal".to_owned(),
+        Kind::Accounts => "a list of `\"user:NAME\"` and `\"group:NAME\"`".to_owned(),
         Kind::Size(..) => "a size".to_owned(),
         Kind::Time(..) => "a time".to_owned(),
         Kind::Iops => "a rate of normalised requests".to_owned(),
         Kind::ByteRate => "a rate of bytes".to_owned(),
+        Kind::LinkRate => "a rate of bits or bytes".to_owned(),
+        Kind::Percent(..) => "a percentage".to_owned(),
+        Kind::Interface => "the name of a network interface, at most 15 characters".to_owned(),
+        Kind::Mac => "an Ethernet address".to_owned(),
+        Kind::Networks => "a list of IP addresses, each with the length of its prefix".to_owned(),
         Kind::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join(", or "),
         Kind::Table(section) | Kind::Named(section) | Kind::List(section) | Kind::Open(section) => {
             format!("a table, see `[{}]`", section.title)
@@ -169,7 +175,7 @@ fn scheduler(descriptor: &Descriptor) -> String {
     let Descriptor { name, summary, idea, when, source, .. } = descriptor;
     let mut text = format!(
         "{MADE}# {name}\n\n{summary}\n\n## Idea\n\n{idea}\n\n## When to use it\n\n{when} {}\n\n",
-        descriptor.device_class.about()
+        descriptor.about_classes()
     );
     text.push_str("## Policy fields that it enforces\n\n");
     if descriptor.enforces.is_empty() {

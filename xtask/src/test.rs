@@ -8,7 +8,7 @@
 mod libtest;
 mod tools;
 
-use crate::{Verb, fuzz, papers, tidy, workspace};
+use crate::{Verb, fuzz, package, papers, tidy, workspace};
 use clap::ValueEnum;
 use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
@@ -46,6 +46,8 @@ enum Step {
     Papers,
     /// Build the release binary.
     Build,
+    /// Build the Debian package, and test it in a booted Debian.
+    Package,
     /// Run unit, contract, black-box and documentation tests.
     Tests,
     /// Run each fuzz target for a few seconds.
@@ -108,6 +110,11 @@ impl Test {
             Step::Build => {
                 let build = cargo(&["build", "--release", "-p", "sluice"]);
                 Tally::of_preparation(succeeds(build)?)
+            }
+            Step::Package => {
+                succeeds(cargo(&["build", "--release", "-p", "sluice"]))?;
+                let (passed, failed) = package::test(&package::target().join("release/sluice"))?;
+                Tally { passed, failed }
             }
             Step::Tests => {
                 let tests = cargo(&["test", "--workspace", "--no-fail-fast", FEATURES]);

@@ -1,13 +1,20 @@
-//! A vhost-user-blk device that completes every request immediately and stores nothing: `plain-device SOCKET QUEUES`.
+//! A vhost-user-blk device that completes every request immediately and stores nothing.
 //!
-//! The baseline of `cargo xtask bench vhost`: the common vhost crates with their own connection handler, a thread for
-//! each queue, and no scheduler. It makes only the checks that the protocol needs.
+//! The baseline of `cargo xtask bench vhost`: the common vhost crates with their own connection handler, and no
+//! scheduler. It makes only the checks that the protocol needs.
+//!
+//! ```text
+//! plain-device SOCKET QUEUES          one device, a thread for each queue
+//! plain-device --one-thread SOCKET... a device with one queue at each socket, and one thread for all of them
+//! ```
 
 #![forbid(unsafe_code)]
 
+mod echo;
+
 use std::io;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vhost::vhost_user::Listener;
@@ -24,6 +31,8 @@ use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemory, GuestMemory
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier};
 
+use echo::Echo;
+
 type Memory = GuestMemoryAtomic<GuestMemoryMmap<()>>;
 
 /// Capacity in sectors: 1 GiB.
@@ -33,9 +42,25 @@ const SEGMENTS_MAX: u32 = 126;
 /// Size of the configuration space, in bytes.
 const CONFIG_LEN: usize = 60;
 
+/// Number of sessions that were started.
+static SESSIONS: AtomicU64 = AtomicU64::new(0);
+
+/// The thread that answers a queue.
+#[derive(Clone)]
+enum Answering {
+    /// Its own.
+    Each,
+    /// That of all devices.
+    One(Arc<Echo>),
+}
+
 struct Plain {
     memory: Memory,
     queues: usize,
+    answering: Answering,
+    session: u64,
+    /// Whether the thread of all devices answers the only queue.
+    has_started: AtomicBool,
     event_index: AtomicBool,
     exits: Vec<Mutex<Option<(EventConsumer, EventNotifier)>>>,
 }
@@ -154,6 +179,14 @@ impl VhostUserBackend for Plain {
         _thread: usize,
     ) -> io::Result<()> {
         let vring = &vrings[usize::from(event)];
+        if let Answering::One(echo) = &self.answering {
+            // The front end kicks again whenever its index passes the one that it last kicked for.
+            if !self.has_started.swap(true, Ordering::Relaxed) {
+                vring.disable_notification().map_err(io::Error::other)?;
+                echo.add(self.session, vring, &self.memory);
+            }
+            return Ok(());
+        }
         if !self.event_index.load(Ordering::Relaxed) {
             return self.serve(vring);
         }
@@ -168,40 +201,53 @@ impl VhostUserBackend for Plain {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, socket, queues] = arguments.as_slice() else {
-        eprintln!("usage: plain-device SOCKET QUEUES");
-        return ExitCode::FAILURE;
-    };
-    match queues.parse() {
-        Ok(queues) => serve(socket, queues),
-        Err(error) => {
-            eprintln!("{queues}: {error}");
-            ExitCode::FAILURE
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        ["--one-thread", sockets @ ..] if !sockets.is_empty() => {
+            let answering = Answering::One(Echo::start());
+            std::thread::scope(|scope| {
+                for socket in sockets {
+                    scope.spawn(|| serve(socket, 1, &answering));
+                }
+            });
         }
+        [socket, queues] => match queues.parse() {
+            Ok(queues) => serve(socket, queues, &Answering::Each),
+            Err(error) => eprintln!("{queues}: {error}"),
+        },
+        _ => eprintln!("usage: plain-device SOCKET QUEUES | plain-device --one-thread SOCKET..."),
     }
+    ExitCode::FAILURE
 }
 
-/// Serves one front end after another, until the process is killed.
-fn serve(socket: &str, queues: usize) -> ExitCode {
+/// Serves one front end after another, until the process is killed or the socket cannot be made.
+fn serve(socket: &str, queues: usize, answering: &Answering) {
     let mut listener = match Listener::new(socket, true) {
         Ok(listener) => listener,
-        Err(error) => {
-            eprintln!("{socket}: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return eprintln!("{socket}: {error}"),
     };
     loop {
         let memory = Memory::new(GuestMemoryMmap::new());
         let exit = || Mutex::new(new_event_consumer_and_notifier(EventFlag::NONBLOCK).ok());
-        let exits = (0..queues).map(|_| exit()).collect();
-        let device = Plain { memory: memory.clone(), queues, event_index: AtomicBool::new(false), exits };
+        let session = SESSIONS.fetch_add(1, Ordering::Relaxed);
+        let device = Plain {
+            memory: memory.clone(),
+            queues,
+            answering: answering.clone(),
+            session,
+            has_started: AtomicBool::new(false),
+            event_index: AtomicBool::new(false),
+            exits: (0..queues).map(|_| exit()).collect(),
+        };
         let daemon = VhostUserDaemon::new("plain-device".to_owned(), Arc::new(device), memory);
         // The crate reports a disconnected front end as an error, which ends only this daemon object.
         let served = daemon.map_err(|error| error.to_string()).and_then(|mut daemon| {
             daemon.start(&mut listener).map_err(|error| error.to_string())?;
             daemon.wait().map_err(|error| error.to_string())
         });
+        if let Answering::One(echo) = answering {
+            echo.end(session);
+        }
         if let Err(error) = served {
             eprintln!("{error}");
         }

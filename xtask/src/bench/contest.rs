@@ -53,7 +53,7 @@ pub(super) trait Kind: Copy + PartialEq {
 }
 
 /// Selects a part of a comparison.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(super) struct Choice {
     /// Folder of the scratch file, on a disk that supports direct I/O. Default: the build folder.
     #[arg(long, value_name = "DIR")]
@@ -71,6 +71,11 @@ pub(super) struct Choice {
 }
 
 impl Choice {
+    /// This build and another one.
+    pub(super) fn of_builds(other: PathBuf) -> Choice {
+        Choice { who: ["sluice", BESIDE[0]].map(str::to_owned).to_vec(), beside: vec![other], ..Choice::default() }
+    }
+
     /// Whether a server takes part.
     pub(super) fn has(&self, who: &str) -> bool {
         self.who.is_empty() || self.who.iter().any(|wanted| wanted == who)

@@ -32,7 +32,7 @@ pub(super) struct Options {
     rounds: usize,
 }
 
-/// What the attacker does; `None`: it is not there.
+/// Work of the attacker; `None`: there is none.
 type Attacker = Option<Attack>;
 
 fn name_of(attacker: Attacker) -> &'static str {

@@ -56,7 +56,7 @@ impl Server {
     ) -> Result<Server, String> {
         let file = folder.join(format!("{name}.toml"));
         fs::write(&file, host).map_err(|error| format!("Cannot write {}: {error}", file.display()))?;
-        Server::start(Command::new(program).arg("serve").arg(&file), sockets)
+        Server::start(Command::new(program).arg("serve").arg(&file).env("SLUICE_SOCKET", "none"), sockets)
     }
 
     pub(super) fn pid(&self) -> u32 {

@@ -13,6 +13,7 @@ mod idle;
 mod load;
 mod many;
 mod peers;
+mod without;
 
 use std::error::Error as _;
 use std::path::Path;
@@ -25,6 +26,7 @@ use super::report::{Bound, Report};
 use super::server;
 use load::{Load, Target};
 use peers::Kind;
+pub(super) use without::compare_without;
 
 const BLOCK: u32 = 4096;
 
@@ -96,19 +98,25 @@ struct Effort {
     poll: bool,
 }
 
+impl Effort {
+    fn new(quick: bool, poll: bool) -> Effort {
+        let millis = Duration::from_millis;
+        match quick {
+            true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll },
+            // Short, so that the state of the machine hardly changes during a round.
+            false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll },
+        }
+    }
+}
+
 pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     server::build_sluice()?;
     peers::build_plain()?;
-    let millis = Duration::from_millis;
-    let effort = match quick {
-        true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll: options.poll },
-        // Short, so that the state of the machine hardly changes during a round.
-        false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll: options.poll },
-    };
+    let effort = Effort::new(quick, options.poll);
     let scratch = server::scratch(options.choice.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
     let wanted = |part| options.only.is_none_or(|only| only == part);
-    if wanted(Part::File) || wanted(Part::Many) {
+    if wanted(Part::File) || (wanted(Part::Many) && options.choice.has_shape("file")) {
         server::written_file(&file, if quick { 128 } else { 1024 })?;
     }
     let mut report = Report::new("vhost");
@@ -118,7 +126,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         }
     }
     if wanted(Part::Many) && options.choice.has("sluice") {
-        many::run(&mut report, &file, options.rounds.div_ceil(4), effort)?;
+        many::run(&mut report, &file, options.rounds.div_ceil(4), effort, &options.choice)?;
     }
     if wanted(Part::Idle) && options.choice.has("sluice") {
         idle::run(&mut report, effort)?;
@@ -132,20 +140,32 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
 
 /// Compares all back ends with one kind of volume.
 fn compare(report: &mut Report, store: Store, file: &Path, options: &Options, effort: Effort) -> Result<(), String> {
+    let contestants = contest(report, store, file, (&options.choice, options.rounds), effort)?;
+    add(report, store, &contestants);
+    Ok(())
+}
+
+/// Measures the chosen back ends in turns.
+fn contest(
+    report: &mut Report,
+    store: Store,
+    file: &Path,
+    (choice, rounds): (&Choice, usize),
+    effort: Effort,
+) -> Result<Vec<Contestant<Kind>>, String> {
     let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-    let setting = ServerSettings { store, file, sockets: sockets.path(), beside: &options.choice.beside };
-    let kinds = kinds(store, &options.choice);
-    let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, report)?;
-    for round in 0..options.rounds {
-        eprintln!("vhost: {}, round {} of {}", store.name(), round + 1, options.rounds);
-        for index in (0..SHAPES.len()).filter(|index| options.choice.has_shape(&SHAPES[*index].name())) {
+    let setting = ServerSettings { store, file, sockets: sockets.path(), beside: &choice.beside };
+    let kinds = kinds(store, choice);
+    let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, choice, report)?;
+    for round in 0..rounds {
+        eprintln!("vhost: {}, round {} of {rounds}", store.name(), round + 1);
+        for index in (0..SHAPES.len()).filter(|index| choice.has_shape(&SHAPES[*index].name())) {
             for contestant in &mut contestants {
                 measure(contestant, index, file, effort)?;
             }
         }
     }
-    add(report, store, &contestants);
-    Ok(())
+    Ok(contestants)
 }
 
 fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {

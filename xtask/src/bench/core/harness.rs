@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rustix::time::{ClockId, clock_gettime};
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::params::ParamTable;
-use sluice_sched::scheduler::DeviceInfo;
+use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
     Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, VolumeId, Wait, schedulers,
@@ -82,7 +82,7 @@ impl Harness {
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
         let (owners_known, counts_requests) =
-            (Vec::with_capacity(owners as usize), descriptor.device_class.counts_requests());
+            (Vec::with_capacity(owners as usize), descriptor.is_for(DeviceClass::Disk));
         let mut harness = Harness { gate, device, owners: owners_known, counts_requests, now: 0, random: 1 };
         for index in 0..owners {
             let owner = harness.add_owner(policy(index, owners));

@@ -6,18 +6,22 @@
 //! requests while a busy machine keeps the front end waiting for its CPU.
 //!
 //! A null device shows what it costs to look at a hundred queues that have little each: there each of the many VMs has
-//! four requests in flight, and the one has 32.
+//! four requests in flight, and the one has 32. The bare echo answers the same rings from one thread, without gate, statistics and
+//! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone.
 
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
+use super::super::contest::Choice;
 use super::super::load::Outcome;
 use super::super::report::{Bound, Cell, Report, Table};
 use super::super::server::Server;
 use super::super::stats::Samples;
 use super::load::{Load, Target};
-use super::{Effort, failed};
+use super::{Effort, failed, peers};
 
 const VMS: usize = 100;
 const WEIGHTS: usize = 3;
@@ -26,33 +30,43 @@ const WAITING: u16 = 16;
 /// Requests per second of the delay device, and the number that it serves concurrently.
 const RATE: u64 = 5_000;
 const PARALLEL: u64 = 8;
+/// Measurements in a round where no shares have to settle.
+const SHORT: usize = 4;
 /// Reference size of the delay device, so that normalised IOPS are IOPS.
 const REFERENCE: u32 = 8192;
 
-/// What the VMs share.
+/// Resources that the VMs share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shared {
     Delay,
     File,
     Null,
+    /// Nothing: a thread completes the requests of all VMs.
+    Echo,
 }
 
 impl Shared {
-    const ALL: [Shared; 3] = [Shared::Delay, Shared::File, Shared::Null];
+    const ALL: [Shared; 4] = [Shared::Delay, Shared::File, Shared::Null, Shared::Echo];
 
     fn name(self) -> &'static str {
         match self {
             Shared::Delay => "delay device",
             Shared::File => "file",
             Shared::Null => "null device",
+            Shared::Echo => "bare echo",
         }
+    }
+
+    /// Whether VMs wait for the device, so that it is divided among them.
+    fn is_divided(self) -> bool {
+        matches!(self, Shared::Delay | Shared::File)
     }
 
     /// Requests in flight of each of many VMs, and of the one.
     fn depths(self) -> (u16, u16) {
         match self {
             Shared::Delay | Shared::File => (1, VMS as u16),
-            Shared::Null => (4, 32),
+            Shared::Null | Shared::Echo => (4, 32),
         }
     }
 
@@ -69,19 +83,34 @@ struct Pair {
     _folder: tempfile::TempDir,
     ratio: Samples,
     totals: [Samples; 2],
+    /// CPU time per request of the server, in us: of many VMs, and of one.
+    cpu_us: [Samples; 2],
     /// With one request each, and with [`WAITING`].
     deviations: [Samples; 2],
 }
 
-pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effort) -> Result<(), String> {
+pub(super) fn run(
+    report: &mut Report,
+    file: &Path,
+    rounds: usize,
+    effort: Effort,
+    choice: &Choice,
+) -> Result<(), String> {
     let mut pairs = Vec::new();
-    for shared in Shared::ALL {
+    for shared in Shared::ALL.into_iter().filter(|shared| choice.has_shape(shared.name())) {
         pairs.push(Pair::start(shared, file)?);
     }
     for round in 0..rounds {
         eprintln!("vhost: {VMS} VMs, round {} of {rounds}", round + 1);
         pairs.iter_mut().try_for_each(|pair| pair.measure(effort))?;
     }
+    if !pairs.is_empty() {
+        add(report, &pairs);
+    }
+    Ok(())
+}
+
+fn add(report: &mut Report, pairs: &[Pair]) {
     let mut table = Table::new(
         format!("{VMS} VMs, weights 1:2:3, beside one VM"),
         &[
@@ -90,33 +119,36 @@ pub(super) fn run(report: &mut Report, file: &Path, rounds: usize, effort: Effor
             "many: IOPS",
             "one: IOPS",
             "many / one",
+            "CPU per request [us]: many, one",
             "off the share [% of the total]",
             "off it, 16 requests each",
         ],
     );
-    for pair in &pairs {
-        table.row(vec![
+    for pair in pairs {
+        let (many, one) = pair.shared.depths();
+        let [cpu_many, cpu_one] = pair.cpu_us.each_ref().map(Samples::median);
+        let mut row = vec![
             Cell::text(pair.shared.name()),
-            Cell::text({
-                let (many, one) = pair.shared.depths();
-                format!("{many}, {one}")
-            }),
+            Cell::text(format!("{many}, {one}")),
             Cell::spread(&pair.totals[0], 0),
             Cell::spread(&pair.totals[1], 0),
             Cell::spread(&pair.ratio, 3),
-            Cell::spread(&pair.deviations[0], 2),
-            Cell::spread(&pair.deviations[1], 2),
-        ]);
+            Cell::text(format!("{cpu_many:.2}, {cpu_one:.2}")),
+        ];
         let name = pair.shared.name();
-        report.target(format!("{VMS} VMs / 1 VM, {name}"), Bound::AtLeast(0.9), pair.ratio.median());
-        // On a null device nothing is shared out: a slot is free as soon as it is taken.
-        if pair.shared != Shared::Null {
+        if pair.shared != Shared::Echo {
+            report.target(format!("{VMS} VMs / 1 VM, {name}"), Bound::AtLeast(0.9), pair.ratio.median());
+        }
+        if pair.shared.is_divided() {
+            row.extend(pair.deviations.iter().map(|deviation| Cell::spread(deviation, 2)));
             let what = format!("{VMS} VMs, off the share [% of the total], {name}");
             report.target(what, Bound::AtMost(1.0), pair.deviations[1].median());
+        } else {
+            row.extend(["-", "-"].map(Cell::text));
         }
+        table.row(row);
     }
     report.table(table);
-    Ok(())
 }
 
 impl Pair {
@@ -125,39 +157,66 @@ impl Pair {
         let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
         let start = |name: &str, vms: usize| {
             let sockets: Vec<PathBuf> = (0..vms).map(|vm| folder.path().join(format!("{name}-{vm}.sock"))).collect();
+            if shared == Shared::Echo {
+                let mut command = Command::new(peers::plain_device());
+                command.arg("--one-thread").args(&sockets);
+                return Server::start(&mut command, sockets);
+            }
             let host = host_file(shared, file, size, name, &sockets);
             Server::sluice(folder.path(), name, &host, sockets)
         };
         let (many, one) = (start("many", VMS)?, start("one", 1)?);
-        let (ratio, totals, deviations) = Default::default();
-        Ok(Pair { shared, many, one, _folder: folder, ratio, totals, deviations })
+        let (ratio, totals, cpu_us, deviations) = Default::default();
+        Ok(Pair { shared, many, one, _folder: folder, ratio, totals, cpu_us, deviations })
     }
 
     fn measure(&mut self, effort: Effort) -> Result<(), String> {
         let (of_many, of_one) = self.shared.depths();
-        let many = self.load(&self.many, of_many, effort)?;
-        let one = self.load(&self.one, of_one, effort)?;
-        let waiting = self.load(&self.many, WAITING, effort)?;
-        let total = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::iops).sum::<f64>();
-        self.totals[0].push(total(&many));
-        self.totals[1].push(total(&one));
-        self.ratio.push(total(&many) / total(&one));
-        self.deviations[0].push(deviation(&many));
-        self.deviations[1].push(deviation(&waiting));
+        if self.shared.is_divided() {
+            let many = self.compare((of_many, of_one), effort.shares, effort)?;
+            let (waiting, _) = self.load(&self.many, WAITING, effort.shares, effort)?;
+            self.deviations[0].push(deviation(&many));
+            self.deviations[1].push(deviation(&waiting));
+        } else {
+            for _ in 0..SHORT {
+                self.compare((of_many, of_one), effort.time, effort)?;
+            }
+        }
         Ok(())
     }
 
-    /// Runs all VMs of a server at the same time. Returns the outcome of each.
-    fn load(&self, server: &Server, depth: u16, effort: Effort) -> Result<Vec<Outcome>, String> {
+    /// Measures the total of many VMs and of one, with these numbers of requests in flight. Returns the outcomes of the many.
+    fn compare(
+        &mut self,
+        (of_many, of_one): (u16, u16),
+        time: Duration,
+        effort: Effort,
+    ) -> Result<Vec<Outcome>, String> {
+        let total = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::iops).sum::<f64>();
+        let (many, cpu_many) = self.load(&self.many, of_many, time, effort)?;
+        let (one, cpu_one) = self.load(&self.one, of_one, time, effort)?;
+        self.totals[0].push(total(&many));
+        self.totals[1].push(total(&one));
+        self.ratio.push(total(&many) / total(&one));
+        self.cpu_us[0].push(cpu_many);
+        self.cpu_us[1].push(cpu_one);
+        Ok(many)
+    }
+
+    /// Runs all VMs of a server at the same time. Returns the outcome of each, and the CPU time of the server per request in us.
+    fn load(&self, server: &Server, depth: u16, time: Duration, effort: Effort) -> Result<(Vec<Outcome>, f64), String> {
         let (block, poll) = (self.shared.block(), effort.poll);
         let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll };
         let targets: Vec<Target> = server.sockets.iter().map(target).collect();
         let failed = |error| failed("sluice", &error);
         let mut load = Load::start(&targets).map_err(failed)?;
         load.run(effort.warm).map_err(failed)?;
-        let outcomes = load.run(effort.shares).map_err(failed)?;
+        let before = server.cpu_seconds();
+        let outcomes = load.run(time).map_err(failed)?;
+        let seconds = server.cpu_seconds() - before;
         load.finish().map_err(failed)?;
-        Ok(outcomes)
+        let requests: u64 = outcomes.iter().map(|outcome| outcome.requests).sum();
+        Ok((outcomes, seconds * 1e6 / requests as f64))
     }
 }
 
@@ -182,7 +241,7 @@ fn deviation(outcomes: &[Outcome]) -> f64 {
 /// Only one daemon at a time may read a range for a VM of a certain name, so these begin with `name`.
 fn host_file(shared: Shared, file: &Path, size: u64, name: &str, sockets: &[PathBuf]) -> String {
     let mut text = match shared {
-        Shared::Null => "[device.disk]\nbackend = \"null\"\ndepth = 64\n".to_owned(),
+        Shared::Null | Shared::Echo => "[device.disk]\nbackend = \"null\"\ndepth = 64\n".to_owned(),
         Shared::Delay => format!(
             "[device.disk]\nbackend = \"null\"\ndepth = {}\ncapacity = \"{RATE} iops@8KiB\"\n\
              [device.disk.delay]\ntime = \"{}ns\"\nparallel = {PARALLEL}\n",
@@ -194,7 +253,7 @@ fn host_file(shared: Shared, file: &Path, size: u64, name: &str, sockets: &[Path
     let part = (size / sockets.len() as u64) >> 20;
     for (vm, socket) in sockets.iter().enumerate() {
         let source = match shared {
-            Shared::Delay | Shared::Null => "size = \"1GiB\"".to_owned(),
+            Shared::Delay | Shared::Null | Shared::Echo => "size = \"1GiB\"".to_owned(),
             Shared::File => {
                 let (offset, file) = (vm as u64 * part, file.display());
                 format!("source = \"{file}\"\noffset = \"{offset}MiB\"\nsize = \"{part}MiB\"\nread_only = true")

@@ -110,7 +110,7 @@ fn plain_folder() -> PathBuf {
     workspace::root().join("target/plain-device")
 }
 
-fn plain_device() -> PathBuf {
+pub(super) fn plain_device() -> PathBuf {
     plain_folder().join("release/plain-device")
 }
 

@@ -1,0 +1,291 @@
+//! `cargo xtask bench network`: what VMs get of a link, and what the daemon carries.
+//!
+//! Stations in network namespaces send through one of three: a Linux bridge with a plain queue at the link, the same bridge with
+//! HTB, and the daemon. The link is a pair of virtual interfaces, shaped to 100 Mbit/s by each of the three itself. Each
+//! experiment runs with all three in turn, round by round. Rates are those of the wire: 24 bytes around each frame count.
+//!
+//! On a link without a rate, TCP with segmentation offload shows what one thread carries, in pairs with the bridge.
+
+mod lab;
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::report::{Bound, Cell, Report, Table};
+use super::server;
+use super::stats::Samples;
+use lab::{Lab, Load, Mode, Vm};
+
+/// Rate of the link, in Mbit/s.
+const LINK: f64 = 100.0;
+/// Part of a second in which what arrives is counted.
+const BIN: Duration = Duration::from_millis(100);
+const BINS_PER_SECOND: usize = 10;
+
+/// Options of the benchmark.
+#[derive(Debug, clap::Args)]
+pub(super) struct Options {
+    /// Number of rounds.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: usize,
+    /// Number of pairs on a link without a rate.
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pairs: usize,
+    /// Run only these experiments.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+}
+
+/// Some VMs that send, and the part of the link that each is to get. A further VM only asks questions.
+struct Experiment {
+    name: &'static str,
+    vms: &'static [(Vm, f64)],
+    /// Weights that are set while it runs, and the parts from then on.
+    change: Option<(&'static [u32], &'static [f64])>,
+}
+
+const fn udp(mbit: u64) -> Vm {
+    Vm { weight: 1, reservation: 0, limit: 0, load: Load::Udp { mbit, senders: 1 } }
+}
+
+const fn tcp(connections: usize) -> Vm {
+    Vm { load: Load::Tcp { connections }, ..udp(0) }
+}
+
+const EXPERIMENTS: &[Experiment] = &[
+    Experiment { name: "weights 3:1", vms: &[(Vm { weight: 3, ..udp(120) }, 75.0), (udp(60), 25.0)], change: None },
+    Experiment {
+        name: "weights 30:1",
+        vms: &[(Vm { weight: 30, ..udp(120) }, 3000.0 / 31.0), (udp(60), 100.0 / 31.0)],
+        change: None,
+    },
+    Experiment {
+        name: "minimum 60, two others",
+        vms: &[(Vm { reservation: 60, ..udp(100) }, 60.0), (udp(60), 20.0), (udp(60), 20.0)],
+        change: None,
+    },
+    Experiment {
+        name: "a: limits of 25",
+        vms: &[(Vm { limit: 25, ..udp(60) }, 25.0), (Vm { limit: 25, ..udp(60) }, 25.0)],
+        change: None,
+    },
+    Experiment { name: "c: UDP, no limits", vms: &[(udp(100), 50.0), (udp(100), 50.0)], change: None },
+    Experiment {
+        name: "d: UDP, 1 and 3 senders",
+        vms: &[(udp(60), 50.0), (Vm { load: Load::Udp { mbit: 60, senders: 3 }, ..udp(0) }, 50.0)],
+        change: None,
+    },
+    Experiment { name: "c: TCP, 1 connection each", vms: &[(tcp(1), 50.0), (tcp(1), 50.0)], change: None },
+    Experiment { name: "d: TCP, 1 and 3 connections", vms: &[(tcp(1), 50.0), (tcp(3), 50.0)], change: None },
+    Experiment {
+        name: "sweep, from 1:1 to 10:1",
+        vms: &[(udp(120), 50.0), (udp(80), 50.0)],
+        change: Some((&[10, 1], &[1000.0 / 11.0, 100.0 / 11.0])),
+    },
+];
+
+/// Durations of one run.
+#[derive(Clone, Copy)]
+struct Effort {
+    warm: Duration,
+    seconds: usize,
+}
+
+/// Measurements of one experiment by one of the three, over the rounds.
+#[derive(Clone, Default)]
+struct Measured {
+    /// Largest deviation of a VM from its part, in percent of the link.
+    error: Samples,
+    /// What all VMs got, in Mbit/s.
+    total: Samples,
+    /// Largest coefficient of variation of a VM's throughput in 1 s.
+    spread: Samples,
+    p50_ms: Samples,
+    p99_ms: Samples,
+    /// Lost questions, in percent.
+    lost: Samples,
+    /// Time after a change until the parts are right.
+    convergence_s: Samples,
+}
+
+pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
+    server::build_sluice()?;
+    let effort = match quick {
+        true => Effort { warm: Duration::from_millis(500), seconds: 2 },
+        false => Effort { warm: Duration::from_secs(1), seconds: 6 },
+    };
+    let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
+    let mut report = Report::new("network");
+    shares(&mut report, options.rounds, effort, chosen)?;
+    if chosen("unlimited") {
+        throughput(&mut report, options.pairs, effort)?;
+    }
+    report.note(format!(
+        "{} rounds of {} s, {} pairs; median (best to worst round). Rates in Mbit/s of the wire.",
+        options.rounds, effort.seconds, options.pairs
+    ));
+    Ok(report)
+}
+
+fn shares(report: &mut Report, rounds: usize, effort: Effort, chosen: impl Fn(&str) -> bool) -> Result<(), String> {
+    let experiments: Vec<&Experiment> = EXPERIMENTS.iter().filter(|experiment| chosen(experiment.name)).collect();
+    let mut measured = vec![[(); Mode::ALL.len()].map(|()| Measured::default()); experiments.len()];
+    for round in 0..rounds {
+        for (experiment, measured) in experiments.iter().zip(&mut measured) {
+            for (mode, measured) in Mode::ALL.into_iter().zip(measured) {
+                eprintln!("network: {}, {}, round {} of {rounds}", experiment.name, mode.name(), round + 1);
+                measure(experiment, mode, effort, measured)?;
+            }
+        }
+    }
+    let mut table = Table::new(
+        "Parts of a link of 100 Mbit/s",
+        &[
+            "experiment",
+            "by",
+            "error [% of the link]",
+            "total [Mbit/s]",
+            "spread in 1 s",
+            "light VM p50 [ms]",
+            "p99 [ms]",
+            "lost [%]",
+            "convergence [s]",
+        ],
+    );
+    for (experiment, measured) in experiments.iter().zip(&measured) {
+        for (mode, of) in Mode::ALL.into_iter().zip(measured) {
+            table.row(vec![
+                Cell::text(experiment.name),
+                Cell::text(mode.name()),
+                Cell::spread(&of.error, 2),
+                Cell::spread(&of.total, 1),
+                Cell::spread(&of.spread, 3),
+                Cell::spread(&of.p50_ms, 2),
+                Cell::spread(&of.p99_ms, 2),
+                Cell::Number(of.lost.median(), 1),
+                Cell::spread(&of.convergence_s, 1),
+            ]);
+            if mode == Mode::Daemon {
+                targets(report, experiment, of);
+            }
+        }
+    }
+    report.table(table);
+    Ok(())
+}
+
+fn targets(report: &mut Report, experiment: &Experiment, of: &Measured) {
+    let mut at_most = |what: &str, bound: f64, measured: &Samples| {
+        report.target(format!("{}: {what}", experiment.name), Bound::AtMost(bound), measured.median());
+    };
+    at_most("share error [% of the link]", 1.0, &of.error);
+    at_most("spread in 1 s", 0.01, &of.spread);
+    at_most("light VM p99 [ms]", 0.5, &of.p99_ms);
+    if experiment.change.is_some() {
+        at_most("convergence [s]", 0.1, &of.convergence_s);
+    }
+}
+
+/// Runs one experiment once.
+fn measure(experiment: &Experiment, mode: Mode, effort: Effort, measured: &mut Measured) -> Result<(), String> {
+    let vms: Vec<Vm> = experiment.vms.iter().map(|(vm, _)| *vm).collect();
+    let mut lab = Lab::start(mode, Some(LINK), &vms).map_err(|error| format!("{}: {error}", experiment.name))?;
+    let light = lab.light_vm().map_err(|error| error.to_string())?;
+    thread::sleep(effort.warm);
+    let mut expected: Vec<f64> = experiment.vms.iter().map(|(_, part)| *part).collect();
+    if let Some((weights, parts)) = experiment.change {
+        lab.set_weights(weights)?;
+        expected = parts.to_vec();
+    }
+    light.restart();
+    let bins = count(&lab, effort.seconds * BINS_PER_SECOND);
+    if experiment.change.is_some() {
+        measured.convergence_s.push(convergence(&bins, &expected));
+    }
+    let (mut error, mut spread, mut total) = (0.0, 0.0, 0.0);
+    for (vm, expected) in expected.iter().enumerate() {
+        // The first second belongs to a change.
+        let seconds: Vec<f64> = bins[BINS_PER_SECOND..]
+            .chunks_exact(BINS_PER_SECOND)
+            .map(|second| second.iter().map(|bin| bin[vm]).sum::<f64>() / BINS_PER_SECOND as f64)
+            .collect();
+        let mean = seconds.iter().sum::<f64>() / seconds.len() as f64;
+        let variance = seconds.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / seconds.len() as f64;
+        error = f64::max(error, (mean - expected).abs() / LINK * 100.0);
+        spread = f64::max(spread, variance.sqrt() / mean);
+        total += mean;
+    }
+    let trips = light.finish();
+    measured.error.push(error);
+    measured.spread.push(spread);
+    measured.total.push(total);
+    measured.p50_ms.push(trips.percentile_ms(50.0));
+    measured.p99_ms.push(trips.percentile_ms(99.0));
+    measured.lost.push(trips.lost_percent());
+    Ok(())
+}
+
+/// Returns what each VM got in each [`BIN`], in Mbit/s.
+fn count(lab: &Lab, bins: usize) -> Vec<Vec<f64>> {
+    let mut last = lab.arrived_mbit();
+    let mut then = Instant::now();
+    let begin = then;
+    (1..=bins as u32)
+        .map(|bin| {
+            thread::sleep((begin + BIN * bin).saturating_duration_since(Instant::now()));
+            let (arrived, now) = (lab.arrived_mbit(), Instant::now());
+            let rates = arrived.iter().zip(&last).map(|(now, last)| now - last);
+            let time = (now - then).as_secs_f64();
+            let rates = rates.map(|mbit| mbit / time).collect();
+            (last, then) = (arrived, now);
+            rates
+        })
+        .collect()
+}
+
+/// Returns the time from which three bins in a row are within a tenth of the wanted parts, or within 0.5 Mbit/s of them.
+fn convergence(bins: &[Vec<f64>], expected: &[f64]) -> f64 {
+    let is_near = |bin: &Vec<f64>| {
+        bin.iter().zip(expected).all(|(got, expected)| (got - expected).abs() <= f64::max(expected / 10.0, 0.5))
+    };
+    let first = bins.windows(3).position(|bins| bins.iter().all(is_near));
+    first.map_or(f64::NAN, |bin| bin as f64 * BIN.as_secs_f64())
+}
+
+/// TCP with segmentation offload on a link without a rate, in pairs with the bridge.
+fn throughput(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
+    let mut table = Table::new(
+        "TCP on a link without a rate",
+        &["VMs", "bridge [Gbit/s]", "daemon [Gbit/s]", "daemon to bridge", "CPU of the daemon [cores]"],
+    );
+    for vms in [1, 4] {
+        let mut rates = [Samples::default(), Samples::default()];
+        let mut cpu = Samples::default();
+        for pair in 0..pairs {
+            eprintln!("network: TCP over {vms} TAPs, pair {} of {pairs}", pair + 1);
+            for (mode, rates) in [Mode::Plain, Mode::Daemon].into_iter().zip(&mut rates) {
+                let lab = Lab::start(mode, None, &vec![tcp(1); vms]).map_err(|error| error.to_string())?;
+                thread::sleep(effort.warm);
+                let (before, begin, used) = (lab.arrived_mbit(), Instant::now(), lab.cpu_seconds());
+                thread::sleep(Duration::from_secs(effort.seconds as u64 / 2));
+                let (after, time) = (lab.arrived_mbit(), begin.elapsed().as_secs_f64());
+                let mbit: f64 = after.iter().zip(&before).map(|(after, before)| after - before).sum();
+                rates.push(mbit / time / 1000.0);
+                if let (Some(used), Some(now)) = (used, lab.cpu_seconds()) {
+                    cpu.push((now - used) / time);
+                }
+            }
+        }
+        let [bridge, daemon] = &rates;
+        table.row(vec![
+            Cell::Number(vms as f64, 0),
+            Cell::spread(bridge, 1),
+            Cell::spread(daemon, 1),
+            Cell::spread(&daemon.ratio(bridge), 2),
+            Cell::spread(&cpu, 2),
+        ]);
+        report.target(format!("TCP over {vms} TAPs [Gbit/s]"), Bound::AtLeast(10.0), daemon.median());
+    }
+    report.table(table);
+    Ok(())
+}

@@ -1,0 +1,334 @@
+//! The stations, and the three that connect them to the link.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use sluice_client::net::Namespace;
+use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
+use tempfile::TempDir;
+
+use crate::bench::server::{self, Server};
+
+/// Address of the station outside.
+const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);
+/// Bytes of a datagram that fills a frame, those of a segment of TCP with timestamps, and those of the frame on the wire.
+const DATAGRAM: usize = 1472;
+const SEGMENT: usize = 1448;
+const FRAME: f64 = 1538.0;
+/// Bytes of a plain queue at the link, and of each queue of HTB.
+const QUEUE: usize = 128 << 10;
+/// Maximum time until the daemon has made its TAPs.
+const TAP_MAX: Duration = Duration::from_secs(10);
+/// Pause between two questions of the light VM.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// What connects the VMs to the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// A Linux bridge, and one queue at the link.
+    Plain,
+    /// A Linux bridge, and HTB at the link.
+    Htb,
+    /// The daemon, with TAPs and a packet socket.
+    Daemon,
+}
+
+impl Mode {
+    pub(super) const ALL: [Mode; 3] = [Mode::Plain, Mode::Htb, Mode::Daemon];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mode::Plain => "one queue",
+            Mode::Htb => "HTB",
+            Mode::Daemon => "sluice",
+        }
+    }
+}
+
+/// What a VM sends.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Load {
+    /// Datagrams of full frames: Mbit/s of each sender, and their number.
+    Udp { mbit: u64, senders: usize },
+    /// Connections that send as much as they can.
+    Tcp { connections: usize },
+}
+
+/// A VM. Rates are in Mbit/s, 0 for none.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Vm {
+    pub(super) weight: u32,
+    pub(super) reservation: u32,
+    pub(super) limit: u32,
+    pub(super) load: Load,
+}
+
+/// Running stations.
+pub(super) struct Lab {
+    mode: Mode,
+    vms: Vec<Vm>,
+    senders: Vec<Sender>,
+    sinks: Vec<Sink>,
+    _echo: Echo,
+    daemon: Option<Server>,
+    stations: Vec<Namespace>,
+    switch: Namespace,
+    _outside: Namespace,
+    folder: TempDir,
+}
+
+impl Lab {
+    /// Connects `vms` and a further one to a link of `link` Mbit/s, and lets them send.
+    pub(super) fn start(mode: Mode, link: Option<f64>, vms: &[Vm]) -> io::Result<Lab> {
+        let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
+        switch.ip(&format!("link add up0 type veth peer name eth0 netns {}", outside.name()))?;
+        switch.ip("link set up0 up")?;
+        outside.up("eth0", &format!("{OUTSIDE}/24"))?;
+        let stations =
+            (0..=vms.len()).map(|vm| Namespace::new(&format!("vm{}", vm + 1))).collect::<io::Result<Vec<_>>>()?;
+        let folder = server::scratch(None).map_err(io::Error::other)?;
+        let mut lab = Lab {
+            mode,
+            vms: vms.to_vec(),
+            senders: Vec::new(),
+            sinks: Vec::new(),
+            _echo: Echo::start(&outside, 7)?,
+            daemon: None,
+            stations,
+            switch,
+            _outside: outside,
+            folder,
+        };
+        match mode {
+            Mode::Daemon => lab.start_daemon(link)?,
+            Mode::Plain | Mode::Htb => lab.build_bridge()?,
+        }
+        for (number, station) in lab.stations.iter().enumerate() {
+            station.up("eth0", &format!("{}/24", address(number)))?;
+        }
+        lab.start_traffic(link)?;
+        Ok(lab)
+    }
+
+    fn build_bridge(&self) -> io::Result<()> {
+        for words in ["link add br0 type bridge", "link set up0 master br0", "link set br0 up"] {
+            self.switch.ip(words)?;
+        }
+        for (number, station) in self.stations.iter().enumerate() {
+            self.switch.ip(&format!("link add v{number} type veth peer name eth0 netns {}", station.name()))?;
+            self.switch.ip(&format!("link set v{number} master br0 up"))?;
+        }
+        Ok(())
+    }
+
+    fn start_daemon(&mut self, link: Option<f64>) -> io::Result<()> {
+        let control = self.control();
+        let rate = link.map_or_else(String::new, |rate| format!("rate = \"{rate}Mbit/s\"\n"));
+        let state = self.folder.path().join("state");
+        let mut host = format!(
+            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n[uplink.lan]\nnic = \"up0\"\n{rate}",
+            control.display(),
+            state.display()
+        );
+        for (number, vm) in self.all_vms().enumerate() {
+            host += &format!("[vm.v{number}.net]\nweight = {}\n", vm.weight * 100);
+            for (key, rate) in [("reservation", vm.reservation), ("limit", vm.limit)] {
+                host += &if rate == 0 { String::new() } else { format!("{key} = \"{rate}Mbit/s\"\n") };
+            }
+            host += &format!("[vm.v{number}.nic.eth0]\nuplink = \"lan\"\ntap = \"v{number}\"\n");
+        }
+        let file = self.folder.path().join("host.toml");
+        std::fs::write(&file, host)?;
+        let mut command = self.switch.command(Command::new(server::sluice_binary()).arg("serve").arg(&file));
+        self.daemon = Some(Server::start(&mut command, vec![control]).map_err(io::Error::other)?);
+        for (number, station) in self.stations.iter().enumerate() {
+            // The control socket answers before the TAPs are made.
+            let (tap, begin) = (format!("v{number}"), Instant::now());
+            while self.switch.ip(&format!("link show {tap}")).is_err() && begin.elapsed() < TAP_MAX {
+                thread::sleep(PAUSE);
+            }
+            self.switch.move_to(&tap, station, "eth0")?;
+        }
+        Ok(())
+    }
+
+    /// The VMs, and the light one.
+    fn all_vms(&self) -> impl Iterator<Item = Vm> {
+        let light = Vm { weight: 1, reservation: 0, limit: 0, load: Load::Tcp { connections: 0 } };
+        self.vms.iter().copied().chain([light])
+    }
+
+    fn control(&self) -> PathBuf {
+        self.folder.path().join("control")
+    }
+
+    fn start_traffic(&mut self, link: Option<f64>) -> io::Result<()> {
+        // Connections are made before the link is full: their first segments would be lost for seconds in a full queue.
+        for (number, vm) in self.vms.iter().enumerate() {
+            let port = 7001 + number as u16;
+            let to = outside(port);
+            let station = &self.stations[number];
+            match vm.load {
+                Load::Udp { mbit, senders } => {
+                    self.sinks.push(Sink::udp(&self._outside, port)?);
+                    let rate = (mbit as f64 * 125_000.0 / FRAME) as u64;
+                    for _ in 0..senders {
+                        self.senders.push(Sender::udp(station, to, DATAGRAM, rate)?);
+                    }
+                }
+                Load::Tcp { connections } => {
+                    self.sinks.push(Sink::tcp(&self._outside, port)?);
+                    for _ in 0..connections {
+                        self.senders.push(Sender::tcp(station, to)?);
+                    }
+                }
+            }
+        }
+        match (self.mode, link) {
+            (Mode::Plain, Some(rate)) => {
+                self.tc(&format!("qdisc replace dev up0 root tbf rate {rate}mbit burst 16kb limit {QUEUE}"))
+            }
+            (Mode::Htb, Some(rate)) => self.build_htb(rate),
+            _ => Ok(()),
+        }
+    }
+
+    fn build_htb(&self, rate: f64) -> io::Result<()> {
+        self.tc("qdisc replace dev up0 root handle 1: htb default 10")?;
+        self.tc(&format!(
+            "class add dev up0 parent 1: classid 1:1 htb rate {rate}mbit ceil {rate}mbit burst 16kb cburst 16kb"
+        ))?;
+        for (number, vm) in self.all_vms().enumerate() {
+            self.htb_class("add", number, &vm)?;
+            let class = 10 + number;
+            self.tc(&format!("qdisc add dev up0 parent 1:{class} bfifo limit {}", QUEUE / 2))?;
+            let match_source = format!("u32 match ip src {} flowid 1:{class}", address(number));
+            self.tc(&format!("filter add dev up0 parent 1: protocol ip prio 1 {match_source}"))?;
+        }
+        Ok(())
+    }
+
+    /// Makes a class of HTB. It must have a rate; what is left is divided by quantum.
+    fn htb_class(&self, verb: &str, number: usize, vm: &Vm) -> io::Result<()> {
+        let (rate, ceil) = (vm.reservation.max(1), if vm.limit == 0 { 100 } else { vm.limit });
+        let (class, quantum) = (10 + number, 1514 * vm.weight);
+        self.tc(&format!(
+            "class {verb} dev up0 parent 1:1 classid 1:{class} htb rate {rate}mbit ceil {ceil}mbit burst 4kb cburst 4kb quantum {quantum}"
+        ))
+    }
+
+    fn tc(&self, words: &str) -> io::Result<()> {
+        self.switch.run(&format!("tc {words}")).map(drop)
+    }
+
+    /// Sets the weights of the VMs while they send.
+    pub(super) fn set_weights(&mut self, weights: &[u32]) -> Result<(), String> {
+        for (number, weight) in weights.iter().enumerate() {
+            self.vms[number].weight = *weight;
+            match self.mode {
+                Mode::Plain => {}
+                Mode::Htb => {
+                    self.htb_class("change", number, &self.vms[number]).map_err(|error| error.to_string())?;
+                }
+                Mode::Daemon => {
+                    let mut command = Command::new(server::sluice_binary());
+                    command.args(["set", &format!("v{number}"), &format!("net.weight={}", weight * 100), "--socket"]);
+                    let output = command.arg(self.control()).output().map_err(|error| error.to_string())?;
+                    if !output.status.success() {
+                        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what has arrived of each VM, in Mbit of the wire.
+    pub(super) fn arrived_mbit(&self) -> Vec<f64> {
+        let payload = |vm: &Vm| match vm.load {
+            Load::Udp { .. } => DATAGRAM,
+            Load::Tcp { .. } => SEGMENT,
+        };
+        let all = self.sinks.iter().zip(&self.vms);
+        all.map(|(sink, vm)| sink.bytes() as f64 * FRAME / payload(vm) as f64 * 8.0 / 1e6).collect()
+    }
+
+    /// Returns the CPU time of the daemon, in seconds.
+    pub(super) fn cpu_seconds(&self) -> Option<f64> {
+        self.daemon.as_ref().map(Server::cpu_seconds)
+    }
+
+    /// Lets the light VM ask questions.
+    pub(super) fn light_vm(&self) -> io::Result<LightVm> {
+        let probe = Probe::new(self.stations.last().expect("there is the light VM"), outside(7))?;
+        Ok(LightVm::start(probe))
+    }
+}
+
+/// A VM that only asks one question after the other.
+pub(super) struct LightVm {
+    ends: Arc<AtomicBool>,
+    forgets: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Option<Duration>>>,
+}
+
+impl LightVm {
+    fn start(mut probe: Probe) -> LightVm {
+        let (ends, forgets) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (end, forget) = (Arc::clone(&ends), Arc::clone(&forgets));
+        let thread = thread::spawn(move || {
+            let mut trips = Vec::new();
+            while !end.load(Ordering::Relaxed) {
+                let trip = probe.ask().ok().flatten();
+                if forget.swap(false, Ordering::Relaxed) {
+                    trips.clear();
+                }
+                trips.push(trip);
+                thread::sleep(PAUSE);
+            }
+            trips
+        });
+        LightVm { ends, forgets, thread }
+    }
+
+    /// Forgets the answers so far.
+    pub(super) fn restart(&self) {
+        self.forgets.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn finish(self) -> Trips {
+        self.ends.store(true, Ordering::Relaxed);
+        Trips(self.thread.join().expect("asking does not panic"))
+    }
+}
+
+/// Round trips; `None` for lost questions.
+pub(super) struct Trips(Vec<Option<Duration>>);
+
+impl Trips {
+    pub(super) fn percentile_ms(&self, percent: f64) -> f64 {
+        let mut answered: Vec<Duration> = self.0.iter().copied().flatten().collect();
+        answered.sort_unstable();
+        let index = (answered.len() as f64 * percent / 100.0) as usize;
+        answered.get(index.min(answered.len().saturating_sub(1))).map_or(f64::NAN, |trip| trip.as_secs_f64() * 1000.0)
+    }
+
+    pub(super) fn lost_percent(&self) -> f64 {
+        let lost = self.0.iter().filter(|trip| trip.is_none()).count();
+        lost as f64 / self.0.len() as f64 * 100.0
+    }
+}
+
+fn address(number: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, number as u8 + 1)
+}
+
+fn outside(port: u16) -> SocketAddr {
+    SocketAddr::new(IpAddr::V4(OUTSIDE), port)
+}

@@ -1,0 +1,78 @@
+//! `cargo xtask package`: the Debian package, and its test in a booted Debian.
+//!
+//! The package is made with dpkg-deb from the files in `contrib`, the binary of profile `dist`, and manual pages and completions
+//! that the binary itself writes. Maintainer scripts are in `contrib/debian`.
+
+mod deb;
+mod guest;
+mod trial;
+
+use crate::{Verb, workspace};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Build the Debian package, or test it in a booted Debian. The test needs root, and downloads Debian once.
+#[derive(clap::Args)]
+pub(crate) struct Package {
+    /// Folder for the package. Default: the build's folder.
+    #[arg(long, value_name = "FOLDER")]
+    out: Option<PathBuf>,
+    /// Package this binary instead of building one with profile `dist`.
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Install the package in a booted Debian, and test the service there.
+    #[arg(long)]
+    test: bool,
+}
+
+impl Verb for Package {
+    const NAME: &'static str = "package";
+
+    fn run(self) -> Result<ExitCode, String> {
+        let program = self.program.map_or_else(build, Ok)?;
+        if self.test {
+            return Ok(if test(&program)?.1 == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+        }
+        let out = self.out.unwrap_or_else(target);
+        println!("{}", deb::build(&program, 1, deb::Compression::Best, &out)?.display());
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Packages the binary and tests the package. Returns the numbers of passed and failed checks.
+pub(crate) fn test(program: &Path) -> Result<(u64, u64), String> {
+    trial::run_checks(program, &target())
+}
+
+/// Returns the folder of builds.
+pub(crate) fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace::root().join("target"), PathBuf::from)
+}
+
+fn build() -> Result<PathBuf, String> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--profile", "dist", "-p", "sluice"]).env("SLUICE_VERSION", version());
+    run(&mut cargo)?;
+    Ok(target().join("dist/sluice"))
+}
+
+/// Returns the version of the workspace, with the commit if this is a git checkout.
+fn version() -> String {
+    let git = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).current_dir(workspace::root()).output();
+    let commit = git.ok().filter(|git| git.status.success());
+    let commit = commit.and_then(|git| String::from_utf8(git.stdout).ok()).map(|commit| commit.trim().to_owned());
+    let version = env!("CARGO_PKG_VERSION");
+    commit.map_or_else(|| version.to_owned(), |commit| format!("{version} ({commit})"))
+}
+
+/// Runs a program to its end, and returns its output.
+fn run(command: &mut Command) -> Result<String, String> {
+    let name = format!("{command:?}");
+    let output = command.stderr(std::process::Stdio::inherit()).output();
+    let output = output.map_err(|error| format!("Cannot start {name}: {error}"))?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(format!("{name}: {}\n{text}", output.status)),
+    }
+}
