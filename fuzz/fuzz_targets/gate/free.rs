@@ -9,7 +9,7 @@ use sluice_sched::*;
 use super::input::Input;
 use super::ledger::PIECES_MAX;
 use super::model::Model;
-use super::policies::{in_bytes, inner, policy};
+use super::policies::{directed, in_bytes, inner, policy};
 use super::subject::Subject;
 use super::world::{Event, Server, World, refused_for_a_reason};
 
@@ -64,6 +64,7 @@ fn server(input: &mut Input<'_>) -> Server {
         queue_max: input.pick(&[65_536, 1, 4, 64]),
         cost: cost_model(input),
         merging: flags & 1 == 1,
+        ..GateSettings::default()
     };
     let capacity = Capacity {
         iops: (flags & 2 == 2).then(|| Iops::per_second(input.number())),
@@ -103,9 +104,10 @@ impl Free<'_> {
             26 => self.cancel(server),
             27 => self.set_device(server),
             28 => self.inspect(server),
+            31 => self.limit_directions(server),
             _ => self.complete_all(server),
         }
-        if (18..=25).contains(&(code & 31)) {
+        if (18..=25).contains(&(code & 31)) || code & 31 == 31 {
             self.world.servers.iter().for_each(Server::check_policies);
         }
         // Several calls may share one pump.
@@ -234,8 +236,8 @@ impl Free<'_> {
         let how = self.input.byte();
         let new = if how & 1 == 0 { policy(&mut self.input) } else { self.world.home(vm, server).policy };
         // Most policies that the scheduler would reject are repaired.
-        let descriptor = self.world.servers[server].subject.descriptor;
-        let acceptable = |policy: Policy| match descriptor.check_units(&policy) {
+        let subject = self.world.servers[server].subject.clone();
+        let acceptable = |policy: Policy| match subject.check_units(&policy) {
             Err(_) if how & 24 != 24 => in_bytes(policy),
             _ => policy,
         };
@@ -259,6 +261,33 @@ impl Free<'_> {
         }
         refused_for_a_reason(&self.world.servers[server].subject, changed.as_ref().err());
         self.world.say(format_args!("VM {vm} at server {server} gets {new:?}, {volumes:?}: {changed:?}"));
+    }
+
+    /// Gives a VM, or one of its volumes, limits of reads and of writes.
+    fn limit_directions(&mut self, server: usize) {
+        let Some((vm, owner)) = self.vm(server) else { return };
+        let volume = self.volume(vm, server).filter(|_| self.input.one_in(2));
+        let home = self.world.home(vm, server);
+        let (outer, volumes) = (home.policy, home.volumes.clone());
+        let known = volumes.iter().find(|(id, _)| Some(*id) == volume).map_or(outer, |(_, policy)| *policy);
+        let new = directed(&mut self.input, known);
+        let now = self.world.now;
+        let gate = &mut self.world.servers[server].gate;
+        let changed = match volume {
+            Some(volume) => gate.set_policies(now, owner, outer, &[(volume, new)]),
+            None => gate.set_policies(now, owner, new, &[]),
+        };
+        if changed.is_ok() {
+            let home = self.world.home(vm, server);
+            match volume {
+                Some(volume) => {
+                    home.volumes.iter_mut().filter(|(id, _)| *id == volume).for_each(|(_, policy)| *policy = new)
+                }
+                None => home.policy = new,
+            }
+        }
+        refused_for_a_reason(&self.world.servers[server].subject, changed.as_ref().err());
+        self.world.say(format_args!("VM {vm} at server {server}, {volume:?} gets {new:?}: {changed:?}"));
     }
 
     fn add_vm(&mut self) {
@@ -300,7 +329,8 @@ impl Free<'_> {
         let (now, depth) = (self.world.now, 1 + self.input.below(64) as u32);
         self.world.say(format_args!("server {server} takes {depth}"));
         let Server { gate, model, .. } = &mut self.world.servers[server];
-        gate.set_depth(now, depth).expect("a scheduler takes every depth");
+        let request_bytes = gate.settings().request_bytes;
+        gate.set_device(now, depth, request_bytes).expect("a scheduler takes every depth");
         model.depth = depth;
     }
 
@@ -333,8 +363,14 @@ impl Free<'_> {
         model.stalled_until = now + Duration::from_secs(stall);
         let Model { service, service_kib, is_serial, is_failing, .. } = model;
         let (service, kib, serial, failing) = (*service, *service_kib, *is_serial, *is_failing);
+        // Another capacity is stated of it.
+        let gate = &mut self.world.servers[server].gate;
+        let GateSettings { depth, request_bytes, .. } = *gate.settings();
+        let request_bytes = [request_bytes, Bytes(1024), Bytes(65_536), Bytes(1 << 40)][usize::from(how >> 6)];
+        gate.set_device(now, depth, request_bytes).expect("a scheduler takes every capacity");
         self.world.say(format_args!(
-            "server {server} takes {service:?} and {kib:?} for each KiB, serial: {serial}, failing: {failing}, stalls {stall} s"
+            "server {server} takes {service:?} and {kib:?} for each KiB, serial: {serial}, failing: {failing}, stalls {stall} s, \
+             {request_bytes} for each request"
         ));
     }
 

@@ -1,7 +1,7 @@
 //! The state of each arrival: each part is dispatched at most once, each arrival completes exactly once, and the
 //! gate's statistics of each VM are right.
 
-use sluice_sched::gate::{Finished, Outcome, OwnerStats, Part, Service};
+use sluice_sched::gate::{Finished, Outcome, GateStats, Part, Service};
 use sluice_sched::{Arrival, CostModel, Kind, OwnerId, Phase, Policy, Request, Scope, VolumeId};
 
 /// Maximum number of pieces of an arrival.
@@ -59,12 +59,12 @@ impl Counts {
     }
 
     /// Checks S1 for a VM.
-    pub fn check(&self, account: &OwnerStats) {
+    pub fn check(&self, account: &GateStats) {
         let known = Counts {
             arrived: account.arrived,
             pieces: u64::from(account.waiting) + account.cancelled + account.dispatched.iter().sum::<u64>(),
             dispatched: account.dispatched.iter().sum(),
-            completed: account.completed.iter().sum(),
+            completed: account.completed().iter().sum(),
             failed: account.failed,
             cancelled: account.cancelled,
             bytes: account.bytes,
@@ -72,7 +72,7 @@ impl Counts {
         };
         assert_eq!(&known, self, "S1: the gate counts otherwise");
         assert_eq!(u64::from(account.in_flight), self.in_flight(), "S1: in flight");
-        assert_eq!(account.waits.iter().sum::<u64>(), self.dispatched, "S1: what requests waited for");
+        assert_eq!(account.waits.iter().map(|waited| waited.requests).sum::<u64>(), self.dispatched, "S1: what requests waited for");
         assert_eq!(account.queue_time.count(), self.dispatched, "S1: queue times");
         assert_eq!(account.service_time.count(), self.completed + self.failed, "S1: service times");
     }

@@ -101,6 +101,23 @@ fn repaired(policy: Policy) -> Policy {
     Policy { limit, weight, ..policy }
 }
 
+/// Returns the policy with other limits of reads and of writes.
+pub fn directed(input: &mut Input<'_>, policy: Policy) -> Policy {
+    let stated = input.byte();
+    let mut limit = |bits: u8| Limit {
+        iops: (stated >> bits & 1 == 1).then(|| iops(input)),
+        bytes: (stated >> bits & 2 == 2).then(|| byte_rate(input)),
+    };
+    let (read_limit, write_limit) = (limit(0), limit(2));
+    let new = Policy { read_limit, write_limit, ..policy };
+    if new.check().is_ok() || stated & 128 == 128 {
+        return new;
+    }
+    // A reservation above both limits together is rejected.
+    let weight = policy.weight.or(Some(Weight::DEFAULT));
+    Policy { reservation: Reservation { iops: None, bytes: None }, weight, ..new }
+}
+
 /// Returns the policy without its rates in requests.
 pub fn in_bytes(mut policy: Policy) -> Policy {
     (policy.limit.iops, policy.reservation.iops) = (None, None);

@@ -296,7 +296,8 @@ impl<'a> Regular<'a> {
     /// Whether a VM without a reservation always has requests queued until the next pump, and no limit holds it back.
     fn is_floor_due(&self) -> bool {
         let due = |(index, client): (usize, &Client)| {
-            let free = !client.policy.is_reserved() && client.policy.limit == Limit::default();
+            let Policy { limit, read_limit, write_limit, .. } = client.policy;
+            let free = !client.policy.is_reserved() && [limit, read_limit, write_limit] == [Limit::default(); 3];
             free && self.waiting(index) > u64::from(self.depth)
         };
         self.clients.iter().enumerate().any(due)
@@ -345,6 +346,11 @@ impl<'a> Regular<'a> {
             policy.limit.iops = policy.reservation.iops.map(|iops| Iops::from_milli(iops.milli() * 2));
         } else if how & 48 == 48 {
             policy.limit.iops = Some(Iops::from_milli(self.capacity_milli / 7));
+        }
+        if how & 128 == 128 {
+            // The same for each direction: a VM asks for one of them at a time.
+            (policy.read_limit, policy.write_limit) = (policy.limit, policy.limit);
+            policy.limit = Limit::default();
         }
         if how & 64 == 64 {
             policy.class = policy::Class::Background;

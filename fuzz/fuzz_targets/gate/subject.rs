@@ -2,8 +2,8 @@
 
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Parameter, Range, Value};
-use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
-use sluice_sched::schedulers;
+use sluice_sched::scheduler::{ChangeError, Descriptor, DeviceClass, DeviceInfo, Scheduler};
+use sluice_sched::{Policy, schedulers};
 
 use super::input::Input;
 
@@ -46,6 +46,15 @@ impl Subject {
         self.descriptor.build(info, &self.params).expect("parameters that were accepted before")
     }
 
+    /// The first kind of devices that the scheduler is for.
+    pub fn device_class(&self) -> DeviceClass {
+        self.descriptor.device_classes[0]
+    }
+
+    pub fn check_units(&self, policy: &Policy) -> Result<(), ChangeError> {
+        self.descriptor.check_units(policy, self.device_class())
+    }
+
     pub fn guarantees(&self, info: &DeviceInfo) -> Guarantees {
         (self.descriptor.guarantees)(info, &self.params)
     }
@@ -71,6 +80,8 @@ fn value(input: &mut Input<'_>, parameter: &Parameter) -> Option<Value> {
         Range::Words(words) => text(words),
         Range::Flag => Some(Value::Bool(which & 1 == 1)),
         Range::Number(least, most) => Some(Value::Integer((i64::from(least) + (which as i64 & 31)).min(most.into()))),
+        Range::Decimal(least, most) => Some(Value::Float((least + which as f64 / 8.0).min(most))),
+        Range::Requests(..) => text(&["100 iops", "0.001 iops", "1 iops", "100000 iops"]),
         Range::Time(..) => text(&["1ms", "0s", "1ns", "1us", "4ms", "6ms", "50ms", "333ms", "1s", "10s", "1h"]),
         Range::Size(..) => text(&["4KiB", "0B", "1B", "512B", "44KiB", "1MiB", "4MiB", "1GiB"]),
         Range::Rate(..) => text(&["100MB/s", "1KiB/s", "1GiB/s", "1TiB/s"]),

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::guarantees::{Guarantees, Limits, Order, Waits};
+use sluice_sched::policy::Field;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use sluice_sched::*;
 
@@ -29,6 +30,10 @@ struct Volume {
     id: VolumeId,
     policy: Policy,
     meters: Meters,
+    /// The limits of reads, and those of all other requests.
+    directions: [Meters; 2],
+    /// Whether it or its VM has had a limit of one direction, so that reads may overtake other requests and be overtaken.
+    was_directed: bool,
     /// Its queued requests in the order of arrival.
     queue: VecDeque<RequestId>,
 }
@@ -37,11 +42,27 @@ struct Member {
     owner: OwnerId,
     policy: Policy,
     meters: Meters,
+    directions: [Meters; 2],
     /// Whether its client has reported service of other servers, which the meters do not count.
     is_remote: bool,
     /// Whether it had a policy with more than a weight, so that its share may be ahead or behind.
     was_clamped: bool,
     volumes: Vec<Volume>,
+}
+
+/// Index of the direction of a request.
+fn direction(kind: Kind) -> usize {
+    usize::from(kind != Kind::Read)
+}
+
+/// Whether reads or other requests have a limit of their own.
+fn is_directed(policy: &Policy) -> bool {
+    [policy.read_limit, policy.write_limit] != [Limit::default(); 2]
+}
+
+/// Whether any request has a limit.
+fn is_limited(policy: &Policy) -> bool {
+    policy.limit != Limit::default() || is_directed(policy)
 }
 
 /// The policies of VMs and of volumes.
@@ -54,6 +75,8 @@ pub struct Watched {
     /// The policies that the gate has reported.
     known: Arc<Mutex<Policies>>,
     guarantees: Guarantees,
+    /// Whether limits of reads and of writes are enforced, for VMs and for volumes.
+    is_directing: bool,
     fairness: Option<Fairness>,
     /// The longest latency target of any VM so far.
     latency_max: Duration,
@@ -111,6 +134,7 @@ impl Watched {
             name: subject.to_string(),
             known,
             guarantees,
+            is_directing: subject.descriptor.enforces_inside_with(Field::WriteLimit, &subject.params),
             fairness,
             latency_max: Duration::ZERO,
             info,
@@ -140,7 +164,13 @@ impl Watched {
 
     /// Sets the limits of all policies. The default burst depends on the depth.
     fn set_meters(&mut self) {
-        let Watched { members, guarantees: Guarantees { limits, .. }, info, now, .. } = self;
+        let Watched { members, guarantees: Guarantees { limits, .. }, info, now, is_directing, .. } = self;
+        let direct = |meters: &mut [Meters; 2], policy: &Policy| {
+            let limits_of = if *is_directing { [policy.read_limit, policy.write_limit] } else { [Limit::default(); 2] };
+            for (meters, limit) in meters.iter_mut().zip(limits_of) {
+                meters.set(now.as_nanos(), &limit, burst(*limits, info, policy));
+            }
+        };
         let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
             let limit = match limits {
                 Limits::Buckets => policy.limit,
@@ -149,9 +179,14 @@ impl Watched {
             };
             meters.set(now.as_nanos(), &limit, burst(*limits, info, policy));
         };
-        for Member { policy, meters, volumes, .. } in members {
+        for Member { policy, meters, directions, volumes, .. } in members {
             set(meters, policy, false);
-            volumes.iter_mut().for_each(|volume| set(&mut volume.meters, &volume.policy, true));
+            direct(directions, policy);
+            for volume in volumes {
+                set(&mut volume.meters, &volume.policy, true);
+                direct(&mut volume.directions, &volume.policy);
+                volume.was_directed |= *is_directing && (is_directed(policy) || is_directed(&volume.policy));
+            }
         }
     }
 
@@ -168,14 +203,23 @@ impl Watched {
             _ => self.info.cost.bytes(request.kind, request.length, request.cost),
         };
         let now = self.now.as_nanos();
+        let way = direction(request.kind);
+        let of_this_way: Vec<bool> = {
+            let ids = self.member(request.owner).volume(request.volume).queue.clone();
+            let is_of = |id: &RequestId| *id == request.id || direction(self.queued[id].kind) == way;
+            ids.iter().map(is_of).collect()
+        };
         let member = self.member(request.owner);
         let volume = member.volume(request.volume);
         let place = volume.queue.iter().position(|id| *id == request.id).expect("a queued request is in a queue");
-        let in_turn = place == 0 || !guarantees.order.keeps_volumes();
+        let is_first = place == 0 || volume.was_directed && !of_this_way[..place].contains(&true);
+        let in_turn = is_first || !guarantees.order.keeps_volumes();
         assert!(in_turn, "S3: {name}: {request:?} overtakes {:?}", volume.queue[0]);
         volume.queue.remove(place);
-        let inside = member.volume(request.volume).meters.charge(now, request.cost, bytes);
+        let inside = volume.meters.charge(now, request.cost, bytes);
+        let inside = volume.directions[way].charge(now, request.cost, bytes).and(inside);
         let charged = member.meters.charge(now, request.cost, bytes).and(inside);
+        let charged = member.directions[way].charge(now, request.cost, bytes).and(charged);
         if let Err(over) = charged {
             panic!("limits: {name}: {} are dispatched with {request:?} at {now}: {:?}", over, member.policy);
         }
@@ -204,7 +248,7 @@ impl Watched {
         // SFQ(D) supports only weights.
         let has_limits = self.guarantees.limits != Limits::None;
         let member = self.members.iter_mut().find(|member| member.owner == owner).expect("a known owner");
-        let unclamped = |policy: &Policy| policy.limit == Limit::default() && policy.weight.is_some();
+        let unclamped = |policy: &Policy| !is_limited(policy) && policy.weight.is_some();
         let by_weight = !member.is_remote
             && unclamped(&member.policy)
             && !member.policy.is_reserved()
@@ -304,12 +348,13 @@ impl Watched {
         let weighted = volumes.filter(|volume| volume.policy.weight.is_some());
         // A volume without weight waits for its reservation, which `inspect` does not show.
         let Some(volumes_pass) = weighted.map(|volume| volume.meters.passes()).min() else { return u64::MAX };
-        let is_limited = |policy: &Policy| policy.limit != Limit::default();
         let remote_limits = member.is_remote
             && (is_limited(&member.policy) || member.volumes.iter().any(|volume| is_limited(&volume.policy)));
         let own = if remote_limits { u64::MAX } else { member.meters.passes().max(volumes_pass) };
         let limits_inside = member.volumes.iter().any(|volume| is_limited(&volume.policy));
-        let shown = if limits_inside { u64::MAX } else { shown_passes };
+        let is_directed = member.volumes.iter().any(|volume| volume.was_directed);
+        let own = if is_directed { self.directed(member) } else { own };
+        let shown = if limits_inside || is_directed { u64::MAX } else { shown_passes };
         match member.policy.weight {
             Some(_) => own.min(shown),
             None if limits_inside => u64::MAX,
@@ -317,12 +362,26 @@ impl Watched {
         }
     }
 
+    /// The same as `may_go` for a VM with limits of one direction, if it has one volume: those of a VM with several are divided among
+    /// them.
+    fn directed(&self, member: &Member) -> u64 {
+        let [volume] = &member.volumes[..] else { return u64::MAX };
+        if member.is_remote {
+            return u64::MAX;
+        }
+        let ways = volume.queue.iter().map(|id| direction(self.queued[id].kind));
+        let passes = ways.map(|way| member.directions[way].passes().max(volume.directions[way].passes()));
+        let first = passes.min().unwrap_or(u64::MAX);
+        first.max(member.meters.passes()).max(volume.meters.passes())
+    }
+
     fn note_change(&mut self, change: &Change) {
         let changed = match *change {
             Change::AddOwner { owner, policy } => {
                 assert!(self.members.iter().all(|member| member.owner != owner), "S7: the gate reuses a number");
-                let (meters, volumes) = (Meters::default(), Vec::new());
-                self.members.push(Member { owner, policy, meters, is_remote: false, was_clamped: false, volumes });
+                let (meters, directions, volumes) = (Meters::default(), Default::default(), Vec::new());
+                let (is_remote, was_clamped) = (false, false);
+                self.members.push(Member { owner, policy, meters, directions, is_remote, was_clamped, volumes });
                 Some(owner)
             }
             Change::SetOwner { owner, policy } => {
@@ -336,7 +395,8 @@ impl Watched {
             }
             Change::AddVolume { owner, volume, policy } => {
                 let (meters, queue) = (Meters::default(), VecDeque::new());
-                self.member(owner).volumes.push(Volume { id: volume, policy, meters, queue });
+                let (directions, was_directed) = (Default::default(), false);
+                self.member(owner).volumes.push(Volume { id: volume, policy, meters, directions, was_directed, queue });
                 Some(owner)
             }
             Change::SetVolume { owner, volume, policy } => {
@@ -347,8 +407,8 @@ impl Watched {
                 self.member(owner).volumes.retain(|known| known.id != volume);
                 Some(owner)
             }
-            Change::Depth(depth) => {
-                self.info.depth = depth;
+            Change::Device { depth, request_bytes } => {
+                (self.info.depth, self.info.request_bytes) = (depth, request_bytes);
                 None
             }
         };

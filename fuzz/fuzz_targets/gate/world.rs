@@ -181,7 +181,7 @@ impl World {
     fn in_bytes_where_needed(&mut self, policy: Policy) -> Policy {
         let mut counts_bytes = false;
         for server in &mut self.servers {
-            if let Err(error) = server.subject.descriptor.check_units(&policy) {
+            if let Err(error) = server.subject.check_units(&policy) {
                 assert_eq!(server.gate.add_owner(self.now, policy), Err(error));
                 counts_bytes = true;
             }
