@@ -95,11 +95,6 @@ impl NetPart {
         self.receive_limit.is_some()
     }
 
-    /// Span of the weight for receiving, and the table that it belongs to.
-    pub(crate) fn receive_weight_at(&self) -> Option<(Span, Arc<str>)> {
-        self.receive_weight.as_ref().map(|stated| (stated.span, Arc::clone(&stated.whose)))
-    }
-
     /// Whether fields that no scheduler enforces are accepted.
     pub(crate) fn allows_unenforced(&self) -> bool {
         self.allow_unenforced.as_ref().is_some_and(|stated| stated.value)

@@ -14,7 +14,7 @@
 //! | what it costs on the wire, and whether its offloads are possible | [`wire()`] |
 //! | frames or shorter offloaded frames that it is cut into | [`segments`] |
 //! | where it goes | [`Switch`], with a cap on [`flood`]s |
-//! | when a NIC gets what is for it | [`Receive`] |
+//! | when a NIC gets what is for it, and in which of its queues | [`Receive`], [`flow()`] |
 //!
 //! A frame that fails a step is dropped with a [`Drop`], which is also the key of its counter.
 #![forbid(unsafe_code)]
@@ -23,6 +23,7 @@ pub mod bucket;
 pub mod checksum;
 pub mod drop;
 pub mod flood;
+pub mod flow;
 pub mod frame;
 pub mod guard;
 pub mod header;
@@ -35,6 +36,7 @@ pub mod totals;
 pub mod wire;
 
 pub use drop::Drop;
+pub use flow::flow;
 pub use frame::{Frame, Network, PREFIX_LEN, Transport, parse};
 pub use guard::Guard;
 pub use header::{HEADER_LEN, OffloadHeader};

@@ -12,8 +12,9 @@
 //!
 //! A receive *minimum* cannot be kept here: the frames that it would need are lost on the way, before they get to the host.
 //!
-//! Use: [`push`](Receive::push) what comes in. [`take`](Receive::take) a frame, deliver it, and [`charge`](Receive::charge) the time
-//! that it took. If the guest has no buffers, [`give_back`](Receive::give_back) the frame, and [`resume`](Receive::resume) when it has.
+//! Use: [`push`](Receive::push) what comes in. While a NIC has its [`turn`](Receive::turn), [`take`](Receive::take) frames and deliver
+//! them; then [`charge`](Receive::charge) the time that they took. If the guest has no buffers, [`give_back`](Receive::give_back) what
+//! it did not take, and [`resume`](Receive::resume) when it has some.
 //!
 //! Example: weights 300 and 100; a frame of the first NIC takes 1 us and one of the second 2 us. In 8 us the first gets 6 us, which
 //! are 6 frames, and the second 2 us, which are one.
@@ -27,7 +28,6 @@ use sluice_sched::{Instant, RequestId, Weight};
 
 use crate::Drop;
 use crate::bucket::Bucket;
-use crate::drop::Drops;
 use crate::switch::{Port, SwitchError};
 
 /// Virtual time per nanosecond of CPU time at the default weight. The largest weight still advances by more than 1.
@@ -54,37 +54,21 @@ pub struct ReceiveLimit {
     pub burst: NonZeroU64,
 }
 
-/// Bounds of a queue. A frame that is longer than `bytes` passes through an empty queue.
+/// Bounds of a queue. A frame that takes more than `memory` passes through an empty queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bounds {
     pub frames: usize,
-    pub bytes: u64,
+    /// In bytes.
+    pub memory: u64,
 }
 
-/// A NIC's counters.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Received {
-    /// Frames taken for delivery, less those given back.
-    pub frames: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// CPU time charged.
-    pub cpu: Duration,
-    pub queued_frames: usize,
-    pub queued_bytes: u64,
-    pub drops: Drops,
-}
-
-/// The next step of the caller.
+/// Size of a frame, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[must_use]
-pub enum Taken<P> {
-    /// Deliver this. `bytes` is what was pushed with it.
-    Packet { port: Port, packet: P, bytes: u32 },
-    /// All frames that could be delivered wait for their limit, until this instant in the future.
-    WaitUntil(Instant),
-    /// Nothing can be delivered before a push or a resume.
-    Idle,
+pub struct Size {
+    /// What it occupies of the wire ([`Wire::occupied`](crate::Wire::occupied)), for the limit.
+    pub wire: u32,
+    /// Memory that it takes, for the bound.
+    pub memory: u32,
 }
 
 /// The receive queues of NICs. `P` is what the caller keeps of a frame.
@@ -110,13 +94,16 @@ struct Nic<P> {
     virtual_time: u64,
     /// The guest has no buffers.
     is_paused: bool,
-    counters: Received,
+    /// Memory that the queue takes, in bytes.
+    memory: u64,
+    /// CPU time charged.
+    cpu: Duration,
 }
 
 #[derive(Debug)]
 struct Queued<P> {
     packet: P,
-    bytes: u32,
+    size: Size,
     arrival: RequestId,
 }
 
@@ -155,17 +142,28 @@ impl<P> Receive<P> {
             limit: policy.limit.map(|limit| Bucket::new(now, limit.bytes_per_second, limit.burst)),
             virtual_time: self.virtual_time,
             is_paused: false,
-            counters: Received::default(),
+            memory: 0,
+            cpu: Duration::ZERO,
         });
         Ok(())
     }
 
     /// Removes a NIC, and returns the frames that waited for it.
     pub fn remove(&mut self, port: Port) -> impl Iterator<Item = P> + use<P> {
-        let nic = self.nics.get_mut(port.0 as usize).and_then(Option::take);
+        let frames = self.drain(port);
+        self.nics.get_mut(port.0 as usize).and_then(Option::take);
+        frames
+    }
+
+    /// Returns the frames that wait for a NIC, which are not delivered.
+    pub fn drain(&mut self, port: Port) -> impl Iterator<Item = P> + use<P> {
         self.ready.remove(port.0);
         self.waiting.remove(port.0);
-        nic.into_iter().flat_map(|nic| nic.queue).map(|queued| queued.packet)
+        let queue = self.nic_mut(port).map(|nic| {
+            nic.memory = 0;
+            std::mem::take(&mut nic.queue)
+        });
+        queue.into_iter().flatten().map(|queued| queued.packet)
     }
 
     /// Changes limit and weight while frames wait. A limit that was changed keeps its level, so a change gives no burst.
@@ -179,59 +177,61 @@ impl<P> Receive<P> {
         self.schedule(now, port);
     }
 
-    /// Queues a frame that takes `bytes` bytes of the wire ([`Wire::occupied`](crate::Wire::occupied)).
+    /// Queues a frame.
     ///
     /// # Errors
-    /// Returns the frame if there is no such NIC, or if its queue is full; the latter is counted, as [`Drop::NoBuffers`] if the guest
-    /// has none.
-    pub fn push(&mut self, now: Instant, port: Port, packet: P, bytes: u32) -> Result<(), P> {
+    /// Why it is dropped: there is no such NIC, or its queue is full, with [`Drop::NoBuffers`] if the guest has no buffers.
+    pub fn push(&mut self, now: Instant, port: Port, packet: P, size: Size) -> Result<(), Drop> {
         let arrival = RequestId(self.arrival);
-        let Some(nic) = self.nic_mut(port) else { return Err(packet) };
-        let queued = (nic.counters.queued_frames, nic.counters.queued_bytes + u64::from(bytes));
-        if queued.0 >= nic.bounds.frames || queued.0 > 0 && queued.1 > nic.bounds.bytes {
-            nic.counters.drops.count(if nic.is_paused { Drop::NoBuffers } else { Drop::QueueFull });
-            return Err(packet);
+        let nic = self.nic_mut(port).ok_or(Drop::NoReceiver)?;
+        let memory = nic.memory + u64::from(size.memory);
+        let was_empty = nic.queue.is_empty();
+        if nic.queue.len() >= nic.bounds.frames || !was_empty && memory > nic.bounds.memory {
+            return Err(if nic.is_paused { Drop::NoBuffers } else { Drop::QueueFull });
         }
-        nic.queue.push_back(Queued { packet, bytes, arrival });
-        (nic.counters.queued_frames, nic.counters.queued_bytes) = (queued.0 + 1, queued.1);
+        nic.queue.push_back(Queued { packet, size, arrival });
+        nic.memory = memory;
         self.arrival += 1;
-        if queued.0 == 0 {
+        if was_empty {
             self.schedule(now, port);
         }
         Ok(())
     }
 
-    /// Takes the next frame to deliver.
-    pub fn take(&mut self, now: Instant) -> Taken<P> {
+    /// Returns the NIC to which the next frame is to be delivered. It is the same one until it is charged, or has no frame that may go.
+    pub fn turn(&mut self, now: Instant) -> Option<Port> {
         while let Some((at, _, port)) = self.waiting.peek().filter(|&(at, ..)| at <= now.as_nanos()) {
             debug_assert!(at > 0, "a limit waits for the future");
             self.schedule(now, Port(port));
         }
-        let Some((virtual_time, _, port)) = self.ready.peek() else {
-            return match self.waiting.peek() {
-                Some((at, ..)) => Taken::WaitUntil(Instant::from_nanos(at)),
-                None => Taken::Idle,
-            };
-        };
+        let (virtual_time, _, port) = self.ready.peek()?;
         self.advance(virtual_time);
-        let port = Port(port);
-        let nic = self.nic_mut(port).expect("an order holds NICs that are there");
-        let Queued { packet, bytes, .. } = nic.queue.pop_front().expect("an order holds NICs with frames");
-        nic.counters.queued_frames -= 1;
-        nic.counters.queued_bytes -= u64::from(bytes);
-        nic.counters.frames += 1;
-        nic.counters.bytes += u64::from(bytes);
+        Some(Port(port))
+    }
+
+    /// Returns when a frame may be delivered: an instant in the past if one may be now, `None` before a push or a resume.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let now = self.ready.peek().map(|_| Instant::ZERO);
+        now.or_else(|| self.waiting.peek().map(|(at, ..)| Instant::from_nanos(at)))
+    }
+
+    /// Takes the next frame of a NIC, which has its turn. `None` if there is none that may go.
+    pub fn take(&mut self, now: Instant, port: Port) -> Option<(P, Size)> {
+        let nic = self.nic_mut(port).filter(|nic| !nic.is_paused)?;
+        let Queued { packet, size, .. } = nic.queue.pop_front()?;
+        nic.memory -= u64::from(size.memory);
         if let Some(limit) = &mut nic.limit {
-            limit.spend(now, u64::from(bytes));
+            limit.spend(now, u64::from(size.wire));
         }
         self.schedule(now, port);
-        Taken::Packet { port, packet, bytes }
+        Some((packet, size))
     }
 
     /// Charges CPU time that deliveries to a NIC took. Before that, further frames are taken as if they had cost nothing.
     pub fn charge(&mut self, now: Instant, port: Port, cpu: Duration) {
         let Some(nic) = self.nic_mut(port) else { return };
-        nic.counters.cpu += cpu;
+        nic.cpu += cpu;
         let weight = u128::from(nic.weight.hundredths());
         let nanos = cpu.as_nanos().min(u128::from(u64::MAX));
         let advance = nanos * VIRTUAL_PER_NANO * u128::from(Weight::DEFAULT.hundredths()) / weight;
@@ -239,18 +239,17 @@ impl<P> Receive<P> {
         self.schedule(now, port);
     }
 
-    /// Puts a frame that was taken back in front, because the guest has no buffers for it, and pauses the NIC.
-    pub fn give_back(&mut self, now: Instant, port: Port, packet: P, bytes: u32) {
+    /// Puts frames that were taken back in front, in this order, because the guest has no buffers for them, and pauses the NIC.
+    pub fn give_back(&mut self, now: Instant, port: Port, frames: impl DoubleEndedIterator<Item = (P, Size)>) {
         let Some(nic) = self.nic_mut(port) else { return };
-        // It keeps its place: nothing that is queued came before it.
-        let arrival = nic.queue.front().map_or(RequestId(0), |next| next.arrival);
-        nic.queue.push_front(Queued { packet, bytes, arrival });
-        nic.counters.queued_frames += 1;
-        nic.counters.queued_bytes += u64::from(bytes);
-        nic.counters.frames -= 1;
-        nic.counters.bytes -= u64::from(bytes);
-        if let Some(limit) = &mut nic.limit {
-            limit.refund(u64::from(bytes));
+        for (packet, size) in frames.rev() {
+            // It keeps its place: nothing that is queued came before it.
+            let arrival = nic.queue.front().map_or(RequestId(0), |next| next.arrival);
+            nic.queue.push_front(Queued { packet, size, arrival });
+            nic.memory += u64::from(size.memory);
+            if let Some(limit) = &mut nic.limit {
+                limit.refund(u64::from(size.wire));
+            }
         }
         nic.is_paused = true;
         self.schedule(now, port);
@@ -264,17 +263,16 @@ impl<P> Receive<P> {
         }
     }
 
-    /// Counts a frame for the NIC that was dropped elsewhere.
-    pub fn count(&mut self, port: Port, reason: Drop) {
-        if let Some(nic) = self.nic_mut(port) {
-            nic.counters.drops.count(reason);
-        }
+    /// Returns the CPU time that was charged to a NIC.
+    #[must_use]
+    pub fn cpu(&self, port: Port) -> Option<Duration> {
+        self.nic(port).map(|nic| nic.cpu)
     }
 
-    /// The counters of a NIC.
+    /// Returns how many frames wait for a NIC.
     #[must_use]
-    pub fn counters(&self, port: Port) -> Option<Received> {
-        self.nic(port).map(|nic| nic.counters)
+    pub fn queued(&self, port: Port) -> usize {
+        self.nic(port).map_or(0, |nic| nic.queue.len())
     }
 
     fn nic(&self, port: Port) -> Option<&Nic<P>> {
@@ -295,7 +293,7 @@ impl<P> Receive<P> {
             return;
         };
         let arrival = first.arrival;
-        let ready = nic.limit.as_mut().and_then(|limit| limit.ready(now, u64::from(first.bytes)));
+        let ready = nic.limit.as_mut().and_then(|limit| limit.ready(now, u64::from(first.size.wire)));
         if let Some(at) = ready {
             self.ready.remove(port.0);
             self.waiting.set(port.0, at.as_nanos(), arrival);

@@ -58,6 +58,12 @@ impl Wire {
     }
 }
 
+/// Bytes for which a frame of `length` bytes that is not cut occupies the wire.
+#[must_use]
+pub const fn occupied(length: u32) -> u32 {
+    OVERHEAD + if length > FRAME_MIN { length } else { FRAME_MIN }
+}
+
 /// The cost of a frame of `length` bytes with its offload header.
 ///
 /// # Errors

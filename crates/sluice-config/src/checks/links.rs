@@ -91,16 +91,6 @@ fn check_enforced(part: &NetPart, inside: bool, link: &Device, report: &Report) 
     for (field, at) in unenforced.filter_map(|field| Some((field, part.span_of(field)?))) {
         refuse_unenforced(field, &at, part.allows_unenforced(), inside, link, report);
     }
-    if let Some((span, whose)) = part.receive_weight_at() {
-        let message = format!(
-            "{whose}: receive.weight is not enforced: the NICs of {} have equal shares of the daemon's time",
-            link.title()
-        );
-        match part.allows_unenforced() {
-            true => report.warn(span, message, None),
-            false => report.error(span, message, "remove it, or set allow_unenforced = true to accept it".to_owned()),
-        }
-    }
 }
 
 /// Checks the reservations of all VMs with a NIC on the uplink.

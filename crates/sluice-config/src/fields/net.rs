@@ -231,7 +231,7 @@ static RECEIVE: Section = Section {
             "weight",
             super::policy::WEIGHT_RANGE,
             "400",
-            "Share of the daemon's CPU time for received frames, relative to the weights of other NICs. Not enforced yet",
+            "Share of the daemon's CPU time for received frames, relative to the weights of other NICs of the uplink",
         )
         .default("100"),
     ]],

@@ -7,10 +7,9 @@
 //! ```
 //!
 //! A port calls the core; the core calls no port. It keeps what a port has to hear of until the event loop delivers it: chains that
-//! may be returned, NICs with room at the gate, and NICs with received frames.
+//! may be returned, NICs with room at the gate, and received frames.
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,8 +18,8 @@ use sluice_net::frame::Frame;
 use sluice_net::header::OffloadHeader;
 use sluice_net::switch::{Port, Switch, Target};
 use sluice_net::tag::take_off;
-use sluice_net::wire::{OVERHEAD, wire};
-use sluice_net::{PREFIX_LEN, parse, segments};
+use sluice_net::wire::{OVERHEAD, Wire as Cost, wire};
+use sluice_net::{PREFIX_LEN, Receive, parse, segments};
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Policy, Scope};
 
@@ -30,15 +29,17 @@ use crate::device::core::Ending;
 use crate::device::spec::SchedulerSpec;
 use crate::slab::{Id as _, Slab, VmId};
 use crate::uplink::link::FRAME_MAX;
-use crate::uplink::nic::{Incoming, Nic, NicId, Plug, WAIT_MAX};
+use crate::uplink::nic::{Incoming, Nic, NicId, WAIT_MAX};
 use crate::uplink::packet::{Data, Origin, Packet, PacketId};
 use crate::uplink::taps::Watch;
 use crate::uplink::wire::Wire;
 
 /// Maximum number of rounds in which landed frames are replaced at the wire, for one iteration of the loop.
 const ROUNDS_MAX: u32 = 256;
-/// Frames that are received from the interface in one iteration.
+/// Maximum number of frames that are received from the interface in one iteration.
 const RECEIVED_MAX: u32 = 128;
+/// Bytes after which no more are received in one iteration: what the receive queue of one NIC holds has room for twice as much.
+const RECEIVED_BYTES_MAX: usize = 256 << 10;
 
 /// Length of a VLAN tag.
 const TAG_LEN: u16 = 4;
@@ -92,8 +93,8 @@ pub(crate) struct Core {
     iteration: u64,
     /// Whether NICs have used up their part of this iteration.
     exhausted: bool,
-    /// NICs with received frames.
-    receiving: VecDeque<NicId>,
+    /// Frames for NICs.
+    pub(crate) receive: Receive<Incoming>,
     room: Vec<u8>,
     packets_made: u64,
     started: Vec<NicId>,
@@ -128,7 +129,7 @@ impl Core {
             resumable: false,
             iteration: 1,
             exhausted: false,
-            receiving: VecDeque::new(),
+            receive: Receive::default(),
             room: vec![0; FRAME_MAX],
             packets_made: 0,
             started: Vec::new(),
@@ -166,52 +167,55 @@ impl Core {
         }
         match target {
             Target::Port(to) => {
-                let bytes = outgoing.data.gather();
-                self.deliver_to(to, outgoing.header, &bytes.into());
+                let incoming = Incoming { header: outgoing.header, bytes: outgoing.data.gather().into() };
+                self.deliver_to(now, to, incoming, cost.occupied());
                 Ok(0)
             }
-            Target::Uplink => self.queue(now, id, outgoing, &frame),
+            Target::Uplink => self.queue(now, id, outgoing, &frame, cost),
             Target::Flood => {
-                let bytes = outgoing.data.gather().into();
-                self.flood(Some(port), &frame, outgoing.header, &bytes);
-                self.queue(now, id, outgoing, &frame)
+                let incoming = Incoming { header: outgoing.header, bytes: outgoing.data.gather().into() };
+                self.flood(now, (Some(port), &frame), incoming, cost.occupied());
+                self.queue(now, id, outgoing, &frame, cost)
             }
             Target::Nowhere(reason) => Err(reason),
         }
     }
 
-    /// Queues a frame for the gate. A segment that would occupy the wire for too long is cut into shorter ones. Returns their
-    /// number.
-    fn queue(&mut self, now: Instant, nic: NicId, outgoing: Outgoing, frame: &Frame) -> Result<u32, Reason> {
-        let Outgoing { header, data, length, origin } = outgoing;
+    /// Queues a frame for the gate, which costs `cost` on the wire. A segment that would occupy the wire for too long is cut into
+    /// shorter ones. Returns their number.
+    fn queue(
+        &mut self,
+        now: Instant,
+        nic: NicId,
+        outgoing: Outgoing,
+        frame: &Frame,
+        cost: Cost,
+    ) -> Result<u32, Reason> {
         let longest = self.wire.pacer.bytes_in(self.frame_time_max);
-        let prefix = data.prefix;
-        let vlan = self.nics[nic].spec.vlan;
+        if cost.frames == 1 || outgoing.length <= longest {
+            return Ok(self.queue_part(now, nic, outgoing, cost));
+        }
+        let Outgoing { header, data, length, origin } = outgoing;
         let mut frames = 0;
-        for part in segments(frame, &header, prefix.bytes(), length, longest)? {
-            let is_whole = part.length() == length;
-            let mut cost =
-                if is_whole { wire(frame, &header, length)? } else { wire(frame, &part.offload, part.length())? };
-            let (mut header, mut length) = (part.offload, part.length());
-            let mut data = if is_whole { data.clone() } else { data.part(&part) };
-            if let Some(vlan) = vlan {
-                data.put_tag(vlan);
-                (header, length, cost) = (header.shifted(TAG_LEN), length + u32::from(TAG_LEN), cost.with_tag());
-            }
-            let packet = Packet {
-                nic,
-                header,
-                data,
-                length,
-                charge: cost.occupied() - OVERHEAD,
-                origin,
-                arrived: now,
-                number: self.next_number(),
-                waited: Duration::ZERO,
-            };
-            frames += u32::from(self.wait(now, packet));
+        for part in segments(frame, &header, data.prefix.bytes(), length, longest)? {
+            let cost = wire(frame, &part.offload, part.length())?;
+            let part = Outgoing { header: part.offload, data: data.part(&part), length: part.length(), origin };
+            frames += self.queue_part(now, nic, part, cost);
         }
         Ok(frames)
+    }
+
+    /// Queues a frame that is not cut. Returns 1, or 0 if it was dropped.
+    fn queue_part(&mut self, now: Instant, nic: NicId, outgoing: Outgoing, mut cost: Cost) -> u32 {
+        let Outgoing { mut header, mut data, mut length, origin } = outgoing;
+        if let Some(vlan) = self.nics[nic].spec.vlan {
+            data.put_tag(vlan);
+            (header, length, cost) = (header.shifted(TAG_LEN), length + u32::from(TAG_LEN), cost.with_tag());
+        }
+        let charge = cost.occupied() - OVERHEAD;
+        let number = self.next_number();
+        let waited = Duration::ZERO;
+        self.wait(now, Packet { nic, header, data, length, charge, origin, arrived: now, number, waited }).into()
     }
 
     /// Lets a frame wait for the gate. One from a TAP is dropped if too many wait; then this returns `false`.
@@ -392,8 +396,7 @@ impl Core {
 
     /// Returns when something is to be done without an event.
     pub(crate) fn next_wakeup(&self) -> Option<Instant> {
-        let due = self.receiving.iter().filter_map(|id| self.nics.get(*id)?.receive.next_due()).min();
-        [self.wake, self.wire.next_wakeup(), due].into_iter().flatten().min()
+        [self.wake, self.wire.next_wakeup(), self.receive.next_due()].into_iter().flatten().min()
     }
 
     // ---- From the uplink, or another NIC, to a NIC ----
@@ -403,9 +406,12 @@ impl Core {
         let link = Arc::clone(&self.wire.link);
         let mut room = std::mem::take(&mut self.room);
         let mut result = Ok(true);
-        for _ in 0..RECEIVED_MAX {
+        let (mut frames, mut left) = (0, RECEIVED_BYTES_MAX);
+        while frames < RECEIVED_MAX && left > 0 {
             match link.receive(&mut room) {
                 Ok(Some(received)) => {
+                    frames += 1;
+                    left = left.saturating_sub(received.length);
                     let bytes = &mut room[received.start..received.start + received.length];
                     self.take_received(now, received.header, bytes);
                 }
@@ -426,6 +432,9 @@ impl Core {
             Ok(frame) => frame,
             Err(reason) => return self.drops.count(reason),
         };
+        let length = bytes.len() as u32;
+        // A driver gets a frame whose offloads are impossible as it is, if it takes such frames at all.
+        let occupied = wire(&frame, &header, length).map_or(sluice_net::wire::occupied(length), Cost::occupied);
         let target = self.switch.from_uplink(now, &frame);
         let mut bytes = &*bytes;
         let mut untagged = Vec::new();
@@ -436,78 +445,41 @@ impl Core {
             }
         }
         match target {
-            Target::Port(port) => self.deliver_to(port, header, &bytes.into()),
-            Target::Flood => self.flood(None, &frame, header, &bytes.into()),
+            Target::Port(port) => self.deliver_to(now, port, Incoming { header, bytes: bytes.into() }, occupied),
+            Target::Flood => self.flood(now, (None, &frame), Incoming { header, bytes: bytes.into() }, occupied),
             Target::Uplink => self.drops.count(Reason::NoReceiver),
             Target::Nowhere(reason) => self.drops.count(reason),
         }
     }
 
     /// Gives a frame to the NICs of its VLAN that may be meant.
-    fn flood(&mut self, from: Option<Port>, frame: &Frame, header: OffloadHeader, bytes: &Rc<[u8]>) {
+    fn flood(&mut self, now: Instant, (from, frame): (Option<Port>, &Frame), incoming: Incoming, occupied: u32) {
         let ports: Vec<Port> = self.switch.flooded(from, frame).collect();
-        ports.into_iter().for_each(|port| self.deliver_to(port, header, bytes));
+        ports.into_iter().for_each(|port| self.deliver_to(now, port, incoming.clone(), occupied));
     }
 
-    fn deliver_to(&mut self, port: Port, header: OffloadHeader, bytes: &Rc<[u8]>) {
+    /// Queues a frame for a NIC, which occupies `occupied` bytes of the wire.
+    fn deliver_to(&mut self, now: Instant, port: Port, incoming: Incoming, occupied: u32) {
         let id = self.nics.id_at(port.0);
         let nic = &mut self.nics[id];
-        let was_empty = nic.receive.is_empty();
-        if !nic.receive.push(Incoming { header, bytes: Rc::clone(bytes) }) {
-            return nic.drop_frame(Reason::QueueFull);
+        if !nic.has_receiver() {
+            return nic.drop_frame(Reason::NoReceiver);
         }
-        if was_empty {
-            self.receiving.push_back(id);
+        let size = incoming.size(occupied);
+        if let Err(reason) = self.receive.push(now, port, incoming, size) {
+            nic.drop_frame(reason);
         }
     }
 
     /// Looks at a NIC again whose guest may have buffers now.
-    pub(crate) fn wake_receiver(&mut self, id: NicId) {
+    pub(crate) fn wake_receiver(&mut self, now: Instant, id: NicId) {
+        self.receive.resume(now, self.nics[id].port);
+    }
+
+    /// Drops the frames that wait for a NIC, because nobody takes them.
+    pub(crate) fn drop_received(&mut self, id: NicId, reason: Reason) {
         let nic = &mut self.nics[id];
-        if std::mem::take(&mut nic.waits_for_buffers) {
-            self.receiving.push_back(id);
-        }
-    }
-
-    /// Returns the number of NICs with received frames.
-    pub(crate) fn receiving(&self) -> usize {
-        self.receiving.len()
-    }
-
-    /// Returns the next NIC with received frames.
-    pub(crate) fn next_receiving(&mut self) -> Option<NicId> {
-        self.receiving.pop_front()
-    }
-
-    /// Records that a NIC still has received frames.
-    pub(crate) fn still_receiving(&mut self, id: NicId) {
-        let nic = &self.nics[id];
-        if !nic.receive.is_empty() && !nic.waits_for_buffers {
-            self.receiving.push_back(id);
-        }
-    }
-
-    /// Gives received frames to a TAP. Those that it does not take are dropped.
-    pub(crate) fn fill_tap(&mut self, now: Instant, id: NicId) {
-        let nic = &mut self.nics[id];
-        let Plug::Tap(link) = &nic.plug else { return };
-        let link = Arc::clone(link);
-        let mut parts = Vec::new();
-        while nic.receive.front(now).is_some() {
-            let Some(incoming) = nic.take_received(now) else { break };
-            parts.clear();
-            let bytes = &incoming.bytes;
-            parts.extend(
-                [bytes, bytes]
-                    .map(|bytes| libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }),
-            );
-            // SAFETY: the frame is held until the call returns.
-            match unsafe { link.send(&incoming.header, &mut parts) } {
-                crate::uplink::link::Sent::Done => nic.count_received(bytes.len()),
-                crate::uplink::link::Sent::Full => nic.drop_frame(Reason::NoBuffers),
-                crate::uplink::link::Sent::Lost(_) => nic.drop_frame(Reason::LinkDown),
-            }
-        }
+        self.receive.drain(nic.port).for_each(|_| nic.drop_frame(reason));
     }
 
     // ---- Names ----

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
@@ -12,10 +13,9 @@ use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnap
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::event_loop::Ports;
-use crate::uplink::nic::{Nic, NicId, Plug, ReceiveQueue, WINDOW_MIN, Work};
+use crate::uplink::nic::{Nic, NicId, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Work, receive_policy};
 use crate::uplink::spec::{NicPlug, NicSpec};
 use crate::uplink::taps::Watch;
-use sluice_net::NicTotals;
 
 /// The window of a VM on an uplink, which has none: its NICs bound what waits.
 const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };
@@ -219,10 +219,8 @@ impl Editor<'_> {
             window: WINDOW_MIN,
             flying: 0,
             work: Work::default(),
-            receive: ReceiveQueue::default(),
             totals: NicTotals::default(),
             session: None,
-            waits_for_buffers: false,
             watch: Watch::Idle,
             protocol_errors: 0,
             leaving: false,
@@ -231,7 +229,8 @@ impl Editor<'_> {
         });
         let port = Port(nic.index());
         self.core.nics[nic].port = port;
-        if let Err(error) = self.connect(nic) {
+        if let Err(error) = self.connect(nic).and_then(|()| self.add_receive_queue(nic)) {
+            self.core.switch.remove(port);
             let removed = self.core.nics.remove(nic);
             let _ = self.core.gate.remove_volume(self.now, owner, removed.id, &mut Vec::new());
             return Err(error);
@@ -252,6 +251,8 @@ impl Editor<'_> {
             self.core.nics[id].spec = before;
             self.connect(id)?;
         }
+        let Nic { port, spec, .. } = &self.core.nics[id];
+        self.core.receive.set(self.now, *port, receive_policy(spec));
         connected
     }
 
@@ -259,6 +260,12 @@ impl Editor<'_> {
     fn connect(&mut self, id: NicId) -> Result<(), EditError> {
         let Nic { port, spec, .. } = &self.core.nics[id];
         let added = self.core.switch.add(self.now, *port, spec.guard.mac, spec.vlan);
+        added.map_err(|error| EditError::Switch { nic: spec.name.clone(), error })
+    }
+
+    fn add_receive_queue(&mut self, id: NicId) -> Result<(), EditError> {
+        let Nic { port, spec, .. } = &self.core.nics[id];
+        let added = self.core.receive.add(self.now, *port, receive_policy(spec), RECEIVE_BOUNDS);
         added.map_err(|error| EditError::Switch { nic: spec.name.clone(), error })
     }
 
@@ -280,6 +287,7 @@ impl Editor<'_> {
         let port = nic.port;
         self.core.vms[vm].nics.remove(&self.core.nics[id].name);
         self.core.switch.remove(port);
+        self.core.receive.remove(port).for_each(drop);
         self.ports.vhost.close(self.core, self.now, id);
         self.ports.taps.close(self.core, id);
         self.core.recall(self.now, id).into_iter().for_each(|packet| self.core.forget(packet));

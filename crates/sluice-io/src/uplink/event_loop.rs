@@ -25,6 +25,7 @@ use crate::device::spec::{Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin};
 use crate::slab::FrontendNumber;
 use crate::uplink::core::Core;
+use crate::uplink::deliver::deliver;
 use crate::uplink::edit;
 use crate::uplink::pacer::Pacer;
 use crate::uplink::spec::UplinkSpec;
@@ -204,6 +205,10 @@ impl UplinkLoop {
             self.take_events(now);
             self.iterate(now);
         }
+        // An iteration gives up deliveries after some time of this machine.
+        while self.core.receive.next_due().is_some_and(|due| due <= now) {
+            self.iterate(now);
+        }
     }
 
     /// Handles the events that there are. Returns their number.
@@ -223,7 +228,7 @@ impl UplinkLoop {
         found |= ports.vhost.poll(core, now);
         for _ in 0..ROUNDS_MAX {
             core.run_wire(now);
-            ports.vhost.return_chains(core, now);
+            ports.vhost.return_chains(core);
             if !core.take_resumable() {
                 break;
             }
@@ -231,16 +236,8 @@ impl UplinkLoop {
         }
         found |= self.receive(now);
         let UplinkLoop { core, ports, .. } = self;
-        for _ in 0..core.receiving() {
-            let Some(nic) = core.next_receiving() else { break };
-            if core.nics.get(nic).is_none() {
-                continue;
-            }
-            core.fill_tap(now, nic);
-            ports.vhost.fill(core, now, nic);
-            core.still_receiving(nic);
-        }
-        ports.vhost.end_of_iteration(core, now);
+        deliver(core, &mut ports.vhost, now);
+        ports.vhost.end_of_iteration(core);
         core.end_of_iteration();
         found
     }

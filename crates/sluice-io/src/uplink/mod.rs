@@ -15,6 +15,7 @@ use std::io;
 use crate::device::Device;
 
 pub(crate) mod core;
+mod deliver;
 pub(crate) mod edit;
 pub(crate) mod event_loop;
 pub mod link;

@@ -1,26 +1,27 @@
 //! A NIC of a VM on an uplink's thread.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_net::NicTotals;
 use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
+use sluice_net::receive::{Bounds, ReceiveLimit, ReceivePolicy, Size};
 use sluice_net::switch::Port;
-use sluice_net::wire::OVERHEAD;
+use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
-use sluice_sched::{ByteRate, Instant, Policy, VolumeId};
+use sluice_sched::{Policy, VolumeId};
 
 use crate::slab::{VmId, ids};
 use crate::uplink::link::{FRAME_MAX, Link};
 use crate::uplink::packet::PacketId;
 use crate::uplink::spec::NicSpec;
 use crate::uplink::taps::Watch;
-use crate::uplink::vhost_net::plain;
 use crate::virtio::queue::SessionId;
 use crate::volume::VolumeGeneration;
-use sluice_net::NicTotals;
 
 ids! {
     /// A NIC. The gate's `VolumeId` identifies it within its VM.
@@ -41,12 +42,12 @@ pub(crate) const WINDOW_MIN: u32 = 2;
 const WINDOW_MAX: u32 = 64;
 /// Time that frames spend at the gate, if it gets as many as it may.
 const AT_GATE: Duration = Duration::from_millis(1);
-/// Maximum memory, in bytes, of frames that wait for the guest.
-const RECEIVE_MAX: usize = 512 << 10;
+/// Bounds of the frames that wait for the guest.
+pub(crate) const RECEIVE_BOUNDS: Bounds = Bounds { frames: 2048, memory: 512 << 10 };
 /// Memory for a frame beside its bytes. Without it, 512 KiB of the shortest frames would take several times as much.
 const FRAME_BESIDE: usize = 256;
-/// Time that a limit of the receive side may lag: a late thread makes up for that much.
-const RECEIVE_BURST: Duration = Duration::from_millis(5);
+/// Burst of a limit of the receive side, in bursts per second: a late thread makes up for 5 ms.
+const RECEIVE_BURSTS_PER_SECOND: u64 = 200;
 
 /// Work that a guest's queues may cause in one iteration of the loop, in bytes: then it is the turn of the others. It counts the bytes of
 /// its frames, whether they go to the uplink, to another NIC or nowhere, and what each frame and each descriptor costs beside.
@@ -79,16 +80,31 @@ impl Work {
 }
 
 /// A frame for a guest.
+#[derive(Debug, Clone)]
 pub(crate) struct Incoming {
     pub(crate) header: OffloadHeader,
     pub(crate) bytes: Rc<[u8]>,
 }
 
 impl Incoming {
-    /// Memory that it takes, in bytes.
-    fn footprint(&self) -> usize {
-        self.bytes.len() + FRAME_BESIDE
+    /// Returns the size of a frame that occupies `wire` bytes of the wire.
+    pub(crate) fn size(&self, wire: u32) -> Size {
+        Size { wire, memory: (self.bytes.len() + FRAME_BESIDE) as u32 }
     }
+
+    /// Returns the number of its connection; see [`flow`].
+    pub(crate) fn flow(&self) -> u32 {
+        let prefix = &self.bytes[..self.bytes.len().min(PREFIX_LEN)];
+        parse(prefix, self.bytes.len() as u32).map_or(0, |frame| flow(&frame, prefix))
+    }
+}
+
+/// Returns the policy of a NIC's receive side.
+pub(crate) fn receive_policy(spec: &NicSpec) -> ReceivePolicy {
+    let limit = spec.receive_limit.and_then(|rate| NonZeroU64::new(rate.bytes_per_second()));
+    let burst = |rate: NonZeroU64| NonZeroU64::new(rate.get() / RECEIVE_BURSTS_PER_SECOND).unwrap_or(NonZeroU64::MIN);
+    let limit = limit.map(|rate| ReceiveLimit { bytes_per_second: rate, burst: burst(rate) });
+    ReceivePolicy { limit, weight: spec.receive_weight }
 }
 
 /// What connects a NIC to its VM.
@@ -121,12 +137,9 @@ pub(crate) struct Nic {
     pub(crate) flying: u32,
     /// Work for its transmit queues in this iteration.
     pub(crate) work: Work,
-    pub(crate) receive: ReceiveQueue,
     pub(crate) totals: NicTotals,
     /// The VMM that is connected.
     pub(crate) session: Option<SessionId>,
-    /// Whether received frames wait until the guest adds buffers.
-    pub(crate) waits_for_buffers: bool,
     /// Whether the kernel reports frames of its TAP.
     pub(crate) watch: Watch,
     pub(crate) protocol_errors: u64,
@@ -160,19 +173,9 @@ impl Nic {
         self.waiting_bytes + bytes <= WAITING_MAX && self.waiting.len() < WAITING_FRAMES_MAX
     }
 
-    /// Removes the next received frame, and counts it against the limit.
-    pub(crate) fn take_received(&mut self, now: Instant) -> Option<Incoming> {
-        let limit = self.spec.receive_limit;
-        self.receive.pop(now, limit)
-    }
-
-    /// Replaces the next received frame by those that it stands for, for a driver that cannot cut or sum it.
-    pub(crate) fn make_plain(&mut self, now: Instant) {
-        let Some(first) = self.receive.pop(now, None) else { return };
-        match plain(&first) {
-            Ok(frames) => self.receive.put_back(frames),
-            Err(reason) => self.drop_frame(reason),
-        }
+    /// Whether a VMM or a TAP takes received frames.
+    pub(crate) fn has_receiver(&self) -> bool {
+        self.session.is_some() || matches!(self.plug, Plug::Tap(_))
     }
 
     pub(crate) fn count_received(&mut self, bytes: usize) {
@@ -180,71 +183,7 @@ impl Nic {
         self.totals.received_bytes += bytes as u64;
     }
 
-    /// Drops all received frames, because nobody takes them.
-    pub(crate) fn drop_received(&mut self, now: Instant, reason: Reason) {
-        while self.receive.pop(now, None).is_some() {
-            self.drop_frame(reason);
-        }
-    }
-
     pub(crate) fn drop_frame(&mut self, reason: Reason) {
         self.totals.drops.count(reason);
-    }
-}
-
-/// Frames for a guest, which come at the rate that its limit allows.
-#[derive(Default)]
-pub(crate) struct ReceiveQueue {
-    pub(crate) frames: VecDeque<Incoming>,
-    /// Memory that they take.
-    bytes: usize,
-    /// When the next frame may be delivered.
-    due: Instant,
-}
-
-impl ReceiveQueue {
-    /// Adds a frame; `false` if there is no room.
-    pub(crate) fn push(&mut self, incoming: Incoming) -> bool {
-        if self.bytes + incoming.footprint() > RECEIVE_MAX {
-            return false;
-        }
-        self.bytes += incoming.footprint();
-        self.frames.push_back(incoming);
-        true
-    }
-
-    /// Puts frames before the others, in the place of one that was removed.
-    pub(crate) fn put_back(&mut self, frames: Vec<Incoming>) {
-        for incoming in frames.into_iter().rev() {
-            self.bytes += incoming.footprint();
-            self.frames.push_front(incoming);
-        }
-    }
-
-    /// Returns the next frame if it may be delivered now.
-    pub(crate) fn front(&self, now: Instant) -> Option<&Incoming> {
-        if self.due > now { None } else { self.frames.front() }
-    }
-
-    /// Removes the next frame, and counts it against a limit.
-    pub(crate) fn pop(&mut self, now: Instant, limit: Option<ByteRate>) -> Option<Incoming> {
-        let first = self.frames.pop_front()?;
-        self.bytes -= first.footprint();
-        if let Some(limit) = limit {
-            let charge = first.bytes.len() as u128 + u128::from(OVERHEAD);
-            let nanos = charge * 1_000_000_000 / u128::from(limit.bytes_per_second());
-            let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX).max(1));
-            self.due = self.due.max(now - RECEIVE_BURST) + time;
-        }
-        Some(first)
-    }
-
-    /// Returns when the next frame may be delivered.
-    pub(crate) fn next_due(&self) -> Option<Instant> {
-        (!self.frames.is_empty()).then_some(self.due)
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
     }
 }

@@ -7,7 +7,7 @@ use sluice_net::guard::Guard;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
-use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy};
+use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy, Weight};
 
 use crate::device::SchedulerSpec;
 use crate::uplink::link::Link;
@@ -100,5 +100,7 @@ pub struct NicSpec {
     pub mtu: u16,
     /// Limit of what it receives, in bytes on the wire.
     pub receive_limit: Option<ByteRate>,
+    /// Its share of the thread's CPU time for received frames.
+    pub receive_weight: Weight,
     pub plug: NicPlug,
 }

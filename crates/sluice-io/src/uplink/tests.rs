@@ -92,6 +92,7 @@ fn nic(number: u8, plug: NicPlug) -> NicSpec {
         vlan: None,
         mtu: 1500,
         receive_limit: None,
+        receive_weight: Weight::DEFAULT,
         plug,
     }
 }

@@ -19,6 +19,7 @@ use sluice_io::vhost_user::net::Net;
 use sluice_io::vhost_user::session;
 use sluice_net::Mac;
 use sluice_net::guard::Guard;
+use sluice_sched::Weight;
 use sluice_sched::scheduler::DeviceInfo;
 
 use super::commit::{CLOSE_MAX, close, name_of};
@@ -294,6 +295,7 @@ fn nic_spec(name: &str, nic: &Nic, generation: VolumeGeneration, tap: Option<&Ar
         vlan: nic.vlan,
         mtu: nic.mtu,
         receive_limit: nic.policy.receive.limit,
+        receive_weight: nic.policy.receive.weight.unwrap_or(Weight::DEFAULT),
         plug: tap.map_or(NicPlug::VhostUser, |link| NicPlug::Tap(Arc::clone(link))),
     }
 }

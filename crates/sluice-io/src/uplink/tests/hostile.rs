@@ -25,6 +25,9 @@ use crate::vhost_user::message::{SessionChange, SessionMessage};
 use crate::vhost_user::net::Net;
 use crate::virtio::queue::{QueueSpec, SessionId};
 
+#[path = "receive.rs"]
+mod receive;
+
 /// Indices of the queues.
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
@@ -35,8 +38,8 @@ const RING: u64 = 0x8000;
 /// Where the parts of a ring are.
 const PARTS: [u64; 3] = [0, 0x4000, 0x5000];
 /// Where frames and tables of the test are.
-const DATA: u64 = 0x1_0000;
-const MEMORY: usize = 2 << 20;
+const DATA: u64 = 0x2_0000;
+const MEMORY: usize = 4 << 20;
 /// Flags of descriptors.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
@@ -386,59 +389,6 @@ fn a_frame_was_looked_for_in_all_tiny_buffers_of_a_ring_at_each_kick() {
     lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 1500));
     lab.step(MOMENT);
     assert_eq!(lab.protocol_errors(&guest), 1, "a million descriptors were followed for one frame");
-}
-
-#[test]
-fn a_frame_that_no_ring_full_of_buffers_can_hold_blocked_those_behind_it() {
-    let mut lab = Lab::new(None);
-    let guest = lab.guest(1, all_features(), 8);
-    guest.post(0..8, 128);
-    lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 1500));
-    lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 80));
-    lab.step(MOMENT);
-    assert_eq!(guest.used(RECEIVE), 1);
-    assert_eq!(guest.received(0).1, frame(200, mac(1), 80));
-    assert_eq!(lab.totals(&guest).drops.of(Reason::NoBuffers), 1);
-}
-
-#[test]
-fn a_guest_without_offloads_got_segments_and_unfinished_checksums() {
-    let mut lab = Lab::new(None);
-    let plain = Net { mac: mac(1), mtu: 1500, pairs: 1, offloads: false }.features();
-    let guest = lab.guest(1, plain, ENTRIES);
-    guest.post(0..64, 2000);
-    let (header, bytes) = tcp6(200, mac(1), 114 + 3000, 1400);
-    lab.far.send(header, &bytes);
-    lab.step(MOMENT);
-    assert_eq!(guest.used(RECEIVE), 3);
-    let mut payload = Vec::new();
-    for at in 0..3 {
-        let (header, mut frame) = guest.received(at);
-        assert_eq!(header, OffloadHeader { buffers: 1, ..OffloadHeader::default() });
-        payload.extend(frame.split_off(114));
-        assert_ne!(frame[54 + 16..54 + 18], [0, 0], "it has a checksum");
-    }
-    assert_eq!(payload, bytes[114..]);
-    // One that only has to be summed.
-    lab.far.send(OffloadHeader { gso_type: 0, gso_size: 0, ..header }, &bytes[..600]);
-    lab.step(MOMENT);
-    let (header, frame) = guest.received(3);
-    assert_eq!((header.flags, header.gso_type, frame.len()), (0, 0, 600));
-    assert_eq!(lab.totals(&guest).drops.total(), 0);
-}
-
-#[test]
-fn short_frames_filled_more_memory_than_a_queue_may_hold() {
-    let mut lab = Lab::new(None);
-    lab.guest(1, all_features(), ENTRIES);
-    lab.step(MOMENT);
-    for _ in 0..40_000 / 8 {
-        (0..8).for_each(|_| lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 60)));
-        lab.step(MOMENT);
-    }
-    let id = lab.state.core.find_nic("vm1", "eth0").unwrap();
-    let waiting = lab.state.core.nics[id].receive.frames.len();
-    assert!(waiting <= 2048, "{waiting} frames");
 }
 
 #[test]

@@ -10,6 +10,8 @@ mod sessions;
 mod transmit;
 
 use sluice_net::drop::Drop as Reason;
+use sluice_net::receive::Size;
+use sluice_net::wire::occupied;
 use sluice_sched::Instant;
 
 use crate::backend::retry::is_put_off;
@@ -17,10 +19,9 @@ use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab};
 use crate::uplink::core::Core;
-use crate::uplink::nic::{Nic, NicId};
+use crate::uplink::nic::{Incoming, Nic, NicId};
 use crate::uplink::vhost_net::chains::Chains;
-use crate::uplink::vhost_net::plain::is_accepted;
-pub(crate) use crate::uplink::vhost_net::plain::plain;
+use crate::uplink::vhost_net::plain::{is_accepted, plain};
 use crate::uplink::vhost_net::receive::{Filled, fill};
 pub(crate) use crate::uplink::vhost_net::sessions::NetSession;
 use crate::uplink::vhost_net::transmit::Transmit;
@@ -28,8 +29,14 @@ use crate::virtio::chain::Chain;
 use crate::virtio::queue::SessionId;
 use crate::virtio::queue_set::{QueueId, QueueSet};
 
-/// Frames that a guest gets before the next NIC gets some.
-const FILLED_MAX: u32 = 64;
+/// A guest had too few buffers for a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refused {
+    /// It has added some since.
+    Once,
+    /// It kicks when it has added some.
+    UntilKick,
+}
 
 /// The VMMs of an uplink.
 pub(crate) struct VhostNet {
@@ -87,7 +94,7 @@ impl VhostNet {
             self.break_receive(core, id, "its kick descriptor cannot be read");
         } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
             // The NIC of a closed queue may have been removed.
-            core.wake_receiver(self.sessions[queue.session].nic);
+            core.wake_receiver(now, self.sessions[queue.session].nic);
         }
     }
 
@@ -121,8 +128,7 @@ impl VhostNet {
     }
 
     /// Returns the chains of frames that have been sent or dropped.
-    pub(crate) fn return_chains(&mut self, core: &mut Core, now: Instant) {
-        let _ = now;
+    pub(crate) fn return_chains(&mut self, core: &mut Core) {
         while let Some(origin) = core.next_returned() {
             if self.transmit.get(origin.queue).is_some() {
                 self.chains[origin.queue.index() as usize].frame_ended(origin.number);
@@ -145,43 +151,57 @@ impl VhostNet {
         }
     }
 
-    /// Gives received frames to the guest of a NIC.
-    pub(crate) fn fill(&mut self, core: &mut Core, now: Instant, id: NicId) {
-        let Some(session) = core.nics[id].session else {
-            return core.nics[id].drop_received(now, Reason::NoReceiver);
+    /// Gives a received frame to the guest of a NIC. If the guest has too few buffers, the frame waits until it has added some.
+    pub(crate) fn give(&mut self, core: &mut Core, now: Instant, id: NicId, incoming: Incoming, size: Size) {
+        let Some(session) = core.nics[id].session else { return core.nics[id].drop_frame(Reason::NoReceiver) };
+        let Some(queue) = self.receive_queue(session, &incoming) else {
+            return core.nics[id].drop_frame(Reason::NoBuffers);
         };
-        let Some(queue_id) = self.receive_queue(session) else {
-            return core.nics[id].drop_received(now, Reason::NoBuffers);
+        let port = core.nics[id].port;
+        if is_accepted(self.sessions[session].features, &incoming.header) {
+            if let Err(refused) = self.fill(core, id, queue, &incoming) {
+                core.receive.give_back(now, port, std::iter::once((incoming, size)));
+                self.wait_for_buffers(core, now, id, queue, refused);
+            }
+            return;
+        }
+        let frames = match plain(&incoming) {
+            Ok(frames) => frames,
+            Err(reason) => return core.nics[id].drop_frame(reason),
         };
-        let (features, header_len) = (self.sessions[session].features, self.sessions[session].header_len);
-        for _ in 0..FILLED_MAX {
-            let nic = &mut core.nics[id];
-            let Some(incoming) = nic.receive.front(now) else { return };
-            if !is_accepted(features, &incoming.header) {
-                nic.make_plain(now);
-                continue;
+        for (at, frame) in frames.iter().enumerate() {
+            let Err(refused) = self.fill(core, id, queue, frame) else { continue };
+            let rest = frames[at..].iter().map(|frame| (frame.clone(), frame.size(occupied(frame.bytes.len() as u32))));
+            core.receive.give_back(now, port, rest);
+            return self.wait_for_buffers(core, now, id, queue, refused);
+        }
+    }
+
+    /// Writes a frame into buffers of a queue, or drops it if that can never succeed.
+    fn fill(&mut self, core: &mut Core, id: NicId, queue_id: QueueId, incoming: &Incoming) -> Result<(), Refused> {
+        let queue = self.receive.queue(queue_id);
+        let NetSession { features, header_len, .. } = self.sessions[queue.session];
+        match fill(queue, &mut self.chain, features, header_len, incoming) {
+            Filled::Done(buffers) => {
+                core.nics[id].count_received(incoming.bytes.len());
+                buffers.into_iter().for_each(|(head, used)| self.receive.give_back(queue_id, head, used));
             }
-            let queue = self.receive.queue(queue_id);
-            match fill(queue, &mut self.chain, features, header_len, incoming) {
-                Filled::Done(buffers) => {
-                    let length = incoming.bytes.len();
-                    nic.take_received(now);
-                    nic.count_received(length);
-                    buffers.into_iter().for_each(|(head, used)| self.receive.give_back(queue_id, head, used));
-                }
-                Filled::Starved => {
-                    if !self.receive.queue(queue_id).wait_for_more() {
-                        nic.waits_for_buffers = true;
-                        self.receive.listen(&mut core.ring, queue_id);
-                        return;
-                    }
-                }
-                Filled::TooShort => {
-                    nic.take_received(now);
-                    nic.drop_frame(Reason::NoBuffers);
-                }
-                Filled::Broken(reason) => return self.break_receive(core, queue_id, reason),
+            Filled::Starved if queue.wait_for_more() => return Err(Refused::Once),
+            Filled::Starved => return Err(Refused::UntilKick),
+            Filled::TooShort => core.nics[id].drop_frame(Reason::NoBuffers),
+            Filled::Broken(reason) => {
+                core.nics[id].drop_frame(Reason::NoBuffers);
+                self.break_receive(core, queue_id, reason);
             }
+        }
+        Ok(())
+    }
+
+    /// Lets a NIC, to which a frame was given back, wait for buffers.
+    fn wait_for_buffers(&mut self, core: &mut Core, now: Instant, id: NicId, queue: QueueId, refused: Refused) {
+        match refused {
+            Refused::Once => core.wake_receiver(now, id),
+            Refused::UntilKick => self.receive.listen(&mut core.ring, queue),
         }
     }
 
@@ -191,8 +211,8 @@ impl VhostNet {
     }
 
     /// Publishes returned chains, interrupts guests, and removes queues that have stopped.
-    pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
-        self.return_chains(core, now);
+    pub(crate) fn end_of_iteration(&mut self, core: &mut Core) {
+        self.return_chains(core);
         self.transmit.signal_guests(&mut core.ring);
         self.receive.signal_guests(&mut core.ring);
         self.remove_ended_queues(core);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::HEADER_LEN;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
@@ -13,7 +14,7 @@ use crate::device::core::Ending;
 use crate::device::vm::Intake;
 use crate::slab::Id as _;
 use crate::uplink::core::Core;
-use crate::uplink::nic::NicId;
+use crate::uplink::nic::{Incoming, NicId};
 use crate::uplink::packet::PacketId;
 use crate::uplink::vhost_net::VhostNet;
 use crate::uplink::vhost_net::chains::Chains;
@@ -136,11 +137,16 @@ impl VhostNet {
         queues.find(|(known, id)| *known == index && is_it(id)).map(|(_, id)| *id)
     }
 
-    /// Returns the receive queue that gets the next frame.
-    pub(super) fn receive_queue(&self, session: SessionId) -> Option<QueueId> {
+    /// Returns the receive queue that gets a frame. The frames of a connection go to one queue, as long as no queue starts or stops.
+    pub(super) fn receive_queue(&self, session: SessionId, incoming: &Incoming) -> Option<QueueId> {
         let receiving = self.sessions[session].queues.iter().filter(|(index, _)| !transmits(*index));
-        let is_open = |id: &QueueId| self.receive.get(*id).is_some_and(|queue| queue.takes());
-        receiving.map(|(_, id)| *id).find(is_open)
+        let mut open =
+            receiving.map(|(_, id)| *id).filter(|id| self.receive.get(*id).is_some_and(|queue| queue.takes()));
+        let place = match open.clone().count() {
+            0 | 1 => 0,
+            count => incoming.flow() as usize % count,
+        };
+        open.nth(place)
     }
 
     /// Starts a queue. `None` if its rings are not in the memory.
@@ -171,7 +177,7 @@ impl VhostNet {
             queue.disable_notification();
             let id = self.receive.insert(queue);
             self.sessions[session].queues.push((index, id));
-            core.wake_receiver(self.sessions[session].nic);
+            core.wake_receiver(now, self.sessions[session].nic);
         }
         Some(0)
     }
@@ -180,7 +186,7 @@ impl VhostNet {
         let Some(id) = self.find_queue(session, index) else { return };
         if !transmits(index) {
             self.receive.queue(id).enabled = enabled;
-            return core.wake_receiver(self.sessions[session].nic);
+            return core.wake_receiver(now, self.sessions[session].nic);
         }
         self.transmit.queue(id).enabled = enabled;
         if !enabled {
@@ -283,7 +289,7 @@ impl VhostNet {
                     self.receive.look_for_end(id);
                 }
             }
-            core.wake_receiver(nic);
+            core.drop_received(nic, Reason::NoReceiver);
         }
         self.end_if_empty(core, session);
     }

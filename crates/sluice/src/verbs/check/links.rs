@@ -185,7 +185,7 @@ fn access(nic: &Nic) -> String {
 
 fn receives(receive: &Receive) -> String {
     let limit = receive.limit.map(|rate| format!("limit {}", show_link_rate(rate)));
-    let weight = receive.weight.map(|weight| format!("weight {weight} (not enforced)"));
+    let weight = receive.weight.map(|weight| format!("weight {weight}"));
     let words: Vec<String> = limit.into_iter().chain(weight).collect();
     if words.is_empty() { "-".to_owned() } else { words.join(", ") }
 }
