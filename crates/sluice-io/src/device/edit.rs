@@ -1,14 +1,11 @@
 //! Changes at run time: adding and removing VMs and volumes, changing policies.
 
-use std::sync::Arc;
-
-use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy};
 
 use crate::backend::lost::{Volumes, accept_loss, is_lost};
 use crate::backend::volume::{Outstanding, Volume, VolumeStore};
 use crate::device::core::Core;
-use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window};
+use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
 use crate::slab::{VmId, VolumeKey};
@@ -75,14 +72,6 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         clients: volume.open_clients,
         is_lost: is_lost(volume),
         nic: None,
-    }
-}
-
-/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
-fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
-    match last {
-        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
-        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
     }
 }
 

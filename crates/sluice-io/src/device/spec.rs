@@ -4,6 +4,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_net::NicTotals;
 use sluice_net::switch::SwitchError;
 use sluice_sched::gate::{DeviceStats, GateStats};
 use sluice_sched::params::{ParamError, ParamTable};
@@ -13,7 +14,6 @@ use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Insta
 use crate::backend::delay::DelaySpec;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
-use sluice_net::NicTotals;
 
 /// Specification of a shared device, which has one thread, one ring and one gate.
 #[derive(Debug, Clone)]
@@ -299,4 +299,12 @@ pub struct ClientSnapshot {
     pub queues: Option<u32>,
     /// Requests that were taken from it and are not answered.
     pub outstanding: u32,
+}
+
+/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
+pub(crate) fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
+    match last {
+        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
+        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
+    }
 }

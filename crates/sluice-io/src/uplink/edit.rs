@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use sluice_net::NicTotals;
 use sluice_net::switch::Port;
-use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
 
-use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window};
+use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::event_loop::Ports;
@@ -76,14 +75,6 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
         });
     }
     snapshots
-}
-
-/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
-fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
-    match last {
-        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
-        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
-    }
 }
 
 struct Editor<'a> {

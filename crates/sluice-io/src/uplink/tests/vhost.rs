@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use sluice_client::vhost::net::{HEADER_LEN, NetClient, NetOptions, RECEIVE, Received, TRANSMIT};
 use sluice_net::Mac;
+use sluice_net::NicTotals;
 use sluice_net::header::{GSO_TCP4, NEEDS_CHECKSUM, OffloadHeader};
 use sluice_sched::Policy;
 use tempfile::TempDir;
@@ -21,7 +22,6 @@ use crate::uplink::spec::NicPlug;
 use crate::vhost_user::listener::VhostListener;
 use crate::vhost_user::net::Net;
 use crate::vhost_user::session::Entry;
-use sluice_net::NicTotals;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const NO_HEADER: [u8; HEADER_LEN] = [0; HEADER_LEN];
