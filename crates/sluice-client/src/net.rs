@@ -35,8 +35,8 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Creates a namespace with a loopback and without IPv6, so that nothing is sent that nobody asked for. Its name contains the
-    /// number of this process.
+    /// Creates a namespace with a loopback and without IPv6: the kernel would send neighbour solicitations of its own, which tests would
+    /// count. Its name contains the number of this process.
     ///
     /// # Errors
     /// The message of `ip`.

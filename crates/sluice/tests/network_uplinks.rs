@@ -29,7 +29,7 @@ fn answers(from: &Namespace, to: SocketAddr) -> bool {
 fn arrived(from: &Namespace, to: &Namespace, address: Ipv4Addr) -> u64 {
     let (sink, _echo) = (Sink::udp(to, 7001).unwrap(), Echo::start(to, 7).unwrap());
     assert!(answers(from, port(address, 7)));
-    Sender::burst(from, port(address, 7001), 1000, COUNT).unwrap();
+    Sender::spaced(from, port(address, 7001), 1000, COUNT).unwrap();
     assert!(answers(from, port(address, 7)));
     until("the datagrams arrive", || sink.datagrams() >= COUNT);
     sink.datagrams()

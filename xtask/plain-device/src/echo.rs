@@ -82,6 +82,7 @@ impl Echo {
             } else if last_found.elapsed() < SPIN_MAX {
                 spin_loop();
             } else {
+                // An idle server looks again later; it is only a baseline for benchmarks.
                 std::thread::sleep(PAUSE);
             }
         }

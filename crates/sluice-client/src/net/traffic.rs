@@ -74,14 +74,15 @@ impl Sender {
         Ok(Sender { stream: None, sent, _worker: worker })
     }
 
-    /// Sends exactly `count` datagrams, one each millisecond, and returns when the kernel has accepted them.
+    /// Sends exactly `count` datagrams, one each millisecond, so that no queue overflows. Returns when the kernel has accepted them.
     ///
     /// # Errors
     /// Those of the socket.
-    pub fn burst(from: &Namespace, to: SocketAddr, length: usize, count: u64) -> io::Result<()> {
+    pub fn spaced(from: &Namespace, to: SocketAddr, length: usize, count: u64) -> io::Result<()> {
         let socket = connected(from, to)?;
         for _ in 0..count {
             socket.send(&vec![0x5a; length])?;
+            // Paces the load.
             thread::sleep(TICK);
         }
         Ok(())
@@ -126,6 +127,7 @@ fn send_datagrams(socket: &UdpSocket, datagram: &[u8], rate: u64, ends: &AtomicB
             owed -= 1.0;
             count.fetch_add(u64::from(socket.send(datagram).is_ok()), Ordering::Relaxed);
         }
+        // Paces the load.
         thread::sleep(TICK);
     }
 }

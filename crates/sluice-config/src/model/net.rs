@@ -99,14 +99,14 @@ pub enum NicAccess {
 /// Network half of a policy. It has nothing from the half for disks.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct NetPolicy {
-    /// What is guaranteed and allowed when sending. Rates are in bytes on the wire; `burst` is in full frames.
+    /// Policy for frames that the NIC sends. Rates are in bytes on the wire; `burst` is in full frames.
     pub transmit: Policy,
     /// The burst as stated: that long at the rate of the limit.
     pub burst: Option<Duration>,
     pub receive: Receive,
 }
 
-/// What a NIC receives.
+/// Policy for frames that a NIC receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Receive {
     /// Maximum in bytes on the wire; `None`: unlimited.

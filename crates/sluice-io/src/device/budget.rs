@@ -6,7 +6,7 @@
 //! Example: the window has 64 requests and 16 MiB; one client sends reads of 1 MiB, another one of 4 KiB. They get 1 and 16
 //! requests in turn. By requests alone they got 16 and none.
 
-/// What may still be taken. One request of any size is always allowed, so that each turn makes progress.
+/// Requests and bytes that a client may still be served in its turn. One request of any size is always allowed, so that each turn makes progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     requests: u32,

@@ -1,4 +1,4 @@
-//! What runs on a device thread: the loop of a disk, or that of an uplink. The supervisor builds it, and builds it again
+//! The loop that a device thread runs: that of a disk, or that of an uplink. The supervisor builds it, and builds it again
 //! after a failure.
 
 use std::io;
@@ -10,7 +10,7 @@ use crate::device::spec::{Edit, EditError, Snapshot};
 
 /// The loop of a device thread, with all of its state.
 pub(crate) trait Machine: Sized {
-    /// What it is built from, at the start and after each failure.
+    /// The specification from which it is built, at the start and after each failure.
     type Spec: Send + 'static;
     /// Threads that work for it.
     type Helper: Helper;

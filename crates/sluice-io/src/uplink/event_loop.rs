@@ -73,7 +73,7 @@ pub(crate) struct UplinkLoop {
     restarts: u64,
 }
 
-/// What is known of frames at the interface.
+/// Whether the interface has frames to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LinkState {
     /// No operation waits for frames.
@@ -86,7 +86,7 @@ enum LinkState {
     Down(Instant),
 }
 
-/// What connects NICs to their VMs.
+/// The connections of NICs to their VMs: TAPs and sessions of VMMs.
 pub(crate) struct Ports {
     pub(crate) taps: Taps,
     pub(crate) vhost: VhostNet,

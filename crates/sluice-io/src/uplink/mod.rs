@@ -7,7 +7,7 @@
 //!        '------- receive queue of the NIC <--------- switch <--- read ---'
 //! ```
 //!
-//! What a NIC sends passes the gate; what waits stays in the guest's ring. To the control plane an uplink is what a disk is: its VMs are
+//! Frames that a NIC sends pass the gate; those that wait stay in the guest's ring. To the control plane an uplink is what a disk is: its VMs are
 //! added, changed and looked at by the same messages, and a NIC stands where a volume does.
 
 use std::io;

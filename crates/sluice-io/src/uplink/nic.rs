@@ -107,7 +107,7 @@ pub(crate) fn receive_policy(spec: &NicSpec) -> ReceivePolicy {
     ReceivePolicy { limit, weight: spec.receive_weight }
 }
 
-/// What connects a NIC to its VM.
+/// The connection of a NIC to its VM.
 pub(crate) enum Plug {
     Tap(Arc<Link>),
     /// A socket, with the session of a VMM while one is connected.

@@ -75,7 +75,7 @@ pub fn depth_for(rate: Option<ByteRate>) -> u32 {
     frames.clamp(2, 128) as u32
 }
 
-/// What connects a NIC to its VM.
+/// The connection of a NIC to its VM.
 #[derive(Debug, Clone)]
 pub enum NicPlug {
     /// A TAP, open.

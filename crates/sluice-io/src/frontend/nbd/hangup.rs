@@ -4,8 +4,8 @@
 //! requests would hold the window and the memory that others of its VM wait for, until a limit or a slow device has served all of
 //! them. So the kernel is asked to report that the client has closed its end.
 //!
-//! What the client sent before it left and was not read is dropped, like queued requests of any client that leaves. The exception is
-//! one that has said so: its requests before `NBD_CMD_DISC` are served.
+//! Requests that were not read by then are dropped, like queued requests of any client that leaves. A client that has sent
+//! `NBD_CMD_DISC` is the exception: its requests before that are served.
 
 use io_uring::{opcode, types};
 use rustix::io::ioctl_fionread;
