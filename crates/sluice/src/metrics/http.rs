@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -37,9 +38,22 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// The endpoint. It ends when this is dropped.
+/// Maximum time that the end waits until the socket has been removed, which takes as long as its file system does.
+const REMOVAL_MAX: Duration = Duration::from_secs(5);
+
+/// The endpoint. It ends when this is dropped, and its socket is removed.
 pub(crate) struct Exporter {
-    _end: oneshot::Sender<()>,
+    end: Option<oneshot::Sender<()>>,
+    /// Closed when the thread has ended.
+    ended: mpsc::Receiver<Infallible>,
+}
+
+impl Drop for Exporter {
+    fn drop(&mut self) {
+        drop(self.end.take());
+        // The process would otherwise often exit before the thread has removed the socket.
+        let _ = self.ended.recv_timeout(REMOVAL_MAX);
+    }
 }
 
 impl Exporter {
@@ -64,17 +78,19 @@ impl Exporter {
     /// # Errors
     /// If the thread or its runtime cannot be started.
     pub(crate) fn start(bound: Bound, board: Board) -> std::io::Result<Exporter> {
-        let (end, ended) = oneshot::channel();
+        let (end, is_over) = oneshot::channel();
+        let (open, ended) = mpsc::channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         thread::Builder::new().name("metrics".to_owned()).spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
                     () = listen(bound, board) => {}
-                    _ = ended => {}
+                    _ = is_over => {}
                 }
             });
+            drop(open);
         })?;
-        Ok(Exporter { _end: end })
+        Ok(Exporter { end: Some(end), ended })
     }
 }
 
