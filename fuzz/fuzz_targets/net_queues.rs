@@ -18,7 +18,7 @@ use sluice_io::vhost_user::net::Net;
 use sluice_io::vhost_user::session_handle::SessionHandle;
 use sluice_io::virtio::queue::QueueSpec;
 use sluice_net::{Guard, HEADER_LEN, Mac};
-use sluice_sched::{Policy, schedulers};
+use sluice_sched::{Policy, Weight, schedulers};
 use vm_memory::{Bytes, GuestAddress};
 
 const ENTRIES: u16 = 16;
@@ -68,6 +68,7 @@ fn bench() -> &'static Bench {
             vlan: None,
             mtu: u16::MAX,
             receive_limit: None,
+            receive_weight: Weight::DEFAULT,
             plug,
         };
         let window = Window { requests: 1, bytes: 1 };

@@ -377,15 +377,18 @@ impl VirtQueue {
         }
     }
 
-    /// Returns a request to the guest, with the number of bytes that were written for it. The guest sees it at the latest after
-    /// [`VirtQueue::publish`].
-    pub(crate) fn give_back(&mut self, head: u16, written: u32) {
-        if let Some(log) = &mut self.log {
-            log.returning(head);
-            self.returned.push(head);
+    /// Returns requests to the guest, each with the number of bytes that were written for it. The guest sees them at the latest after
+    /// [`VirtQueue::publish`], and all at once: they may be the buffers of one frame (VIRTIO 1.3, 5.1.6.4), and a driver that saw some of
+    /// them would drop it.
+    pub(crate) fn give_back_together(&mut self, chains: &[(u16, u32)]) {
+        for (head, written) in chains {
+            if let Some(log) = &mut self.log {
+                log.returning(*head);
+                self.returned.push(*head);
+            }
+            // SAFETY: the ring is in the memory table of the queue.
+            unsafe { self.used.put(self.rings.used, *head, *written) };
         }
-        // SAFETY: the ring is in the memory table of the queue.
-        unsafe { self.used.put(self.rings.used, head, written) };
         self.signal = self.signal.max(Signal::IfWanted);
         if self.used.unpublished() >= BATCH_MAX {
             self.publish();

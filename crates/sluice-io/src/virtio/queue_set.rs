@@ -364,11 +364,16 @@ impl QueueSet {
 
     /// Returns a request to the guest, with the number of bytes that were written for it.
     pub(crate) fn give_back(&mut self, id: QueueId, head: u16, written: u32) {
+        self.give_back_together(id, &[(head, written)]);
+    }
+
+    /// Returns chains that the guest sees all at once; see [`VirtQueue::give_back_together`].
+    pub(crate) fn give_back_together(&mut self, id: QueueId, chains: &[(u16, u32)]) {
         let queue = &mut self.queues[id];
         if queue.signal == Signal::No {
             self.irq_pending.push(id);
         }
-        queue.give_back(head, written);
+        queue.give_back_together(chains);
     }
 
     /// Publishes the requests that were returned until now.

@@ -184,7 +184,7 @@ impl VhostNet {
         match fill(queue, &mut self.chain, features, header_len, incoming) {
             Filled::Done(buffers) => {
                 core.nics[id].count_received(incoming.bytes.len());
-                buffers.into_iter().for_each(|(head, used)| self.receive.give_back(queue_id, head, used));
+                self.receive.give_back_together(queue_id, &buffers);
             }
             Filled::Starved if queue.wait_for_more() => return Err(Refused::Once),
             Filled::Starved => return Err(Refused::UntilKick),
