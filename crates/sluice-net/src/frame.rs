@@ -1,4 +1,4 @@
-//! What a frame is, from its first bytes.
+//! Parses a frame from its first bytes.
 //!
 //! [`parse`] follows Ethernet, VLAN tags, ARP, IPv4, IPv6 with its extension headers, and the start of TCP, UDP and ICMPv6. It
 //! reads nothing behind the first [`PREFIX_LEN`] bytes. A header that is cut off there, or that lies in another fragment, is
@@ -81,7 +81,7 @@ pub struct Frame {
     pub decided: u16,
 }
 
-/// What the frame carries.
+/// The network protocol of a frame, with its addresses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Network {
     /// ARP or reverse ARP for IPv4.
@@ -108,7 +108,7 @@ pub struct Arp {
     pub target_ip: Ipv4Addr,
 }
 
-/// What an IP packet carries.
+/// The protocol inside an IP packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Transport {
     Tcp,

@@ -476,7 +476,7 @@ impl Core {
         self.receive.resume(now, self.nics[id].port);
     }
 
-    /// Drops the frames that wait for a NIC, because nobody takes them.
+    /// Drops the frames that wait for a NIC, whose guest has left.
     pub(crate) fn drop_received(&mut self, id: NicId, reason: Reason) {
         let nic = &mut self.nics[id];
         self.receive.drain(nic.port).for_each(|_| nic.drop_frame(reason));

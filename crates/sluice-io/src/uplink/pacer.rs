@@ -1,8 +1,8 @@
 //! The time that frames take on the wire.
 //!
 //! An uplink of a stated rate is a server of one frame at a time: a frame starts when the one before it has left, and occupies the wire for
-//! its length. What comes after it (a switch, a faster interface) must never queue, because there nobody
-//! schedules. So the gate gets a frame's slot back only when the wire has room for the next one.
+//! its length. The next switch, or a faster interface, must never queue frames, because no scheduler of ours
+//! orders them there. So the gate gets a frame's slot back only when the wire has room for the next one.
 //!
 //! A thread that wakes up late has not lost the time of the wire while frames were waiting: they are sent together, as if each had
 //! started when the one before it left. At most [`LATE_MAX`] is made up for, so that a stopped process does not continue with

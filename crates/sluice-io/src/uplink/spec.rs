@@ -92,7 +92,7 @@ pub struct NicSpec {
     pub generation: VolumeGeneration,
     /// Policy of the NIC, inside that of its VM, for what it sends.
     pub policy: Policy,
-    /// What it may send.
+    /// Addresses and protocols that the NIC may send.
     pub guard: Guard,
     /// Whether its frames are put into this VLAN on the uplink.
     pub vlan: Option<u16>,

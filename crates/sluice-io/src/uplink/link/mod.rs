@@ -47,7 +47,7 @@ pub enum LinkError {
     /// A system call failed.
     #[error("{what}: {error}")]
     Io {
-        /// What was to be done.
+        /// The operation that failed.
         what: String,
         error: io::Error,
     },

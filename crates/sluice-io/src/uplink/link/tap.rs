@@ -15,7 +15,7 @@ const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
 
-/// What the host's side may leave to the daemon: partial checksums, and large segments of TCP over IPv4 and IPv6.
+/// Offloads that the host's side may leave to the daemon: partial checksums, and large segments of TCP over IPv4 and IPv6.
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04;
 
 /// Opens a TAP, which is created if it does not exist, and switches it on. `mac` becomes the address of the interface.
