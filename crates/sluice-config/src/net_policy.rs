@@ -108,15 +108,12 @@ impl NetPart {
 
     /// Span of a field, and the table that it belongs to.
     pub(crate) fn span_of(&self, field: Field) -> Option<(Span, Arc<str>)> {
-        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Span, Arc<str>)> {
-            stated.as_ref().map(|stated| (stated.span, Arc::clone(&stated.whose)))
-        }
         match field {
-            Field::Reservation => at(&self.reservation),
-            Field::Limit => at(&self.limit),
-            Field::Weight => at(&self.weight),
-            Field::Burst => at(&self.burst),
-            Field::Latency => at(&self.latency),
+            Field::Reservation => self.reservation.as_ref().map(Stated::place),
+            Field::Limit => self.limit.as_ref().map(Stated::place),
+            Field::Weight => self.weight.as_ref().map(Stated::place),
+            Field::Burst => self.burst.as_ref().map(Stated::place),
+            Field::Latency => self.latency.as_ref().map(Stated::place),
             Field::ReadLimit
             | Field::WriteLimit
             | Field::IdleCredit

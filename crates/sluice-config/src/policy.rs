@@ -135,21 +135,18 @@ impl Part {
 
     /// Span of a field, and the table that it belongs to.
     pub(crate) fn span_of(&self, field: Field) -> Option<(Span, Arc<str>)> {
-        fn at<T>(stated: &Option<Stated<T>>) -> Option<(Span, Arc<str>)> {
-            stated.as_ref().map(|stated| (stated.span, Arc::clone(&stated.whose)))
-        }
         match field {
-            Field::Reservation => at(&self.reservation),
-            Field::Limit => at(&self.limit),
-            Field::ReadLimit => at(&self.read_limit),
-            Field::WriteLimit => at(&self.write_limit),
-            Field::Weight => at(&self.weight),
-            Field::Burst => at(&self.burst),
-            Field::IdleCredit => at(&self.idle_credit),
-            Field::Latency => at(&self.latency),
-            Field::Class => at(&self.class),
-            Field::PriorityClass => at(&self.priority_class),
-            Field::PriorityLevel => at(&self.priority_level),
+            Field::Reservation => self.reservation.as_ref().map(Stated::place),
+            Field::Limit => self.limit.as_ref().map(Stated::place),
+            Field::ReadLimit => self.read_limit.as_ref().map(Stated::place),
+            Field::WriteLimit => self.write_limit.as_ref().map(Stated::place),
+            Field::Weight => self.weight.as_ref().map(Stated::place),
+            Field::Burst => self.burst.as_ref().map(Stated::place),
+            Field::IdleCredit => self.idle_credit.as_ref().map(Stated::place),
+            Field::Latency => self.latency.as_ref().map(Stated::place),
+            Field::Class => self.class.as_ref().map(Stated::place),
+            Field::PriorityClass => self.priority_class.as_ref().map(Stated::place),
+            Field::PriorityLevel => self.priority_level.as_ref().map(Stated::place),
         }
     }
 

@@ -33,6 +33,13 @@ pub struct Stated<T> {
     pub whose: Arc<str>,
 }
 
+impl<T> Stated<T> {
+    /// Returns its span, and the owner of its table.
+    pub(crate) fn place(&self) -> (Span, Arc<str>) {
+        (self.span, Arc::clone(&self.whose))
+    }
+}
+
 /// A table.
 #[derive(Clone)]
 pub struct Reader<'a> {
