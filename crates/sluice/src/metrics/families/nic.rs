@@ -26,18 +26,22 @@ fn each(
     Ok(())
 }
 
+/// Adds a series of frames or bytes for each direction. `counts` returns those that were sent, and those that were received.
+fn directions(state: &State, series: &mut Series<'_>, counts: impl Fn(&NicTotals) -> [u64; 2]) -> fmt::Result {
+    each(state, series, |series, [uplink, vm, nic], totals| {
+        let [sent, received] = counts(totals);
+        series.count(&[uplink, vm, nic, "sent"], sent)?;
+        series.count(&[uplink, vm, nic, "received"], received)
+    })
+}
+
 pub(super) static FAMILIES: &[Family] = &[
     Family {
         name: "sluice_nic_frames_total",
         kind: Kind::Counter,
         labels: &["uplink", "vm", "nic", "direction"],
         help: "Frames that the NIC sent or received, and that were not dropped: `sent` or `received`. A large segment counts once",
-        samples: Samples::Of(|state, series| {
-            each(state, series, |series, [uplink, vm, nic], totals| {
-                series.count(&[uplink, vm, nic, "sent"], totals.sent)?;
-                series.count(&[uplink, vm, nic, "received"], totals.received)
-            })
-        }),
+        samples: Samples::Of(|state, series| directions(state, series, |totals| [totals.sent, totals.received])),
     },
     Family {
         name: "sluice_nic_bytes_total",
@@ -45,10 +49,7 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &["uplink", "vm", "nic", "direction"],
         help: "Bytes of these frames",
         samples: Samples::Of(|state, series| {
-            each(state, series, |series, [uplink, vm, nic], totals| {
-                series.count(&[uplink, vm, nic, "sent"], totals.sent_bytes)?;
-                series.count(&[uplink, vm, nic, "received"], totals.received_bytes)
-            })
+            directions(state, series, |totals| [totals.sent_bytes, totals.received_bytes])
         }),
     },
     Family {
