@@ -79,6 +79,38 @@ fn a_nic_waits_for_buffers_of_the_queue_that_has_none() {
 }
 
 #[test]
+fn frames_that_wait_for_a_queue_that_stops_go_to_another() {
+    let mut lab = Lab::new(None);
+    let mut guest = lab.guest(1, all_features(), FEW);
+    lab.start(&mut guest, RECEIVE_2, all_features());
+    guest.post(0..FEW, 0x800);
+    (0..20).for_each(|port| lab.far.send(OffloadHeader::default(), &from_port(port)));
+    lab.step(MOMENT);
+    assert!(guest.used(RECEIVE) < 20);
+    let (reply, _stopped) = oneshot::channel();
+    lab.change(&guest, SessionChange::StopQueue { index: RECEIVE_2, reply });
+    lab.step(MOMENT);
+    assert_eq!(guest.used(RECEIVE), 20);
+}
+
+#[test]
+fn frames_that_wait_for_a_queue_that_breaks_go_to_another() {
+    let mut lab = Lab::new(None);
+    let mut guest = lab.guest(1, all_features(), FEW);
+    lab.start(&mut guest, RECEIVE_2, all_features());
+    guest.post(0..FEW, 0x800);
+    (0..20).for_each(|port| lab.far.send(OffloadHeader::default(), &from_port(port)));
+    lab.step(MOMENT);
+    assert!(guest.used(RECEIVE) < 20);
+    // A descriptor without bytes.
+    guest.descriptor(u64::from(RECEIVE_2) * RING, 0, (DATA, 0, WRITE, 0));
+    guest.offer(RECEIVE_2, std::iter::once(0));
+    rustix::io::write(&guest.kicks[usize::from(RECEIVE_2)], &1u64.to_ne_bytes()).unwrap();
+    lab.step(MOMENT);
+    assert_eq!((guest.used(RECEIVE), lab.protocol_errors(&guest)), (19, 1), "the frame that found it broken is lost");
+}
+
+#[test]
 fn a_frame_that_no_ring_full_of_buffers_can_hold_blocked_those_behind_it() {
     let mut lab = Lab::new(None);
     let guest = lab.guest(1, all_features(), 8);

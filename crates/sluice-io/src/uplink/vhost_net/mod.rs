@@ -91,7 +91,7 @@ impl VhostNet {
         }
         let is_open = self.receive.kick_read(id);
         if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {
-            self.break_receive(core, id, "its kick descriptor cannot be read");
+            self.break_receive(core, now, id, "its kick descriptor cannot be read");
         } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
             // The NIC of a closed queue may have been removed.
             core.wake_receiver(now, self.sessions[queue.session].nic);
@@ -159,7 +159,7 @@ impl VhostNet {
         };
         let port = core.nics[id].port;
         if is_accepted(self.sessions[session].features, &incoming.header) {
-            if let Err(refused) = self.fill(core, id, queue, &incoming) {
+            if let Err(refused) = self.fill(core, now, id, queue, &incoming) {
                 core.receive.give_back(now, port, std::iter::once((incoming, size)));
                 self.wait_for_buffers(core, now, id, queue, refused);
             }
@@ -170,7 +170,7 @@ impl VhostNet {
             Err(reason) => return core.nics[id].drop_frame(reason),
         };
         for (at, frame) in frames.iter().enumerate() {
-            let Err(refused) = self.fill(core, id, queue, frame) else { continue };
+            let Err(refused) = self.fill(core, now, id, queue, frame) else { continue };
             let rest = frames[at..].iter().map(|frame| (frame.clone(), frame.size(occupied(frame.bytes.len() as u32))));
             core.receive.give_back(now, port, rest);
             return self.wait_for_buffers(core, now, id, queue, refused);
@@ -178,7 +178,14 @@ impl VhostNet {
     }
 
     /// Writes a frame into buffers of a queue, or drops it if that can never succeed.
-    fn fill(&mut self, core: &mut Core, id: NicId, queue_id: QueueId, incoming: &Incoming) -> Result<(), Refused> {
+    fn fill(
+        &mut self,
+        core: &mut Core,
+        now: Instant,
+        id: NicId,
+        queue_id: QueueId,
+        incoming: &Incoming,
+    ) -> Result<(), Refused> {
         let queue = self.receive.queue(queue_id);
         let NetSession { features, header_len, .. } = self.sessions[queue.session];
         match fill(queue, &mut self.chain, features, header_len, incoming) {
@@ -191,7 +198,7 @@ impl VhostNet {
             Filled::TooShort => core.nics[id].drop_frame(Reason::NoBuffers),
             Filled::Broken(reason) => {
                 core.nics[id].drop_frame(Reason::NoBuffers);
-                self.break_receive(core, queue_id, reason);
+                self.break_receive(core, now, queue_id, reason);
             }
         }
         Ok(())
@@ -205,9 +212,12 @@ impl VhostNet {
         }
     }
 
-    fn break_receive(&mut self, core: &mut Core, id: QueueId, reason: &str) {
+    /// Breaks a receive queue. Frames that waited for its buffers go to the other queues of the NIC.
+    fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &str) {
         let VhostNet { sessions, receive, chains, parked, ended, .. } = self;
+        let nic = sessions[receive.queue(id).session].nic;
         receive.break_queue(&mut Transmit { core, sessions, chains, parked, ended }, id, reason);
+        core.wake_receiver(now, nic);
     }
 
     /// Publishes returned chains, interrupts guests, and removes queues that have stopped.

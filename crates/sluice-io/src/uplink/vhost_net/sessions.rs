@@ -113,7 +113,7 @@ impl VhostNet {
                 let _ = reply.send(());
             }
             SessionChange::SetMemory { memory, reply } => {
-                let _ = reply.send(self.set_memory(core, session, &memory));
+                let _ = reply.send(self.set_memory(core, now, session, &memory));
             }
             SessionChange::SetDriver { driver, reply } => {
                 self.set_driver(session, driver);
@@ -247,7 +247,7 @@ impl VhostNet {
     }
 
     /// Changes the memory table. A queue whose rings are not in the new table breaks; returns the first of them.
-    fn set_memory(&mut self, core: &mut Core, session: SessionId, memory: &Arc<Memory>) -> Option<u16> {
+    fn set_memory(&mut self, core: &mut Core, now: Instant, session: SessionId, memory: &Arc<Memory>) -> Option<u16> {
         let mut first = None;
         for (index, id) in self.sessions[session].queues.clone() {
             let set = if transmits(index) { &mut self.transmit } else { &mut self.receive };
@@ -262,7 +262,7 @@ impl VhostNet {
                     let (queues, mut consumer) = self.parts(core);
                     queues.break_queue(&mut consumer, id, reason);
                 }
-                false => self.break_receive(core, id, reason),
+                false => self.break_receive(core, now, id, reason),
             }
         }
         first
