@@ -53,7 +53,7 @@ impl Flow {
     #[must_use]
     pub fn between(before: Option<&GateStats>, since: Instant, stats: &GateStats, at: Instant) -> Flow {
         // The counters of an idle VM are shared by the samples.
-        if before.is_some_and(|before| std::ptr::eq(before, stats)) && stats.waiting == 0 {
+        if before.is_some_and(|before| std::ptr::eq(before, stats)) && stats.outstanding.waiting == 0 {
             return Flow { nanos: at.nanos_since(since), ..Flow::default() };
         }
         let zero = GateStats::default();
@@ -66,7 +66,8 @@ impl Flow {
         let ended = |outcome: Outcome| difference(&stats.ended[outcome as usize], &earlier.ended[outcome as usize]);
         let wait_nanos = |of: &GateStats| of.waits.map(|waited| waited.nanos);
         let histogram = |of: fn(&GateStats) -> &Histogram| of(stats).since(of(earlier));
-        let backlogged = stats.backlogged_nanos(at).saturating_sub(earlier.backlogged_nanos(since));
+        let backlogged = stats.outstanding.backlogged_nanos(at);
+        let backlogged = backlogged.saturating_sub(earlier.outstanding.backlogged_nanos(since));
         Flow {
             nanos,
             succeeded: ended(Outcome::Done),
@@ -80,7 +81,7 @@ impl Flow {
             dispatched: difference(&stats.dispatched, &earlier.dispatched),
             wait_nanos: difference(&wait_nanos(stats), &wait_nanos(earlier)),
             backlogged_nanos: backlogged.min(nanos),
-            spells: stats.spells.saturating_sub(earlier.spells),
+            spells: stats.outstanding.spells.saturating_sub(earlier.outstanding.spells),
             judged: stats.judged.saturating_sub(earlier.judged),
             late: stats.late.saturating_sub(earlier.late),
             latency: histogram(|of| &of.latency),

@@ -113,7 +113,7 @@ mod tests {
         let vm = |&(name, requests): &(&str, u64)| {
             let mut stats = GateStats::default();
             (0..requests).for_each(|_| stats.queue_time.add(1_000_000));
-            (stats.arrived, stats.waits[0].nanos) = (requests, requests * 1_000_000);
+            (stats.outstanding.arrived, stats.waits[0].nanos) = (requests, requests * 1_000_000);
             VmSample {
                 vm: name.to_owned(),
                 policy: Policy::default(),

@@ -145,7 +145,7 @@ impl VmTrack {
         self.begin_again(now, interval, sample);
         let flows = self.push_volumes(now.second, interval, sample);
         self.series.push(now.second, own.clone());
-        let is_busy = !own.is_idle() || sample.stats.waiting > 0;
+        let is_busy = !own.is_idle() || sample.stats.outstanding.waiting > 0;
         let others = interval.others(index);
         self.held_by = is_busy.then(|| Scene { device, own, others: &others }.why_not_more());
         let explain = |flow: &Flow, target: Option<LatencyTarget>| {
@@ -300,8 +300,8 @@ impl VmTrack {
             rates: Intervals::of(recent),
             parts: Parts::of(&recent.counts(JOINED)),
             outstanding: sample.outstanding,
-            waiting: sample.stats.waiting,
-            in_flight: sample.stats.in_flight,
+            waiting: sample.stats.outstanding.waiting,
+            in_flight: sample.stats.outstanding.in_flight,
             clients: sample.clients(),
             promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
             held_by: self.held_by,
@@ -427,7 +427,7 @@ mod tests {
         let mut observer = Observer::default();
         let mut rates = |second: u64, is_apart: bool, requests: u64| {
             let mut stats = GateStats::default();
-            (stats.arrived, stats.ended[0][0]) = (requests, requests);
+            (stats.outstanding.arrived, stats.ended[0][0]) = (requests, requests);
             // The gate of the only volume is made after the second sample.
             stats.began = Instant::from_millis(if is_apart { 0 } else { 2500 });
             let stats = Arc::new(stats);

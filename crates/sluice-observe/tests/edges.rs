@@ -171,7 +171,7 @@ impl Rig {
         let volume = |disk: &&Disk| VolumeSample {
             volume: disk.volume.clone(),
             policy: disk.policy,
-            stats: self.gate.apart_stats(disk.owner, disk.id).cloned().map(Arc::new),
+            stats: self.gate.apart_stats(disk.owner, disk.id).map(Arc::new),
             outstanding: disk.there,
             clients: 1,
             nic: None,
@@ -179,7 +179,7 @@ impl Rig {
         VmSample {
             vm: name.to_owned(),
             policy: *self.gate.policy(own[0].owner).unwrap(),
-            stats: Arc::new(self.gate.stats(own[0].owner).unwrap().clone()),
+            stats: Arc::new(self.gate.stats(own[0].owner).unwrap()),
             outstanding: own.iter().map(|disk| disk.there).sum(),
             volumes: own.iter().map(volume).collect(),
         }

@@ -328,7 +328,7 @@ fn becoming_idle_at_every_completion_erases_no_debt() {
         for _ in 0..5000 {
             let source = Source::new(toggler, VolumeId(0), Pattern::Manual);
             let index = if world.sources.len() < 2 { world.source(source) } else { 1 };
-            if world.gate.stats(toggler).unwrap().waiting == 0 {
+            if world.gate.outstanding(toggler).unwrap().waiting == 0 {
                 world.ask(index);
                 world.pump();
             }

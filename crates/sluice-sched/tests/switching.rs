@@ -41,8 +41,8 @@ fn check(plan: &Plan, pair: [&Subject; 2]) {
         assert_eq!(source.finished, source.accepted, "{label}: each arrival completes once");
     }
     assert!(world.finished.iter().all(|finished| finished.outcome == Outcome::Done), "{label}");
-    let accounts = world.sources.iter().filter_map(|source| world.gate.stats(source.owner));
-    accounts.for_each(|stats| assert_eq!((stats.waiting, stats.in_flight), (0, 0), "{label}"));
+    let accounts = world.sources.iter().filter_map(|source| world.gate.outstanding(source.owner));
+    accounts.for_each(|own| assert_eq!((own.waiting, own.in_flight), (0, 0), "{label}"));
     if pair.iter().all(|subject| subject.guarantees(&plan.info()).order.keeps_volumes()) {
         for source in &world.sources {
             let of = |r: &&Record| r.request.owner == source.owner && r.request.volume == source.volume;

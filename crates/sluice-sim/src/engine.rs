@@ -268,7 +268,9 @@ impl Simulation {
     /// Service that the gates gave a VM after the warm-up, and how long it had a queued request.
     #[must_use]
     pub fn served(&self, vm: usize) -> Served {
-        let waiting = self.stats_by_node(vm).any(|stats| stats.waiting > 0);
+        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
+        let mut gates = owners.filter_map(|(owner, node)| owner.map(|(owner, _)| (node.host(), owner)));
+        let waiting = gates.any(|(gate, owner)| gate.outstanding(owner).is_some_and(|own| own.waiting > 0));
         let open = self.open.iter().filter(|open| waiting && open.vm as usize == vm);
         self.record(vm).served(self.now, open.map(|open| open.arrived).min())
     }
@@ -287,11 +289,11 @@ impl Simulation {
 
     /// Statistics of a VM at its first node.
     #[must_use]
-    pub fn stats(&self, vm: usize) -> &GateStats {
+    pub fn stats(&self, vm: usize) -> GateStats {
         self.stats_by_node(vm).next().expect("VMs are never removed")
     }
 
-    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = &GateStats> {
+    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = GateStats> {
         let owners = self.vms[vm].owners.iter().zip(&self.nodes);
         owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.stats(owner).expect("VMs are never removed")))
     }

@@ -166,7 +166,7 @@ fn a_guests_ring_bounds_the_requests_at_the_host() {
     simulation.run_until(at(10));
     assert_eq!(check(&simulation), []);
     let stats = simulation.stats(heavy);
-    assert_eq!(stats.waiting + stats.in_flight, Ring::XEN.slots, "a ring, and not all 64");
+    assert_eq!(stats.outstanding.waiting + stats.outstanding.in_flight, Ring::XEN.slots, "a ring, and not all 64");
     let ratio = simulation.rate(heavy) / simulation.rate(light);
     assert!((ratio - 3.0).abs() < 0.05, "{ratio}");
 }

@@ -116,7 +116,7 @@ impl Server {
             waiting += home.counts.waiting();
             in_flight += home.counts.in_flight();
             if home.is_present {
-                home.counts.check(self.gate.stats(home.owner).expect("S7: an owner that is present has statistics"));
+                home.counts.check(&self.gate.stats(home.owner).expect("S7: an owner that is present has statistics"));
             }
         }
         // Merged requests share a slot.

@@ -44,14 +44,17 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
 /// statistics of an idle VM are not copied again.
 pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
     let Core { gate, vms, backend, .. } = core;
+    gate.settle_stats();
     let mut snapshots = Vec::with_capacity(vms.len());
     for vm in vms.values_mut().filter(|vm| !vm.removed) {
-        let Some(stats) = gate.stats(vm.owner) else { continue };
+        let Some(outstanding) = gate.outstanding(vm.owner) else { continue };
+        let account = shared_copy(&mut vm.copied_stats, outstanding, || gate.stats(vm.owner));
+        let Some(account) = account else { continue };
         let volumes = vm.volumes_by_name.values();
         snapshots.push(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
-            account: shared_copy(&mut vm.copied_stats, stats),
+            account,
             protocol_errors: vm.protocol_errors,
             refused: vm.refused,
             outstanding: vm.outstanding.requests,
@@ -63,11 +66,14 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
 
 fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: VolumeKey) -> VolumeSnapshot {
     let volume = &mut volumes[key];
-    let stats = gate.apart_stats(owner, volume.id);
+    let apart = gate.apart_outstanding(owner, volume.id);
+    let account = apart.and_then(|outstanding| {
+        shared_copy(&mut volume.copied_stats, outstanding, || gate.apart_stats(owner, volume.id))
+    });
     VolumeSnapshot {
         volume: volume.name.clone(),
         policy: volume.policy,
-        account: stats.map(|stats| shared_copy(&mut volume.copied_stats, stats)),
+        account,
         outstanding: volume.outstanding.requests,
         clients: volume.open_clients,
         is_lost: is_lost(volume),

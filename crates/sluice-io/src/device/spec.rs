@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use sluice_net::NicTotals;
 use sluice_net::switch::SwitchError;
-use sluice_sched::gate::{DeviceStats, GateStats};
+use sluice_sched::gate::{DeviceStats, GateStats, Outstanding};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Policy, Scheduler};
@@ -301,10 +301,16 @@ pub struct ClientSnapshot {
     pub outstanding: u32,
 }
 
-/// Returns a copy of `stats`: `last`, the previous one, if nothing has happened since.
-pub(crate) fn shared_copy(last: &mut Option<Arc<GateStats>>, stats: &GateStats) -> Arc<GateStats> {
-    match last {
-        Some(copy) if stats.is_unchanged_since(copy) => Arc::clone(copy),
-        _ => Arc::clone(last.insert(Arc::new(stats.clone()))),
+/// Returns the statistics to which the requests `outstanding` belong: `last`, the previous ones, if nothing has happened since;
+/// else `stats`, which is called only then.
+pub(crate) fn shared_copy(
+    last: &mut Option<Arc<GateStats>>,
+    outstanding: &Outstanding,
+    stats: impl FnOnce() -> Option<GateStats>,
+) -> Option<Arc<GateStats>> {
+    if let Some(copy) = last.as_ref().filter(|copy| copy.outstanding.is_unchanged_since(outstanding)) {
+        return Some(Arc::clone(copy));
     }
+    *last = stats().map(Arc::new);
+    last.clone()
 }

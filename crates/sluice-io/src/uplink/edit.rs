@@ -48,16 +48,22 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
 /// Returns the state of each VM.
 pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
     let Core { gate, vms, nics, .. } = core;
+    gate.settle_stats();
     let mut snapshots = Vec::with_capacity(vms.len());
     for vm in vms.values_mut() {
-        let Some(stats) = gate.stats(vm.owner) else { continue };
+        let Some(outstanding) = gate.outstanding(vm.owner) else { continue };
+        let account = shared_copy(&mut vm.copied_stats, outstanding, || gate.stats(vm.owner));
+        let Some(account) = account else { continue };
         let mut own = Vec::new();
         for id in vm.nics.values() {
             let nic = &mut nics[*id];
+            let apart = gate.apart_outstanding(vm.owner, nic.id);
             own.push(VolumeSnapshot {
                 volume: nic.name.clone(),
                 policy: nic.policy,
-                account: gate.apart_stats(vm.owner, nic.id).map(|stats| shared_copy(&mut nic.copied_stats, stats)),
+                account: apart.and_then(|outstanding| {
+                    shared_copy(&mut nic.copied_stats, outstanding, || gate.apart_stats(vm.owner, nic.id))
+                }),
                 outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
                 is_lost: false,
@@ -67,7 +73,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
         snapshots.push(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
-            account: shared_copy(&mut vm.copied_stats, stats),
+            account,
             protocol_errors: vm.nics.values().map(|id| nics[*id].protocol_errors).sum(),
             refused: vm.nics.values().map(|id| nics[*id].totals.drops.total()).sum(),
             outstanding: own.iter().map(|nic| nic.outstanding).sum(),

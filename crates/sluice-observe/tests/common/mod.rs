@@ -172,7 +172,7 @@ impl Observed {
             let volume = VolumeSample {
                 volume: "root".to_owned(),
                 policy: Policy::default(),
-                stats: gate.apart_stats(owner, volume).cloned().map(Arc::new),
+                stats: gate.apart_stats(owner, volume).map(Arc::new),
                 outstanding: 0,
                 clients: 1,
                 nic: None,
@@ -180,7 +180,7 @@ impl Observed {
             VmSample {
                 vm: name.clone(),
                 policy: *gate.policy(owner).unwrap(),
-                stats: Arc::new(gate.stats(owner).unwrap().clone()),
+                stats: Arc::new(gate.stats(owner).unwrap()),
                 outstanding: self.simulation.record(index).outstanding() as u32,
                 volumes: vec![volume],
             }

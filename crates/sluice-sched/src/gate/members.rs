@@ -3,13 +3,12 @@
 //! An owner that was removed keeps its number until its last request has completed, so no completion is counted for
 //! another owner.
 
-use core::mem::offset_of;
-
 use crate::admission;
 use crate::gate::finished::Finished;
-use crate::gate::stats::GateStats;
-use crate::policy::{LatencyTarget, Policy};
-use crate::request::{Completion, Kind, OwnerId, Request, VolumeId};
+use crate::gate::journal::{Done, Entry, Event, Journal, Sent};
+use crate::gate::stats::{GateStats, Outstanding, Target};
+use crate::policy::Policy;
+use crate::request::{Completion, OwnerId, Request, VolumeId};
 use crate::scheduler::ChangeError;
 use crate::slab::Slab;
 use crate::time::Instant;
@@ -19,63 +18,33 @@ const VOLUMES_MAX: usize = 256;
 /// Maximum number of owners of one gate.
 const OWNERS_MAX: usize = 1 << 20;
 
-/// Fields that each request needs come first, in few cache lines: with many VMs each line is fetched for every request.
+/// What each request of an owner needs at once: a cache line, since with many VMs each line is fetched for every request.
 #[derive(Debug)]
-#[repr(C, align(64))]
-struct Member {
+#[repr(align(64))]
+struct Account {
     present: bool,
-    /// The requests to which the latency target applies.
-    judged: Judged,
+    /// Whether volumes are counted apart, see [`Member::apart`].
+    has_apart: bool,
     /// One of the volumes, usually the only one, for a quick look-up.
     first: Option<VolumeId>,
-    /// The latency target in nanoseconds, if there is one.
-    late_after: u64,
+    outstanding: Outstanding,
+    member: Box<Member>,
+}
+
+const _: () = assert!(size_of::<Option<Account>>() == 64, "an account is a cache line");
+
+/// The rest of an owner.
+#[derive(Debug)]
+struct Member {
+    target: Target,
     /// `None` as long as the owner has never had a second volume, or one with another latency target than its own: its own
     /// statistics are those of its volume, and nothing is counted twice.
     apart: Option<Box<Apart>>,
+    /// Without the events of the journal, and without the outstanding requests of the account.
     stats: GateStats,
     policy: Policy,
     /// Sorted by number.
     volumes: Vec<(VolumeId, Policy)>,
-}
-
-const LINE: usize = 64;
-const _: () = assert!(offset_of!(Member, stats.dispatched_cost) == LINE && offset_of!(Member, stats.waits) == 2 * LINE);
-const _: () = assert!(offset_of!(Member, stats.cost) == 4 * LINE && offset_of!(Member, stats.ended) + 40 == 5 * LINE);
-
-/// The requests to which a latency target applies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Judged {
-    None,
-    Reads,
-    All,
-}
-
-/// The latency target that requests are judged by.
-#[derive(Debug, Clone, Copy)]
-struct Target {
-    judged: Judged,
-    /// In nanoseconds; any number if no request is judged.
-    late_after: u64,
-}
-
-impl Target {
-    fn of(target: Option<LatencyTarget>) -> Target {
-        let judged = match target {
-            None => Judged::None,
-            Some(target) if target.reads_only => Judged::Reads,
-            Some(_) => Judged::All,
-        };
-        let nanos = target.map_or(0, |target| target.p99.as_nanos());
-        Target { judged, late_after: u64::try_from(nanos).unwrap_or(u64::MAX) }
-    }
-
-    /// The target of a request in nanoseconds, if it has one.
-    fn of_kind(self, kind: Kind) -> Option<u64> {
-        let is_judged = self.judged == Judged::All || self.judged == Judged::Reads && kind == Kind::Read;
-        is_judged.then_some(self.late_after)
-    }
 }
 
 /// Statistics of the volumes of an owner.
@@ -99,26 +68,37 @@ impl ApartVolume {
     }
 }
 
-impl Member {
-    fn new(now: Instant, policy: Policy) -> Member {
-        let Target { judged, late_after } = Target::of(policy.latency);
-        Member {
-            present: true,
-            judged,
-            first: None,
-            late_after,
+impl Account {
+    fn new(now: Instant, policy: Policy) -> Account {
+        let member = Member {
+            target: Target::of(policy.latency),
             apart: None,
             stats: GateStats::new(now),
             policy,
             volumes: Vec::with_capacity(1),
-        }
+        };
+        let outstanding = Outstanding::default();
+        Account { present: true, has_apart: false, first: None, outstanding, member: Box::new(member) }
     }
 
-    /// The latency target by which requests are judged in the statistics of the owner.
-    fn target(&self) -> Target {
-        Target { judged: self.judged, late_after: self.late_after }
+    /// Repeats in the account what it states of the volumes, after they or a policy have changed.
+    fn retarget(&mut self) {
+        // Volumes that are counted apart from now on have had the outstanding requests of the owner until now.
+        self.member.stats.outstanding = self.outstanding;
+        self.member.retarget();
+        self.has_apart = self.member.apart.is_some();
+        self.first = self.member.volumes.first().map(|(id, _)| *id);
     }
 
+    /// The outstanding requests of the owner, and those of the volume if it is counted apart.
+    #[inline]
+    fn outstanding(&mut self, volume: VolumeId) -> (&mut Outstanding, Option<&mut Outstanding>) {
+        let apart = if self.has_apart { self.member.apart_mut(volume) } else { None };
+        (&mut self.outstanding, apart.map(|apart| &mut apart.stats.outstanding))
+    }
+}
+
+impl Member {
     /// Chooses the latency targets by which requests are judged, after a policy or the volumes have changed.
     fn retarget(&mut self) {
         let own = self.policy.latency;
@@ -127,7 +107,7 @@ impl Member {
         if self.apart.is_none() && own.is_some() && of_volume.is_some() && own != of_volume {
             self.count_apart();
         }
-        let target = match &mut self.apart {
+        self.target = Target::of(match &mut self.apart {
             // One of them has a target, or both have the same.
             None => own.or(of_volume),
             Some(apart) => {
@@ -136,8 +116,7 @@ impl Member {
                 }
                 own
             }
-        };
-        Target { judged: self.judged, late_after: self.late_after } = Target::of(target);
+        });
     }
 
     /// Counts volumes apart from now on. Until now the statistics of the owner were those of its only volume.
@@ -151,12 +130,15 @@ impl Member {
         self.volumes.binary_search_by_key(&volume, |(id, _)| *id)
     }
 
-    /// Counts in the statistics of the owner, and in those of the volume if they are kept apart.
+    /// Counts an event.
     #[inline]
-    fn count(&mut self, volume: VolumeId, count: impl Fn(&mut GateStats)) {
-        count(&mut self.stats);
-        if let Some(apart) = self.apart_mut(volume) {
-            count(&mut apart.stats);
+    fn count(&mut self, entry: &Entry) {
+        self.stats.count(&entry.event, self.target);
+        if self.apart.is_some()
+            && entry.is_of(entry.volume)
+            && let Some(apart) = self.apart_mut(entry.volume)
+        {
+            apart.stats.count(&entry.event, apart.target);
         }
     }
 
@@ -167,9 +149,13 @@ impl Member {
         self.apart.as_mut()?.volumes.get_mut(place)
     }
 
+    fn apart(&self, volume: VolumeId) -> Option<&ApartVolume> {
+        self.apart.as_ref()?.volumes.get(self.place(volume).ok()?)
+    }
+
     fn add_volume(&mut self, now: Instant, place: usize, volume: VolumeId, policy: Policy) {
         // An owner that has had another volume before has counts that are not of this one.
-        if self.apart.is_none() && (!self.volumes.is_empty() || self.stats.arrived > 0) {
+        if self.apart.is_none() && (!self.volumes.is_empty() || self.stats.outstanding.arrived > 0) {
             self.count_apart();
         }
         self.volumes.insert(place, (volume, policy));
@@ -182,28 +168,56 @@ impl Member {
 /// Table of owners.
 #[derive(Debug, Default)]
 pub(super) struct Members {
-    members: Slab<Option<Box<Member>>>,
+    accounts: Slab<Option<Account>>,
+    journal: Journal,
 }
 
 impl Members {
-    fn member(&self, owner: OwnerId) -> Option<&Member> {
-        self.members.get(owner.0)?.as_deref().filter(|member| member.present)
+    fn account_mut(&mut self, owner: OwnerId) -> Option<&mut Account> {
+        self.accounts.get_mut(owner.0)?.as_mut().filter(|account| account.present)
     }
 
-    fn member_mut(&mut self, owner: OwnerId) -> Option<&mut Member> {
-        self.members.get_mut(owner.0)?.as_deref_mut().filter(|member| member.present)
+    fn account(&self, owner: OwnerId) -> Option<&Account> {
+        self.accounts.get(owner.0)?.as_ref().filter(|account| account.present)
+    }
+
+    fn member(&self, owner: OwnerId) -> Option<&Member> {
+        self.account(owner).map(|account| &*account.member)
+    }
+
+    /// An owner with requests at this gate, even if it was removed.
+    #[inline]
+    fn mine(&mut self, owner: OwnerId) -> &mut Account {
+        self.accounts[owner.0].as_mut().expect("an owner keeps its number while it has requests")
+    }
+
+    /// Notes an event in the journal.
+    #[inline]
+    fn note(&mut self, request: &Request, event: Event) {
+        if self.journal.note(Entry { owner: request.owner, volume: request.volume, event }) {
+            self.settle();
+        }
+    }
+
+    /// Adds the events of the journal to the statistics.
+    #[inline(never)]
+    pub(super) fn settle(&mut self) {
+        for entry in self.journal.drain() {
+            let account = self.accounts[entry.owner.0].as_mut();
+            account.expect("an owner is not retired before its events are counted").member.count(&entry);
+        }
     }
 
     /// An unused number.
     pub(super) fn next_owner(&self) -> Result<OwnerId, ChangeError> {
-        match self.members.next_index() {
+        match self.accounts.next_index() {
             index if (index as usize) < OWNERS_MAX => Ok(OwnerId(index)),
             _ => Err(ChangeError::Full("at most 1,048,576 VMs on one device")),
         }
     }
 
     pub(super) fn add_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) {
-        let index = self.members.insert(Some(Box::new(Member::new(now, policy))));
+        let index = self.accounts.insert(Some(Account::new(now, policy)));
         assert!(index == owner.0, "the number is that of `next_owner`");
     }
 
@@ -235,9 +249,10 @@ impl Members {
     }
 
     pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
-        if let Some(member) = self.member_mut(owner) {
-            member.policy = policy;
-            member.retarget();
+        self.settle();
+        if let Some(account) = self.account_mut(owner) {
+            account.member.policy = policy;
+            account.retarget();
         }
     }
 
@@ -252,29 +267,31 @@ impl Members {
 
     /// Sets the policy of a volume, which is added if it is not there.
     pub(super) fn set_volume(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, policy: Policy) {
-        let Some(member) = self.member_mut(owner) else { return };
+        self.settle();
+        let Some(account) = self.account_mut(owner) else { return };
+        let member = &mut account.member;
+        member.stats.outstanding = account.outstanding;
         match member.place(volume) {
             Ok(place) => member.volumes[place].1 = policy,
             Err(place) => member.add_volume(now, place, volume, policy),
         }
-        member.retarget();
-        member.first = member.volumes.first().map(|(id, _)| *id);
+        account.retarget();
     }
 
     pub(super) fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
-        let Some(member) = self.member_mut(owner) else { return };
-        let Ok(place) = member.place(volume) else { return };
-        member.volumes.remove(place);
-        if let Some(apart) = &mut member.apart {
+        self.settle();
+        let Some(account) = self.account_mut(owner) else { return };
+        let Ok(place) = account.member.place(volume) else { return };
+        account.member.volumes.remove(place);
+        if let Some(apart) = &mut account.member.apart {
             apart.volumes.remove(place);
         }
-        member.retarget();
-        member.first = member.volumes.first().map(|(id, _)| *id);
+        account.retarget();
     }
 
     pub(super) fn remove_owner(&mut self, owner: OwnerId) {
-        if let Some(member) = self.member_mut(owner) {
-            member.present = false;
+        if let Some(account) = self.account_mut(owner) {
+            account.present = false;
         }
         self.retire(owner);
     }
@@ -282,9 +299,10 @@ impl Members {
     /// Frees the number of an owner that was removed and has no request in flight.
     #[cold]
     fn retire(&mut self, owner: OwnerId) {
-        let entry = &mut self.members[owner.0];
-        if entry.as_ref().is_some_and(|member| !member.present && member.stats.in_flight == 0) {
-            *self.members.remove(owner.0) = None;
+        self.settle();
+        let entry = &mut self.accounts[owner.0];
+        if entry.as_ref().is_some_and(|account| !account.present && account.outstanding.in_flight == 0) {
+            *self.accounts.remove(owner.0) = None;
         }
     }
 
@@ -292,14 +310,23 @@ impl Members {
     /// its number.
     #[inline]
     pub(super) fn finish(&mut self, now: Instant, completion: &Completion, finished: Option<&Finished>) {
-        let request = &completion.request;
-        let member = self.mine(request.owner);
-        let (outcome, target) = (finished.map(|finished| finished.outcome), member.target());
-        member.stats.finish(now, completion, outcome, target.of_kind(request.kind));
-        if let Some(ApartVolume { target, stats }) = member.apart_mut(request.volume) {
-            stats.finish(now, completion, outcome, target.of_kind(request.kind));
-        }
-        if !member.present {
+        let Completion { request, dispatched, ok } = completion;
+        let account = self.mine(request.owner);
+        let present = account.present;
+        let (own, apart) = account.outstanding(request.volume);
+        own.complete();
+        let done = Done {
+            cost: request.cost,
+            length: request.length,
+            kind: request.kind,
+            ok: *ok,
+            outcome: finished.map(|finished| finished.outcome),
+            of_volume: apart.is_some_and(Outstanding::complete),
+            service: now.nanos_since(*dispatched),
+            latency: now.nanos_since(request.arrival),
+        };
+        self.note(request, Event::Done(done));
+        if !present {
             self.retire(request.owner);
         }
     }
@@ -307,13 +334,23 @@ impl Members {
     /// Counts a dispatch of a request that counts as `bytes`.
     #[inline]
     pub(super) fn dispatch(&mut self, now: Instant, request: &Request, bytes: u64) {
-        self.mine(request.owner).count(request.volume, |stats| stats.dispatch(now, request, bytes));
+        let (own, apart) = self.mine(request.owner).outstanding(request.volume);
+        own.dispatch(now);
+        apart.into_iter().for_each(|apart| apart.dispatch(now));
+        let Request { cost, phase, wait, .. } = *request;
+        self.note(request, Event::Sent(Sent { cost, phase, wait, waited: now.nanos_since(request.arrival), bytes }));
     }
 
     /// Counts a request that was cancelled while it was queued, and the end of its arrival if this is its last piece.
     pub(super) fn cancel(&mut self, now: Instant, request: &Request, finished: Option<&Finished>) {
         let outcome = finished.map(|finished| finished.outcome);
-        self.mine(request.owner).count(request.volume, |stats| stats.cancel(now, request, outcome));
+        let account = self.mine(request.owner);
+        account.outstanding.leave_queue(now);
+        account.member.stats.cancel(now, request, outcome);
+        if let Some(apart) = account.member.apart_mut(request.volume) {
+            apart.stats.outstanding.leave_queue(now);
+            apart.stats.cancel(now, request, outcome);
+        }
     }
 
     /// Counts an arrival of `pieces` requests. Returns `None` if the owner is not present or has no such volume, and
@@ -326,14 +363,16 @@ impl Members {
         pieces: u32,
         queue_max: u32,
     ) -> Option<bool> {
-        let member = self.member_mut(owner)?;
-        if member.first != Some(volume) && member.place(volume).is_err() {
+        let account = self.account_mut(owner)?;
+        if account.first != Some(volume) && account.member.place(volume).is_err() {
             return None;
         }
-        let waiting = member.stats.waiting;
+        let waiting = account.outstanding.waiting;
         let fits = waiting == 0 || waiting + pieces <= queue_max;
         if fits {
-            member.count(volume, |stats| stats.arrive(now, pieces));
+            let (own, apart) = account.outstanding(volume);
+            own.arrive(now, pieces);
+            apart.into_iter().for_each(|apart| apart.arrive(now, pieces));
         }
         Some(fits)
     }
@@ -344,9 +383,9 @@ impl Members {
 
     /// All owners that are present, with policies.
     pub(super) fn present(&self) -> impl Iterator<Item = (OwnerId, Policy, &[(VolumeId, Policy)])> {
-        let known = (0u32..).zip(self.members.entries());
-        known.filter_map(|(index, member)| {
-            let member = member.as_deref().filter(|member| member.present)?;
+        let known = (0u32..).zip(self.accounts.entries());
+        known.filter_map(|(index, account)| {
+            let member = &account.as_ref().filter(|account| account.present)?.member;
             Some((OwnerId(index), member.policy, member.volumes.as_slice()))
         })
     }
@@ -359,19 +398,30 @@ impl Members {
         self.member(owner).map(|member| (member.policy, member.volumes.as_slice()))
     }
 
-    pub(super) fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
-        self.member(owner).map(|member| &member.stats)
+    pub(super) fn outstanding(&self, owner: OwnerId) -> Option<&Outstanding> {
+        self.account(owner).map(|account| &account.outstanding)
     }
 
-    pub(super) fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<&GateStats> {
-        let member = self.member(owner)?;
-        let place = member.place(volume).ok()?;
-        Some(&member.apart.as_ref()?.volumes.get(place)?.stats)
+    pub(super) fn apart_outstanding(&self, owner: OwnerId, volume: VolumeId) -> Option<&Outstanding> {
+        self.member(owner)?.apart(volume).map(|apart| &apart.stats.outstanding)
     }
 
-    /// An owner with requests at this gate, even if it was removed.
-    #[inline]
-    fn mine(&mut self, owner: OwnerId) -> &mut Member {
-        self.members[owner.0].as_mut().expect("an owner keeps its number while it has requests")
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<GateStats> {
+        let account = self.account(owner)?;
+        let mut stats = account.member.stats.clone();
+        stats.outstanding = account.outstanding;
+        for Entry { event, .. } in self.journal.of(owner) {
+            stats.count(event, account.member.target);
+        }
+        Some(stats)
+    }
+
+    pub(super) fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<GateStats> {
+        let apart = self.member(owner)?.apart(volume)?;
+        let mut stats = apart.stats.clone();
+        for Entry { event, .. } in self.journal.of(owner).filter(|entry| entry.is_of(volume)) {
+            stats.count(event, apart.target);
+        }
+        Some(stats)
     }
 }

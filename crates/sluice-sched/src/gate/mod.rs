@@ -19,6 +19,7 @@ mod device;
 mod fanout;
 mod finished;
 pub mod histogram;
+mod journal;
 mod members;
 mod merging;
 mod splitting;
@@ -30,7 +31,7 @@ pub use finished::{Finished, Outcome, Service};
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
-pub use stats::{DeviceStats, GateStats, Waited};
+pub use stats::{DeviceStats, GateStats, Outstanding, Waited};
 
 /// Parameters of one gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -529,13 +530,31 @@ impl Gate {
 
     /// Statistics of a volume, if its owner has had others or it has a latency target: otherwise they are those of the owner.
     #[must_use]
-    pub fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<&GateStats> {
+    pub fn apart_stats(&self, owner: OwnerId, volume: VolumeId) -> Option<GateStats> {
         self.members.apart_stats(owner, volume)
+    }
+
+    /// Adds the events of the journal to the statistics now. Before many calls of [`Gate::stats`] this saves each of them a
+    /// look through the journal.
+    pub fn settle_stats(&mut self) {
+        self.members.settle();
+    }
+
+    /// Requests of a volume that have not completed, if it is counted apart.
+    #[must_use]
+    pub fn apart_outstanding(&self, owner: OwnerId, volume: VolumeId) -> Option<&Outstanding> {
+        self.members.apart_outstanding(owner, volume)
+    }
+
+    /// Requests of an owner that have not completed.
+    #[must_use]
+    pub fn outstanding(&self, owner: OwnerId) -> Option<&Outstanding> {
+        self.members.outstanding(owner)
     }
 
     /// Statistics of an owner.
     #[must_use]
-    pub fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
+    pub fn stats(&self, owner: OwnerId) -> Option<GateStats> {
         self.members.stats(owner)
     }
 

@@ -2,17 +2,14 @@
 
 use crate::gate::finished::Outcome;
 use crate::gate::histogram::Histogram;
+use crate::gate::journal::{Done, Event, Sent};
+use crate::policy::LatencyTarget;
 use crate::request::{Completion, Kind, Phase, Request, Wait};
 use crate::time::Instant;
 
-/// Counters of one owner since it was added, or of one of its volumes. A request that was split counts once for each
-/// piece, except in `arrived`, `ended`, `judged`, `late` and `latency`.
-///
-/// With many VMs each cache line is fetched for every request. So fields that change together are adjacent: at an arrival the
-/// first line, at a dispatch the next two, at a completion the one of `cost` (`gate/members.rs` checks it).
-#[derive(Debug, Clone, Default)]
-#[repr(C)]
-pub struct GateStats {
+/// The requests of an owner or volume that have not completed, and since when some wait.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outstanding {
     /// Queued requests.
     pub waiting: u32,
     /// Requests in flight.
@@ -25,6 +22,64 @@ pub struct GateStats {
     pub spells: u64,
     /// Arrivals before splitting. A request for zeroes that is submitted part by part counts once per part.
     pub arrived: u64,
+}
+
+impl Outstanding {
+    #[inline]
+    pub(super) fn arrive(&mut self, now: Instant, pieces: u32) {
+        if self.waiting == 0 {
+            self.backlog_began = now;
+            self.spells += 1;
+        }
+        self.waiting += pieces;
+        self.arrived += 1;
+    }
+
+    #[inline]
+    pub(super) fn dispatch(&mut self, now: Instant) {
+        self.leave_queue(now);
+        self.in_flight += 1;
+    }
+
+    /// Counts a completion. Returns `false` if none of these requests was in flight: a volume may have got the number of one
+    /// that was removed with requests in flight.
+    #[inline]
+    pub(super) fn complete(&mut self) -> bool {
+        let is_own = self.in_flight > 0;
+        self.in_flight -= u32::from(is_own);
+        is_own
+    }
+
+    #[inline]
+    pub(super) fn leave_queue(&mut self, now: Instant) {
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            self.backlogged += now.nanos_since(self.backlog_began);
+        }
+    }
+
+    /// Whether nothing has happened since `earlier`, an earlier copy. Each event changes one of these numbers, and none of them returns to an earlier value without an arrival.
+    #[must_use]
+    pub fn is_unchanged_since(&self, earlier: &Outstanding) -> bool {
+        let state = |of: &Outstanding| (of.arrived, of.waiting, of.in_flight);
+        state(self) == state(earlier)
+    }
+
+    /// Time with at least one request queued, in nanoseconds, until `now`.
+    #[must_use]
+    pub fn backlogged_nanos(&self, now: Instant) -> u64 {
+        let running = if self.waiting > 0 { now.nanos_since(self.backlog_began) } else { 0 };
+        self.backlogged + running
+    }
+}
+
+/// Counters of one owner since it was added, or of one of its volumes. A request that was split counts once for each
+/// piece, except in `outstanding.arrived`, `ended`, `judged`, `late` and `latency`.
+///
+/// A gate adds dispatches and completions from its journal (`gate/journal.rs`).
+#[derive(Debug, Clone, Default)]
+pub struct GateStats {
+    pub outstanding: Outstanding,
     /// Service of dispatched requests in raw cost units: 1/65,536 of a normalised request.
     pub dispatched_cost: u64,
     /// Bytes of dispatched requests, as they count against a reservation in bytes: small ones count as what the device could
@@ -48,7 +103,6 @@ pub struct GateStats {
     pub failed: u64,
     /// Requests that were cancelled before dispatch.
     pub cancelled: u64,
-    _to_the_next_line: u64,
     /// Completed service in raw cost units: 1/65,536 of a normalised request.
     pub cost: u64,
     /// Bytes of completed reads and writes.
@@ -71,6 +125,41 @@ pub struct GateStats {
     pub began: Instant,
 }
 
+/// The requests to which a latency target applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Judged {
+    None,
+    Reads,
+    All,
+}
+
+/// The latency target that requests are judged by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    judged: Judged,
+    /// In nanoseconds; any number if no request is judged.
+    late_after: u64,
+}
+
+impl Target {
+    pub(super) fn of(target: Option<LatencyTarget>) -> Target {
+        let judged = match target {
+            None => Judged::None,
+            Some(target) if target.reads_only => Judged::Reads,
+            Some(_) => Judged::All,
+        };
+        let nanos = target.map_or(0, |target| target.p99.as_nanos());
+        Target { judged, late_after: u64::try_from(nanos).unwrap_or(u64::MAX) }
+    }
+
+    /// The target of a request in nanoseconds, if it has one.
+    fn of_kind(self, kind: Kind) -> Option<u64> {
+        let is_judged = self.judged == Judged::All || self.judged == Judged::Reads && kind == Kind::Read;
+        is_judged.then_some(self.late_after)
+    }
+}
+
 /// Dispatched requests that waited for one reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waited {
@@ -85,89 +174,58 @@ impl GateStats {
         GateStats { began, ..GateStats::default() }
     }
 
+    /// Counts an event; `target` is the latency target.
     #[inline]
-    pub(super) fn arrive(&mut self, now: Instant, pieces: u32) {
-        if self.waiting == 0 {
-            self.backlog_began = now;
-            self.spells += 1;
-        }
-        self.waiting += pieces;
-        self.arrived += 1;
-    }
-
-    #[inline]
-    fn leave_queue(&mut self, now: Instant) {
-        self.waiting -= 1;
-        if self.waiting == 0 {
-            self.backlogged += now.nanos_since(self.backlog_began);
+    pub(super) fn count(&mut self, event: &Event, target: Target) {
+        match event {
+            Event::Sent(sent) => self.dispatch(sent),
+            Event::Done(done) => self.complete(done, target.of_kind(done.kind)),
         }
     }
 
-    /// Counts a dispatch of a request that counts as `bytes` against a reservation.
     #[inline]
-    pub(super) fn dispatch(&mut self, now: Instant, request: &Request, bytes: u64) {
-        let waited = now.nanos_since(request.arrival);
-        self.leave_queue(now);
-        self.in_flight += 1;
-        self.dispatched_cost += u64::from(request.cost.raw());
+    fn dispatch(&mut self, sent: &Sent) {
+        self.dispatched_cost += u64::from(sent.cost.raw());
         // A device of which hardly any requests are stated counts each as very many bytes.
-        self.dispatched_bytes = self.dispatched_bytes.saturating_add(bytes);
-        let (cost, sectors) = (u64::from(request.cost.raw() >> 10), bytes >> 9);
+        self.dispatched_bytes = self.dispatched_bytes.saturating_add(sent.bytes);
+        let (cost, sectors) = (u64::from(sent.cost.raw() >> 10), sent.bytes >> 9);
         self.squared_cost = self.squared_cost.saturating_add(cost * cost);
         self.squared_bytes = self.squared_bytes.saturating_add(sectors.saturating_mul(sectors));
-        self.dispatched[request.phase as usize] += 1;
-        let waits = &mut self.waits[request.wait as usize];
+        self.dispatched[sent.phase as usize] += 1;
+        let waits = &mut self.waits[sent.wait as usize];
         waits.requests += 1;
-        waits.nanos += waited;
-        self.queue_time.add(waited);
+        waits.nanos += sent.waited;
+        self.queue_time.add(sent.waited);
     }
 
     /// Counts a completion, and the outcome of its arrival if this is its last piece. `late_after` is the latency target in
     /// nanoseconds, if it has one.
     #[inline]
-    pub(super) fn finish(
-        &mut self,
-        now: Instant,
-        completion: &Completion,
-        outcome: Option<Outcome>,
-        late_after: Option<u64>,
-    ) {
-        // A volume may have got the number of one that was removed with requests in flight.
-        if self.in_flight == 0 {
-            return;
-        }
-        self.complete(now, completion);
-        if completion.ok && outcome != Some(Outcome::Done) {
-            self.pieces[completion.request.kind as usize] += 1;
-        }
-        if let Some(outcome) = outcome {
-            self.end(now, &completion.request, outcome, late_after);
-        }
-    }
-
-    #[inline]
-    fn complete(&mut self, now: Instant, completion: &Completion) {
-        let request = &completion.request;
-        self.in_flight -= 1;
-        self.service_time.add(now.nanos_since(completion.dispatched));
-        if !completion.ok {
+    fn complete(&mut self, done: &Done, late_after: Option<u64>) {
+        self.service_time.add(done.service);
+        if done.ok {
+            self.cost += u64::from(done.cost.raw());
+            if matches!(done.kind, Kind::Read | Kind::Write) {
+                self.bytes += u64::from(done.length);
+            }
+            if done.outcome != Some(Outcome::Done) {
+                self.pieces[done.kind as usize] += 1;
+            }
+        } else {
             self.failed += 1;
-            return;
         }
-        self.cost += u64::from(request.cost.raw());
-        if matches!(request.kind, Kind::Read | Kind::Write) {
-            self.bytes += u64::from(request.length);
+        if let Some(outcome) = done.outcome {
+            self.end(done.kind, outcome, done.latency, late_after);
         }
     }
 
-    /// Counts the end of an arrival, of which `last` is the last piece.
+    /// Counts the end of an arrival `nanos` after it.
     #[inline]
-    fn end(&mut self, now: Instant, last: &Request, outcome: Outcome, late_after: Option<u64>) {
-        self.ended[outcome as usize][last.kind as usize] += 1;
+    fn end(&mut self, kind: Kind, outcome: Outcome, nanos: u64, late_after: Option<u64>) {
+        self.ended[outcome as usize][kind as usize] += 1;
         if outcome != Outcome::Done {
             return;
         }
-        let nanos = now.nanos_since(last.arrival);
         self.latency.add(nanos);
         self.latency_nanos += nanos;
         if let Some(late_after) = late_after {
@@ -178,26 +236,10 @@ impl GateStats {
 
     /// Counts a request that was cancelled while it was queued, and the outcome of its arrival if this is its last piece.
     pub(super) fn cancel(&mut self, now: Instant, request: &Request, outcome: Option<Outcome>) {
-        self.leave_queue(now);
         self.cancelled += 1;
         if let Some(outcome) = outcome {
-            self.end(now, request, outcome, None);
+            self.end(request.kind, outcome, now.nanos_since(request.arrival), None);
         }
-    }
-
-    /// Whether nothing has happened since `earlier`, an earlier copy of these statistics. Each event changes one of these
-    /// numbers, and none of them returns to an earlier value without an arrival.
-    #[must_use]
-    pub fn is_unchanged_since(&self, earlier: &GateStats) -> bool {
-        let state = |of: &GateStats| (of.arrived, of.waiting, of.in_flight);
-        state(self) == state(earlier)
-    }
-
-    /// Time with at least one request queued, in nanoseconds, until `now`.
-    #[must_use]
-    pub fn backlogged_nanos(&self, now: Instant) -> u64 {
-        let running = if self.waiting > 0 { now.nanos_since(self.backlog_began) } else { 0 };
-        self.backlogged + running
     }
 
     /// Requests dispatched in `phase`.

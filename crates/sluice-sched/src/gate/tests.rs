@@ -42,7 +42,7 @@ fn a_large_request_is_split_and_completed_once() {
         assert_eq!(complete(&mut gate, log.0[2].slot, true), []);
         assert_eq!(complete(&mut gate, log.0[0].slot, false), []);
         assert_eq!(complete(&mut gate, log.0[1].slot, true), [(7, Outcome::Failed)]);
-        assert_eq!(gate.stats(owner).unwrap().arrived, 1);
+        assert_eq!(gate.outstanding(owner).unwrap().arrived, 1);
     }
 }
 
@@ -154,13 +154,13 @@ fn merged_requests_are_one_submission_and_complete_separately() {
     assert_eq!(pages(&log), [(9, 4), (20, 1)], "at the position of the oldest");
     assert_eq!((gate.queued(), gate.in_flight()), (0, 2));
     let stats = gate.stats(OwnerId(0)).unwrap();
-    assert_eq!((stats.in_flight, stats.waiting, stats.dispatched_in(Phase::None)), (5, 0, 5));
+    assert_eq!((stats.outstanding.in_flight, stats.outstanding.waiting, stats.dispatched_in(Phase::None)), (5, 0, 5));
     assert_eq!(stats.queue_time.count(), 5);
     let over = complete(&mut gate, log.0[0].slot, true);
     assert_eq!(over, [2, 0, 1, 4].map(|token| (token, Outcome::Done)), "in order of their offsets");
     assert_eq!(complete(&mut gate, log.0[1].slot, true), [(3, Outcome::Done)]);
     let stats = gate.stats(OwnerId(0)).unwrap();
-    assert_eq!((stats.completed()[0], stats.bytes, stats.in_flight), (5, 5 * 4096, 0));
+    assert_eq!((stats.completed()[0], stats.bytes, stats.outstanding.in_flight), (5, 5 * 4096, 0));
     assert_eq!(
         stats.cost,
         5 * u64::from(gate.settings().cost.cost(Kind::Read, 4096).raw()),
@@ -274,7 +274,7 @@ fn pieces_of_a_split_request_are_merged_and_cancelled_correctly() {
     let over: Vec<_> = finished.iter().map(|f| (f.token, f.outcome)).collect();
     assert_eq!(over, [1, 2, 3].map(|token| (token, Outcome::Cancelled)));
     assert_eq!((gate.queued(), gate.in_flight()), (0, 0));
-    assert_eq!(gate.stats(OwnerId(0)).unwrap().waiting, 0);
+    assert_eq!(gate.outstanding(OwnerId(0)).unwrap().waiting, 0);
     // Cancelled requests are no candidates for merges.
     gate.insert(now, &read(268 << 10, 4)).unwrap();
     let _ = gate.pump(now, &mut log);
@@ -389,7 +389,7 @@ fn backlog_is_the_time_with_a_queue_and_latency_runs_from_arrival_to_completion(
     let target = crate::policy::LatencyTarget { p99: core::time::Duration::from_millis(7), reads_only: true };
     let (mut gate, mut log, owner, _) = two_of_three(Policy { latency: Some(target), ..Policy::default() });
     let at = Instant::from_millis;
-    let backlogged = |gate: &Gate, millis| gate.stats(owner).unwrap().backlogged_nanos(at(millis));
+    let backlogged = |gate: &Gate, millis| gate.outstanding(owner).unwrap().backlogged_nanos(at(millis));
     assert_eq!((backlogged(&gate, 10), backlogged(&gate, 14)), (0, 4_000_000));
     assert_eq!(gate.device_stats().full_nanos(at(14)), 4_000_000);
     let (slots, mut finished) = ([log.0[0].slot, log.0[1].slot], Vec::new());
@@ -458,7 +458,7 @@ fn bytes_of_a_device_of_hardly_any_requests_overflowed_their_sums() {
         gate.complete_all(Instant::ZERO, log.0[count].slot, true, &mut Vec::new());
     }
     let stats = gate.stats(owner).unwrap();
-    assert_eq!((stats.arrived, stats.squared_bytes), (20, u64::MAX), "the sum stays at its end");
+    assert_eq!((stats.outstanding.arrived, stats.squared_bytes), (20, u64::MAX), "the sum stays at its end");
     assert!(stats.dispatched_bytes > 36_000 << 30);
 }
 
@@ -481,7 +481,11 @@ fn a_second_volume_is_counted_apart_and_the_first_keeps_its_counts() {
     assert_eq!(gate.apart_stats(owner, first).unwrap().latency.count(), 3, "it stays apart");
     gate.remove_volume(at, owner, first, &mut finished).unwrap();
     let third = gate.add_volume(at, owner, Policy::default()).unwrap();
-    assert_eq!(gate.apart_stats(owner, third).unwrap().arrived, 0, "a new volume does not take over old counts");
+    assert_eq!(
+        gate.apart_stats(owner, third).unwrap().outstanding.arrived,
+        0,
+        "a new volume does not take over old counts"
+    );
 }
 
 #[test]
@@ -503,10 +507,10 @@ fn a_copy_of_the_counters_is_outdated_by_each_event_and_by_nothing_else() {
     let (mut gate, mut log) = (gate("noop", 1), Log(Vec::new()));
     let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
     let volume = gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap();
-    let mut copy = gate.stats(owner).unwrap().clone();
+    let mut copy = gate.stats(owner).unwrap();
     let mut check = |gate: &Gate, happened: bool| {
-        assert_eq!(gate.stats(owner).unwrap().is_unchanged_since(&copy), !happened);
-        copy = gate.stats(owner).unwrap().clone();
+        assert_eq!(gate.outstanding(owner).unwrap().is_unchanged_since(&copy.outstanding), !happened);
+        copy = gate.stats(owner).unwrap();
     };
     let mut finished = Vec::new();
     for round in 1..5 {
@@ -568,7 +572,7 @@ fn the_only_volume_with_a_latency_target_was_counted_twice_or_by_the_target_of_i
             gate.complete_all(Instant::from_millis(15), log.0[sent].slot, true, &mut Vec::new());
         }
         let of = |stats: &GateStats| (stats.judged, stats.late);
-        (of(gate.stats(owner).unwrap()), gate.apart_stats(owner, volume).map(of))
+        (of(&gate.stats(owner).unwrap()), gate.apart_stats(owner, volume).as_ref().map(of))
     };
     let (none, short, long) = (Policy::default(), within(3), within(100));
     assert_eq!(late(none, none), ((0, 0), None));

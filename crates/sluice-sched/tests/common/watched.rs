@@ -339,18 +339,19 @@ pub fn check_stats(world: &World) {
     for source in &world.sources {
         let Some(stats) = world.gate.stats(source.owner) else { continue };
         let completed: u64 = stats.completed().iter().sum();
-        let known = u64::from(stats.waiting) + u64::from(stats.in_flight) + completed + stats.cancelled;
-        assert_eq!(stats.arrived, known, "S1: {:?}", source.owner);
+        let known =
+            u64::from(stats.outstanding.waiting) + u64::from(stats.outstanding.in_flight) + completed + stats.cancelled;
+        assert_eq!(stats.outstanding.arrived, known, "S1: {:?}", source.owner);
         let dispatched: u64 = stats.dispatched.iter().sum();
-        assert_eq!(dispatched, completed + u64::from(stats.in_flight));
+        assert_eq!(dispatched, completed + u64::from(stats.outstanding.in_flight));
         assert_eq!(stats.queue_time.count(), dispatched);
     }
     let mut owners: Vec<OwnerId> = world.sources.iter().map(|source| source.owner).collect();
     owners.sort();
     owners.dedup();
     for stats in owners.iter().filter_map(|owner| world.gate.stats(*owner)) {
-        waiting += u64::from(stats.waiting);
-        flying += u64::from(stats.in_flight);
+        waiting += u64::from(stats.outstanding.waiting);
+        flying += u64::from(stats.outstanding.in_flight);
     }
     assert_eq!(waiting, world.gate.queued());
     assert!(flying <= world.gate.in_flight(), "a removed owner may have requests in flight");

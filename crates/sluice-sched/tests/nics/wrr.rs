@@ -104,7 +104,7 @@ fn q15_service_by_weight_stays_within_its_bound() {
         world.pump();
         // As long as no queue is empty.
         world.run_until(millis(400));
-        assert!(vms.iter().all(|(vm, _)| world.gate.stats(*vm).unwrap().waiting > 0));
+        assert!(vms.iter().all(|(vm, _)| world.gate.outstanding(*vm).unwrap().waiting > 0));
         let real: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
         let frame = f64::from(FRAME);
         let worst = match (packets, tags) {
@@ -251,7 +251,7 @@ fn no_packet_is_taken_while_the_link_is_full() {
     let taken = world.log.len() as u64;
     let done = world.finished.len() as u64;
     assert!(taken - done <= 8, "{taken} taken, {done} done");
-    let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.stats(*vm).unwrap().waiting)).sum();
+    let waiting: u64 = vms.iter().map(|vm| u64::from(world.gate.outstanding(*vm).unwrap().waiting)).sum();
     assert_eq!(waiting + taken - done, 512, "the others wait in front of the gate");
 }
 

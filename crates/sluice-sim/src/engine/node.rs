@@ -92,7 +92,7 @@ impl Node {
         &mut self.port.model
     }
 
-    pub(super) fn stats(&self, owner: OwnerId) -> Option<&GateStats> {
+    pub(super) fn stats(&self, owner: OwnerId) -> Option<GateStats> {
         self.host().stats(owner)
     }
 

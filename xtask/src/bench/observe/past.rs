@@ -120,7 +120,7 @@ fn add(stats: &mut GateStats, requests: u64, random: &mut u64) {
         stats.latency.add(nanos);
         stats.latency_nanos += nanos;
     }
-    stats.arrived += requests;
+    stats.outstanding.arrived += requests;
     stats.dispatched_cost += requests << 16;
     stats.dispatched[0] += requests;
     stats.cost += requests << 16;
