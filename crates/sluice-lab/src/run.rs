@@ -7,6 +7,7 @@ use sluice_report::Table;
 
 use crate::band::BandPoint;
 use crate::claims::{self, Board};
+use crate::device;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::parallel::{self, Progress};
 use crate::verdict::{Decision, Sensitivity, Verdict, decide};
@@ -58,6 +59,8 @@ pub struct Row {
     pub must: &'static str,
     /// The device file; empty if there is none.
     pub device: &'static str,
+    /// Hash of that file: 64-bit FNV-1a in hexadecimal; empty if there is none.
+    pub device_hash: String,
     /// The seed of the nominal point.
     pub seed: u64,
 }
@@ -173,6 +176,7 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
         note: row.note,
         must: row.must,
         device: figure.device,
+        device_hash: device::text(figure.device).map(device::hash).unwrap_or_default(),
         seed: BandPoint::NOMINAL.seed(),
     }
 }
