@@ -163,7 +163,10 @@ fn condition(sensitivity: &[Sensitivity], axes: &[Axis]) -> Option<(String, bool
     axes.iter().find_map(|axis| {
         let of_axis: Vec<_> = sensitivity.iter().filter(|at| at.axis == axis.name).collect();
         let holds: Vec<_> = of_axis.iter().filter(|at| at.holds == at.seeds).map(|at| at.value.to_string()).collect();
-        let some = !holds.is_empty() && holds.len() < of_axis.len();
+        // One threshold or one range: values on both sides of one that fails are no condition.
+        let changes = of_axis.windows(2).filter(|pair| pair[0].holds < pair[0].seeds && pair[1].holds == pair[1].seeds);
+        let starts = changes.count() + usize::from(of_axis.first().is_some_and(|at| at.holds == at.seeds));
+        let some = starts == 1 && holds.len() < of_axis.len();
         some.then(|| (format!("{} {} {}", axis.name, holds.join(", "), axis.unit), axis.evidence.is_empty()))
     })
 }
@@ -211,6 +214,8 @@ mod tests {
         let found = decided(Class::Shape, &Claim::default(), |at| at.setting("drive-queue") >= 4.0);
         assert_eq!((found.verdict, found.post_hoc), (Verdict::HoldsIf, true));
         assert_eq!(found.condition, "drive-queue 4, 8, 31 commands");
+        let gap = decided(Class::Shape, &Claim::default(), |at| [1.0, 4.0].contains(&at.setting("drive-queue")));
+        assert_eq!(gap.verdict, Verdict::NotReproduced, "no threshold");
         let seeds: Vec<_> = found.sensitivity.iter().map(|at| (at.value, at.holds, at.seeds)).collect();
         assert_eq!(seeds, [(1.0, 0, 5), (2.0, 0, 5), (4.0, 5, 5), (8.0, 5, 5), (31.0, 5, 5)]);
     }
