@@ -379,6 +379,13 @@ pub fn text(name: &str) -> Option<&'static str> {
     FILES.iter().find(|(file, _)| *file == name).map(|(_, text)| *text)
 }
 
+/// 64-bit FNV-1a of a device file, in hexadecimal. It names the file that a result was measured with.
+#[must_use]
+pub fn hash(text: &str) -> String {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    format!("{:016x}", text.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
 /// A device that serves `iops` requests per second, one at a time.
 #[must_use]
 pub fn constant(iops: f64) -> Box<dyn Model> {
@@ -389,6 +396,19 @@ pub fn constant(iops: f64) -> Box<dyn Model> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A change of a device file changes its line in `devices.txt`, which states the reason of the last change.
+    #[test]
+    fn no_device_file_changes_without_a_reason() {
+        assert_eq!(hash("a"), "af63dc4c8601ec8c", "the published value");
+        let known = include_str!("../tests/devices.txt");
+        let lines: Vec<Vec<&str>> = known.lines().map(|line| line.splitn(3, ' ').collect()).collect();
+        assert_eq!(lines.len(), FILES.len());
+        for ((name, text), line) in FILES.iter().zip(&lines) {
+            assert_eq!((line[0], line[1]), (*name, hash(text).as_str()), "give {name} its new hash, and the reason");
+            assert!(line[2].len() > 10, "{name} has no reason");
+        }
+    }
 
     #[test]
     fn every_device_file_is_parsed_and_has_reasons() {

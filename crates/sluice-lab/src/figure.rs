@@ -60,7 +60,7 @@ pub enum Class {
     /// Must hold on any device.
     #[serde(rename = "E")]
     Exact,
-    /// Must hold at nine of ten points of the range or more.
+    /// Must hold at nine of ten points of the range or more, with every seed.
     #[serde(rename = "S")]
     Shape,
     /// Shown next to the paper's value, without a check.
@@ -119,18 +119,33 @@ pub struct Judged {
     pub holds: Option<bool>,
     /// Measured value, with its unit.
     pub measured: String,
+    /// Means that the paper prints, each with the one measured; empty if the row has none.
+    #[serde(default)]
+    pub means: Vec<(f64, f64)>,
 }
 
 impl Finding {
     /// Adds a row that is checked.
     pub fn judge(&mut self, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into() });
+        self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into(), means: Vec::new() });
+        self
+    }
+
+    /// Adds a row that is checked and of which the paper prints means.
+    pub fn judge_means(
+        &mut self,
+        id: &str,
+        holds: bool,
+        measured: impl Into<String>,
+        means: Vec<(f64, f64)>,
+    ) -> &mut Self {
+        self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into(), means });
         self
     }
 
     /// Adds a row that is only shown.
     pub fn show(&mut self, id: &str, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { id: id.into(), holds: None, measured: measured.into() });
+        self.rows.push(Judged { id: id.into(), holds: None, measured: measured.into(), means: Vec::new() });
         self
     }
 }

@@ -10,12 +10,14 @@
 //! `devices/` with the reasons, and the same for all of that paper's rows.
 //!
 //! Classes of rows: *exact* must hold on any device. *Shape* must hold over a range of the device's parameters, 30 % to
-//! both sides, and passes if it does at nine of ten points. Values that depend on *hardware* are shown next to the
-//! paper's, without a check.
+//! both sides, and of the facts that the paper does not state. Values that depend on *hardware* are shown next to the
+//! paper's, without a check. `verdict.rs` computes a row's verdict from its results; `claims.toml` has what is known of rows
+//! apart from results.
 #![forbid(unsafe_code)]
 
 pub mod advise;
 pub mod band;
+pub mod claims;
 pub mod device;
 pub mod experiment;
 pub mod figure;
@@ -24,6 +26,8 @@ pub mod parallel;
 pub mod report;
 pub mod run;
 pub mod setup;
+pub mod verdict;
 
 pub use figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-pub use run::{Plan, Row, Verdict};
+pub use run::{Plan, Row};
+pub use verdict::Verdict;

@@ -5,14 +5,17 @@ use std::path::Path;
 use serde::Serialize;
 use sluice_report::{Page, Table};
 
+use crate::claims::Board;
 use crate::figure::{Class, Figure, LabError, Paper};
-use crate::run::{Reproduced, Row, Verdict};
+use crate::run::{Reproduced, Row};
+use crate::verdict::Verdict;
 use crate::{device, figures};
 
 /// Explanation of the classes for readers of the report.
 const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
-                       hold at nine of ten points of a band, the device's parameters 30 % to both sides and ten seeds. Class H, \
-                       hardware: depends on a machine that we have not; shown beside the paper's number without a verdict.";
+                       hold at nine of ten points of a band, the device's parameters 30 % to both sides and the facts that the paper \
+                       does not state at all their values, with each of five seeds. Class H, hardware: depends on a machine that we \
+                       have not; shown beside the paper's number. A row whose result was an input of a fit is never reproduced.";
 
 /// All rows as JSON, with the version.
 #[derive(Debug, Serialize)]
@@ -40,41 +43,68 @@ impl Class {
     }
 }
 
-impl Verdict {
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        match self {
-            Verdict::Pass => "pass",
-            Verdict::Fail => "fail",
-            Verdict::Info => "info",
-        }
-    }
-}
-
 impl Row {
-    /// The result, with the part of the range if there is one.
+    /// The verdict, with its condition and the part of the range if there is one.
     #[must_use]
     pub fn verdict_text(&self) -> String {
-        match self.band_share {
-            Some(share) => format!("{} ({:.0} % of the band)", self.verdict.word(), 100.0 * share),
-            None => self.verdict.word().to_owned(),
+        let mut text = self.verdict.word().to_owned();
+        if !self.condition.is_empty() {
+            let post_hoc = if self.post_hoc { " (post hoc)" } else { "" };
+            text += &format!(": {}{post_hoc}", self.condition);
         }
+        if let Some(share) = self.band_share {
+            text += &format!(" ({:.0} % of the band)", 100.0 * share);
+        }
+        text
     }
 }
 
-/// Number of rows of a class that passed, and their total.
+/// Number of rows of a board with a verdict.
 #[must_use]
-pub fn passed(rows: &[&Row], class: Class) -> (usize, usize) {
-    let of = rows.iter().filter(|row| row.class == class);
-    (of.clone().filter(|row| row.verdict == Verdict::Pass).count(), of.count())
+pub fn count(rows: &[&Row], board: Board, verdict: Verdict) -> usize {
+    rows.iter().filter(|row| row.board == board && row.verdict == verdict).count()
 }
 
-/// Summary in one line.
+/// Summary in one line: for each board the verdicts from best to worst.
 #[must_use]
 pub fn summary(rows: &[&Row]) -> String {
-    let ((exact, exacts), (shapes, shape_all)) = (passed(rows, Class::Exact), passed(rows, Class::Shape));
-    let (_, shown) = passed(rows, Class::Hardware);
-    format!("exact: {exact} of {exacts} pass; shape: {shapes} of {shape_all} pass; hardware: {shown} shown")
+    let of = |board, name: &str| {
+        let words = Verdict::ALL.into_iter().rev().map(|verdict| (count(rows, board, verdict), verdict.word()));
+        let words: Vec<_> =
+            words.filter(|(count, _)| *count > 0).map(|(count, word)| format!("{count} {word}")).collect();
+        (!words.is_empty()).then(|| format!("{name}: {}", words.join(", ")))
+    };
+    let boards = [of(Board::Paper, "the papers' claims"), of(Board::Ours, "our variants")];
+    boards.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+/// Number of rows with each verdict, by paper and board.
+fn score(rows: &[&Row]) -> Table {
+    let words = Verdict::ALL.into_iter().rev();
+    let columns: Vec<_> = ["paper", "board"].into_iter().chain(words.clone().map(Verdict::word)).collect();
+    let mut table = Table::new("Verdicts", &columns);
+    for paper in Paper::ALL {
+        let of_paper: Vec<&Row> = rows.iter().copied().filter(|row| row.paper == paper).collect();
+        for (board, name) in [(Board::Paper, "claims"), (Board::Ours, "our variants")] {
+            if of_paper.iter().any(|row| row.board == board) {
+                let counts = words.clone().map(|verdict| count(&of_paper, board, verdict).to_string());
+                table.row([paper.name().to_owned(), name.to_owned()].into_iter().chain(counts).collect::<Vec<_>>());
+            }
+        }
+    }
+    table
+}
+
+/// Results along the axes, by row.
+fn sensitivities(rows: &[Row]) -> Option<Table> {
+    let columns = ["row", "axis", "value", "seeds that hold", "measured"];
+    let mut table = Table::new("What depends on a fact that the paper does not state", &columns);
+    let all = rows.iter().flat_map(|row| row.sensitivity.iter().map(move |at| (row, at)));
+    for (row, at) in all.clone() {
+        let [value, holds] = [at.value.to_string(), format!("{} of {}", at.holds, at.seeds)];
+        table.row([row.id, &at.axis, &value, &holds, &at.measured]);
+    }
+    (all.count() > 0).then_some(table)
 }
 
 /// Parts that were not run.
@@ -119,7 +149,7 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
     if let Some(text) = left_out(None, all) {
         page.paragraph(&text);
     }
-    page.table(&overview(&rows));
+    page.table(&score(&rows)).table(&overview(&rows));
     for paper in Paper::ALL {
         let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
         if of_paper.is_empty() {
@@ -133,7 +163,7 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
             reproduced.finding.charts.iter().for_each(|chart| {
                 page.chart(chart);
             });
-            reproduced.finding.tables.iter().for_each(|table| {
+            reproduced.finding.tables.iter().chain(&sensitivities(&reproduced.rows)).for_each(|table| {
                 page.table(table);
             });
             if let Some(text) = device::text(figure.device) {
@@ -164,6 +194,7 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     let of_paper = || all.iter().filter(|reproduced| reproduced.figure.paper == paper);
     let rows: Vec<_> = of_paper().flat_map(|reproduced| &reproduced.rows).collect();
     text += &format!("\nOf this page's rows, {}.\n", summary(&rows));
+    text += &format!("\n{}", score(&rows).markdown());
     if let Some(left_out) = left_out(Some(paper), all) {
         text += &format!("\n{left_out}\n");
     }
@@ -174,7 +205,7 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
             text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
         }
-        for table in &reproduced.finding.tables {
+        for table in reproduced.finding.tables.iter().chain(&sensitivities(&reproduced.rows)) {
             text += &format!("{}\n", table.markdown());
         }
         if !figure.device.is_empty() {

@@ -32,7 +32,7 @@ fn counted(_: &BandPoint) -> Result<Finding, LabError> {
 fn stored_results_are_used_only_if_complete() {
     let folder = std::env::temp_dir().join(format!("sluice-kept-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join("counted-00.json");
+    let file = folder.join("counted-00-1.json");
     let plan = Plan { figures: vec![&FIGURE], quick: true, threads: 1, kept: Some((folder.clone(), "me".to_owned())) };
     let runs = || {
         assert_eq!(run(&plan, &|_, _| {}).unwrap()[0].rows[0].measured, "1");

@@ -61,10 +61,13 @@ impl Table {
 
 /// CSS class of a cell with a result.
 fn verdict(cell: &str) -> String {
-    match cell.split(' ').next() {
-        Some(word @ ("pass" | "fail" | "info")) => format!(" class=\"{word}\""),
-        _ => String::new(),
-    }
+    let class = match cell {
+        _ if cell.starts_with("reproduced") || cell.starts_with("claim holds") => "pass",
+        _ if cell.starts_with("not reproduced") => "fail",
+        _ if cell.starts_with("holds if") || cell.starts_with("not determinable") || cell == "shown" => "info",
+        _ => return String::new(),
+    };
+    format!(" class=\"{class}\"")
 }
 
 #[cfg(test)]
@@ -74,10 +77,13 @@ mod tests {
     #[test]
     fn cells_are_escaped() {
         let mut table = Table::new("a < b", &["x|y"]);
-        table.row(["1 | 2 & 3"]).row(["fail (0 % of the band)"]);
-        assert!(table.html().contains("<td class=\"fail\">fail (0 %"), "{}", table.html());
+        table.row(["1 | 2 & 3"]).row(["not reproduced (0 % of the band)"]);
+        assert!(table.html().contains("<td class=\"fail\">not reproduced (0 %"), "{}", table.html());
         assert!(table.html().contains("<td>1 | 2 &amp; 3</td>"), "{}", table.html());
         assert!(table.html().contains("<caption>a &lt; b</caption>"), "{}", table.html());
-        assert_eq!(table.markdown(), "a < b\n\n| x\\|y |\n|---|\n| 1 \\| 2 & 3 |\n| fail (0 % of the band) |\n");
+        assert_eq!(
+            table.markdown(),
+            "a < b\n\n| x\\|y |\n|---|\n| 1 \\| 2 & 3 |\n| not reproduced (0 % of the band) |\n"
+        );
     }
 }

@@ -30,9 +30,13 @@ fn each_row_has_a_class_a_verdict_and_numbers() {
     assert_eq!(rows.iter().map(|row| row["id"].as_str().unwrap()).collect::<Vec<_>>(), ["X4a", "X4b", "X4c", "X4d"]);
     for row in rows {
         assert_eq!((row["paper"].as_str(), row["class"].as_str()), (Some("two-tier"), Some("E")), "{row}");
-        assert_eq!((row["verdict"].as_str(), &row["band_share"]), (Some("pass"), &Value::Null), "{row}");
+        assert_eq!((row["verdict"].as_str(), &row["band_share"]), (Some("reproduced"), &Value::Null), "{row}");
         for text in ["figure", "paper_value", "measured", "note"] {
             assert!(row[text].is_string(), "{text} in {row}");
+        }
+        assert_eq!((&row["board"], &row["post_hoc"], &row["condition"]), (&"paper".into(), &false.into(), &"".into()));
+        for list in ["inputs", "printed", "derived", "sensitivity"] {
+            assert!(row[list].is_array(), "{list} in {row}");
         }
     }
 }
@@ -43,7 +47,7 @@ fn finished_rows_are_not_run_again_and_give_the_same_bytes() {
     let out = place.file("out");
     let first = reproduce(&[SHORT, "--out", text(&out)]);
     json_of(&first);
-    let finished = out.join("finished/two-tier-credit-00.json");
+    let finished = out.join("finished/two-tier-credit-00-1.json");
     let (kept, page) = (std::fs::metadata(&finished).unwrap(), std::fs::read(out.join("report.html")).unwrap());
     let again = reproduce(&[SHORT, "--out", text(&out)]);
     assert_eq!(first.stdout, again.stdout);
@@ -54,7 +58,7 @@ fn finished_rows_are_not_run_again_and_give_the_same_bytes() {
     assert_eq!(reproduce(&[SHORT, "--out", text(&out)]).stdout, first.stdout);
     let paper = std::fs::read_to_string(out.join("papers/two-tier.md")).unwrap();
     assert!(paper.contains("Not run: two-tier-loss, two-tier-pairs."), "{paper}");
-    assert!(paper.contains("Of this page's rows, exact: 4 of 4 pass"), "{paper}");
+    assert!(paper.contains("Of this page's rows, the papers' claims: 4 reproduced."), "{paper}");
 }
 
 #[test]

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
+use sluice_lab::Verdict;
 use sluice_lab::figure::{Class, Figure, Paper};
-use sluice_lab::run::{Plan, Reproduced, Row, Verdict};
+use sluice_lab::run::{Plan, Reproduced, Row};
 use sluice_lab::{figures, report, run};
 
 use crate::failure::Failure;
@@ -87,7 +88,7 @@ impl Reproduce {
             Format::Json => output::json(&rows),
             Format::Table => print(&rows.rows),
         }
-        let failed = rows.rows.iter().any(|row| row.class == Class::Exact && row.verdict == Verdict::Fail);
+        let failed = rows.rows.iter().any(|row| row.class == Class::Exact && row.verdict == Verdict::NotReproduced);
         if failed { Err(Failure::No) } else { Ok(()) }
     }
 }
@@ -181,7 +182,7 @@ fn print(rows: &[&Row]) {
         table.add_row([row.id, row.class.letter(), &figure, &row.verdict_text(), &row.measured, row.paper_value]);
     }
     output::line(&table.to_string());
-    for row in rows.iter().filter(|row| row.verdict == Verdict::Fail) {
+    for row in rows.iter().filter(|row| row.verdict == Verdict::NotReproduced) {
         output::line(&format!("\n{} must: {}\n   {}", row.id, row.must, row.note));
     }
     output::line(&format!("\n{}", report::summary(rows)));

@@ -105,7 +105,9 @@ fn judge(finding: &mut Finding, ids: [&str; 3], outcomes: &[Outcome; BETAS.len()
     let [seq, rnd] = [0, 1].map(|vm| iops(outcomes, vm));
     let rises = |of: &[f64]| of.windows(2).all(|pair| pair[0] < pair[1]);
     let holds = rises(&seq[..4]) && rises(&rnd[..4]) && seq[4] >= seq[3] && rnd[4] < rnd[3];
-    finding.judge(ids[0], holds, format!("{} and {} IOPS", listed(&seq), listed(&rnd)));
+    let printed = |vm: usize| PAPER.map(|row| row[vm][0]);
+    let means = printed(0).into_iter().zip(seq).chain(printed(1).into_iter().zip(rnd)).collect();
+    finding.judge_means(ids[0], holds, format!("{} and {} IOPS", listed(&seq), listed(&rnd)), means);
     let times = [seq[3] / seq[0], rnd[3] / rnd[0]];
     let holds = times.iter().all(|times| (1.5..=3.0).contains(times));
     finding.judge(ids[1], holds, format!("{:.2} and {:.2}", times[0], times[1]));
@@ -190,8 +192,9 @@ fn readings(point: &BandPoint) -> Result<Table, LabError> {
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let paper = at_all(guests::flubber_paper, &Assumed::NOMINAL, point)?;
-    let product = at_all(guests::flubber_product, &Assumed::NOMINAL, point)?;
+    let assumed = Assumed { depth: point.setting("drive-queue") as u32, ..Assumed::NOMINAL };
+    let paper = at_all(guests::flubber_paper, &assumed, point)?;
+    let product = at_all(guests::flubber_product, &assumed, point)?;
     judge(&mut finding, ["F1a", "F1b", "F1d"], &paper);
     judge(&mut finding, ["F1e", "F1f", "F1g"], &product);
     finding.show("F1c", format!("{}; {}", met(&paper), met(&product)));
