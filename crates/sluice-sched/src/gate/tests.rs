@@ -502,6 +502,43 @@ fn a_request_of_a_removed_volume_was_counted_for_the_volume_that_got_its_number(
     assert_eq!(gate.stats(owner).unwrap().completed()[0], 1);
 }
 
+/// Copies of the statistics of an owner and two volumes, in words.
+fn accounts(gate: &Gate, owner: OwnerId, volumes: [VolumeId; 2]) -> (String, [String; 2]) {
+    (
+        format!("{:?}", gate.stats(owner).unwrap()),
+        volumes.map(|id| format!("{:?}", gate.apart_stats(owner, id).unwrap())),
+    )
+}
+
+#[test]
+fn statistics_are_the_same_before_and_after_the_journal_is_added_to_them() {
+    let (mut gate, mut log) = (gate("mclock", 4), Log(Vec::new()));
+    let owner = gate.add_owner(Instant::ZERO, Policy::default()).unwrap();
+    let volumes = [0, 1].map(|_| gate.add_volume(Instant::ZERO, owner, Policy::default()).unwrap());
+    let mut finished = Vec::new();
+    let mut flying = std::collections::VecDeque::new();
+    // 700 events: the journal is added twice on the way, and has events when it is compared.
+    for count in 0..350u64 {
+        let at = Instant::from_millis(1 + count);
+        gate.insert(at, &arrival(owner, volumes[count as usize % 2], Kind::Read, 4096, 0)).unwrap();
+        let _ = gate.pump(at, &mut log);
+        flying.extend(log.0.drain(..).map(|submission| submission.slot));
+        if flying.len() == 3 {
+            gate.complete_all(at, flying.pop_front().unwrap(), count % 7 > 0, &mut finished);
+        }
+        if count % 50 == 0 {
+            let before = accounts(&gate, owner, volumes);
+            gate.settle_stats();
+            assert_eq!(accounts(&gate, owner, volumes), before, "after {count} requests");
+        }
+    }
+    let (all, apart) = (gate.stats(owner).unwrap(), volumes.map(|id| gate.apart_stats(owner, id).unwrap()));
+    let completed = |stats: &GateStats| stats.latency.count();
+    assert_eq!((completed(&all), all.failed), (299, 49));
+    assert_eq!(apart.iter().map(completed).sum::<u64>(), 299);
+    assert_eq!((all.outstanding.arrived, all.outstanding.in_flight), (350, 2));
+}
+
 #[test]
 fn a_copy_of_the_counters_is_outdated_by_each_event_and_by_nothing_else() {
     let (mut gate, mut log) = (gate("noop", 1), Log(Vec::new()));
