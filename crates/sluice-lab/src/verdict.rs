@@ -117,8 +117,8 @@ pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> De
     Decision { verdict, band_share, condition, post_hoc, sensitivity }
 }
 
-/// Part of the points of the range at which the row holds with every seed. With five seeds an effect that is absent
-/// would do so once in 32 points, so a point counts at 95 %.
+/// Part of the points of the range at which the row's check passes with every seed. This is no interval of 95 %, and the size of
+/// the effect is judged by the check alone: five seeds pass a check that passes half of the time once in 32 points.
 fn share(found: &[(BandPoint, &Judged)]) -> f64 {
     let mut points: Vec<u32> = found.iter().filter(|(at, _)| !at.is_sweep()).map(|(at, _)| at.number()).collect();
     points.sort_unstable();
