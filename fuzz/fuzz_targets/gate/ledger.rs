@@ -61,8 +61,8 @@ impl Counts {
     /// Checks S1 for a VM.
     pub fn check(&self, account: &GateStats) {
         let known = Counts {
-            arrived: account.arrived,
-            pieces: u64::from(account.waiting) + account.cancelled + account.dispatched.iter().sum::<u64>(),
+            arrived: account.outstanding.arrived,
+            pieces: u64::from(account.outstanding.waiting) + account.cancelled + account.dispatched.iter().sum::<u64>(),
             dispatched: account.dispatched.iter().sum(),
             completed: account.completed().iter().sum(),
             failed: account.failed,
@@ -71,7 +71,7 @@ impl Counts {
             cost: account.cost,
         };
         assert_eq!(&known, self, "S1: the gate counts otherwise");
-        assert_eq!(u64::from(account.in_flight), self.in_flight(), "S1: in flight");
+        assert_eq!(u64::from(account.outstanding.in_flight), self.in_flight(), "S1: in flight");
         assert_eq!(account.waits.iter().map(|waited| waited.requests).sum::<u64>(), self.dispatched, "S1: what requests waited for");
         assert_eq!(account.queue_time.count(), self.dispatched, "S1: queue times");
         assert_eq!(account.service_time.count(), self.completed + self.failed, "S1: service times");
