@@ -226,10 +226,11 @@ impl UplinkLoop {
         let UplinkLoop { core, ports, .. } = self;
         let mut found = ports.taps.poll(core, now);
         found |= ports.vhost.poll(core, now);
-        for _ in 0..ROUNDS_MAX {
+        // The wire runs last: frames that a queue has just given to the gate would wait for the next event.
+        for round in 0..=ROUNDS_MAX {
             core.run_wire(now);
             ports.vhost.return_chains(core);
-            if !core.take_resumable() {
+            if round == ROUNDS_MAX || !core.take_resumable() {
                 break;
             }
             ports.vhost.resume(core, now);
