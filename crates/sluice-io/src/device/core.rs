@@ -28,7 +28,7 @@ use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::device::budget::Budget;
 use crate::device::spec::SchedulerSpec;
-use crate::device::vm::Vm;
+use crate::device::vm::{Vm, is_limited_as_one};
 use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{ClientRef, Id as _, IoId, Slab, VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
@@ -356,6 +356,21 @@ impl Core {
             && self.vms_to_resume.is_empty()
             && self.volumes_to_cancel.is_empty()
             && self.volumes_to_admit.is_empty()
+    }
+
+    /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next
+    /// instant at which the gate may dispatch, or the next completion, is early enough to look for more.
+    pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
+        let vm = &self.vms[self.backend.volumes[volume].vm];
+        vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
+    }
+
+    /// Notes which limits a VM and its volumes have now.
+    pub(crate) fn note_limits(&mut self, id: VmId) {
+        let vm = &mut self.vms[id];
+        let volumes = vm.volumes_by_name.values().map(|key| self.backend.volumes[*key].policy);
+        let volumes: Vec<_> = volumes.collect();
+        vm.is_limited_as_one = is_limited_as_one(&vm.policy, &volumes);
     }
 
     // ---- Windows ----

@@ -188,6 +188,7 @@ impl Editor<'_> {
         set.map_err(|cause| refused(vm, cause))?;
         volumes.into_iter().for_each(|(key, policy)| known[key].policy = policy);
         (self.core.vms[id].policy, self.core.vms[id].window) = (policy, window);
+        self.core.note_limits(id);
         self.core.schedule_resume(id);
         Ok(())
     }
@@ -218,6 +219,7 @@ impl Editor<'_> {
         let vm = &mut self.core.vms[id];
         vm.volumes += 1;
         vm.volumes_by_name.insert(spec.name, key);
+        self.core.note_limits(id);
         Ok(())
     }
 
@@ -253,7 +255,8 @@ impl Editor<'_> {
         volume.leaving = true;
         let vm = &mut self.core.vms[volume.vm];
         vm.volumes_by_name.remove(&volume.name);
-        let (id, owner) = (volume.id, vm.owner);
+        let (vm, id, owner) = (volume.vm, volume.id, vm.owner);
+        self.core.note_limits(vm);
         self.frontends.close(self.core, key);
         let mut finished = Vec::new();
         if let Err(error) = self.core.gate.remove_volume(self.now, owner, id, &mut finished) {

@@ -25,7 +25,7 @@ use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
 use crate::device::probe::Pulse;
 use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
-use crate::device::spin::{Iteration, Spin};
+use crate::device::spin::{Iteration, Spin, Wait};
 use crate::frontend::{Command, Frontends};
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
@@ -89,6 +89,7 @@ impl Machine for Loop {
             let timeout = self.wait_timeout(ended);
             self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
+            let wait = Wait::of(timeout, events.is_empty());
             let mut found_work = !events.is_empty();
             for event in events.drain(..) {
                 #[cfg(test)]
@@ -103,11 +104,10 @@ impl Machine for Loop {
             found_work |= self.frontends.poll(&mut self.core, now);
             self.run_ready(now);
             self.frontends.end_of_iteration(&mut self.core, now);
-            let slept = timeout.is_none_or(|timeout| !timeout.is_zero());
-            let began = if slept { now } else { ended };
+            let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
             self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
-            self.spin.note_iteration(Iteration { woke: now, ended }, slept, found_work);
+            self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
         }
         Ok(())
     }
@@ -183,12 +183,10 @@ impl Loop {
 
     /// Returns how long to wait for the next event: zero while one is likely to arrive soon.
     fn wait_timeout(&mut self, now: Instant) -> Option<Duration> {
-        // With sockets alone the loop sleeps, so that clients can send more requests until it wakes.
-        let may_spin = self.frontends.is_polling() || self.core.gate.in_flight() > 0;
-        let core = &mut self.core;
-        if !core.is_settled() || may_spin && self.spin.is_spinning(now) {
+        if !self.core.is_settled() || self.polls_on(now) {
             return Some(Duration::ZERO);
         }
+        let core = &mut self.core;
         if !self.frontends.stop_polling(core, now) {
             self.spin.note_no_sleep();
             return Some(Duration::ZERO);
@@ -198,6 +196,14 @@ impl Loop {
         }
         let wake = [core.next_wakeup(), self.later.next()].into_iter().flatten().min()?;
         Some(wake.since(now))
+    }
+
+    /// Whether the loop polls again: for the device, or for clients with requests that could be dispatched. With
+    /// sockets alone it sleeps, so that clients can send more requests until it wakes.
+    fn polls_on(&mut self, now: Instant) -> bool {
+        let Some(since) = self.spin.horizon(now) else { return false };
+        let for_device = self.core.gate.in_flight() > 0 && self.spin.is_spinning(now);
+        for_device || self.frontends.may_find(&mut self.core, since)
     }
 
     /// Starts waiting for the next message.

@@ -8,6 +8,10 @@
 //! The polling time starts when the work of an iteration is done. Otherwise an iteration with the requests of a hundred
 //! queues, which takes longer than the loop may poll, would always be followed by preparations for a sleep: all guests
 //! are told to kick, and told not to as soon as their next requests are found.
+//!
+//! A client is polled only if it had a request lately, and only if the gate could dispatch its next one. While limits
+//! hold everything that is queued, the loop sleeps until the first instant at which something may be dispatched. A
+//! sleep that ends at such an instant proves nothing about polling.
 
 use std::time::Duration;
 
@@ -25,7 +29,31 @@ const SHORTEST: Duration = Duration::from_micros(4);
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     budget: Duration,
+    /// When the last iteration with work ended, and how long it took.
     since: Instant,
+    took: Duration,
+}
+
+/// The end of the wait before an iteration.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// The loop polled.
+    None,
+    /// It slept until an event.
+    Event,
+    /// It slept until the time that it had chosen.
+    Time,
+}
+
+impl Wait {
+    /// Returns how a wait of at most `timeout` ended.
+    pub(crate) fn of(timeout: Option<Duration>, without_event: bool) -> Self {
+        match (timeout, without_event) {
+            (Some(Duration::ZERO), _) => Wait::None,
+            (Some(_), true) => Wait::Time,
+            _ => Wait::Event,
+        }
+    }
 }
 
 /// Instants of an iteration of the loop.
@@ -43,14 +71,19 @@ impl Spin {
         !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
+    /// Returns the instant since which a client must have had a request for the loop to poll it.
+    pub(crate) fn horizon(&self, now: Instant) -> Option<Instant> {
+        (!self.budget.is_zero()).then(|| now - self.budget - self.took)
+    }
+
     /// Records that there were requests when the loop was about to sleep, so that it did not.
     pub(crate) fn note_no_sleep(&mut self) {
         self.lengthen();
     }
 
-    /// Records an iteration: whether the loop `slept` before it, and whether it `found_work`.
-    pub(crate) fn note_iteration(&mut self, iteration: Iteration, slept: bool, found_work: bool) {
-        if slept {
+    /// Records an iteration: how the wait before it ended, and whether it `found_work`.
+    pub(crate) fn note_iteration(&mut self, iteration: Iteration, wait: Wait, found_work: bool) {
+        if wait == Wait::Event {
             let soon = iteration.woke.since(self.since) < SOON;
             match (soon && found_work, self.budget / 2) {
                 (true, _) => self.lengthen(),
@@ -60,6 +93,7 @@ impl Spin {
         }
         if found_work {
             self.since = iteration.ended;
+            self.took = iteration.ended.since(iteration.woke);
         }
     }
 
@@ -85,46 +119,66 @@ mod tests {
     fn the_loop_polls_while_work_arrives_soon() {
         let mut spin = Spin::default();
         assert!(!spin.is_spinning(at(1)), "there was no work yet");
-        spin.note_iteration(short(10), true, true);
+        spin.note_iteration(short(10), Wait::Event, true);
         assert!(spin.is_spinning(at(13)) && !spin.is_spinning(at(14)));
-        (1..=5).for_each(|round| spin.note_iteration(short(10 + 100 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 + 100 * round), Wait::Event, true));
         let most = LONGEST.as_micros() as u64;
         assert!(
             spin.is_spinning(at(510 + most - 1)) && !spin.is_spinning(at(510 + most)),
             "a wake-up takes part of the 100 us"
         );
-        spin.note_iteration(short(520), false, true);
+        spin.note_iteration(short(520), Wait::None, true);
         assert!(spin.is_spinning(at(520 + most - 1)), "work restarts the polling time");
     }
 
     #[test]
     fn the_loop_does_not_poll_when_work_is_rare() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
-        (1..=5).for_each(|round| spin.note_iteration(short(200 * round), true, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, true));
+        (1..=5).for_each(|round| spin.note_iteration(short(200 * round), Wait::Event, true));
         assert!(!spin.is_spinning(at(1001)), "not even immediately after work");
     }
 
     #[test]
     fn a_sleep_that_ended_without_work_does_not_lengthen_polling() {
         let mut spin = Spin::default();
-        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
-        (6..=10).for_each(|round| spin.note_iteration(short(10 * round), true, false));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, true));
+        (6..=10).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, false));
         assert!(!spin.is_spinning(at(101)));
+    }
+
+    #[test]
+    fn a_sleep_until_a_chosen_time_does_not_change_the_polling_time() {
+        let mut spin = Spin::default();
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, true));
+        (6..=50).for_each(|round| spin.note_iteration(short(500 * round), Wait::Time, round % 2 == 0));
+        assert_eq!(spin.budget, LONGEST);
+        let mut spin = Spin::default();
+        (1..=50).for_each(|round| spin.note_iteration(short(50 * round), Wait::Time, true));
+        assert_eq!(spin.horizon(at(2501)), None);
+    }
+
+    #[test]
+    fn clients_of_the_last_iteration_are_polled_however_long_it_took() {
+        let mut spin = Spin::default();
+        (0..10).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, true));
+        assert_eq!(spin.horizon(at(100)), Some(at(36)));
+        spin.note_iteration(Iteration { woke: at(1000), ended: at(2000) }, Wait::None, true);
+        assert_eq!(spin.horizon(at(2063)), Some(at(999)));
     }
 
     #[test]
     fn a_loop_with_long_iterations_prepared_for_sleep_after_each() {
         let mut spin = Spin::default();
-        (0..10).for_each(|round| spin.note_iteration(short(100 * round), true, true));
-        spin.note_iteration(Iteration { woke: at(1000), ended: at(2000) }, false, true);
+        (0..10).for_each(|round| spin.note_iteration(short(100 * round), Wait::Event, true));
+        spin.note_iteration(Iteration { woke: at(1000), ended: at(2000) }, Wait::None, true);
         assert!(spin.is_spinning(at(2000)), "the loop has not polled since its last work");
     }
 
     #[test]
     fn a_loop_that_never_slept_never_learned_to_poll() {
         let mut spin = Spin::default();
-        spin.note_iteration(short(1000), false, true);
+        spin.note_iteration(short(1000), Wait::None, true);
         assert!(!spin.is_spinning(at(1000)));
         spin.note_no_sleep();
         assert!(spin.is_spinning(at(1000)));

@@ -40,6 +40,8 @@ pub(crate) struct Vm {
     /// Its volumes that have not been removed.
     pub(crate) volumes_by_name: HashMap<String, VolumeKey>,
     pub(crate) outstanding: Outstanding,
+    /// Whether each of its requests is subject to the same limit, so that none overtakes those that the limit holds.
+    pub(crate) is_limited_as_one: bool,
     /// Memory of the daemon for data of its requests.
     pub(crate) memory: MemoryShare,
     /// Clients with requests that do not fit into the window, in order.
@@ -61,6 +63,7 @@ impl Vm {
             volumes: 0,
             volumes_by_name: HashMap::new(),
             outstanding: Outstanding::default(),
+            is_limited_as_one: is_limited_as_one(&policy, &[]),
             memory,
             waiting: VecDeque::new(),
             protocol_errors: 0,
@@ -83,10 +86,21 @@ impl Vm {
     }
 }
 
+/// Whether every request of a VM waits if one of them waits for a limit: the VM or its only volume has a limit, and
+/// there are none for reads, for writes, or for one volume of several.
+pub(crate) fn is_limited_as_one(vm: &Policy, volumes: &[Policy]) -> bool {
+    let apart = |policy: &Policy| policy.read_limit.is_set() || policy.write_limit.is_set();
+    let has_limit = |policy: &Policy| policy.limit.is_set();
+    let by_volume = volumes.iter().any(has_limit);
+    let several = volumes.len() > 1;
+    !apart(vm) && !volumes.iter().any(apart) && (has_limit(vm) || by_volume) && !(several && by_volume)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::memory_budget::DAEMON;
+    use sluice_sched::{Iops, Limit};
 
     fn vm(volumes: u32, window: u32) -> Vm {
         let window = Window { requests: window, bytes: 1000 };
@@ -112,6 +126,29 @@ mod tests {
             assert_eq!(filled(volumes, window, 0)[0], each, "{volumes} volumes in {window}");
         }
         assert_eq!((filled(1, 64, 300), filled(2, 64, 250)), (vec![4], vec![2, 1]), "bytes");
+    }
+
+    #[test]
+    fn a_request_may_overtake_those_that_a_limit_holds_if_it_is_subject_to_another_one() {
+        let limit = Limit { iops: Some(Iops::per_second(100)), bytes: None };
+        let none = Policy::default();
+        let whole = Policy { limit, ..Policy::default() };
+        let reads = Policy { read_limit: limit, ..whole };
+        let writes = Policy { write_limit: limit, ..whole };
+        for (vm, volumes, expected) in [
+            (none, vec![none], false),
+            (whole, vec![], true),
+            (whole, vec![none, none], true),
+            (whole, vec![whole], true),
+            (none, vec![whole], true),
+            (none, vec![whole, none], false),
+            (whole, vec![whole, none], false),
+            (reads, vec![none], false),
+            (writes, vec![none], false),
+            (whole, vec![reads], false),
+        ] {
+            assert_eq!(is_limited_as_one(&vm, &volumes), expected, "{vm:?} {volumes:?}");
+        }
     }
 
     #[test]

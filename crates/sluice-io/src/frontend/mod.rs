@@ -52,13 +52,13 @@ pub(crate) trait Frontend {
     /// Called at the end of each iteration: sends replies and notifications together, and removes disconnected clients.
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
 
-    /// Whether requests may arrive without an event.
-    fn is_polling(&self) -> bool {
+    /// Whether polling may find a request that could be dispatched, at a client that had one after `since`.
+    fn may_find(&mut self, _core: &mut Core, _since: Instant) -> bool {
         false
     }
 
-    /// Called before the loop sleeps: from now on requests must be announced by an event. Returns `false` if there are
-    /// requests already.
+    /// Called before the loop sleeps: from now on requests must be announced by an event, except those that the gate
+    /// would not dispatch before the loop wakes. Returns `false` if there are requests already.
     fn stop_polling(&mut self, _core: &mut Core, _now: Instant) -> bool {
         true
     }
@@ -166,8 +166,8 @@ macro_rules! frontends {
                 $(self.$field.end_of_iteration(core, now);)+
             }
 
-            pub(crate) fn is_polling(&self) -> bool {
-                false $(|| self.$field.is_polling())+
+            pub(crate) fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
+                false $(|| self.$field.may_find(core, since))+
             }
 
             /// All frontends stop polling, even if one of them has found requests.

@@ -22,7 +22,7 @@ use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
 use crate::device::probe::Pulse;
 use crate::device::spec::{Edit, EditError, Health, Snapshot};
-use crate::device::spin::{Iteration, Spin};
+use crate::device::spin::{Iteration, Spin, Wait};
 use crate::slab::FrontendNumber;
 use crate::uplink::core::Core;
 use crate::uplink::deliver::deliver;
@@ -136,16 +136,16 @@ impl Machine for UplinkLoop {
             let timeout = self.wait_timeout(ended);
             self.core.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
+            let wait = Wait::of(timeout, events.is_empty());
             let mut found_work = !events.is_empty();
             for event in events.drain(..) {
                 self.event(now, event, inbox);
             }
             found_work |= self.iterate(now);
-            let slept = timeout.is_none_or(|timeout| !timeout.is_zero());
-            let began = if slept { now } else { ended };
+            let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
             self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
-            self.spin.note_iteration(Iteration { woke: now, ended }, slept, found_work);
+            self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
         }
         Ok(())
     }

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::GuestAddress;
@@ -176,6 +177,8 @@ pub(crate) struct VirtQueue {
     pub(crate) intake: Intake,
     /// Whether it is polled in each iteration, so that the guest need not kick.
     pub(crate) polled: bool,
+    /// When a request was last found.
+    pub(crate) found: Instant,
     /// Number of operations of the ring that refer to it.
     pub(crate) operations: u32,
     /// Requests that were taken and not returned.
@@ -229,6 +232,7 @@ impl VirtQueue {
             state: State::Running,
             intake: Intake::Open,
             polled: false,
+            found: Instant::ZERO,
             operations: 0,
             requests: RequestList::default(),
             held: 0,

@@ -57,6 +57,12 @@ pub(crate) trait Consumer {
     /// Whether there is room for one more request of a queue.
     fn has_room(&self, queue: &VirtQueue) -> bool;
 
+    /// Whether requests of a queue's owner wait, and none that arrives could be dispatched before them. Then the loop wakes by itself
+    /// when it is time to look for more.
+    fn is_held(&self, _queue: &VirtQueue) -> bool {
+        false
+    }
+
     /// Queues a queue whose request does not fit into the window. The frontend calls [`QueueSet::resume`] later.
     fn park(&mut self, id: QueueId, queue: &VirtQueue);
 
@@ -199,6 +205,12 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
+    /// Whether polling may find a request that could be dispatched, in a queue that had one after `since`.
+    pub(crate) fn may_find(&self, consumer: &impl Consumer, since: Instant) -> bool {
+        let mut polled = self.polled.iter().filter_map(|id| self.queues.get(*id));
+        polled.any(|queue| queue.found > since && queue.takes() && !consumer.is_held(queue))
+    }
+
     /// Takes requests from the polled queues. Returns whether there were any.
     pub(crate) fn poll(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         let mut found = false;
@@ -231,7 +243,9 @@ impl QueueSet {
         ids.iter().for_each(|id| queues.get(*id).into_iter().for_each(VirtQueue::prefetch_tables));
     }
 
-    /// Makes the guests of all queues kick. Returns `false` if a request has arrived in the meantime.
+    /// Makes the guests of all queues kick, except those of held queues, which are polled when the loop wakes. A kick
+    /// for each request would wake it twice as often as its limit lets requests through. Returns `false` if a request
+    /// has arrived in the meantime.
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         if !consumer.is_open() {
             return true;
@@ -245,6 +259,9 @@ impl QueueSet {
                 }
                 return false;
             };
+            if consumer.is_held(queue) {
+                return true;
+            }
             if queue.enable_notification() {
                 queue.disable_notification();
                 all_idle = false;
@@ -310,6 +327,7 @@ impl QueueSet {
                 }
             }
             found = true;
+            queue.found = now;
             if budget.is_used_up() || !consumer.has_room(queue) {
                 queue.intake = Intake::WaitsForRoom;
                 consumer.park(id, queue);

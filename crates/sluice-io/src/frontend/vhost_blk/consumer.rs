@@ -37,6 +37,10 @@ impl Consumer for Blk<'_> {
         self.core.has_room(self.volume(queue), DataIn::Guest)
     }
 
+    fn is_held(&self, queue: &VirtQueue) -> bool {
+        self.core.is_held(self.volume(queue))
+    }
+
     fn park(&mut self, id: QueueId, queue: &VirtQueue) {
         self.core.park(self.volume(queue), ClientRef::new(self.number, id), DataIn::Guest);
     }

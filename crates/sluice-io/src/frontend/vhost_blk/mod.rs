@@ -85,8 +85,9 @@ impl Frontend for VhostBlk {
         self.remove_ended_queues(core);
     }
 
-    fn is_polling(&self) -> bool {
-        self.queues.is_polling()
+    fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
+        let (queues, consumer) = self.parts(core);
+        queues.may_find(&consumer, since)
     }
 
     fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {

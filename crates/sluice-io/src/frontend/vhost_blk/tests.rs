@@ -25,6 +25,7 @@ use crate::virtio::queue::QueueSpec;
 use crate::volume::{VolumeInfo, sample};
 
 mod budget;
+mod held;
 mod malformed;
 mod stale;
 mod stops;
