@@ -4,8 +4,8 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_net::NicTotals;
 use sluice_net::switch::SwitchError;
+use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::gate::{DeviceStats, GateStats, Outstanding};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
@@ -215,6 +215,8 @@ pub struct Snapshot {
     pub restarts: u64,
     /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,
+    /// Counters of its interface, if it is an uplink.
+    pub uplink: Option<Box<UplinkTotals>>,
     pub vms: Vec<VmSnapshot>,
 }
 
@@ -235,6 +237,7 @@ impl Snapshot {
             iterations: 0,
             restarts: 0,
             stale_messages: 0,
+            uplink: None,
             vms: Vec::new(),
         }
     }

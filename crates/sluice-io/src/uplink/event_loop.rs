@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
+use sluice_net::UplinkTotals;
 use sluice_net::flood::FloodLimit;
 use sluice_net::switch::{Limits, Switch};
 use sluice_sched::{Gate, Instant};
@@ -164,6 +165,7 @@ impl Machine for UplinkLoop {
             iterations: self.iterations,
             restarts: self.restarts,
             stale_messages: self.core.stale_messages,
+            uplink: Some(Box::new(self.totals())),
             vms: edit::vm_snapshots(&mut self.core),
         }
     }
@@ -336,6 +338,11 @@ impl UplinkLoop {
             }
             Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Disk(_) => {}
         }
+    }
+
+    fn totals(&self) -> UplinkTotals {
+        let (drops, full) = (self.core.drops, self.core.wire.stats.full);
+        UplinkTotals { drops, full, link_failures: self.link_failures, is_down: self.link_fails }
     }
 
     fn is_drained(&self) -> bool {

@@ -369,3 +369,13 @@ fn counted(device: &Device) -> (u64, u64) {
     let nic = snapshot.vms[0].volumes[0].nic.clone().unwrap();
     (nic.sent, nic.received)
 }
+
+#[test]
+fn a_frame_that_was_cut_on_its_way_from_a_tap_is_dropped_and_counted() {
+    let mut lab = Lab::new(None);
+    lab.vm(Policy::default());
+    lab.nics[0].send(OffloadHeader::default(), &vec![0; crate::uplink::link::FRAME_MAX + 1]);
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
+    lab.step(Duration::ZERO);
+    assert_eq!((lab.far.all(), lab.drops("vm1").of(Reason::TooLong)), (vec![frame(1, mac(200), 60)], 1));
+}

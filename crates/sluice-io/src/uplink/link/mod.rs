@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libc::iovec;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
 
 pub mod interface;
@@ -99,8 +100,37 @@ pub(crate) enum Sent {
     Done,
     /// The interface takes no more now.
     Full,
-    /// The frame cannot be sent at all, with the error.
-    Lost(i32),
+    /// The frame cannot be sent at all.
+    Lost(Reason),
+}
+
+impl Sent {
+    /// Returns why the frame is lost, if it is.
+    pub(crate) fn loss(&self) -> Option<Reason> {
+        match self {
+            Sent::Lost(reason) => Some(*reason),
+            Sent::Done | Sent::Full => None,
+        }
+    }
+}
+
+/// The result of a read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Read {
+    Frame(Received),
+    /// A frame that cannot be used.
+    Dropped(Reason),
+    /// There is no frame now.
+    Nothing,
+}
+
+/// Returns why an interface did not take a frame.
+fn refusal(errno: i32) -> Reason {
+    match errno {
+        libc::EMSGSIZE => Reason::TooLong,
+        libc::EINVAL | libc::EOPNOTSUPP => Reason::Refused,
+        _ => Reason::LinkDown,
+    }
 }
 
 impl Link {
@@ -130,23 +160,41 @@ impl Link {
         }
         match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Sent::Full,
-            errno => Sent::Lost(errno),
+            errno => Sent::Lost(refusal(errno)),
         }
     }
 
-    /// Receives the next frame into `room`, which has [`FRAME_MAX`] bytes; `None` if there is none.
+    /// Receives the next frame into `room`, which has [`FRAME_MAX`] bytes.
     ///
     /// # Errors
     /// That of the system call: the interface is down or was removed.
-    pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<Received>> {
+    pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Read> {
         let received = match self.access {
             Access::Tap => tap::receive(&self.fd, room),
             Access::PacketSocket => packet_socket::receive(&self.fd, room),
         };
         match received {
-            Ok(received) => Ok(received),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(Read::Nothing),
+            received => received,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_too_long_for_an_interface_was_counted_as_one_that_met_a_link_that_is_down() {
+        for (errno, reason) in [
+            (libc::EMSGSIZE, Reason::TooLong),
+            (libc::EINVAL, Reason::Refused),
+            (libc::EOPNOTSUPP, Reason::Refused),
+            (libc::ENETDOWN, Reason::LinkDown),
+            (libc::ENXIO, Reason::LinkDown),
+            (libc::EIO, Reason::LinkDown),
+        ] {
+            assert_eq!(refusal(errno), reason, "{errno}");
         }
     }
 }

@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use sluice_net::Mac;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 
 use super::interface::{self, Request};
-use super::{Access, Link, LinkError, Received};
+use super::{Access, Link, LinkError, Read, Received};
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
@@ -82,11 +83,19 @@ pub fn open_bridge_port(bridge: &str, name: &str, isolated: bool) -> Result<Link
     Ok(link)
 }
 
-pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Option<Received>> {
+pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {
     let mut header = [0; HEADER_LEN];
+    let longest = room.len();
     let length = rustix::io::readv(fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)])?;
-    let length = length.saturating_sub(HEADER_LEN);
-    Ok((length > 0).then(|| Received { header: OffloadHeader::parse(&header), start: 0, length }))
+    if length == 0 {
+        return Ok(Read::Nothing);
+    }
+    Ok(match length.saturating_sub(HEADER_LEN) {
+        0 => Read::Dropped(Reason::Short),
+        // The kernel cuts a longer frame.
+        length if length >= longest => Read::Dropped(Reason::TooLong),
+        length => Read::Frame(Received { header: OffloadHeader::parse(&header), start: 0, length }),
+    })
 }
 
 /// Whether TAPs can be made here.
