@@ -12,6 +12,7 @@ use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
+use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
@@ -91,6 +92,8 @@ pub enum Edit {
     /// Changes the rate of the wire, in bytes per second with what surrounds each frame, and the longest time that one frame may
     /// occupy it. For uplinks only.
     SetWire { rate: Option<ByteRate>, frame_time_max: Duration },
+    /// Replaces the open interface of the uplink, or that of a NIC by VM and NIC. For uplinks only.
+    SetLink { nic: Option<(String, String)>, link: Arc<Link> },
     /// Resizes a volume. Its clients stay connected.
     ResizeVolume {
         vm: String,

@@ -375,6 +375,13 @@ impl UplinkLoop {
     }
 
     pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
-        edit::apply(&mut self.core, &mut self.ports, now, edits)
+        let has_link = edits.iter().any(|edit| matches!(edit, Edit::SetLink { nic: None, .. }));
+        let applied = edit::apply(&mut self.core, &mut self.ports, now, edits);
+        if has_link {
+            self.link_fails = false;
+            // The operation waits for frames of the former interface. When it ends, the new one is watched.
+            taps::cancel(&mut self.core.ring, Tag::Frontend(LINK, 0, 0));
+        }
+        applied
     }
 }

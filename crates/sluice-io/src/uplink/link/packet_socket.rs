@@ -47,14 +47,12 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// # Errors
 /// [`LinkError::InUse`] if the interface has an address or belongs to a bridge or bond; other [`LinkError`]s.
 pub fn open(name: &str) -> Result<Link, LinkError> {
-    if let Some(why) = interface::use_by_host(name)? {
-        return Err(LinkError::InUse { name: name.to_owned(), why });
-    }
+    interface::check_unused(name)?;
     let index = interface::index(name)?;
     interface::silence_host(name)?;
     interface::set_up(name)?;
     open_at(index)
-        .map(|fd| Link { fd, access: Access::PacketSocket, name: name.to_owned() })
+        .map(|fd| Link { fd, access: Access::PacketSocket(index), name: name.to_owned() })
         .map_err(LinkError::io(format!("Cannot open a packet socket on {name}")))
 }
 
@@ -94,6 +92,16 @@ fn open_at(index: i32) -> io::Result<OwnedFd> {
     membership.mr_type = libc::PACKET_MR_PROMISC as u16;
     set(&fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &membership)?;
     Ok(fd)
+}
+
+/// Whether a packet socket still has its interface. It loses one that is removed or moved to another namespace.
+pub(super) fn is_bound_to(fd: &OwnedFd, index: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid value of this structure of numbers.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the call writes at most the stated length to the structure.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut length) };
+    result < 0 || address.sll_ifindex == index
 }
 
 fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {

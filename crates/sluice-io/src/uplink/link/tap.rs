@@ -83,6 +83,23 @@ pub fn open_bridge_port(bridge: &str, name: &str, isolated: bool) -> Result<Link
     Ok(link)
 }
 
+/// Makes a TAP a port of its bridge again, after the bridge was removed or the port was taken out.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn rejoin(bridge: &str, port: &str, isolated: bool) -> Result<(), LinkError> {
+    interface::add_to_bridge(bridge, port)?;
+    interface::set_isolated(port, isolated)
+}
+
+/// Whether a TAP was deleted while its descriptor is open.
+pub(super) fn was_deleted(fd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
 pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {
     let mut header = [0; HEADER_LEN];
     let longest = room.len();

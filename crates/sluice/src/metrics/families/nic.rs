@@ -7,6 +7,7 @@ use sluice_net::{NicTotals, UplinkTotals};
 use super::{Family, Kind, Samples};
 use crate::metrics::State;
 use crate::metrics::series::Series;
+use crate::server::Interface;
 
 /// Adds the series of each NIC. `labels` are its uplink, its VM and its name.
 fn each(
@@ -81,7 +82,10 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &["uplink"],
         help: "Whether the interface of the uplink can be read; 0 while it is down or missing",
         samples: Samples::Of(|state, series| {
-            each_uplink(state, series, |series, uplink, totals| series.count(&[uplink], u64::from(!totals.is_down)))
+            each_uplink(state, series, |series, uplink, totals| {
+                let is_missing = state.outages.contains(&Interface::Uplink(uplink.to_owned()));
+                series.is(&[uplink], !totals.is_down && !is_missing)
+            })
         }),
     },
     Family {
