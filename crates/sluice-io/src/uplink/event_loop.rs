@@ -16,6 +16,7 @@ use sluice_sched::{Gate, Instant};
 use crate::backend::retry::is_put_off;
 use crate::backend::ring::{Event, Ring};
 use crate::backend::tag::Tag;
+use crate::cpu;
 use crate::device::core::Ending;
 use crate::device::machine::{Helper, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
@@ -144,7 +145,12 @@ impl Machine for UplinkLoop {
             let slept = timeout.is_none_or(|timeout| !timeout.is_zero());
             let began = if slept { now } else { ended };
             ended = self.core.clock.now();
-            self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
+            let nanos = ended.nanos_since(began);
+            self.worked_nanos += if found_work { nanos } else { 0 };
+            let core = &mut self.core;
+            if core.cpu.end_of_iteration(ended, nanos, found_work) {
+                core.cpu.divide(ended, cpu::thread_time(), &mut core.vms);
+            }
             self.spin.note_iteration(Iteration { woke: now, ended }, slept, found_work);
         }
         Ok(())
@@ -224,6 +230,7 @@ impl UplinkLoop {
     /// Moves frames in both directions. Returns whether there were any.
     fn iterate(&mut self, now: Instant) -> bool {
         let UplinkLoop { core, ports, .. } = self;
+        core.release_held(now);
         let mut found = ports.taps.poll(core, now);
         found |= ports.vhost.poll(core, now);
         for _ in 0..ROUNDS_MAX {
