@@ -12,7 +12,7 @@ mod policy;
 mod serving;
 
 pub use net::{NET, NIC, UPLINK};
-pub use policy::{BURST, BURST_RATE, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
+pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
 pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, NBD};
 
 /// A table of the host file.
@@ -402,6 +402,7 @@ pub static VM: Section = Section {
             Key::new("nic", Kind::Named(&NIC), "", "A virtual NIC"),
         ],
         POLICY_KEYS,
+        CPU_KEY,
         net::NET_KEY,
     ],
     scheduler_tables: &[],

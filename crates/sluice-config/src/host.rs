@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use sluice_sched::Percent;
+
 use crate::changes::{Changes, Object};
 use crate::checks::{self, Draft};
 use crate::daemon;
@@ -14,7 +16,7 @@ use crate::export::NbdDraft;
 use crate::fields;
 use crate::model::{DaemonSettings, Host};
 use crate::net_policy::NetPart;
-use crate::policy::Part;
+use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
 use crate::source::Sources;
 use crate::tree::{Table, Value};
@@ -166,7 +168,10 @@ fn read(tree: Table, checked: &Checked, report: &Report) -> (Draft, DaemonSettin
         tables.iter().map(|(name, reader)| ((*name).to_owned(), Part::read(reader))).collect();
     let nets: BTreeMap<String, NetPart> =
         tables.iter().map(|(name, reader)| ((*name).to_owned(), NetPart::read_table(reader))).collect();
-    let known = Known { devices: &devices, uplinks: &uplinks, policies: &policies, nets: &nets };
+    let cpu_limits: BTreeMap<String, Option<Percent>> =
+        tables.iter().map(|(name, reader)| ((*name).to_owned(), read_cpu_limit(reader).flatten())).collect();
+    let known =
+        Known { devices: &devices, uplinks: &uplinks, policies: &policies, nets: &nets, cpu_limits: &cpu_limits };
     let vms = read_vms(&root, checked, &known);
     let nbd = root.table("nbd").map_or_else(NbdDraft::default, |mut reader| {
         reader.whose = "[nbd]".into();

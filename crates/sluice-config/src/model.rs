@@ -183,6 +183,8 @@ pub struct Vm {
     pub policy_name: Option<String>,
     /// Applies to its volumes together, on each device that it uses.
     pub policy: Policy,
+    /// Part of a CPU that the daemon uses for it at most, on each device and each uplink.
+    pub cpu_limit: Option<Percent>,
     /// Whether its limit may delay requests longer than guests wait.
     pub allow_slow: bool,
     /// By name.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluice_sched::admission::reservation_for;
 use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass, TimedBurst};
 use sluice_sched::units::StatedIops;
-use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
+use sluice_sched::{ByteRate, Limit, Percent, Policy, Reservation, Weight};
 
 use crate::quantity::{Rate, parse_rate, parse_weight};
 use crate::reader::{Reader, Stated, number_of};
@@ -245,6 +245,15 @@ fn read_limit(reader: &Reader<'_>, key: &str) -> Option<Stated<Rates>> {
         _ => limited(reader, key).and_then(|()| read_rate(reader, key))?,
     };
     Some(reader.stated(key, rates))
+}
+
+/// The CPU time that a policy or a VM allows, if that is stated; `Some(None)`: any.
+pub(crate) fn read_cpu_limit(reader: &Reader<'_>) -> Option<Option<Percent>> {
+    const KEY: &str = "cpu_limit";
+    match &reader.node(KEY)?.value {
+        Value::Text(text) if text == "unlimited" => Some(None),
+        _ => limited(reader, KEY).and_then(|()| reader.percent(KEY)).map(Some),
+    }
 }
 
 fn read_burst(reader: &Reader<'_>) -> Option<Burst> {

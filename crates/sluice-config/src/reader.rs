@@ -314,7 +314,11 @@ impl<'a> Reader<'a> {
     /// A percentage in its listed range.
     pub fn percent(&self, key: &str) -> Option<Percent> {
         let percent: Percent = self.quantity(key)?;
-        let Kind::Percent(min, max) = self.key(key).kind else { return Some(percent) };
+        let range = match &self.key(key).kind {
+            Kind::Either(kinds) => kinds.iter().find(|kind| matches!(kind, Kind::Percent(..))),
+            kind => Some(kind),
+        };
+        let Some(&Kind::Percent(min, max)) = range else { return Some(percent) };
         if (u64::from(min)..=u64::from(max)).contains(&percent.hundredths()) {
             return Some(percent);
         }

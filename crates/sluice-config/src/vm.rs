@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_sched::Policy;
+use sluice_sched::{Percent, Policy};
 
 use crate::changes::POLICY;
 use crate::device::DeviceDraft;
@@ -12,7 +12,7 @@ use crate::fields::OFFSET_MAX;
 use crate::model::{Backend, Vm, Volume};
 use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
-use crate::policy::Part;
+use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
@@ -67,6 +67,8 @@ pub(crate) struct Known<'a> {
     pub(crate) policies: &'a BTreeMap<String, Part>,
     /// Network halves of the policies.
     pub(crate) nets: &'a BTreeMap<String, NetPart>,
+    /// CPU time that the policies allow.
+    pub(crate) cpu_limits: &'a BTreeMap<String, Option<Percent>>,
 }
 
 impl VmDraft {
@@ -90,6 +92,9 @@ impl VmDraft {
             name: name.to_owned(),
             policy_name: reader.text("policy").map(str::to_owned),
             policy: part.policy(),
+            cpu_limit: read_cpu_limit(reader).unwrap_or_else(|| {
+                reader.text("policy").and_then(|name| known.cpu_limits.get(name).copied()).flatten()
+            }),
             allow_slow,
             volumes: volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect(),
             net: net.policy(),

@@ -9,6 +9,7 @@
 //! | the frontends of a device thread | `frontend` |
 //! | virtqueues | [`virtio`] |
 //! | operations at the disk, flushes, a device of known capacity | [`backend`] |
+//! | CPU time of each VM | [`cpu`] |
 //! | endpoints, and the accept loop | [`endpoint`], `accept` |
 //! | the NBD protocol, and its listeners | [`nbd`] |
 //! | the vhost-user protocol, and its listeners | [`vhost_user`] |
@@ -20,6 +21,7 @@
 mod accept;
 pub mod backend;
 pub mod clock;
+pub mod cpu;
 pub mod device;
 pub mod endpoint;
 pub(crate) mod frontend;

@@ -18,6 +18,8 @@ const AS_STATED: f64 = 0.9;
 pub(crate) const NEARLY_ALL: f64 = 0.97;
 /// Part of the service of a device below which all other VMs together do not explain a queue.
 const NEIGHBOURS_MATTER: f64 = 0.2;
+/// Part of the time from which on a VM is held back by its limit of CPU time.
+const HELD_BACK: f64 = 0.1;
 
 /// The main cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -25,6 +27,8 @@ const NEIGHBOURS_MATTER: f64 = 0.2;
 pub enum Cause {
     /// The VM's own limit, or that of its volume.
     OwnLimit,
+    /// The VM's own limit of CPU time of the daemon.
+    OwnCpuLimit,
     /// Its own requests queue behind each other, or it keeps too few outstanding.
     OwnQueue,
     /// The reservations of other VMs.
@@ -48,8 +52,9 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Cause; 11] = [
+    pub const ALL: [Cause; 12] = [
         Cause::OwnLimit,
+        Cause::OwnCpuLimit,
         Cause::OwnQueue,
         Cause::OthersReservation,
         Cause::OthersWeight,
@@ -67,6 +72,7 @@ impl Cause {
     pub const fn name(self) -> &'static str {
         match self {
             Cause::OwnLimit => "own_limit",
+            Cause::OwnCpuLimit => "own_cpu_limit",
             Cause::OwnQueue => "own_queue",
             Cause::OthersReservation => "others_reservation",
             Cause::OthersWeight => "others_weight",
@@ -85,6 +91,7 @@ impl Cause {
     pub const fn in_words(self) -> &'static str {
         match self {
             Cause::OwnLimit => "its own limit",
+            Cause::OwnCpuLimit => "its own limit of CPU time",
             Cause::OwnQueue => "its own queue",
             Cause::OthersReservation => "reservations of other VMs",
             Cause::OthersWeight => "weights of other VMs",
@@ -103,6 +110,10 @@ impl Cause {
     pub const fn advice(self) -> &'static str {
         match self {
             Cause::OwnLimit => "Raise the limit of the VM or of its volume, or let the guest ask for less.",
+            Cause::OwnCpuLimit => {
+                "Raise `cpu_limit` of the VM or of its policy, or let the guest send fewer and larger requests or frames: most of \
+                 the CPU time is for each of them and not for its bytes."
+            }
             Cause::OwnQueue => {
                 "The guest decides: a longer queue gives more throughput, a shorter one less latency. A limit below what \
                  the device gives does not shorten its queue."
@@ -183,7 +194,8 @@ impl Scene<'_> {
     /// Why a reservation that was asked for was not met.
     #[must_use]
     pub fn why_too_little(&self) -> Cause {
-        self.device_down().or_else(|| self.scheduler_waits()).unwrap_or_else(|| self.device_or_others())
+        let cause = self.device_down().or_else(|| self.lacks_own_cpu());
+        cause.or_else(|| self.scheduler_waits()).unwrap_or_else(|| self.device_or_others())
     }
 
     /// Why requests took longer than the latency target of `target` nanoseconds.
@@ -193,7 +205,7 @@ impl Scene<'_> {
     /// for one of 100 ms the neighbour's half.
     #[must_use]
     pub fn why_too_late(&self, target: u64) -> Cause {
-        if let Some(cause) = self.device_down() {
+        if let Some(cause) = self.device_down().or_else(|| self.lacks_own_cpu()) {
             return cause;
         }
         let p99 = |times: &SparseHistogram| times.percentile(99.0).unwrap_or(0);
@@ -219,7 +231,7 @@ impl Scene<'_> {
     #[must_use]
     pub fn why_not_more(&self) -> Cause {
         // Without a queue at the gate, each request is submitted when it arrives.
-        if self.own.backlogged() < 0.5 && self.device.serving {
+        if self.own.backlogged() < 0.5 && self.device.serving && self.lacks_own_cpu().is_none() {
             return Cause::OwnQueue;
         }
         match self.why_too_little() {
@@ -232,6 +244,11 @@ impl Scene<'_> {
     fn device_down(&self) -> Option<Cause> {
         let down = (!self.device.serving).then_some(if self.device.is_late { Cause::DaemonCpu } else { Cause::Device });
         down.or_else(|| self.device.lacks_cpu().then_some(Cause::DaemonCpu))
+    }
+
+    /// Its limit of CPU time kept its requests where they were.
+    fn lacks_own_cpu(&self) -> Option<Cause> {
+        (self.own.held() >= HELD_BACK).then_some(Cause::OwnCpuLimit)
     }
 
     /// The reason for which the scheduler held back a request of the VM that it could have dispatched, if that was the main one.

@@ -39,6 +39,10 @@ pub struct Flow {
     /// Requests to which the latency target applied, and those of them that took longer.
     pub judged: u64,
     pub late: u64,
+    /// CPU time of the device thread that was used for it, in nanoseconds; 0 for a volume.
+    pub cpu_nanos: u64,
+    /// Time for which a limit of CPU time held it back, in nanoseconds; 0 for a volume.
+    pub held_nanos: u64,
     /// Time from arrival to completion.
     pub latency: SparseHistogram,
     /// Time from arrival to dispatch.
@@ -84,6 +88,8 @@ impl Flow {
             spells: stats.outstanding.spells.saturating_sub(earlier.outstanding.spells),
             judged: stats.judged.saturating_sub(earlier.judged),
             late: stats.late.saturating_sub(earlier.late),
+            cpu_nanos: 0,
+            held_nanos: 0,
             latency: histogram(|of| &of.latency),
             queue_time: histogram(|of| &of.queue_time),
             service_time: histogram(|of| &of.service_time),
@@ -93,7 +99,11 @@ impl Flow {
     /// Whether nothing was asked for and nothing happened.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.requests() == 0 && self.failed == 0 && self.backlogged_nanos == 0 && self.dispatched_cost == 0
+        self.requests() == 0
+            && self.failed == 0
+            && self.backlogged_nanos == 0
+            && self.dispatched_cost == 0
+            && self.cpu_nanos == 0
     }
 
     /// Adds the next interval.
@@ -126,6 +136,8 @@ impl Flow {
         self.spells += next.spells;
         self.judged += next.judged;
         self.late += next.late;
+        self.cpu_nanos += next.cpu_nanos;
+        self.held_nanos += next.held_nanos;
     }
 
     /// Length of the interval in seconds.
@@ -189,6 +201,18 @@ impl Flow {
     #[must_use]
     pub fn backlogged(&self) -> f64 {
         if self.nanos == 0 { 0.0 } else { (self.backlogged_nanos as f64 / self.nanos as f64).min(1.0) }
+    }
+
+    /// Part of a CPU that was used for it.
+    #[must_use]
+    pub fn cpu(&self) -> f64 {
+        self.per_second(self.cpu_nanos as f64 / 1e9)
+    }
+
+    /// Part of the interval for which a limit of CPU time held it back.
+    #[must_use]
+    pub fn held(&self) -> f64 {
+        self.per_second(self.held_nanos as f64 / 1e9).min(1.0)
     }
 
     /// Part of the dispatched requests that `phase` dispatched, 0 to 1; `None` without any.

@@ -118,6 +118,7 @@ mod tests {
                 vm: name.to_owned(),
                 policy: Policy::default(),
                 stats: stats.into(),
+                cpu: Default::default(),
                 outstanding: 0,
                 volumes: Vec::new(),
             }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::{DeviceStats, GateStats};
-use sluice_sched::{Instant, Kind, Policy};
+use sluice_sched::{Instant, Kind, Percent, Policy};
 
 use crate::status::ServiceTime;
 
@@ -56,9 +56,21 @@ pub struct VmSample {
     /// Policy on this device.
     pub policy: Policy,
     pub stats: Arc<GateStats>,
+    pub cpu: CpuSample,
     /// Requests that were taken from clients and are not answered.
     pub outstanding: u32,
     pub volumes: Vec<VolumeSample>,
+}
+
+/// CPU time of the device thread for one VM.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CpuSample {
+    /// Time that was used for it, in nanoseconds.
+    pub used_nanos: u64,
+    /// Time for which its limit held it back although it had requests, in nanoseconds.
+    pub held_nanos: u64,
+    /// Part of a CPU that it may use.
+    pub limit: Option<Percent>,
 }
 
 /// Counters of one volume.

@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 use sluice_sched::admission::Capacity;
-use sluice_sched::{Kind, Phase, Policy, Wait};
+use sluice_sched::{Kind, Percent, Phase, Policy, Wait};
 
 use crate::capacity::Verdict;
 use crate::cause::Cause;
@@ -114,6 +114,27 @@ impl Parts {
     }
 }
 
+/// CPU time of the device thread for a VM in the last ten seconds, as a part of one CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CpuStatus {
+    /// Part that the VM may use; null: any.
+    pub limit_percent: Option<f64>,
+    pub used_percent: f64,
+    /// Part of the time for which the limit held the VM back although it had work.
+    pub held_percent: f64,
+}
+
+impl CpuStatus {
+    pub(crate) fn of(limit: Option<Percent>, flow: &Flow) -> CpuStatus {
+        let percent = |part: f64| (part * 10_000.0).round() / 100.0;
+        CpuStatus {
+            limit_percent: limit.map(|limit| limit.hundredths() as f64 / 100.0),
+            used_percent: percent(flow.cpu()),
+            held_percent: percent(flow.held()),
+        }
+    }
+}
+
 /// Whether a promise is kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -196,6 +217,7 @@ pub struct VmStatus {
     pub promises: Vec<PromiseStatus>,
     /// Why it does not get more, even if that breaks no promise; null if it is idle.
     pub held_by: Option<Cause>,
+    pub cpu: CpuStatus,
     pub volumes: Vec<VolumeStatus>,
 }
 

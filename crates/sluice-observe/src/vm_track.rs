@@ -16,7 +16,7 @@ use crate::now::{About, Now, Subject};
 use crate::reading::{PromisesReading, Violations, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample, VolumeSample};
-use crate::status::{Intervals, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
+use crate::status::{CpuStatus, Intervals, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
 
 /// Neighbours that an event names.
 const NEIGHBOURS: usize = 3;
@@ -36,8 +36,14 @@ pub(crate) struct Interval<'a> {
 impl<'a> Interval<'a> {
     pub(crate) fn between(last: &'a DeviceSample, sample: &'a DeviceSample) -> Interval<'a> {
         let of = |vm: &VmSample| {
-            let before = last.vm(&vm.vm).map(|vm| vm.stats.as_ref());
-            Flow::between(before, last.at, &vm.stats, sample.at)
+            let before = last.vm(&vm.vm);
+            let flow = Flow::between(before.map(|vm| vm.stats.as_ref()), last.at, &vm.stats, sample.at);
+            let cpu = before.map(|vm| vm.cpu).unwrap_or_default();
+            Flow {
+                cpu_nanos: vm.cpu.used_nanos.saturating_sub(cpu.used_nanos),
+                held_nanos: vm.cpu.held_nanos.saturating_sub(cpu.held_nanos),
+                ..flow
+            }
         };
         let flows: Vec<Flow> = sample.vms.iter().map(of).collect();
         let mut total = Flow::default();
@@ -305,6 +311,7 @@ impl VmTrack {
             clients: sample.clients(),
             promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
             held_by: self.held_by,
+            cpu: CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)),
             volumes: volumes.collect(),
         }
     }
@@ -420,7 +427,7 @@ mod tests {
 
     use super::*;
     use crate::observer::Observer;
-    use crate::sample::Sample;
+    use crate::sample::{CpuSample, Sample};
 
     #[test]
     fn a_volume_that_became_the_only_one_kept_the_rates_of_its_last_second_apart() {
@@ -434,7 +441,8 @@ mod tests {
             let (policy, outstanding, clients) = (Policy::default(), 0, 1);
             let apart = is_apart.then(|| Arc::clone(&stats));
             let volume = VolumeSample { volume: "v".to_owned(), policy, stats: apart, outstanding, clients, nic: None };
-            let vm = VmSample { vm: "a".to_owned(), policy, stats, outstanding, volumes: vec![volume] };
+            let cpu = CpuSample::default();
+            let vm = VmSample { vm: "a".to_owned(), policy, stats, cpu, outstanding, volumes: vec![volume] };
             let at = Instant::from_nanos(second * 1_000_000_000);
             let device =
                 DeviceSample { at, serving: true, health: "serving", vms: vec![vm], ..DeviceSample::unknown("disk") };

@@ -7,8 +7,9 @@ use std::time::Duration;
 use common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
 use sluice_observe::cause::Cause;
 use sluice_observe::event::{EventKind, Phase};
+use sluice_observe::sample::CpuSample;
 use sluice_sched::policy::Limit;
-use sluice_sched::{ByteRate, Policy};
+use sluice_sched::{ByteRate, Percent, Policy};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::speed::Speed;
 use sluice_sim::engine::Change;
@@ -232,6 +233,24 @@ fn a_device_thread_without_cpu_time_while_slots_are_free() {
     observed.worked = 0.99;
     observed.add("a", within(20), closed(16, "a"));
     observed.expect("a", LATENCY, Cause::DaemonCpu, |observed| observed.stop(0));
+}
+
+#[test]
+fn a_vm_that_its_limit_of_cpu_time_holds_back() {
+    let mut observed = Observed::exact(&mclock(10_000), iops(300));
+    observed.add("a", within(5), closed(8, "a"));
+    for second in 1..=5 {
+        let limit = Some(Percent::from_hundredths(1000));
+        observed.cpu = vec![CpuSample { used_nanos: second * 100_000_000, held_nanos: second * 800_000_000, limit }];
+        observed.run(1);
+    }
+    let status = observed.observer.status();
+    let vm = &status.vms[0];
+    assert_eq!((vm.held_by, vm.promises[0].cause), (Some(Cause::OwnCpuLimit), Some(Cause::OwnCpuLimit)));
+    assert_eq!((vm.cpu.limit_percent, vm.cpu.used_percent, vm.cpu.held_percent), (Some(10.0), 10.0, 80.0));
+    // What was used for it is no reason by itself.
+    observed.run(10);
+    assert_ne!(observed.observer.status().vms[0].held_by, Some(Cause::OwnCpuLimit));
 }
 
 /// A VM whose rare requests wait for batches of 128 requests of its neighbour, on a device that gives the stated 1,000 iops until

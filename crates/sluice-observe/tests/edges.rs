@@ -180,6 +180,7 @@ impl Rig {
             vm: name.to_owned(),
             policy: *self.gate.policy(own[0].owner).unwrap(),
             stats: Arc::new(self.gate.stats(own[0].owner).unwrap()),
+            cpu: Default::default(),
             outstanding: own.iter().map(|disk| disk.there).sum(),
             volumes: own.iter().map(volume).collect(),
         }

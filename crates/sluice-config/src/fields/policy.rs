@@ -11,7 +11,7 @@ use super::{HOUR, Key, Kind, MICROSECOND, Section};
 pub static POLICY: Section = Section {
     title: "policy.NAME",
     doc: "Guarantees and limits of a VM on each device that it uses",
-    groups: &[POLICY_KEYS, NET_KEY],
+    groups: &[POLICY_KEYS, CPU_KEY, NET_KEY],
     scheduler_tables: &[],
 };
 
@@ -98,6 +98,17 @@ pub const POLICY_KEYS: &[Key] = &[
     .default("\"none\""),
     ALLOW_UNENFORCED,
 ];
+/// What a policy has for the whole VM, on disks and uplinks.
+pub const CPU_KEY: &[Key] = &[Key::new(
+    "cpu_limit",
+    Kind::Either(&[CPU_LIMIT, UNLIMITED]),
+    "\"25%\"",
+    "Maximum CPU time of the daemon for the VM, as a part of one CPU, on each device and on each uplink that it uses. Above it, \
+     nothing is taken from its sockets, rings and TAPs until the excess is made up for. Frames that it receives do not count. \
+     Of the policy of a volume or a NIC it is ignored",
+)
+.default("\"unlimited\"")];
+const CPU_LIMIT: Kind = Kind::Percent(100, 10_000);
 pub(super) const ALLOW_UNENFORCED: Key = Key::new(
     "allow_unenforced",
     Kind::Bool,

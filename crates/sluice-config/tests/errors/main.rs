@@ -56,6 +56,24 @@ const PATH: &str = "path = \"/dev/sda\"";
 
 const POLICY: &str = "weight = 100";
 
+const VM_POLICY: &str = "policy = \"p\"";
+
+#[test]
+fn limits_of_cpu_time() {
+    check(&[
+        (POLICY, "cpu_limit = \"0.5%\"", &[(6, "Policy p: cpu_limit: 0.5% is out of range")]),
+        (POLICY, "cpu_limit = 25", &[(6, "Policy p: cpu_limit is a bare number, 25, without a unit")]),
+        (VM_POLICY, "cpu_limit = \"0%\"", &[(8, "VM a: cpu_limit: 0 is not a limit")]),
+        (VM_POLICY, "cpu_limit = \"none\"", &[(8, "VM a: cpu_limit: 'none' is not a limit")]),
+        (VM_POLICY, "cpu_limit = \"2 cores\"", &[(8, "VM a: cpu_limit: 'cores' is not a unit of a percentage")]),
+    ]);
+    let vm = |text: &str| parse("host.toml", text).unwrap().vms["a"].cpu_limit.map(|limit| limit.to_string());
+    let policy = GOOD.replace(POLICY, "cpu_limit = \"25%\"");
+    assert_eq!((vm(GOOD), vm(&policy).as_deref()), (None, Some("25%")));
+    assert_eq!(vm(&policy.replace(VM_POLICY, "policy = \"p\"\ncpu_limit = \"unlimited\"")), None);
+    assert_eq!(vm(&policy.replace(VM_POLICY, "policy = \"p\"\ncpu_limit = \"7%\"")).as_deref(), Some("7%"));
+}
+
 const EXPORT: &str = "export = { socket = \"/run/sluice/a.sock\" }";
 
 #[test]

@@ -26,6 +26,7 @@ use crate::backend::jobs::{BlockingJob, BlockingResult};
 use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
+use crate::cpu::{self, CpuMeter};
 use crate::device::budget::Budget;
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
@@ -67,6 +68,7 @@ pub(crate) struct Core {
     pub(crate) vms: Slab<VmId, Vm>,
     /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
+    pub(crate) cpu: CpuMeter,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
     /// VMs with clients that wait for memory which other VMs use.
@@ -111,6 +113,7 @@ impl Core {
             delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
+            cpu: CpuMeter::default(),
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),
             waker,
@@ -154,6 +157,9 @@ impl Core {
         let (kind, more) = volume.next_part(io, self.gate.settings());
         volume.outstanding.bytes += more;
         vm.outstanding.bytes += more;
+        let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
+        let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
+        self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
@@ -345,7 +351,7 @@ impl Core {
             None => self.backend.next_wakeup(),
             Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
         };
-        [self.wake, device].into_iter().flatten().min()
+        [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether nothing is left to deliver or to report to the gate.
@@ -379,7 +385,27 @@ impl Core {
     pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
         let volume = &self.backend.volumes[volume];
         let vm = &self.vms[volume.vm];
-        vm.has_room(volume.outstanding) && (data == DataIn::Guest || vm.memory.has_room())
+        vm.has_room(volume.outstanding) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
+    }
+
+    /// Counts units of work for the VM of a volume that is no request. Returns whether its limit allows more.
+    pub(crate) fn count_work(&mut self, volume: VolumeKey, units: u64) -> bool {
+        let id = self.backend.volumes[volume].vm;
+        let vm = &mut self.vms[id];
+        self.cpu.sent(id, &mut vm.cpu, units);
+        !vm.cpu.is_held()
+    }
+
+    /// Schedules the clients of VMs that their limits of CPU time held back.
+    pub(crate) fn release_held(&mut self, now: Instant) {
+        while let Some(id) = self.cpu.release(now, &mut self.vms) {
+            self.schedule_resume(id);
+        }
+    }
+
+    /// Divides the CPU time of the thread among the VMs.
+    pub(crate) fn divide_cpu_time(&mut self, now: Instant) {
+        self.cpu.divide(now, cpu::thread_time(), &mut self.vms);
     }
 
     /// Queues a client of a volume until there is room, or until other clients have been served.

@@ -31,6 +31,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     }
     for (id, vm) in core.vms.iter().filter(|(_, vm)| !vm.removed) {
         edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: vm.window });
+        edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         let volumes = core.backend.volumes.iter();
         for (_, volume) in volumes.filter(|(_, volume)| volume.vm == id && !volume.leaving) {
             let volume = Box::new(volume.describe());
@@ -57,6 +58,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             account,
             protocol_errors: vm.protocol_errors,
             refused: vm.refused,
+            cpu: vm.cpu.time(),
             outstanding: vm.outstanding.requests,
             volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
         });
@@ -98,6 +100,12 @@ impl Editor<'_> {
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, window, volumes } => self.set_policies(&vm, (policy, window), volumes),
+            Edit::SetCpu { vm, limit } => {
+                let (id, _) = self.find_vm(&vm)?;
+                self.core.vms[id].cpu.set_limit(now, limit);
+                self.core.schedule_resume(id);
+                Ok(())
+            }
             Edit::RemoveVm { vm } => self.remove_vm(&vm),
             Edit::AddVolume { vm, volume } => self.add_volume(&vm, *volume),
             Edit::ResizeVolume { vm, volume, store, info } => {

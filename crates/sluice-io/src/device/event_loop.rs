@@ -101,12 +101,17 @@ impl Machine for Loop {
             while let Some(event) = self.later.pop(now) {
                 self.event(now, event, inbox);
             }
+            self.core.release_held(now);
             found_work |= self.frontends.poll(&mut self.core, now);
             self.run_ready(now);
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
-            self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
+            let nanos = ended.nanos_since(began);
+            self.worked_nanos += if found_work { nanos } else { 0 };
+            if self.core.cpu.end_of_iteration(ended, nanos, found_work) {
+                self.core.divide_cpu_time(ended);
+            }
             self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
         }
         Ok(())

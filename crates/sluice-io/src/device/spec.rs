@@ -9,9 +9,10 @@ use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::gate::{DeviceStats, GateStats, Outstanding};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Policy, Scheduler};
+use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Percent, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
+use crate::cpu::CpuTime;
 use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
@@ -81,6 +82,8 @@ pub enum Edit {
         /// Volumes with a new policy.
         volumes: Vec<(String, Policy)>,
     },
+    /// Changes how much CPU time of the thread a VM may use; `None`: any.
+    SetCpu { vm: String, limit: Option<Percent> },
     /// Removes a VM and its volumes.
     RemoveVm { vm: String },
     /// Adds a volume.
@@ -259,6 +262,8 @@ pub struct VmSnapshot {
     pub protocol_errors: u64,
     /// Number of requests that were refused before they reached the gate.
     pub refused: u64,
+    /// CPU time of the thread that was used for it.
+    pub cpu: CpuTime,
     /// Number of outstanding requests.
     pub outstanding: u32,
     pub volumes: Vec<VolumeSnapshot>,

@@ -21,6 +21,7 @@ use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
 
 mod budget;
+mod cpu;
 mod departures;
 mod restarts;
 mod zeroes;

@@ -7,6 +7,7 @@ use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::volume::Outstanding;
+use crate::cpu::{HasCpu, VmCpu};
 use crate::device::spec::Window;
 use crate::memory_budget::MemoryShare;
 use crate::slab::{ClientRef, VolumeKey};
@@ -48,8 +49,19 @@ pub(crate) struct Vm {
     pub(crate) waiting: VecDeque<ClientRef>,
     pub(crate) protocol_errors: u64,
     pub(crate) refused: u64,
+    pub(crate) cpu: VmCpu,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+impl HasCpu for Vm {
+    fn cpu(&mut self) -> &mut VmCpu {
+        &mut self.cpu
+    }
+
+    fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
 }
 
 impl Vm {
@@ -68,6 +80,7 @@ impl Vm {
             waiting: VecDeque::new(),
             protocol_errors: 0,
             refused: 0,
+            cpu: VmCpu::default(),
             copied_stats: None,
         }
     }

@@ -21,10 +21,11 @@ use sluice_net::tag::take_off;
 use sluice_net::wire::{OVERHEAD, Wire as Cost, wire};
 use sluice_net::{PREFIX_LEN, Receive, parse, segments};
 use sluice_sched::gate::GateStats;
-use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Policy, Scope};
+use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Percent, Policy, Scope};
 
 use crate::backend::ring::Ring;
 use crate::clock::Clock;
+use crate::cpu::{self, CpuMeter, HasCpu, VmCpu};
 use crate::device::core::Ending;
 use crate::device::spec::SchedulerSpec;
 use crate::slab::{Id as _, Slab, VmId};
@@ -50,8 +51,21 @@ pub(crate) struct Vm {
     pub(crate) owner: OwnerId,
     pub(crate) policy: Policy,
     pub(crate) nics: HashMap<String, NicId>,
+    pub(crate) cpu: VmCpu,
+    /// Whether frames of it were left where they are since it is held.
+    pub(crate) is_waiting: bool,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+impl HasCpu for Vm {
+    fn cpu(&mut self) -> &mut VmCpu {
+        &mut self.cpu
+    }
+
+    fn is_waiting(&self) -> bool {
+        self.is_waiting
+    }
 }
 
 /// A frame that a port has taken from its VM.
@@ -75,6 +89,7 @@ pub(crate) struct Core {
     pub(crate) switch: Switch,
     pub(crate) vms: Slab<VmId, Vm>,
     pub(crate) vms_by_name: HashMap<String, VmId>,
+    pub(crate) cpu: CpuMeter,
     pub(crate) nics: Slab<NicId, Nic>,
     /// Longest time that one frame may occupy the wire.
     pub(crate) frame_time_max: Duration,
@@ -119,6 +134,7 @@ impl Core {
             switch,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
+            cpu: CpuMeter::default(),
             nics: Slab::default(),
             frame_time_max,
             ending: Ending::No,
@@ -141,6 +157,7 @@ impl Core {
     /// Takes a frame that a NIC sends. Returns the number of frames on their way to the uplink, each of which is reported by
     /// [`Core::next_returned`]; 0 if it was dropped, or went to other NICs only.
     pub(crate) fn transmit(&mut self, now: Instant, id: NicId, outgoing: Outgoing) -> u32 {
+        self.count_sent(id, cpu::FRAME + 2 * cpu::copied(outgoing.length.into()));
         match self.admit(now, id, outgoing) {
             Ok(frames) => frames,
             Err(reason) => {
@@ -167,12 +184,14 @@ impl Core {
         }
         match target {
             Target::Port(to) => {
+                self.count_sent(id, cpu::copied(outgoing.length.into()));
                 let incoming = Incoming { header: outgoing.header, bytes: outgoing.data.gather().into() };
                 self.deliver_to(now, to, incoming, cost.occupied());
                 Ok(0)
             }
             Target::Uplink => self.queue(now, id, outgoing, &frame, cost),
             Target::Flood => {
+                self.count_sent(id, cpu::copied(outgoing.length.into()));
                 let incoming = Incoming { header: outgoing.header, bytes: outgoing.data.gather().into() };
                 self.flood(now, (Some(port), &frame), incoming, cost.occupied());
                 self.queue(now, id, outgoing, &frame, cost)
@@ -276,15 +295,57 @@ impl Core {
         self.returned.extend(packet.origin);
     }
 
+    /// Counts units of CPU time for what the VM of a NIC sends.
+    pub(crate) fn count_sent(&mut self, id: NicId, units: u64) {
+        let id = self.nics[id].vm;
+        // A NIC that is being removed may outlive its VM.
+        if let Some(vm) = self.vms.get_mut(id) {
+            self.cpu.sent(id, &mut vm.cpu, units);
+        }
+    }
+
+    /// Counts units of CPU time for what the VM of a NIC receives.
+    pub(crate) fn count_delivered(&mut self, id: NicId, units: u64) {
+        let id = self.nics[id].vm;
+        if let Some(vm) = self.vms.get_mut(id) {
+            self.cpu.received(id, &mut vm.cpu, units);
+        }
+    }
+
+    /// Whether the VM of a NIC has used up its CPU time. Then its frames stay where they are.
+    pub(crate) fn is_held(&mut self, id: NicId) -> bool {
+        let Some(vm) = self.vms.get_mut(self.nics[id].vm).filter(|vm| vm.cpu.is_held()) else { return false };
+        vm.is_waiting = true;
+        true
+    }
+
+    /// Changes how much CPU time a VM may use.
+    pub(crate) fn set_cpu_limit(&mut self, now: Instant, id: VmId, limit: Option<Percent>) {
+        self.vms[id].cpu.set_limit(now, limit);
+        self.resumable = true;
+    }
+
+    /// Lets VMs continue that their limits of CPU time held back.
+    pub(crate) fn release_held(&mut self, now: Instant) {
+        while let Some(id) = self.cpu.release(now, &mut self.vms) {
+            self.vms[id].is_waiting = false;
+            self.resumable = true;
+        }
+    }
+
     /// Whether a guest's queue may be asked for another frame.
     pub(crate) fn has_room(&self, id: NicId) -> bool {
         let nic = &self.nics[id];
-        nic.waiting.is_empty() && nic.has_room_at_gate(self.gate.settings().depth) && nic.work.is_left(self.iteration)
+        self.vms.get(nic.vm).is_some_and(|vm| !vm.cpu.is_held())
+            && nic.waiting.is_empty()
+            && nic.has_room_at_gate(self.gate.settings().depth)
+            && nic.work.is_left(self.iteration)
     }
 
     /// Counts a frame of a guest's queue as work of this iteration.
     pub(crate) fn count_work(&mut self, id: NicId, bytes: u64, descriptors: u16) {
         self.exhausted |= self.nics[id].work.spend(self.iteration, bytes, descriptors);
+        self.count_sent(id, cpu::DESCRIPTOR * u64::from(descriptors));
     }
 
     /// Ends an iteration: NICs that have used up their part of it continue in the next.
@@ -396,7 +457,8 @@ impl Core {
 
     /// Returns when something is to be done without an event.
     pub(crate) fn next_wakeup(&self) -> Option<Instant> {
-        [self.wake, self.wire.next_wakeup(), self.receive.next_due()].into_iter().flatten().min()
+        let times = [self.wake, self.wire.next_wakeup(), self.receive.next_due(), self.cpu.next_release()];
+        times.into_iter().flatten().min()
     }
 
     // ---- From the uplink, or another NIC, to a NIC ----

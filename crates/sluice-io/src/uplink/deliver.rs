@@ -10,6 +10,7 @@ use std::time::Duration;
 use sluice_net::drop::Drop as Reason;
 use sluice_sched::Instant;
 
+use crate::cpu;
 use crate::uplink::core::Core;
 use crate::uplink::link::{Link, Sent};
 use crate::uplink::nic::{Incoming, Nic, Plug};
@@ -29,6 +30,7 @@ pub(crate) fn deliver(core: &mut Core, vhost: &mut VhostNet, now: Instant) {
         for _ in 0..TURN_MAX {
             let Some((incoming, size)) = core.receive.take(now, port) else { break };
             let id = core.nics.id_at(port.0);
+            core.count_delivered(id, cpu::FRAME + 2 * cpu::copied(incoming.bytes.len() as u64));
             match &core.nics[id].plug {
                 Plug::Tap(link) => {
                     let link = Arc::clone(link);

@@ -8,6 +8,7 @@ use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
 
+use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
@@ -38,6 +39,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     }
     for (_, vm) in core.vms.iter() {
         edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: NO_WINDOW });
+        edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         for id in vm.nics.values() {
             let nic = Box::new(core.nics[*id].spec.clone());
             edits.push(Edit::AddNic { vm: vm.name.clone(), nic });
@@ -77,6 +79,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             account,
             protocol_errors: vm.nics.values().map(|id| nics[*id].protocol_errors).sum(),
             refused: vm.nics.values().map(|id| nics[*id].totals.drops.total()).sum(),
+            cpu: vm.cpu.time(),
             outstanding: own.iter().map(|nic| nic.outstanding).sum(),
             volumes: own,
         });
@@ -101,12 +104,19 @@ impl Editor<'_> {
                     owner,
                     policy,
                     nics: HashMap::new(),
+                    cpu: VmCpu::default(),
+                    is_waiting: false,
                     copied_stats: None,
                 });
                 self.core.vms_by_name.insert(vm, id);
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, volumes, .. } => self.set_policies(&vm, policy, volumes),
+            Edit::SetCpu { vm, limit } => {
+                let id = self.find_vm(&vm)?;
+                self.core.set_cpu_limit(now, id, limit);
+                Ok(())
+            }
             Edit::RemoveVm { vm } => self.remove_vm(&vm),
             Edit::AddNic { vm, nic } => self.add_nic(&vm, *nic),
             Edit::SetNic { vm, nic } => self.set_nic(&vm, *nic),

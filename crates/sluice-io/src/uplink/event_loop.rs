@@ -17,6 +17,7 @@ use sluice_sched::{Gate, Instant};
 use crate::backend::retry::is_put_off;
 use crate::backend::ring::{Event, Ring};
 use crate::backend::tag::Tag;
+use crate::cpu;
 use crate::device::core::Ending;
 use crate::device::machine::{Helper, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
@@ -145,7 +146,12 @@ impl Machine for UplinkLoop {
             found_work |= self.iterate(now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
-            self.worked_nanos += if found_work { ended.nanos_since(began) } else { 0 };
+            let nanos = ended.nanos_since(began);
+            self.worked_nanos += if found_work { nanos } else { 0 };
+            let core = &mut self.core;
+            if core.cpu.end_of_iteration(ended, nanos, found_work) {
+                core.cpu.divide(ended, cpu::thread_time(), &mut core.vms);
+            }
             self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
         }
         Ok(())
@@ -226,6 +232,7 @@ impl UplinkLoop {
     /// Moves frames in both directions. Returns whether there were any.
     fn iterate(&mut self, now: Instant) -> bool {
         let UplinkLoop { core, ports, .. } = self;
+        core.release_held(now);
         let mut found = ports.taps.poll(core, now);
         found |= ports.vhost.poll(core, now);
         // The wire runs last: frames that a queue has just given to the gate would wait for the next event.

@@ -41,12 +41,14 @@ pub(crate) struct Taps {
     ready: Vec<NicId>,
     /// TAPs that cannot be read, and when they are looked at again.
     failed: Vec<(Instant, NicId)>,
+    /// TAPs of VMs that have used up their CPU time.
+    held: Vec<NicId>,
     room: Vec<u8>,
 }
 
 impl Taps {
     pub(crate) fn new(number: FrontendNumber) -> Self {
-        Taps { number, ready: Vec::new(), failed: Vec::new(), room: vec![0; FRAME_MAX] }
+        Taps { number, ready: Vec::new(), failed: Vec::new(), held: Vec::new(), room: vec![0; FRAME_MAX] }
     }
 
     /// Starts to read from a new NIC, if it is a TAP.
@@ -80,10 +82,18 @@ impl Taps {
             ready.extend(is_over.then_some(*id));
             !is_over
         });
+        for id in std::mem::take(&mut self.held) {
+            let is_held = !core.nics[id].leaving && core.is_held(id);
+            if is_held { self.held.push(id) } else { self.ready.push(id) }
+        }
         for id in std::mem::take(&mut self.ready) {
             if core.nics[id].leaving {
                 core.nics[id].watch = Watch::Idle;
                 core.remove_left(id);
+                continue;
+            }
+            if core.is_held(id) {
+                self.held.push(id);
                 continue;
             }
             let more = self.read(core, now, id);

@@ -1,6 +1,7 @@
 //! Tests of an uplink without a network interface: NICs and the uplink are socket pairs that keep the borders of frames, and time is an
 //! argument.
 
+mod cpu;
 mod hostile;
 mod vhost;
 

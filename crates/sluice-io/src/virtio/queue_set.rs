@@ -76,6 +76,10 @@ pub(crate) trait Consumer {
         chain: &mut Chain,
     ) -> Result<u64, Malformed>;
 
+    /// Accounts for a kick, which costs time even if there is no request. Returns whether the VM may have more of it now;
+    /// otherwise the queue is parked.
+    fn kicked(&mut self, queue: &VirtQueue) -> bool;
+
     /// Handles a queue that its guest has broken.
     fn broken(&mut self, queue: &VirtQueue, reason: &str);
 }
@@ -186,9 +190,14 @@ impl QueueSet {
             }
             return;
         }
-        if !queue.state.is_closed() {
-            self.resume(consumer, now, id);
+        if queue.state.is_closed() {
+            return;
         }
+        if !consumer.kicked(queue) && queue.takes() {
+            queue.intake = Intake::WaitsForRoom;
+            return consumer.park(id, queue);
+        }
+        self.resume(consumer, now, id);
     }
 
     /// Starts polling a queue.

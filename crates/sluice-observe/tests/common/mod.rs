@@ -9,7 +9,7 @@ use std::time::Duration;
 use sluice_observe::cause::Cause;
 use sluice_observe::event::{Event, EventKind, Phase};
 use sluice_observe::observer::Observer;
-use sluice_observe::sample::{DeviceSample, Sample, VmSample, VolumeSample};
+use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample, VolumeSample};
 use sluice_observe::status::VmStatus;
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::Slot;
@@ -122,6 +122,8 @@ pub(crate) struct Observed {
     /// Part of the time in which the device thread works.
     pub(crate) worked: f64,
     worked_nanos: u64,
+    /// CPU time of the VMs, by number.
+    pub(crate) cpu: Vec<CpuSample>,
     pub(crate) serving: bool,
     pub(crate) events: Vec<Event>,
 }
@@ -144,6 +146,7 @@ impl Observed {
             second: 0,
             worked: 0.1,
             worked_nanos: 0,
+            cpu: Vec::new(),
             serving: true,
             events: Vec::new(),
         }
@@ -181,6 +184,7 @@ impl Observed {
                 vm: name.clone(),
                 policy: *gate.policy(owner).unwrap(),
                 stats: Arc::new(gate.stats(owner).unwrap()),
+                cpu: self.cpu.get(index).copied().unwrap_or_default(),
                 outstanding: self.simulation.record(index).outstanding() as u32,
                 volumes: vec![volume],
             }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 use sluice_config::changes::Target;
 use sluice_config::{NetPolicy, Nic, NicAccess, Vm, Volume};
+use sluice_sched::Percent;
 
 use crate::server::Server;
 
@@ -24,11 +25,17 @@ fn describe_vm(vm: &Vm, loss: impl Fn(&Volume) -> Option<&'static str>) -> Value
     let lost = vm.volumes.values().filter(|volume| loss(volume).is_some()).map(|volume| &volume.name);
     let mut value =
         json!({ "policy": describe_policy(&vm.policy), "volumes": volumes, "writes_fail": lost.collect::<Vec<_>>() });
+    value["cpu_limit_percent"] = json!(vm.cpu_limit.map(percent));
     if !vm.nics.is_empty() {
         value["net"] = describe_net(&vm.net);
         value["nics"] = json!(vm.nics.keys().collect::<Vec<_>>());
     }
     value
+}
+
+/// A percentage as a number.
+fn percent(part: Percent) -> f64 {
+    part.hundredths() as f64 / 100.0
 }
 
 pub(super) fn describe_nic(nic: &Nic) -> Value {

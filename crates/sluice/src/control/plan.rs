@@ -102,7 +102,13 @@ fn device(name: &str, before: &Device, after: &Device, plan: &mut Vec<Effect>) {
 
 fn vm(name: &str, before: Option<&Vm>, after: Option<&Vm>, plan: &mut Vec<Effect>) {
     match (before, after) {
-        (Some(before), Some(after)) => policy(name, &before.policy, &after.policy, plan),
+        (Some(before), Some(after)) => {
+            policy(name, &before.policy, &after.policy, plan);
+            let cpu = |vm: &Vm| json!({ "cpu_limit": vm.cpu_limit.map(|limit| limit.to_string()) });
+            keyed(name, (&cpu(before), &cpu(after)), plan, |_, _, _| {
+                "its share of the daemon's CPU time changes".to_owned()
+            });
+        }
         (None, Some(_)) => plan.push(whole(name, false, "is new")),
         (_, None) => plan.push(whole(name, true, "is removed")),
     }

@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
-use sluice_config::fields::POLICY_KEYS;
+use sluice_config::fields::{CPU_KEY, POLICY_KEYS};
 use sluice_config::{Access, Account, DaemonSettings};
 use sluice_io::users;
 
@@ -241,7 +241,7 @@ fn needed(request: &Request, overrides: &Overrides) -> Role {
 fn is_policy(key: &str) -> bool {
     let key = key.split('.').next().unwrap_or(key);
     let others = ["policy", "allow_slow", "net", "receive"];
-    POLICY_KEYS.iter().map(|key| key.name).chain(others).any(|known| known == key)
+    POLICY_KEYS.iter().chain(CPU_KEY).map(|key| key.name).chain(others).any(|known| known == key)
 }
 
 #[cfg(test)]

@@ -85,9 +85,9 @@ fn prometheus(open_metrics: &str) -> String {
 mod tests {
     use sluice_observe::event::EventKind;
     use sluice_observe::reading::{DeviceReading, PromisesReading, Reading, Times, VmReading};
-    use sluice_observe::sample::{DeviceSample, VmSample, VolumeSample};
+    use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
     use sluice_sched::gate::{GateStats, Waited};
-    use sluice_sched::{ByteRate, Iops, LatencyTarget, Limit, Policy, Reservation};
+    use sluice_sched::{ByteRate, Iops, LatencyTarget, Limit, Percent, Policy, Reservation};
 
     use super::*;
 
@@ -100,7 +100,7 @@ mod tests {
         stats
     }
 
-    /// 1,000 VMs of which 200 have two volumes, with every kind of promise and limit, all of them busy.
+    /// 1,000 VMs of which 200 have two volumes and 800 a limit of CPU time, with every kind of promise and limit, all of them busy.
     fn large_host() -> State {
         let rates = (Some(Iops::per_second(100)), Some(ByteRate::per_second(1 << 20)));
         let policy = Policy {
@@ -120,7 +120,9 @@ mod tests {
         let vm = |number: usize| {
             let volumes = if number < 200 { 2 } else { 1 };
             let volumes = (0..volumes).map(|of| volume(of, volumes == 1)).collect();
-            VmSample { vm: format!("customer-{number}"), policy, stats: busy().into(), outstanding: 1, volumes }
+            let limit = (number < 800).then_some(Percent::WHOLE);
+            let cpu = CpuSample { limit, used_nanos: 1 << 40, held_nanos: 1 << 40 };
+            VmSample { vm: format!("customer-{number}"), policy, stats: busy().into(), cpu, outstanding: 1, volumes }
         };
         let promises = PromisesReading {
             broken: vec![(EventKind::Reservation, true), (EventKind::Latency, true)],

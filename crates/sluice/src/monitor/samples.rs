@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluice_io::device::{Health, Snapshot, SnapshotRequest, VmSnapshot};
-use sluice_observe::sample::{DeviceSample, VmSample, VolumeSample};
+use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
 
 use super::Served;
 
@@ -46,7 +46,9 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
     });
     let mut volumes: Vec<VolumeSample> = volumes.collect();
     volumes.sort_by(|one, other| one.volume.cmp(&other.volume));
+    let cpu = snapshot.cpu;
     VmSample {
+        cpu: CpuSample { used_nanos: cpu.used_nanos, held_nanos: cpu.held_nanos, limit: cpu.limit },
         vm: snapshot.vm,
         policy: snapshot.policy,
         stats: snapshot.account,

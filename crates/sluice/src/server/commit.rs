@@ -297,6 +297,9 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
         if vm.policy != known.policy || all || !volumes.is_empty() {
             list.push(Edit::SetPolicies { vm: name.clone(), policy: vm.policy, window, volumes });
         }
+        if vm.cpu_limit != known.cpu_limit {
+            list.push(Edit::SetCpu { vm: name.clone(), limit: vm.cpu_limit });
+        }
         for volume in vm.volumes.values().filter(|volume| volume.device == device) {
             if let Some((store, info)) = resized.get(&(name.clone(), volume.name.clone())).cloned() {
                 list.push(Edit::ResizeVolume { vm: name.clone(), volume: volume.name.clone(), store, info });
@@ -317,6 +320,7 @@ fn coming(
         if vm_there(old, device, name).is_none() {
             let window = translate::window(&new.devices[device]);
             list.push(Edit::AddVm { vm: name.clone(), policy: vm.policy, window });
+            list.extend(vm.cpu_limit.map(|limit| Edit::SetCpu { vm: name.clone(), limit: Some(limit) }));
         }
         for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
             let place = (name.clone(), volume.clone());

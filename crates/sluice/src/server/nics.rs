@@ -238,7 +238,10 @@ pub(super) fn edits(
     for (vm, after) in vms.of(new).filter(|(_, vm)| is_on(vm, uplink)) {
         let before = on(old, vm);
         match &before {
-            None => list.push(Edit::AddVm { vm: vm.clone(), policy: after.net.transmit, window: NO_WINDOW }),
+            None => {
+                list.push(Edit::AddVm { vm: vm.clone(), policy: after.net.transmit, window: NO_WINDOW });
+                list.extend(after.cpu_limit.map(|limit| Edit::SetCpu { vm: vm.clone(), limit: Some(limit) }));
+            }
             Some(before) => changing(vm, before, after, uplink, &mut list),
         }
         for (nic, spec) in here(after, uplink) {
@@ -283,6 +286,9 @@ fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit
     if before.net.transmit != after.net.transmit || !volumes.is_empty() {
         let policy = after.net.transmit;
         list.push(Edit::SetPolicies { vm: vm.to_owned(), policy, window: NO_WINDOW, volumes });
+    }
+    if before.cpu_limit != after.cpu_limit {
+        list.push(Edit::SetCpu { vm: vm.to_owned(), limit: after.cpu_limit });
     }
     for (nic, known, now) in staying {
         // The policy was changed above, and the uplink keeps generation and interface.

@@ -35,7 +35,20 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
         format!("Waited for: {}", waits(&parts["waited_for_percent"])),
         format!("Outstanding requests {}, clients {}", object["outstanding"], object["clients"]),
     ]);
+    lines.extend(object["cpu"].as_object().map(|_| cpu_time(&object["cpu"])));
     lines.join("\n")
+}
+
+/// CPU time of the daemon for a VM.
+fn cpu_time(cpu: &Value) -> String {
+    let used = percent(&cpu["used_percent"]);
+    match cpu["limit_percent"].as_f64() {
+        Some(limit) => format!(
+            "CPU time of the daemon {used} of {limit} %, which held it back for {} of the time",
+            percent(&cpu["held_percent"])
+        ),
+        None => format!("CPU time of the daemon {used}"),
+    }
 }
 
 /// Describes a device.

@@ -32,7 +32,7 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
         "HELD BY",
     ];
     if wide {
-        header.extend(["IOPS 1S", "P99 1S", "IOPS 1M", "P99 1M", "QUEUED FOR", "BY RESERVATION", "CLIENTS"]);
+        header.extend(["IOPS 1S", "P99 1S", "IOPS 1M", "P99 1M", "QUEUED FOR", "BY RESERVATION", "CLIENTS", "CPU"]);
     }
     let mut table = output::table(&header);
     for object in objects {
@@ -61,6 +61,7 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
                 percent(&object["parts"]["backlogged_percent"]),
                 percent(&object["parts"]["by_reservation_percent"]),
                 count(&object["clients"]),
+                percent(&object["cpu"]["used_percent"]),
             ]);
         }
         table.add_row(row);

@@ -83,7 +83,14 @@ impl Host {
         let vm = |vm: usize| {
             let is_apart = vm < vms / 5;
             let volumes = (0..if is_apart { 2 } else { 1 }).map(|index| volume(index, is_apart)).collect();
-            VmSample { vm: format!("vm{vm}"), policy, stats: Arc::default(), outstanding: 0, volumes }
+            VmSample {
+                vm: format!("vm{vm}"),
+                policy,
+                stats: Arc::default(),
+                cpu: Default::default(),
+                outstanding: 0,
+                volumes,
+            }
         };
         Host { vms: (0..vms).map(vm).collect(), second: 0, random: 1 }
     }

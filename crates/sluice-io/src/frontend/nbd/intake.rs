@@ -11,6 +11,7 @@ use sluice_sched::{Instant, Kind};
 use crate::backend::request::{Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
+use crate::cpu;
 use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
 use crate::device::vm::Intake;
@@ -28,6 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Nbd {
     /// Handles the end of a receive.
     pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
+        core.count_work(self.connections[id].volume, cpu::RECEIVE);
         let connection = &mut self.connections[id];
         let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
         match (connection.expect, result) {

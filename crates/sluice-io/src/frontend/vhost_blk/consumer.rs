@@ -6,6 +6,7 @@ use sluice_sched::{Instant, Kind};
 
 use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
+use crate::cpu;
 use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Status};
@@ -96,6 +97,10 @@ impl Consumer for Blk<'_> {
             false => self.core.refuse(now, id, libc::ENOMEM),
         }
         Ok(opening.held)
+    }
+
+    fn kicked(&mut self, queue: &VirtQueue) -> bool {
+        self.core.count_work(self.volume(queue), cpu::KICK)
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &str) {

@@ -7,6 +7,7 @@ use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
 use crate::backend::ring::Ring;
+use crate::cpu;
 use crate::device::core::Ending;
 use crate::slab::{Id as _, Slab};
 use crate::uplink::core::{Core, Outgoing};
@@ -48,7 +49,8 @@ impl Consumer for Transmit<'_> {
         self.core.has_room(self.sessions[queue.session].nic)
     }
 
-    fn park(&mut self, id: QueueId, _queue: &VirtQueue) {
+    fn park(&mut self, id: QueueId, queue: &VirtQueue) {
+        self.core.is_held(self.sessions[queue.session].nic);
         self.parked.push(id);
     }
 
@@ -91,6 +93,12 @@ impl Consumer for Transmit<'_> {
             self.ended.push(id);
         }
         Ok(length.into())
+    }
+
+    fn kicked(&mut self, queue: &VirtQueue) -> bool {
+        let nic = self.sessions[queue.session].nic;
+        self.core.count_sent(nic, cpu::KICK);
+        !self.core.is_held(nic)
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &str) {

@@ -152,6 +152,18 @@ pub(super) static FAMILIES: &[Family] = &[
             })
         }),
     },
+    counter(
+        "sluice_vm_cpu_seconds_total",
+        "CPU time of the device thread for the VM: measured for the thread, and divided by the work for each VM",
+        |vm| Some((vm.cpu.used_nanos as f64 / 1e9).into()),
+    ),
+    Family {
+        name: "sluice_vm_cpu_held_seconds_total",
+        kind: Kind::Counter,
+        labels: &["device", "vm"],
+        help: "Time for which `cpu_limit` held back requests or frames of the VM; missing without such a limit",
+        samples: Samples::Vm(|vm| vm.cpu.limit.map(|_| (vm.cpu.held_nanos as f64 / 1e9).into())),
+    },
     gauge("sluice_policy_weight", "Weight; missing without one", |vm| {
         vm.policy.weight.map(|weight| weight.as_f64().into())
     }),
