@@ -125,18 +125,22 @@ impl Violation {
 pub fn check(simulation: &Simulation) -> Vec<Violation> {
     let end = simulation.now();
     let mut broken = Vec::new();
-    let mut in_engine = vec![0u64; simulation.vms()];
-    simulation.outstanding().for_each(|(vm, _)| in_engine[vm] += 1);
-    let outstanding = in_engine.iter().sum();
+    // Outstanding requests of each VM, and the sum of their times after the warm-up.
+    let mut in_engine = vec![(0u64, 0u128); simulation.vms()];
+    for (vm, arrived) in simulation.outstanding() {
+        in_engine[vm].0 += 1;
+        in_engine[vm].1 += u128::from(end.nanos_since(arrived.max(simulation.warm()).min(end)));
+    }
+    let outstanding = in_engine.iter().map(|(count, _)| count).sum();
     broken.extend(simulation.overrun().map(|vm| Violation::Overrun { vm, at: end.as_nanos(), outstanding }));
-    for (vm, outstanding) in in_engine.into_iter().enumerate() {
+    for (vm, (outstanding, unfinished)) in in_engine.into_iter().enumerate() {
         let record = simulation.record(vm);
         let (arrived, completed) = (record.arrived, record.completed);
         let (cancelled, dropped) = (record.cancelled, record.dropped);
         if arrived != completed + cancelled + dropped + outstanding || outstanding != record.outstanding() {
             broken.push(Violation::Conservation { vm, arrived, completed, cancelled, dropped, outstanding });
         }
-        broken.extend(little(simulation, vm, end));
+        broken.extend(little(simulation, vm, end, unfinished));
     }
     broken.extend((0..simulation.nodes()).filter_map(|node| lost(simulation, node)));
     broken.extend((0..simulation.nodes()).filter_map(|node| busy(simulation, node, end)));
@@ -167,14 +171,12 @@ fn busy(simulation: &Simulation, node: usize, end: Instant) -> Option<Violation>
     (u128::from(done) > most).then_some(Violation::Busy { busy: done, time, servers: device.servers() })
 }
 
-fn little(simulation: &Simulation, vm: usize, end: Instant) -> Option<Violation> {
+fn little(simulation: &Simulation, vm: usize, end: Instant, unfinished: u128) -> Option<Violation> {
     let (record, warm) = (simulation.record(vm), simulation.warm());
     let time = end.nanos_since(warm) as f64;
     if time == 0.0 {
         return None;
     }
-    let of_vm = simulation.outstanding().filter(|(whose, _)| *whose == vm);
-    let unfinished: u128 = of_vm.map(|(_, arrived)| u128::from(end.nanos_since(arrived.max(warm)))).sum();
     let outstanding = record.area() as f64 / time;
     let product = (record.latency_inside() + unfinished) as f64 / time;
     ((outstanding - product).abs() > LITTLE * outstanding).then_some(Violation::Little { vm, outstanding, product })

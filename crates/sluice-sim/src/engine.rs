@@ -10,18 +10,19 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, GateStats, Outcome};
+use sluice_sched::gate::{Finished, Outcome};
 use sluice_sched::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 
 use crate::devices::Model;
-use crate::record::{Record, Served};
+use crate::record::Record;
 use crate::workloads::Workload;
 
 mod cpus;
 mod gates;
 mod node;
+mod results;
 mod timeline;
 mod vm;
 
@@ -264,58 +265,6 @@ impl Simulation {
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
-    }
-
-    /// Record of a VM.
-    #[must_use]
-    pub fn record(&self, vm: usize) -> &Record {
-        &self.vms[vm].record
-    }
-
-    /// Service that the gates gave a VM after the warm-up, and how long it had a queued request.
-    #[must_use]
-    pub fn served(&self, vm: usize) -> Served {
-        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        let mut gates = owners.filter_map(|(owner, node)| owner.map(|(owner, _)| (node.host(), owner)));
-        let waiting = gates.any(|(gate, owner)| gate.outstanding(owner).is_some_and(|own| own.waiting > 0));
-        let open = self.open.iter().filter(|open| waiting && open.vm as usize == vm);
-        self.record(vm).served(self.now, open.map(|open| open.arrived).min())
-    }
-
-    /// Requests per second of a VM after the warm-up.
-    #[must_use]
-    pub fn rate(&self, vm: usize) -> f64 {
-        self.record(vm).measured as f64 / self.now.since(self.warm).as_secs_f64()
-    }
-
-    /// When a VM had submitted and completed its last request; `None` while it continues.
-    #[must_use]
-    pub fn ended(&self, vm: usize) -> Option<Instant> {
-        self.vms[vm].ended
-    }
-
-    /// Statistics of a VM at its first node.
-    #[must_use]
-    pub fn stats(&self, vm: usize) -> GateStats {
-        self.stats_by_node(vm).next().expect("VMs are never removed")
-    }
-
-    fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = GateStats> {
-        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.stats(owner).expect("VMs are never removed")))
-    }
-
-    /// Requests dispatched at all nodes, by phase, from the start.
-    fn dispatched_so_far(&self, vm: usize) -> [u64; 3] {
-        self.stats_by_node(vm)
-            .fold([0; 3], |sum, stats| std::array::from_fn(|phase| sum[phase] + stats.dispatched[phase]))
-    }
-
-    /// Requests dispatched after the warm-up, by [`sluice_sched::Phase`].
-    #[must_use]
-    pub fn dispatched(&self, vm: usize) -> [u64; 3] {
-        let (all, before) = (self.dispatched_so_far(vm), self.vms[vm].dispatched_before);
-        std::array::from_fn(|phase| all[phase] - before[phase])
     }
 
     #[must_use]

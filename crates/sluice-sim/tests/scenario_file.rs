@@ -487,3 +487,70 @@ fn a_run_keeps_limits_of_reads_and_of_writes_and_judges_them() {
         assert_eq!(promises, ["read_limit 300 iops: kept", "write_limit 200 iops: kept"]);
     }
 }
+
+/// Equal VMs on one node.
+fn counted(count: &str, more: &str) -> String {
+    let text = GOOD.replace("nodes = 2\n", "").replace("reservation = \"300 iops\"\n", "");
+    format!("{text}[vm.web]\ncount = {count}\ndevice = \"d\"\nworkload = \"w\"\n{more}")
+}
+
+#[test]
+fn a_count_makes_equal_vms_with_numbered_names() {
+    let file = read(&counted("12", "weight = 300\nsize = \"2GiB\"\n"));
+    let vms = &file.base.scenario.vms;
+    let names: Vec<&str> = vms.iter().map(|vm| vm.name.as_str()).collect();
+    assert_eq!((names.len(), names[0], names[1], names[12]), (13, "a", "web-01", "web-12"));
+    assert!(vms[1..].iter().all(|vm| vm.policy == vms[1].policy && vm.size == 2 << 30 && vm.device == 0));
+    assert!(vms.windows(2).all(|pair| pair[0].offset + pair[0].size == pair[1].offset), "volumes follow each other");
+    let one = read(&counted("1", ""));
+    assert_eq!(one.base.scenario.vms[1].name, "web-1");
+    // They draw different random numbers, and run.
+    let outcome = run(&file.base.scenario, 1, Watch::default()).unwrap();
+    assert!(outcome.vms.iter().all(|vm| vm.completed > 0));
+    let total: u64 = outcome.vms[1..].iter().map(|vm| vm.completed).sum();
+    let least = outcome.vms[1..].iter().map(|vm| vm.completed).min().unwrap();
+    assert!(least * 13 > total, "{least} of {total}");
+}
+
+#[test]
+fn an_event_of_a_table_with_a_count_applies_to_all_its_vms() {
+    let events = "[[timeline]]\nat = \"1s\"\nvm = \"web\"\nchange = \"start\"\n\
+                  [[timeline]]\nat = \"2s\"\nvm = \"web\"\nchange = \"policy\"\nweight = 200\n\
+                  [[timeline]]\nat = \"3s\"\nvm = \"web-2\"\nchange = \"stop\"\n";
+    let scenario = read(&counted("3", events)).base.scenario;
+    let paused: Vec<bool> = scenario.vms.iter().map(|vm| vm.starts_paused).collect();
+    assert_eq!(paused, [false, true, true, true]);
+    let at: Vec<(u64, usize)> = scenario
+        .timeline
+        .iter()
+        .map(|planned| match &planned.event {
+            Event::Vm(vm, _) => (planned.at.as_nanos() / 1_000_000_000, *vm),
+            Event::Device(..) => panic!("no event of a device"),
+        })
+        .collect();
+    assert_eq!(at, [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3), (3, 2)]);
+}
+
+#[test]
+fn wrong_counts_are_refused_once() {
+    for (count, more, expected) in [
+        ("0", "", "from 1 to 100000"),
+        ("100001", "", "from 1 to 100000"),
+        ("\"many\"", "", "count"),
+        ("100000", "", "the scenario would have more than 100000 VMs"),
+        ("3", "offset = \"1GiB\"\n", "the volumes of its VMs would be the same bytes"),
+        ("3", "[vm.web-2]\ndevice = \"d\"\nworkload = \"w\"\n", "it makes a VM web-2"),
+        ("3", "size = \"1000TiB\"\n", "does not fit on device d"),
+        ("50", "reservation = \"900 iops\"\n", "reserve"),
+        ("3", "[[timeline]]\nat = \"1s\"\nvm = \"web-4\"\nchange = \"stop\"\n", "there is no vm 'web-4'"),
+        (
+            "3",
+            "[[timeline]]\nat = \"1s\"\nvm = \"web\"\nchange = \"policy\"\nreservation = \"900 iops\"\n",
+            "it is the reservation of 3 VMs",
+        ),
+    ] {
+        let found = refused(&counted(count, more));
+        assert!(found.contains(expected), "{count} {more}: {found}");
+        assert!(found.matches("error").count() <= 3, "{found}");
+    }
+}

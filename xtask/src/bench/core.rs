@@ -2,10 +2,12 @@
 //!
 //! One thread passes requests through a complete gate with its statistics: insert, pump, complete. Every owner has a
 //! reservation, a limit and a weight, and always has 32 queued requests. The subject is mClock (mode `product`). noop
-//! in the same harness shows the share of the gate, the harness and memory. The other schedulers are measured alone.
+//! in the same harness shows the share of the gate, the harness and memory, and mClock with binary heaps
+//! (`textbook.rs`) what its own structures gain. The other schedulers are measured alone.
 //! Time is the thread's CPU time; memory is counted by the allocator.
 
 mod harness;
+mod textbook;
 
 use std::alloc::System;
 
@@ -14,7 +16,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use super::report::{Bound, Cell, Report, Table};
 use super::stats::Samples;
-use harness::{Harness, QUEUED};
+use harness::{Harness, QUEUED, TEXTBOOK};
 
 #[global_allocator]
 pub(super) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -22,6 +24,9 @@ pub(super) static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// Numbers of owners, and the promised maximum in nanoseconds per request.
 const SIZES: &[(u32, Option<f64>)] =
     &[(10, Some(100.0)), (100, None), (1_000, Some(150.0)), (10_000, None), (100_000, Some(400.0))];
+/// Numbers of owners, the promised maximum of the ratio of mClock's cost to that of noop, and the minimum of the ratio of the
+/// textbook's to mClock's.
+const RATIOS: &[(u32, f64, f64)] = &[(10, 2.5, 1.2), (1_000, 3.5, 2.0), (100_000, 8.0, 2.0)];
 /// Numbers of owners for the other schedulers, and the promised maximum in nanoseconds per request.
 const OTHER_SIZES: &[(u32, Option<f64>)] = &[(10, None), (1_000, Some(250.0)), (100_000, None)];
 /// Numbers of volumes of one VM, and the promised maximum of the ratio of their costs per request.
@@ -63,7 +68,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         true => Effort { rounds: 5, requests: 50_000, added: 100 },
         false => Effort { rounds: 9, requests: 1_000_000, added: 1_000 },
     };
-    let names: Vec<&str> = options.only.as_deref().map_or(vec!["mclock", "noop"], |only| vec![only]);
+    let names: Vec<&str> = options.only.as_deref().map_or(vec!["mclock", "noop", TEXTBOOK], |only| vec![only]);
     let mut report = Report::new("core");
     let mut time = Table::new(
         "CPU time per request (insert + pump + complete) [ns]",
@@ -91,6 +96,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
             );
         }
         if options.only.is_none() {
+            add_ratios(&mut report, owners, &subjects);
             let what = format!("allocations, {owners} owners");
             report.target(what, Bound::AtMost(0.0), subject.allocations as f64);
         }
@@ -111,6 +117,19 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     report.table(memory);
     report.note(format!("{} rounds of {} requests each, subject and noop in turns", effort.rounds, effort.requests));
     Ok(report)
+}
+
+/// Adds the targets for the ratios of mClock, noop and the textbook, in this order.
+fn add_ratios(report: &mut Report, owners: u32, subjects: &[Subject]) {
+    let (Some((_, noop_max, textbook_min)), [own, noop, textbook]) =
+        (RATIOS.iter().find(|(known, ..)| *known == owners), subjects)
+    else {
+        return;
+    };
+    let to_noop = own.request_ns.ratio(&noop.request_ns).median();
+    report.target(format!("mclock / noop, {owners} owners"), Bound::AtMost(*noop_max), to_noop);
+    let to_own = textbook.request_ns.ratio(&own.request_ns).median();
+    report.target(format!("textbook / mclock, {owners} owners"), Bound::AtLeast(*textbook_min), to_own);
 }
 
 /// Compares a VM with one volume and a VM with many. Each volume has a reservation, a limit and a weight inside the

@@ -101,7 +101,7 @@ fn plan(scenario: &Scenario, part: &mut Part) {
     for planned in &scenario.timeline {
         match &planned.event {
             Event::Vm(vm, event) => {
-                let Some(vm) = part.vms.iter().position(|known| known == vm) else { continue };
+                let Ok(vm) = part.vms.binary_search(vm) else { continue };
                 let change = match event {
                     VmEvent::Start => Change::Start(vm),
                     VmEvent::Idle => Change::Idle(vm),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_sched::policy::Field;
-use sluice_sched::{Phase, Policy};
+use sluice_sched::{Instant, Phase, Policy};
 
 use super::assemble::Part;
 use super::promises::{self, Promise, Run, Verdict};
@@ -152,10 +152,12 @@ impl Outcome {
 /// Collects the results of a scenario's parts.
 pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome {
     let settings = scenario.settings;
-    let mut vms: Vec<(usize, VmOutcome)> = parts
-        .iter()
-        .flat_map(|part| part.vms.iter().enumerate().map(move |(at, number)| (*number, vm(scenario, part, at))))
-        .collect();
+    let mut vms: Vec<(usize, VmOutcome)> = Vec::new();
+    for part in parts {
+        let oldest = part.simulation.oldest_outstanding().into_iter();
+        let numbers = part.vms.iter().zip(oldest).enumerate();
+        vms.extend(numbers.map(|(at, (number, oldest))| (*number, vm(scenario, part, at, oldest))));
+    }
     vms.sort_by_key(|(number, _)| *number);
     Outcome {
         seed,
@@ -203,7 +205,7 @@ fn policy_changes(scenario: &Scenario) -> Vec<PolicyChange> {
     changes.collect()
 }
 
-fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
+fn vm(scenario: &Scenario, part: &Part, at: usize, oldest: Option<Instant>) -> VmOutcome {
     let (simulation, settings) = (&part.simulation, scenario.settings);
     let record = simulation.record(at);
     let dispatched = simulation.dispatched(at);
@@ -228,7 +230,8 @@ fn vm(scenario: &Scenario, part: &Part, at: usize) -> VmOutcome {
         latencies: record.latencies().collect(),
         percentiles: PERCENTILES.iter().map(|percent| (*percent, record.percentile(*percent))).collect(),
     };
-    outcome.promises = promises::check(&Run { scenario, number, served: simulation.served(at), outcome: &outcome });
+    let served = simulation.served(at, oldest);
+    outcome.promises = promises::check(&Run { scenario, number, served, outcome: &outcome });
     outcome
 }
 

@@ -12,9 +12,14 @@ use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
-    Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, VolumeId, Wait, schedulers,
+    Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, Scheduler, VolumeId, Wait,
+    schedulers,
 };
 
+use super::textbook::Textbook;
+
+/// Name of the baseline that is not one of the product's schedulers.
+pub(super) const TEXTBOOK: &str = "textbook";
 /// Number of queued requests of each owner.
 pub(super) const QUEUED: u32 = 32;
 
@@ -74,15 +79,23 @@ fn policy(index: u32, owners: u32) -> Policy {
     policy
 }
 
+/// Builds a scheduler. Also returns whether it accepts rates in requests.
+fn build(name: &str) -> Result<(Box<dyn Scheduler>, bool), String> {
+    if name == TEXTBOOK {
+        return Ok((Box::new(Textbook::default()), true));
+    }
+    let descriptor = schedulers::find(name).ok_or_else(|| format!("No scheduler {name}"))?;
+    let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
+    let scheduler = descriptor.build(&info, &ParamTable::new()).map_err(|error| error.to_string())?;
+    Ok((scheduler, descriptor.is_for(DeviceClass::Disk)))
+}
+
 impl Harness {
     pub(super) fn new(scheduler: &str, owners: u32) -> Result<Harness, String> {
-        let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
-        let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
-        let scheduler = descriptor.build(&info, &ParamTable::new()).map_err(|error| error.to_string())?;
+        let (scheduler, counts_requests) = build(scheduler)?;
         let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, ..GateSettings::default() });
         let device = Fifo { flight: VecDeque::with_capacity(64), dispatched: Vec::with_capacity(64) };
-        let (owners_known, counts_requests) =
-            (Vec::with_capacity(owners as usize), descriptor.is_for(DeviceClass::Disk));
+        let owners_known = Vec::with_capacity(owners as usize);
         let mut harness = Harness { gate, device, owners: owners_known, counts_requests, now: 0, random: 1 };
         for index in 0..owners {
             let owner = harness.add_owner(policy(index, owners));
@@ -224,14 +237,32 @@ mod tests {
 
     #[test]
     fn every_kind_of_decision_of_mclock_occurs() {
-        let mut harness = Harness::new("mclock", 10).unwrap();
-        harness.fill();
-        harness.run(20_000);
-        assert_eq!(harness.gate.queued(), u64::from(10 * QUEUED));
-        let Phases { reservation, weight, limited, all } = harness.phases();
-        assert_eq!(reservation + weight, all);
-        assert!([reservation, weight, limited].iter().all(|part| *part > all / 50), "{:?}", harness.phases());
-        assert!(harness.add_owners(20) > 0.0);
-        assert_eq!(harness.gate.queued(), u64::from(10 * QUEUED));
+        for name in ["mclock", TEXTBOOK] {
+            let mut harness = Harness::new(name, 10).unwrap();
+            harness.fill();
+            harness.run(20_000);
+            assert_eq!(harness.gate.queued(), u64::from(10 * QUEUED));
+            let Phases { reservation, weight, limited, all } = harness.phases();
+            assert_eq!(reservation + weight, all);
+            let parts = [reservation, weight, limited];
+            assert!(parts.iter().all(|part| *part > all / 50), "{name}: {:?}", harness.phases());
+            assert!(harness.add_owners(20) > 0.0);
+            assert_eq!(harness.gate.queued(), u64::from(10 * QUEUED));
+        }
+    }
+
+    /// The baseline decides as the product does where both have the same rules.
+    #[test]
+    fn the_baseline_gives_owners_what_mclock_gives_them() {
+        let served = |name: &str| {
+            let mut harness = Harness::new(name, 10).unwrap();
+            harness.fill();
+            harness.run(200_000);
+            let stats = harness.owners.iter().map(|(owner, _)| harness.gate.stats(*owner).unwrap().cost as f64);
+            stats.collect::<Vec<_>>()
+        };
+        for (own, textbook) in served("mclock").into_iter().zip(served(TEXTBOOK)) {
+            assert!((textbook / own - 1.0).abs() < 0.1, "{own} and {textbook}");
+        }
     }
 }

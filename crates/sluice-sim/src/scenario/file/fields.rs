@@ -26,6 +26,8 @@ pub(super) const ACROSS_NODES: &str = "across-nodes";
 const AT_EACH_NODE: &str = "at-each-node";
 /// Maximum number of nodes of one device.
 pub(crate) const NODES_MAX: u64 = 64;
+/// Maximum number of VMs, with those that `count` makes.
+pub(crate) const VMS_MAX: u64 = 100_000;
 /// Maximum number of threads of one VM.
 pub(crate) const THREADS_MAX: u64 = 1024;
 /// Maximum number of seeds of a sweep.
@@ -296,6 +298,14 @@ pub static VM: Section = Section {
     doc: "A VM; policy fields stated here override those of the named policy",
     groups: &[
         &[
+            Key::new(
+                "count",
+                Kind::Integer(1, VMS_MAX),
+                "1000",
+                "Number of equal VMs, each with the policy, the workload and a volume of its own. Their names end in a number: \
+                 with 1000, web becomes web-0001 to web-1000. An event of web applies to all of them, and one of web-0001 to that VM",
+            )
+            .default("one VM without a number"),
             Key::new("policy", Kind::Name("policy"), "\"gold\"", "Name of its policy").default("only weight 100"),
             Key::new("device", Kind::Name("device"), "\"disk\"", "The device that it uses"),
             Key::new(

@@ -28,7 +28,9 @@ pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<
                 "VM {name}: its volume of {size} at {at} does not fit on device {device}, which has {}",
                 Bytes(span)
             );
-            report.error(vm.size_at, message, "reduce size or offset of its VMs, or enlarge the model".to_owned());
+            if !vm.is_copy || places.last() != Some(&None) {
+                report.error(vm.size_at, message, "reduce size or offset of its VMs, or enlarge the model".to_owned());
+            }
             places.push(None);
             continue;
         }
@@ -40,6 +42,10 @@ pub(super) fn lay(device: &str, span: u64, vms: &[&Vm], report: &Report) -> Vec<
 
 /// Checks that a VM's workload fits its volume.
 pub(super) fn check_fit(vm: &Vm, size: u64, report: &Report) {
+    // The volumes of equal VMs have the same size.
+    if vm.is_copy {
+        return;
+    }
     let Some((source, span)) = &vm.source else { return };
     let room = size / u64::from(vm.threads) / PAGE * PAGE;
     let threads = if vm.threads == 1 { String::new() } else { format!(" of each of its {} threads", vm.threads) };

@@ -17,7 +17,7 @@
 //! The result is a [`Scenario`]. A sweep is the same file with other values, and each combination is checked like the
 //! file itself. All errors are reported together.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,6 +40,7 @@ use sluice_config::source::{Sources, Span};
 use sluice_config::tree::{Node, Table, Value};
 
 mod choice;
+mod count;
 mod device;
 pub mod fields;
 mod host;
@@ -56,7 +57,7 @@ use vm::{Tables, Vm};
 
 const DEVICES_MAX: usize = 256;
 const POLICIES_MAX: usize = 10_000;
-const VMS_MAX: usize = 10_000;
+const VM_TABLES_MAX: usize = 10_000;
 const NAMES_MAX: usize = 1000;
 const CHANGES_MAX: usize = 100_000;
 /// Maximum number of windows in the series of one run.
@@ -235,10 +236,10 @@ fn read_tables(root: &Reader<'_>, folder: &Path, scans: &trace::Scans) -> Option
     for (name, node) in &tables.workloads {
         vm::workload_of(&format!("Workload {name}"), node, root, &tables);
     }
-    let readers = root.named("vm", VMS_MAX, |name| format!("VM {name}"));
-    let vms: BTreeMap<String, Vm> =
-        readers.iter().map(|(name, reader)| ((*name).to_owned(), vm::read(name, reader, &tables))).collect();
-    let names = timeline::Names { end: settings.duration, vms: &vms, devices: &devices, policies: &policies };
+    let readers = root.named("vm", VM_TABLES_MAX, |name| format!("VM {name}"));
+    let stated = readers.iter().map(|(name, reader)| (*name, reader, vm::read(name, reader, &tables)));
+    let (vms, groups) = count::expand(stated);
+    let names = timeline::Names { end: settings.duration, vms: &groups, devices: &devices, policies: &policies };
     let entries = root.listed("timeline", CHANGES_MAX, |number| format!("[[timeline]] {number}"));
     let mut timeline: Vec<Entry> = entries.iter().filter_map(|reader| timeline::read(reader, &names)).collect();
     timeline.sort_by_key(|entry| entry.at);
@@ -287,7 +288,7 @@ fn read_sim(root: &Reader<'_>) -> Option<(Settings, u64, bool)> {
 
 fn check_promises(draft: &Draft, report: &Report) {
     let mut parts: BTreeMap<&str, Part> = draft.vms.iter().map(|(name, vm)| (name.as_str(), vm.part.clone())).collect();
-    for vm in draft.vms.values() {
+    for vm in draft.vms.values().filter(|vm| !vm.is_copy) {
         if vm.has_own {
             check_itself(&format!("VM {}", vm.name), &vm.part, vm.span, report);
         }
@@ -298,13 +299,19 @@ fn check_promises(draft: &Draft, report: &Report) {
         check_device(name, &parts, draft, report);
     }
     for entry in &draft.timeline {
-        let What::Vm(name, timeline::VmChange::Policy(part, _)) = &entry.what else { continue };
-        let (vm, now) = (&draft.vms[name], in_force(&parts[name.as_str()], &entry.what));
-        check_itself(&format!("VM {name}, changed"), &now, entry.span, report);
-        check_part(vm, part, draft, report);
-        check_burst_of(vm, &now, draft, report);
-        parts.insert(name, now);
-        if let Some(device) = &vm.device {
+        let What::Vm(names, timeline::VmChange::Policy(part, _)) = &entry.what else { continue };
+        let before = report.errors();
+        for name in names {
+            let (vm, now) = (&draft.vms[name], in_force(&parts[name.as_str()], &entry.what));
+            // VMs of one count have different policies only after changes of one of them. One error is enough.
+            if report.errors() == before {
+                check_itself(&format!("VM {name}, changed"), &now, entry.span, report);
+                check_part(vm, part, draft, report);
+                check_burst_of(vm, &now, draft, report);
+            }
+            parts.insert(name, now);
+        }
+        if let Some(device) = names.first().and_then(|name| draft.vms[name].device.as_ref()) {
             check_device(device, &parts, draft, report);
         }
     }
@@ -389,6 +396,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
         devices.push((device, derived));
     }
     let number = |name: &str| draft.devices.keys().position(|known| known == name);
+    let paused = paused(&draft.timeline);
     let mut vms = Vec::new();
     for vm in draft.vms.values() {
         let ((source, _), (offset, size)) = (vm.source.clone()?, *places.get(vm.name.as_str())?);
@@ -404,7 +412,7 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
             size,
             direct: vm.direct,
             work: vm.work,
-            starts_paused: starts_paused(&vm.name, &draft.timeline),
+            starts_paused: paused.contains(vm.name.as_str()),
         });
     }
     let (devices, derived) = devices.into_iter().unzip();
@@ -412,13 +420,15 @@ fn assemble(draft: &Draft, report: &Report) -> Option<(Scenario, Vec<Derived>)> 
     Some((Scenario { settings, host, devices, vms, timeline }, derived))
 }
 
-/// Whether the first event of a VM is its start; until then it submits nothing.
-fn starts_paused(name: &str, timeline: &[Entry]) -> bool {
-    let first = timeline.iter().find_map(|entry| match &entry.what {
-        What::Vm(vm, timeline::VmChange::Event(event)) if vm == name => Some(*event),
-        _ => None,
-    });
-    first == Some(VmEvent::Start)
+/// The VMs whose first event is their start; until then they submit nothing.
+fn paused(timeline: &[Entry]) -> BTreeSet<&str> {
+    let mut first: BTreeMap<&str, VmEvent> = BTreeMap::new();
+    for entry in timeline {
+        if let What::Vm(names, timeline::VmChange::Event(event)) = &entry.what {
+            names.iter().for_each(|name| _ = first.entry(name).or_insert(*event));
+        }
+    }
+    first.into_iter().filter(|(_, event)| *event == VmEvent::Start).map(|(name, _)| name).collect()
 }
 
 fn check_guests(device: &str, vms: &[&Vm], report: &Report) {
@@ -433,29 +443,32 @@ fn check_guests(device: &str, vms: &[&Vm], report: &Report) {
 }
 
 fn plan(draft: &Draft) -> Vec<Planned> {
-    let mut parts: BTreeMap<&str, Part> = draft.vms.iter().map(|(name, vm)| (name.as_str(), vm.part.clone())).collect();
-    let number =
-        |keys: Vec<&String>, name: &str| keys.iter().position(|known| *known == name).expect("it was looked up");
-    let planned = draft.timeline.iter().map(|entry| {
-        let event = match &entry.what {
-            What::Vm(name, change) => {
-                let event = match change {
-                    timeline::VmChange::Event(event) => *event,
-                    timeline::VmChange::Policy(..) => {
-                        let part = parts.get_mut(name.as_str()).expect("it was looked up");
-                        *part = in_force(part, &entry.what);
-                        VmEvent::Policy(part.policy())
-                    }
-                };
-                Event::Vm(number(draft.vms.keys().collect(), name), event)
+    let parts = draft.vms.iter().enumerate();
+    let mut parts: BTreeMap<&str, (usize, Part)> =
+        parts.map(|(number, (name, vm))| (name.as_str(), (number, vm.part.clone()))).collect();
+    let mut planned = Vec::new();
+    for entry in &draft.timeline {
+        match &entry.what {
+            What::Vm(names, change) => {
+                for name in names {
+                    let (number, part) = parts.get_mut(name.as_str()).expect("it was looked up");
+                    let event = match change {
+                        timeline::VmChange::Event(event) => *event,
+                        timeline::VmChange::Policy(..) => {
+                            *part = in_force(part, &entry.what);
+                            VmEvent::Policy(part.policy())
+                        }
+                    };
+                    planned.push(Planned { at: entry.at, event: Event::Vm(*number, event) });
+                }
             }
             What::Device(name, node, event) => {
-                Event::Device(number(draft.devices.keys().collect(), name), *node, *event)
+                let number = draft.devices.keys().position(|known| known == name).expect("it was looked up");
+                planned.push(Planned { at: entry.at, event: Event::Device(number, *node, *event) });
             }
-        };
-        Planned { at: entry.at, event }
-    });
-    planned.collect()
+        }
+    }
+    planned
 }
 
 impl Loaded {

@@ -9,7 +9,6 @@ use sluice_sched::Instant;
 use sluice_sched::units::show_duration;
 
 use super::device::Device;
-use super::vm::Vm;
 use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
 use sluice_config::source::Span;
@@ -24,7 +23,8 @@ pub(super) struct Entry {
 
 /// Object and event.
 pub(super) enum What {
-    Vm(String, VmChange),
+    /// The VMs: several if the entry names a table with a count.
+    Vm(Vec<String>, VmChange),
     Device(String, Option<u32>, DeviceEvent),
 }
 
@@ -39,7 +39,8 @@ pub(super) enum VmChange {
 pub(super) struct Names<'a> {
     /// End of the run; later events are rejected.
     pub(super) end: Duration,
-    pub(super) vms: &'a BTreeMap<String, Vm>,
+    /// VMs by name, and those of a count by the name of their table.
+    pub(super) vms: &'a BTreeMap<String, Vec<String>>,
     pub(super) devices: &'a BTreeMap<String, Device>,
     pub(super) policies: &'a BTreeMap<String, Part>,
 }
@@ -97,7 +98,7 @@ fn of_vm(reader: &Reader<'_>, names: &Names<'_>, change: VmChange) -> Option<Wha
     if reader.node("vm").is_none() {
         reader.missing("vm", ": this change is for a VM");
     }
-    Some(What::Vm(read_name(reader, "vm", names.vms)?.to_owned(), change))
+    Some(What::Vm(names.vms.get(read_name(reader, "vm", names.vms)?)?.clone(), change))
 }
 
 fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Option<What> {

@@ -25,8 +25,11 @@ use sluice_config::tree::{Node, Value};
 use sluice_config::vm::{read_name, read_policy};
 
 /// A VM as written; the offset of its volume is not known yet.
+#[derive(Clone)]
 pub(super) struct Vm {
     pub(super) name: String,
+    /// Whether an earlier VM is the same but for the name: its keys have been checked.
+    pub(super) is_copy: bool,
     pub(super) span: Span,
     pub(super) part: Part,
     pub(super) has_own: bool,
@@ -70,6 +73,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     }
     Vm {
         name: name.to_owned(),
+        is_copy: false,
         span: reader.span,
         part,
         has_own,
