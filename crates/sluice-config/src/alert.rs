@@ -6,8 +6,18 @@ use std::path::PathBuf;
 use crate::reader::Reader;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 9] =
-    ["all", "reservation", "latency", "capacity", "overcommitted", "stalled", "down", "held_back", "out_of_service"];
+pub const ALERT_CLASSES: [&str; 10] = [
+    "all",
+    "reservation",
+    "latency",
+    "capacity",
+    "overcommitted",
+    "stalled",
+    "down",
+    "held_back",
+    "out_of_service",
+    "link_down",
+];
 const DEFAULT_EVERY: Duration = Duration::from_secs(60);
 
 /// A recipient of the events of one class.

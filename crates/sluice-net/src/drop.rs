@@ -33,7 +33,7 @@ macro_rules! reasons {
 
 reasons! {
     Short "short" "The frame is shorter than an Ethernet header."
-    TooLong "too_long" "The frame is longer than the MTU allows; lower the MTU in the guest or raise that of the NIC."
+    TooLong "too_long" "The frame is longer than the MTU allows; lower the MTU in the guest, or raise that of the NIC and of the interface."
     Offload "offload" "The offload header does not fit the frame: its segment size or its checksum position is impossible."
     Malformed "malformed" "The headers are truncated or contradict one another, so the frame cannot be checked."
     HiddenHeader "hidden_header" "Extension headers or a fragment hide the TCP, UDP or ICMPv6 header from the guards."
@@ -48,8 +48,9 @@ reasons! {
     NoReceiver "no_receiver" "No other port has the destination address."
     QueueFull "queue_full" "The receive queue of the NIC is full."
     Waited "waited" "The frame waited too long, because its NIC sends more than its share."
+    Refused "refused" "The interface refused the frame: its driver supports neither the offload nor the length."
     LinkDown "link_down" "The interface did not take the frame: it is down, or was removed."
-    NoBuffers "no_buffers" "The guest has no receive buffers."
+    NoBuffers "no_buffers" "The guest has no receive buffers, or the VMM does not read its TAP."
 }
 
 impl Drop {

@@ -44,5 +44,5 @@ pub use mac::Mac;
 pub use receive::Receive;
 pub use segment::{Segment, segments};
 pub use switch::{Port, Switch, Target};
-pub use totals::NicTotals;
+pub use totals::{NicTotals, UplinkTotals};
 pub use wire::{Wire, wire};

@@ -43,10 +43,12 @@ pub enum Cause {
     SourceChanged,
     /// The source of the volume, its socket or its device cannot be opened, or does not respond.
     SourceUnavailable,
+    /// The interface of the uplink, or the TAP of the NIC, is missing, down or in use.
+    Interface,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 10] = [
+    pub const ALL: [Cause; 11] = [
         Cause::OwnLimit,
         Cause::OwnQueue,
         Cause::OthersReservation,
@@ -57,6 +59,7 @@ impl Cause {
         Cause::DaemonCpu,
         Cause::SourceChanged,
         Cause::SourceUnavailable,
+        Cause::Interface,
     ];
 
     /// Name in machine-readable output.
@@ -73,6 +76,7 @@ impl Cause {
             Cause::DaemonCpu => "daemon_cpu",
             Cause::SourceChanged => "source_changed",
             Cause::SourceUnavailable => "source_unavailable",
+            Cause::Interface => "interface",
         }
     }
 
@@ -90,6 +94,7 @@ impl Cause {
             Cause::DaemonCpu => "CPU time of the daemon",
             Cause::SourceChanged => "its source is not the one that was served before",
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
+            Cause::Interface => "its interface is missing, down or in use",
         }
     }
 
@@ -123,6 +128,10 @@ impl Cause {
             Cause::SourceUnavailable => {
                 "Look at the path of the source, its file system and the kernel log. The daemon tries again each second, and \
                  serves the volume when it can be opened."
+            }
+            Cause::Interface => {
+                "Look at the interface (`ip link`, `sluice doctor`): make it, switch it on, or name another one in the host file. The \
+                 daemon looks each second, and uses it when it is there."
             }
         }
     }

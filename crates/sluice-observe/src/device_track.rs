@@ -46,6 +46,7 @@ pub(crate) struct DeviceTrack {
     overcommitted: Watch<About>,
     stalled: Watch<About>,
     down: Watch<About>,
+    link_down: Watch<About>,
 }
 
 /// The device itself, as the subject of an event.
@@ -75,6 +76,9 @@ impl DeviceTrack {
         if !sample.serving {
             return;
         }
+        let is_down = sample.uplink.as_ref().is_some_and(|uplink| uplink.is_down);
+        let down = is_down.then_some(Shortfall { wanted: 1.0, got: 0.0, unit: Unit::Requests });
+        now.judge(device(EventKind::LinkDown), &mut self.link_down, down, About::interface);
         for (name, mut track) in self.vms.extract_if(.., |name, _| sample.vm(name).is_none()) {
             track.end(now, &name);
         }
@@ -106,8 +110,10 @@ impl DeviceTrack {
         for (name, track) in &mut self.vms {
             track.end(now, name);
         }
-        let kinds = [EventKind::Capacity, EventKind::Overcommitted, EventKind::Stalled, EventKind::Down];
-        let watches = [&mut self.too_slow, &mut self.overcommitted, &mut self.stalled, &mut self.down];
+        let kinds =
+            [EventKind::Capacity, EventKind::Overcommitted, EventKind::Stalled, EventKind::Down, EventKind::LinkDown];
+        let watches =
+            [&mut self.too_slow, &mut self.overcommitted, &mut self.stalled, &mut self.down, &mut self.link_down];
         kinds.into_iter().zip(watches).for_each(|(kind, watch)| now.end(device(kind), watch));
     }
 
@@ -222,6 +228,9 @@ impl DeviceTrack {
             }
         };
         add(self.down.broken(), &|_| format!("does not serve ({})", self.health));
+        add(self.link_down.broken(), &|_| {
+            "has an interface that is down; switch it on with `ip link set NAME up`".to_owned()
+        });
         add(self.stalled.broken(), &|now| format!("completes nothing, with {} in flight", now.unit.show(now.got)));
         add(self.too_slow.broken(), &|now| {
             format!("gives {} while it is full; stated are {}", now.unit.show(now.got), now.unit.show(now.wanted))

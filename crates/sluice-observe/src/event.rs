@@ -22,12 +22,14 @@ pub enum EventKind {
     Down,
     /// A volume is not served, because its source has changed since it was last served.
     HeldBack,
-    /// A volume is not served, because its path or its device hangs.
+    /// A volume is not served, because its path or its device hangs; or an uplink or NIC, because its interface is missing.
     OutOfService,
+    /// The interface of an uplink is down.
+    LinkDown,
 }
 
 impl EventKind {
-    pub const ALL: [EventKind; 8] = [
+    pub const ALL: [EventKind; 9] = [
         EventKind::Reservation,
         EventKind::Latency,
         EventKind::Capacity,
@@ -36,6 +38,7 @@ impl EventKind {
         EventKind::Down,
         EventKind::HeldBack,
         EventKind::OutOfService,
+        EventKind::LinkDown,
     ];
 
     /// Name in machine-readable output.
@@ -50,6 +53,7 @@ impl EventKind {
             EventKind::Down => "down",
             EventKind::HeldBack => "held_back",
             EventKind::OutOfService => "out_of_service",
+            EventKind::LinkDown => "link_down",
         }
     }
 }
@@ -155,7 +159,12 @@ impl Event {
             EventKind::Stalled => format!("Device {device} completes nothing, with {got} in flight"),
             EventKind::Down => format!("Device {device} does not serve"),
             EventKind::HeldBack => format!("Volume {subject} is held back"),
-            EventKind::OutOfService => format!("Volume {subject} is out of service"),
+            EventKind::OutOfService => match &self.volume {
+                Some(nic) if nic.starts_with("nic/") => format!("NIC {subject} is out of service"),
+                Some(_) => format!("Volume {subject} is out of service"),
+                None => format!("Uplink {device} is out of service"),
+            },
+            EventKind::LinkDown => format!("The interface of uplink {device} is down"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {

@@ -28,6 +28,11 @@ impl About {
         About::new(Cause::Device, Vec::new())
     }
 
+    /// The interface of an uplink.
+    pub(crate) fn interface() -> About {
+        About::new(Cause::Interface, Vec::new())
+    }
+
     /// Adds the next interval.
     fn and(mut self, next: About) -> About {
         let cause = next.cause;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_net::NicTotals;
+use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::{DeviceStats, GateStats};
 use sluice_sched::{Instant, Kind, Policy};
@@ -43,6 +43,8 @@ pub struct DeviceSample {
     /// Restarts of the device thread; known even if it does not respond.
     pub restarts: u64,
     pub stats: DeviceStats,
+    /// Counters of its interface, if it is an uplink.
+    pub uplink: Option<Box<UplinkTotals>>,
     pub vms: Vec<VmSample>,
 }
 
@@ -92,6 +94,7 @@ impl DeviceSample {
             worked_nanos: 0,
             restarts: 0,
             stats: DeviceStats::default(),
+            uplink: None,
             vms: Vec::new(),
         }
     }

@@ -143,6 +143,7 @@ impl Arena {
         self.free = block;
     }
 
+    #[inline]
     pub fn push(&mut self, fifo: &mut Fifo, request: Request) {
         if fifo.len == 0 {
             fifo.head = self.allocate() << BLOCK_BITS;
@@ -179,6 +180,7 @@ impl Arena {
     }
 
     /// Removes and returns the oldest request.
+    #[inline]
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
         if !self.merged.is_empty() {
             self.forget_front(fifo);

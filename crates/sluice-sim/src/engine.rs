@@ -7,7 +7,7 @@
 //! A VM is a set of threads with one record. Each request goes to one node, which is a device with its gates.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use sluice_sched::gate::{Finished, GateStats, Outcome};
@@ -82,6 +82,11 @@ pub struct Simulation {
     open: Opens,
     /// Ordered by time, then by planning.
     events: BinaryHeap<Reverse<(Instant, u64, Event)>>,
+    /// Requests that were planned for the current instant, in that order. They come after the events of the heap, all of which
+    /// were planned before this instant began. Most requests of a closed loop without think time take this way.
+    due: VecDeque<(u32, u32)>,
+    /// Whether requests for the current instant belong there.
+    is_within: bool,
     entered: u64,
     changes: Vec<Change>,
     refused: Vec<(Instant, ChangeError)>,
@@ -107,6 +112,8 @@ impl Simulation {
             cpus: None,
             open: Opens::default(),
             events: BinaryHeap::new(),
+            due: VecDeque::new(),
+            is_within: false,
             entered: 0,
             changes: Vec::new(),
             refused: Vec::new(),
@@ -373,13 +380,20 @@ impl Simulation {
     }
 
     fn next_event(&self) -> Option<Instant> {
-        let planned = self.events.peek().map(|Reverse((at, _, _))| *at);
-        let cpus = self.cpus.as_ref().and_then(Cpus::next);
-        self.nodes.iter().filter_map(Node::next).chain(planned).chain(cpus).min()
+        let mut next = self.events.peek().map(|Reverse((at, _, _))| *at);
+        let mut consider = |at: Option<Instant>| {
+            if at.is_some_and(|at| next.is_none_or(|next| at < next)) {
+                next = at;
+            }
+        };
+        self.nodes.iter().for_each(|node| consider(node.next()));
+        consider(self.cpus.as_ref().and_then(Cpus::next));
+        next
     }
 
     /// Processes all events of the current instant.
     fn process_instant(&mut self) {
+        self.is_within = true;
         for node in 0..self.nodes.len() {
             let mut finished = std::mem::take(&mut self.finished);
             self.nodes[node].complete(self.now, &mut finished);
@@ -396,6 +410,10 @@ impl Simulation {
                 Event::Change(index) => self.change(index as usize),
             }
         }
+        while let Some((vm, thread)) = self.due.pop_front() {
+            self.arrive(vm as usize, thread as usize);
+        }
+        self.is_within = false;
         self.pump();
     }
 
@@ -417,32 +435,32 @@ impl Simulation {
         }
         let ask = runner.thread.workload.ask(self.now);
         vm.record.arrive(self.now);
-        let token = self.open.add(Open {
+        let open = Open {
             vm: index as u32,
             thread: thread as u32,
             kind: ask.kind,
             offset: runner.thread.base + ask.offset,
             length: ask.length,
             arrived: self.now,
-        });
+        };
+        let token = self.open.add(open);
         if !self.cpus.as_mut().is_some_and(|cpus| cpus.ask(self.now, index, token)) {
-            self.submit(token);
+            self.submit(token, &open);
         }
         self.plan(index, thread);
     }
 
     /// Submits a request to a node, or keeps it until a node accepts it.
-    fn submit(&mut self, token: u32) {
-        let vm = self.open.get(token).vm as usize;
+    fn submit(&mut self, token: u32, open: &Open) {
+        let vm = open.vm as usize;
         // Requests that were kept before come first.
-        if !self.vms[vm].backpressured.is_empty() || !self.offer(token) {
+        if !self.vms[vm].backpressured.is_empty() || !self.offer(token, open) {
             self.vms[vm].backpressured.push_back(token);
         }
     }
 
     /// Whether a node accepted it.
-    fn offer(&mut self, token: u32) -> bool {
-        let open = self.open.get(token);
+    fn offer(&mut self, token: u32, open: &Open) -> bool {
         let vm = &mut self.vms[open.vm as usize];
         let Some(node) = choose(&self.nodes, &mut vm.placement) else { return false };
         let (owner, volume) = vm.owners[node].expect("a VM is present at each of its nodes");
@@ -473,30 +491,18 @@ impl Simulation {
     /// Offers the kept requests of a VM, in order, until one is not accepted.
     fn offer_backpressured(&mut self, vm: usize) {
         while let Some(token) = self.vms[vm].backpressured.front().copied()
-            && self.offer(token)
+            && self.offer(token, &self.open.get(token))
         {
             self.vms[vm].backpressured.pop_front();
         }
     }
 
     fn finish(&mut self, node: usize, over: &Finished) {
-        let open = self.open.get(over.token);
-        let (index, thread) = (open.vm as usize, open.thread as usize);
         if over.outcome != Outcome::Done {
-            if let Some(tracker) = &mut self.vms[index].tracker {
-                tracker.ended();
-            }
-            return if self.vms[index].state == State::Stopped {
-                self.cancelled(over.token);
-            } else if self.nodes[node].alive {
-                self.dropped(over.token);
-            } else {
-                // Its node has failed.
-                self.vms[index].record.retried += 1;
-                self.submit(over.token);
-            };
+            return self.not_served(node, over.token);
         }
-        self.open.remove(over.token);
+        let open = self.open.remove(over.token);
+        let (index, thread) = (open.vm as usize, open.thread as usize);
         let vm = &mut self.vms[index];
         if let Some(tracker) = &mut vm.tracker {
             tracker.completed(node as u32, over);
@@ -528,6 +534,24 @@ impl Simulation {
         self.note_end(index);
     }
 
+    /// A request that was cancelled or has failed.
+    fn not_served(&mut self, node: usize, token: u32) {
+        let open = self.open.get(token);
+        let vm = &mut self.vms[open.vm as usize];
+        if let Some(tracker) = &mut vm.tracker {
+            tracker.ended();
+        }
+        if vm.state == State::Stopped {
+            self.cancelled(token);
+        } else if self.nodes[node].alive {
+            self.dropped(token);
+        } else {
+            // Its node has failed.
+            vm.record.retried += 1;
+            self.submit(token, &open);
+        }
+    }
+
     /// A request of a VM that was stopped.
     fn cancelled(&mut self, token: u32) {
         let open = self.open.remove(token);
@@ -550,6 +574,7 @@ impl Simulation {
         self.note_end(index);
     }
 
+    #[inline]
     fn note_end(&mut self, index: usize) {
         let vm = &mut self.vms[index];
         if vm.state == State::Active
@@ -566,6 +591,7 @@ impl Simulation {
     }
 
     /// Plans a thread's next request.
+    #[inline(always)]
     fn plan(&mut self, index: usize, thread: usize) {
         let vm = &mut self.vms[index];
         let runner = &mut vm.runners[thread];
@@ -575,7 +601,11 @@ impl Simulation {
         {
             let at = at.max(self.now);
             runner.planned = Some(at);
-            self.enter(at, Event::Ask(index as u32, thread as u32));
+            if self.is_within && at == self.now {
+                self.due.push_back((index as u32, thread as u32));
+            } else {
+                self.enter(at, Event::Ask(index as u32, thread as u32));
+            }
         }
     }
 }

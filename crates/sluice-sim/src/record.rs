@@ -44,6 +44,8 @@ pub struct Record {
     /// Time up to which `served` counts waiting.
     waited_until: Instant,
     window: u64,
+    /// End of the last window of the series.
+    window_ends: Instant,
     series: Vec<Window>,
 }
 
@@ -94,6 +96,7 @@ impl Record {
             served: Served::default(),
             waited_until: warm,
             window: (window.as_nanos() as u64).max(1),
+            window_ends: warm,
             series: Vec::new(),
         }
     }
@@ -125,14 +128,23 @@ impl Record {
         self.latency_sum += u128::from(latency);
         self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
         self.latencies.saturating_record(latency.div_ceil(UNIT));
-        let window = (now.nanos_since(self.warm) / self.window) as usize;
-        if window >= self.series.len() {
-            self.series.resize(window + 1, Window::default());
+        if now >= self.window_ends {
+            self.open_window(now);
         }
-        let window = &mut self.series[window];
-        window.completed += 1;
-        window.bytes += u64::from(length);
-        window.latency += latency;
+        if let Some(window) = self.series.last_mut() {
+            window.completed += 1;
+            window.bytes += u64::from(length);
+            window.latency += latency;
+        }
+    }
+
+    /// Begins the window that contains `now`.
+    #[cold]
+    fn open_window(&mut self, now: Instant) {
+        let window = now.nanos_since(self.warm) / self.window;
+        self.series.resize(window as usize + 1, Window::default());
+        let ends = window.saturating_add(1).saturating_mul(self.window);
+        self.window_ends = Instant::from_nanos(self.warm.as_nanos().saturating_add(ends));
     }
 
     /// Counts the service of a completed request. Requests that overtake each other may count as waiting too short,

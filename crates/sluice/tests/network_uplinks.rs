@@ -220,3 +220,19 @@ fn a_tap_that_a_vmm_holds_is_served_from_the_other_side() {
     assert!(switch.ip("link show fc0").is_ok(), "the TAP stays with its VMM");
     drop(vmm);
 }
+
+#[test]
+fn frames_that_are_too_long_for_the_interface_are_counted_as_such_and_the_link_is_not_down() {
+    let lab = Lab::new(Uplink::Nic, "100Mbit/s", &[""]);
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    lab.switch.ip("link set up0 mtu 1000").unwrap();
+    Sender::spaced(lab.vm(1), outside(7001), 1400, 20).unwrap();
+    let metrics = || run(sluice().arg("metrics").arg("--socket").arg(lab.place.socket("control"))).ok();
+    let counted = "sluice_nic_dropped_frames_total{uplink=\"lan\",vm=\"vm1\",nic=\"eth0\",reason=\"too_long\"} 20\n";
+    until("the frames are counted", || metrics().contains(counted));
+    let metrics = metrics();
+    assert!(!metrics.contains("link_down"), "{metrics}");
+    assert!(metrics.contains("sluice_uplink_link_up{uplink=\"lan\"} 1\n"), "{metrics}");
+    lab.reach(1);
+}

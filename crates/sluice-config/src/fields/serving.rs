@@ -180,7 +180,7 @@ pub static DAEMON: Section = Section {
 pub static ALERT: Section = Section {
     title: "alert.NAME",
     doc: "Who is told when a promise is broken, a device fails, or this is over. NAME is a class of events: reservation, \
-          latency, capacity, overcommitted, stalled, down, held_back, out_of_service, or all for the classes without a table of \
+          latency, capacity, overcommitted, stalled, down, held_back, out_of_service, link_down, or all for the classes without a table of \
           their own. Events are also in the log and in `sluice events`",
     groups: &[&[
         Key::new(

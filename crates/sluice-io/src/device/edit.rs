@@ -128,7 +128,9 @@ impl Editor<'_> {
                 Ok(())
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
-            Edit::AddNic { .. } | Edit::SetNic { .. } | Edit::SetWire { .. } => Err(EditError::Kind("a disk")),
+            Edit::AddNic { .. } | Edit::SetNic { .. } | Edit::SetWire { .. } | Edit::SetLink { .. } => {
+                Err(EditError::Kind("a disk"))
+            }
         }
     }
 

@@ -126,6 +126,7 @@ impl Machine for Loop {
             iterations: self.iterations,
             restarts: self.restarts,
             stale_messages: self.core.stale_messages,
+            uplink: None,
             vms: edit::vm_snapshots(&mut self.core),
         }
     }

@@ -4,14 +4,15 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_net::NicTotals;
 use sluice_net::switch::SwitchError;
+use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::gate::{DeviceStats, GateStats, Outstanding};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Policy, Scheduler};
 
 use crate::backend::delay::DelaySpec;
+use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
@@ -91,6 +92,8 @@ pub enum Edit {
     /// Changes the rate of the wire, in bytes per second with what surrounds each frame, and the longest time that one frame may
     /// occupy it. For uplinks only.
     SetWire { rate: Option<ByteRate>, frame_time_max: Duration },
+    /// Replaces the open interface of the uplink, or that of a NIC by VM and NIC. For uplinks only.
+    SetLink { nic: Option<(String, String)>, link: Arc<Link> },
     /// Resizes a volume. Its clients stay connected.
     ResizeVolume {
         vm: String,
@@ -215,6 +218,8 @@ pub struct Snapshot {
     pub restarts: u64,
     /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,
+    /// Counters of its interface, if it is an uplink.
+    pub uplink: Option<Box<UplinkTotals>>,
     pub vms: Vec<VmSnapshot>,
 }
 
@@ -235,6 +240,7 @@ impl Snapshot {
             iterations: 0,
             restarts: 0,
             stale_messages: 0,
+            uplink: None,
             vms: Vec::new(),
         }
     }

@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::device::core::Ending;
 use crate::device::spec::SchedulerSpec;
 use crate::slab::{Id as _, Slab, VmId};
-use crate::uplink::link::FRAME_MAX;
+use crate::uplink::link::{FRAME_MAX, Read};
 use crate::uplink::nic::{Incoming, Nic, NicId, WAIT_MAX};
 use crate::uplink::packet::{Data, Origin, Packet, PacketId};
 use crate::uplink::taps::Watch;
@@ -312,12 +312,12 @@ impl Core {
 
     fn take_landed(&mut self, now: Instant) {
         while let Some(landed) = self.wire.next_landed(now) {
-            self.gate.complete(now, landed.slot, landed.is_sent);
+            self.gate.complete(now, landed.slot, landed.lost.is_none());
             let id = self.wire.packets[landed.packet].nic;
             let nic = &mut self.nics[id];
             nic.flying -= 1;
-            if !landed.is_sent {
-                nic.drop_frame(Reason::LinkDown);
+            if let Some(reason) = landed.lost {
+                nic.drop_frame(reason);
             }
             self.forget(landed.packet);
             self.remove_left(id);
@@ -409,13 +409,17 @@ impl Core {
         let (mut frames, mut left) = (0, RECEIVED_BYTES_MAX);
         while frames < RECEIVED_MAX && left > 0 {
             match link.receive(&mut room) {
-                Ok(Some(received)) => {
+                Ok(Read::Frame(received)) => {
                     frames += 1;
                     left = left.saturating_sub(received.length);
                     let bytes = &mut room[received.start..received.start + received.length];
                     self.take_received(now, received.header, bytes);
                 }
-                Ok(None) => result = Ok(false),
+                Ok(Read::Dropped(reason)) => {
+                    frames += 1;
+                    self.drops.count(reason);
+                }
+                Ok(Read::Nothing) => result = Ok(false),
                 Err(error) => result = Err(error),
             }
             if !matches!(result, Ok(true)) {

@@ -58,6 +58,6 @@ fn give_to_tap(nic: &mut Nic, link: &Link, incoming: &Incoming) {
     match unsafe { link.send(&incoming.header, &mut [part(), part()]) } {
         Sent::Done => nic.count_received(bytes.len()),
         Sent::Full => nic.drop_frame(Reason::NoBuffers),
-        Sent::Lost(_) => nic.drop_frame(Reason::LinkDown),
+        Sent::Lost(reason) => nic.drop_frame(reason),
     }
 }

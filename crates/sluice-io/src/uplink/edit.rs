@@ -31,6 +31,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     let mut edits = vec![
         Edit::SetDevice { depth, request_bytes },
         Edit::SetWire { rate: core.wire.pacer.rate(), frame_time_max: core.frame_time_max },
+        Edit::SetLink { nic: None, link: Arc::clone(&core.wire.link) },
     ];
     if let Some((scheduler, merging)) = core.scheduler.clone() {
         edits.push(Edit::SetScheduler { scheduler, merging });
@@ -126,6 +127,17 @@ impl Editor<'_> {
             Edit::SetWire { rate, frame_time_max } => {
                 self.core.wire.pacer.set_rate(rate);
                 self.core.frame_time_max = frame_time_max.max(Duration::from_micros(1));
+                Ok(())
+            }
+            Edit::SetLink { nic: None, link } => {
+                self.core.wire.link = link;
+                Ok(())
+            }
+            Edit::SetLink { nic: Some((vm, nic)), link } => {
+                let id = self.find_nic(&vm, &nic)?;
+                self.ports.taps.close(self.core, id);
+                let nic = &mut self.core.nics[id];
+                (nic.plug, nic.spec.plug) = (Plug::Tap(Arc::clone(&link)), NicPlug::Tap(link));
                 Ok(())
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),

@@ -9,6 +9,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
+use sluice_net::UplinkTotals;
 use sluice_net::flood::FloodLimit;
 use sluice_net::switch::{Limits, Switch};
 use sluice_sched::{Gate, Instant};
@@ -164,6 +165,7 @@ impl Machine for UplinkLoop {
             iterations: self.iterations,
             restarts: self.restarts,
             stale_messages: self.core.stale_messages,
+            uplink: Some(Box::new(self.totals())),
             vms: edit::vm_snapshots(&mut self.core),
         }
     }
@@ -226,10 +228,11 @@ impl UplinkLoop {
         let UplinkLoop { core, ports, .. } = self;
         let mut found = ports.taps.poll(core, now);
         found |= ports.vhost.poll(core, now);
-        for _ in 0..ROUNDS_MAX {
+        // The wire runs last: frames that a queue has just given to the gate would wait for the next event.
+        for round in 0..=ROUNDS_MAX {
             core.run_wire(now);
             ports.vhost.return_chains(core);
-            if !core.take_resumable() {
+            if round == ROUNDS_MAX || !core.take_resumable() {
                 break;
             }
             ports.vhost.resume(core, now);
@@ -338,6 +341,11 @@ impl UplinkLoop {
         }
     }
 
+    fn totals(&self) -> UplinkTotals {
+        let (drops, full) = (self.core.drops, self.core.wire.stats.full);
+        UplinkTotals { drops, full, link_failures: self.link_failures, is_down: self.link_fails }
+    }
+
     fn is_drained(&self) -> bool {
         self.core.gate.queued() == 0 && self.core.gate.in_flight() == 0
     }
@@ -368,6 +376,13 @@ impl UplinkLoop {
     }
 
     pub(crate) fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
-        edit::apply(&mut self.core, &mut self.ports, now, edits)
+        let has_link = edits.iter().any(|edit| matches!(edit, Edit::SetLink { nic: None, .. }));
+        let applied = edit::apply(&mut self.core, &mut self.ports, now, edits);
+        if has_link {
+            self.link_fails = false;
+            // The operation waits for frames of the former interface. When it ends, the new one is watched.
+            taps::cancel(&mut self.core.ring, Tag::Frontend(LINK, 0, 0));
+        }
+        applied
     }
 }

@@ -13,7 +13,7 @@ use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
 use crate::slab::{FrontendNumber, Id as _};
 use crate::uplink::core::{Core, Outgoing};
-use crate::uplink::link::FRAME_MAX;
+use crate::uplink::link::{FRAME_MAX, Read};
 use crate::uplink::nic::{NicId, Plug};
 use crate::uplink::packet::Data;
 
@@ -114,7 +114,7 @@ impl Taps {
         let link = std::sync::Arc::clone(link);
         for count in 0..BATCH_MAX {
             match link.receive(&mut self.room) {
-                Ok(Some(received)) => {
+                Ok(Read::Frame(received)) => {
                     let bytes = &self.room[received.start..received.start + received.length];
                     let outgoing = Outgoing {
                         header: received.header,
@@ -124,7 +124,8 @@ impl Taps {
                     };
                     core.transmit(now, id, outgoing);
                 }
-                Ok(None) => return Some(count),
+                Ok(Read::Dropped(reason)) => core.nics[id].drop_frame(reason),
+                Ok(Read::Nothing) => return Some(count),
                 Err(_) => return None,
             }
         }

@@ -369,3 +369,56 @@ fn counted(device: &Device) -> (u64, u64) {
     let nic = snapshot.vms[0].volumes[0].nic.clone().unwrap();
     (nic.sent, nic.received)
 }
+
+#[test]
+fn a_frame_that_was_cut_on_its_way_from_a_tap_is_dropped_and_counted() {
+    let mut lab = Lab::new(None);
+    lab.vm(Policy::default());
+    lab.nics[0].send(OffloadHeader::default(), &vec![0; crate::uplink::link::FRAME_MAX + 1]);
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
+    lab.step(Duration::ZERO);
+    assert_eq!((lab.far.all(), lab.drops("vm1").of(Reason::TooLong)), (vec![frame(1, mac(200), 60)], 1));
+}
+
+#[test]
+fn an_interface_that_comes_later_takes_frames_and_is_kept_over_a_restart() {
+    let (mut spec, far) = uplink(None);
+    let link = std::mem::replace(&mut spec.link, Arc::new(Link::missing("up0").unwrap()));
+    let state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
+    let mut lab = Lab { state, far, nics: Vec::new(), now: Instant::from_millis(1000) };
+    (0..2).for_each(|_| lab.vm(Policy::default()));
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(2), 60));
+    lab.step(Duration::ZERO);
+    assert_eq!(lab.nics[1].all(), [frame(1, mac(2), 60)], "NICs reach each other without it");
+    assert_eq!(lab.drops("vm1").of(Reason::LinkDown), 1);
+    lab.state.apply(lab.now, vec![Edit::SetLink { nic: None, link }]).unwrap();
+    let exchange = |lab: &mut Lab| {
+        lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(201), 60));
+        lab.far.send(OffloadHeader::default(), &frame(201, mac(2), 60));
+        (0..3).for_each(|_| lab.step(Duration::ZERO));
+        assert_eq!(lab.far.all(), [frame(1, mac(201), 60)]);
+        assert_eq!(lab.nics[1].all().last(), Some(&frame(201, mac(2), 60)));
+    };
+    exchange(&mut lab);
+    let kept = lab.state.kept();
+    lab.state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 1).unwrap().0;
+    lab.state.take_over(&kept).unwrap();
+    exchange(&mut lab);
+}
+
+#[test]
+fn the_tap_of_a_nic_is_replaced_while_its_frames_are_awaited() {
+    let mut lab = Lab::new(None);
+    lab.vm(Policy::default());
+    lab.step(Duration::ZERO);
+    let (link, far) = link();
+    lab.state.apply(lab.now, vec![Edit::SetLink { nic: Some(("vm1".into(), "eth0".into())), link }]).unwrap();
+    let old = std::mem::replace(&mut lab.nics[0], far);
+    lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
+    (0..3).for_each(|_| lab.step(Duration::ZERO));
+    assert_eq!(lab.far.all(), [frame(1, mac(200), 60)]);
+    lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 60));
+    (0..3).for_each(|_| lab.step(Duration::ZERO));
+    assert_eq!((lab.nics[0].all(), old.all()), (vec![frame(200, mac(1), 60)], Vec::new()));
+}

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use libc::iovec;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::wire::OVERHEAD;
 use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::{Device, Instant};
@@ -26,8 +27,8 @@ struct Flying {
     packet: PacketId,
     /// When it has left the wire.
     end: Instant,
-    /// Whether the interface took it.
-    is_sent: bool,
+    /// Why the interface did not take it.
+    lost: Option<Reason>,
 }
 
 /// A frame that has left the wire.
@@ -35,8 +36,8 @@ struct Flying {
 pub(crate) struct Landed {
     pub(crate) slot: Slot,
     pub(crate) packet: PacketId,
-    /// Whether the interface took it. Otherwise it is lost.
-    pub(crate) is_sent: bool,
+    /// Why it is lost: the interface did not take it.
+    pub(crate) lost: Option<Reason>,
 }
 
 /// Counters of the interface.
@@ -117,7 +118,7 @@ impl Wire {
                 return;
             }
             self.stalled.pop_front();
-            self.flying.push_back(Flying { end: first.end.max(now), is_sent: sent == Sent::Done, ..first });
+            self.flying.push_back(Flying { end: first.end.max(now), lost: sent.loss(), ..first });
         }
     }
 
@@ -140,7 +141,7 @@ impl Wire {
             self.retry(now);
         }
         let first = self.flying.front().filter(|first| first.end <= now)?;
-        let landed = Landed { slot: first.slot, packet: first.packet, is_sent: first.is_sent };
+        let landed = Landed { slot: first.slot, packet: first.packet, lost: first.lost };
         self.flying.pop_front();
         Some(landed)
     }
@@ -181,7 +182,7 @@ impl Device for Wire {
         let end = self.pacer.send(now, u64::from(state.charge + OVERHEAD));
         self.started.push(packet);
         let sent = if self.is_stalled() { Sent::Full } else { self.write(packet) };
-        let flying = Flying { slot: submission.slot, packet, end, is_sent: sent == Sent::Done };
+        let flying = Flying { slot: submission.slot, packet, end, lost: sent.loss() };
         match sent {
             Sent::Done | Sent::Lost(_) => self.flying.push_back(flying),
             Sent::Full => {

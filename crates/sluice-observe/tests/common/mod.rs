@@ -197,6 +197,7 @@ impl Observed {
             in_flight: gate.in_flight(),
             worked_nanos: self.worked_nanos,
             stats: gate.device_stats().clone(),
+            uplink: None,
             vms: self.names.iter().enumerate().map(vm).collect(),
         }
     }

@@ -86,13 +86,18 @@ impl Journal {
         self.0.len() >= EVENTS_MAX
     }
 
-    /// Removes all events, in order.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Entry> {
-        self.0.drain(..)
+    /// All events, in order.
+    pub(super) fn entries(&self) -> &[Entry] {
+        &self.0
     }
 
     /// The events of an owner, in order.
     pub(super) fn of(&self, owner: OwnerId) -> impl Iterator<Item = &Entry> {
         self.0.iter().filter(move |entry| entry.owner == owner)
+    }
+
+    /// Removes all events.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
     }
 }

@@ -131,7 +131,7 @@ impl Member {
     }
 
     /// Counts an event.
-    #[inline]
+    #[inline(always)]
     fn count(&mut self, entry: &Entry) {
         self.stats.count(&entry.event, self.target);
         if self.apart.is_some()
@@ -192,7 +192,7 @@ impl Members {
     }
 
     /// Notes an event in the journal.
-    #[inline]
+    #[inline(always)]
     fn note(&mut self, request: &Request, event: Event) {
         if self.journal.note(Entry { owner: request.owner, volume: request.volume, event }) {
             self.settle();
@@ -202,10 +202,12 @@ impl Members {
     /// Adds the events of the journal to the statistics.
     #[inline(never)]
     pub(super) fn settle(&mut self) {
-        for entry in self.journal.drain() {
-            let account = self.accounts[entry.owner.0].as_mut();
-            account.expect("an owner is not retired before its events are counted").member.count(&entry);
+        let Members { accounts, journal } = self;
+        for entry in journal.entries() {
+            let account = accounts[entry.owner.0].as_mut();
+            account.expect("an owner is not retired before its events are counted").member.count(entry);
         }
+        journal.clear();
     }
 
     /// An unused number.
@@ -308,7 +310,7 @@ impl Members {
 
     /// Counts a completion, and the end of its arrival if this is its last piece. The last request of a removed owner frees
     /// its number.
-    #[inline]
+    #[inline(always)]
     pub(super) fn finish(&mut self, now: Instant, completion: &Completion, finished: Option<&Finished>) {
         let Completion { request, dispatched, ok } = completion;
         let account = self.mine(request.owner);
@@ -332,7 +334,7 @@ impl Members {
     }
 
     /// Counts a dispatch of a request that counts as `bytes`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn dispatch(&mut self, now: Instant, request: &Request, bytes: u64) {
         let (own, apart) = self.mine(request.owner).outstanding(request.volume);
         own.dispatch(now);

@@ -330,7 +330,7 @@ impl Gate {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn enqueue(&mut self, now: Instant, request: Request, length_max: u32) {
         // rule: gate.merge-switch
         if self.settings.merging && merging::is_mergeable(&request) {
@@ -403,7 +403,7 @@ impl Gate {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
         if request.flags.contains(Flags::MERGED) {
             match self.merging.detach(&request) {
@@ -418,7 +418,7 @@ impl Gate {
     }
 
     /// Counts a dispatch.
-    #[inline]
+    #[inline(always)]
     fn book_dispatch(&mut self, now: Instant, request: &mut Request) {
         if request.wait == Wait::None && now > request.arrival {
             request.wait = if self.held_back >= Some(request.arrival) {
@@ -450,7 +450,7 @@ impl Gate {
         self.device_stats.set_full(now, self.in_flight() >= u64::from(self.settings.depth));
     }
 
-    #[inline]
+    #[inline(always)]
     fn leave_slot(&mut self, now: Instant, slot: Slot, ok: bool) -> Completion {
         let entry = self.flight.get_mut(slot.0 as usize).and_then(Option::take);
         let completion = Completion { ok, ..entry.expect("a submission is completed exactly once") };
@@ -483,11 +483,14 @@ impl Gate {
         if completion.request.flags.contains(Flags::MERGED) {
             self.finish_parts(now, &completion, |_| ok, finished);
         } else {
-            finished.extend(self.finish(now, &completion));
+            let over = self.finish(now, &completion);
+            if let Some(over) = over {
+                finished.push(over);
+            }
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn finish(&mut self, now: Instant, completion: &Completion) -> Option<Finished> {
         let outcome = if completion.ok { Outcome::Done } else { Outcome::Failed };
         let closed = self.splitting.close(&self.settings.cost, &completion.request, outcome, completion.dispatched);

@@ -175,7 +175,7 @@ impl GateStats {
     }
 
     /// Counts an event; `target` is the latency target.
-    #[inline]
+    #[inline(always)]
     pub(super) fn count(&mut self, event: &Event, target: Target) {
         match event {
             Event::Sent(sent) => self.dispatch(sent),

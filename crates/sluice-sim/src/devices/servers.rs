@@ -50,6 +50,9 @@ impl Servers {
         self.busy += takes;
         let ends = Instant::from_nanos(now.as_nanos() + takes.max(1));
         // Jobs with the same completion time stay in arrival order.
+        if self.serving.back().is_none_or(|(last, _)| *last <= ends) {
+            return self.serving.push_back((ends, slot));
+        }
         let place = self.serving.iter().rposition(|(other, _)| *other <= ends).map_or(0, |place| place + 1);
         self.serving.insert(place, (ends, slot));
     }

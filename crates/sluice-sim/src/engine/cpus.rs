@@ -143,7 +143,7 @@ impl Simulation {
                 Kind::Ask(token) if self.vms[self.open.get(token).vm as usize].state == State::Stopped => {
                     self.cancelled(token);
                 }
-                Kind::Ask(token) => self.submit(token),
+                Kind::Ask(token) => self.submit(token, &self.open.get(token)),
                 Kind::Job(node, job) if self.nodes[node as usize].alive => {
                     self.nodes[node as usize].start(self.now, job);
                 }

@@ -308,7 +308,7 @@ struct Thread {
     at_start: DaemonSettings,
     /// The last attempt to load the host file.
     load: Load,
-    /// Time of the next retry of volumes that are out of service.
+    /// Time of the next retry of volumes and interfaces that are out of service.
     retry_at: Instant,
     /// Volumes to retry, in order.
     retries: VecDeque<VolumeName>,
@@ -415,7 +415,8 @@ impl Thread {
         if self.saving.is_none() && self.attempts.iter().any(is_leaving) {
             return Some(PAUSE);
         }
-        let is_busy = !self.attempts.is_empty() || !self.server.missing().is_empty() || self.saving.is_some();
+        let is_out = !self.server.missing().is_empty();
+        let is_busy = !self.attempts.is_empty() || is_out || self.server.has_links() || self.saving.is_some();
         let busy = (is_busy || self.repeat_at.is_some()).then_some(RETRY_EVERY);
         let expiry =
             self.state.saved.overrides.next_expiry(&self.state.overdue).map(|at| at.from(Time::now()).max(PAUSE));

@@ -12,11 +12,12 @@
 //!
 //! A scrape of 1,000 VMs has some 48,000 series. The text of a state is made once, however many clients ask for it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_observe::reading::Reading;
 
+use crate::server::Interface;
 use crate::state::time::Time;
 
 pub(crate) mod families;
@@ -34,6 +35,8 @@ pub(crate) struct State {
     /// Volumes that are held back, and those that are out of service.
     pub(crate) held_back: usize,
     pub(crate) out_of_service: usize,
+    /// Interfaces that are out of service.
+    pub(crate) outages: BTreeSet<Interface>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
     /// Sessions of VMMs, without the first of each socket, by VM and volume. Sockets without a second session are left out.

@@ -1,4 +1,4 @@
-//! Volumes of the host file that are not served: events when this begins and ends.
+//! Volumes and interfaces of the host file that are not served: events when this begins and ends.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,10 +7,10 @@ use sluice_observe::cause::Cause;
 use sluice_observe::event::{Event, EventKind, Phase, Unit};
 
 use super::Served;
-use crate::server::VolumeName;
+use crate::server::Interface;
 
-/// Volumes that are not served, each with the reason if one is known.
-type Reasons = BTreeMap<(EventKind, VolumeName), Option<String>>;
+/// What is not served, each with the reason if one is known. A volume is named like the TAP of a NIC.
+type Reasons = BTreeMap<(EventKind, Interface, Cause), Option<String>>;
 
 /// Time of a look at what is served.
 #[derive(Debug, Clone, Copy)]
@@ -21,28 +21,39 @@ pub(super) struct At {
     pub(super) second: u64,
 }
 
-/// Volumes that are not served: since which second of the monitor's clock, and why.
+/// What is not served: since which second of the monitor's clock, and why.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
-    known: BTreeMap<(EventKind, VolumeName), (u64, Option<String>)>,
+    known: BTreeMap<(EventKind, Interface, Cause), (u64, Option<String>)>,
 }
 
 impl Absent {
     /// Returns the events that have begun and ended since the last call.
     pub(super) fn changes(&mut self, served: &Served, at: At) -> Vec<Event> {
         let held = served.held.iter();
-        let held = held.map(|(name, reason)| ((EventKind::HeldBack, name.clone()), Some(reason.clone())));
-        let missing = served.missing.iter().map(|name| ((EventKind::OutOfService, name.clone()), None));
-        self.update(held.chain(missing).collect(), at, |(vm, volume)| {
-            // A volume that is held back is not in the host file in force.
-            let known = served.host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
-            known.map_or_else(|| "-".to_owned(), |volume| volume.device.clone())
+        let volume = Interface::Nic;
+        let held = held.map(|(name, reason)| {
+            ((EventKind::HeldBack, volume(name.clone()), Cause::SourceChanged), Some(reason.clone()))
+        });
+        let out = |name, cause| (EventKind::OutOfService, name, cause);
+        let missing = served.missing.iter().map(|name| (out(volume(name.clone()), Cause::SourceUnavailable), None));
+        let outages = served.outages.iter();
+        let outages = outages.map(|(name, reason)| (out(name.clone(), Cause::Interface), Some(reason.clone())));
+        self.update(held.chain(missing).chain(outages).collect(), at, |name| match name {
+            Interface::Uplink(uplink) => uplink.clone(),
+            Interface::Nic((vm, volume)) => {
+                // A volume that is held back is not in the host file in force.
+                let known = served.host.vms.get(vm);
+                let of_volume = known.and_then(|vm| Some(&vm.volumes.get(volume)?.device));
+                let of_nic = || known.and_then(|vm| Some(&vm.nics.get(volume.strip_prefix("nic/")?)?.uplink));
+                of_volume.or_else(of_nic).map_or_else(|| "-".to_owned(), String::clone)
+            }
         })
     }
 
-    fn update(&mut self, now: Reasons, at: At, device: impl Fn(&VolumeName) -> String) -> Vec<Event> {
+    fn update(&mut self, now: Reasons, at: At, device: impl Fn(&Interface) -> String) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut add = |key: &(EventKind, VolumeName), reason: Option<String>, phase, seconds| {
+        let mut add = |key: &(EventKind, Interface, Cause), reason: Option<String>, phase, seconds| {
             events.push(event(key, device(&key.1), reason, phase, (at.time, seconds)));
         };
         self.known.retain(|key, (since, reason)| {
@@ -63,23 +74,24 @@ impl Absent {
 }
 
 fn event(
-    (kind, (vm, volume)): &(EventKind, VolumeName),
+    (kind, name, cause): &(EventKind, Interface, Cause),
     device: String,
     reason: Option<String>,
     phase: Phase,
     (time, seconds): (u64, u64),
 ) -> Event {
+    let (vm, volume) = match name {
+        Interface::Uplink(_) => (None, None),
+        Interface::Nic((vm, volume)) => (Some(vm.clone()), Some(volume.clone())),
+    };
     Event {
         time,
         kind: *kind,
         phase,
         device,
-        vm: Some(vm.clone()),
-        volume: Some(volume.clone()),
-        cause: match kind {
-            EventKind::HeldBack => Cause::SourceChanged,
-            _ => Cause::SourceUnavailable,
-        },
+        vm,
+        volume,
+        cause: *cause,
         wanted: 1.0,
         got: 0.0,
         unit: Unit::Requests,
@@ -96,9 +108,9 @@ mod tests {
     #[test]
     fn volumes_that_are_not_served_were_reported_with_the_cause_device() {
         let mut absent = Absent::default();
-        let name = |volume: &str| ("a".to_owned(), volume.to_owned());
-        let held = ((EventKind::HeldBack, name("x")), Some("another file".to_owned()));
-        let missing = ((EventKind::OutOfService, name("y")), None);
+        let name = |volume: &str| Interface::Nic(("a".to_owned(), volume.to_owned()));
+        let held = ((EventKind::HeldBack, name("x"), Cause::SourceChanged), Some("another file".to_owned()));
+        let missing = ((EventKind::OutOfService, name("y"), Cause::SourceUnavailable), None);
         let mut look = |now: Reasons, second| absent.update(now, At { time: 5000, second }, |_| "disk".to_owned());
         let causes = |events: &[Event]| events.iter().map(|event| event.cause.name()).collect::<Vec<_>>();
         let began = look([held, missing].into(), 10);
@@ -111,7 +123,10 @@ mod tests {
     #[test]
     fn a_clock_that_was_set_back_shortened_the_absence_of_a_volume() {
         let mut absent = Absent::default();
-        let missing = || [((EventKind::OutOfService, ("a".to_owned(), "v".to_owned())), None)].into();
+        let missing = || {
+            let name = Interface::Nic(("a".to_owned(), "v".to_owned()));
+            [((EventKind::OutOfService, name, Cause::SourceUnavailable), None)].into()
+        };
         let mut look = |now: Reasons, time, second| {
             let events = absent.update(now, At { time, second }, |_| "disk".to_owned());
             events.iter().map(|event| (event.phase, event.time, event.seconds)).collect::<Vec<_>>()

@@ -19,6 +19,7 @@ use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
+use crate::server::Interface;
 use crate::state::overrides::Overrides;
 
 /// Version of the form of replies.
@@ -72,6 +73,7 @@ fn status(status: &Status, served: &Served) -> Value {
         "promises_broken": broken,
         "devices": status.devices,
         "out_of_service": out_of_service(served),
+        "interfaces_out_of_service": outages(served),
         "held_back": held_back(served),
     });
     with_part(reply, "vms", status.vms.iter().map(vm).collect())
@@ -84,7 +86,12 @@ fn with_part(mut reply: Value, key: &str, part: Value) -> Value {
 }
 
 fn out_of_service(served: &Served) -> Vec<String> {
-    served.missing.iter().map(name).collect()
+    served.missing.iter().map(name).chain(served.outages.keys().map(Interface::to_string)).collect()
+}
+
+fn outages(served: &Served) -> Vec<Value> {
+    let of = |(interface, reason): (&Interface, &String)| json!({ "of": interface.to_string(), "reason": reason });
+    served.outages.iter().map(of).collect()
 }
 
 fn held_back(served: &Served) -> Vec<Value> {

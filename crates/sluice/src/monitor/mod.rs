@@ -27,7 +27,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::VolumeName;
+use crate::server::{Outages, VolumeName};
 use crate::state::time::Time;
 use absent::{Absent, At};
 use clock::{Clock, since_boot};
@@ -52,6 +52,8 @@ pub(crate) struct Served {
     pub(crate) devices: Vec<DeviceWatch>,
     /// Volumes that are out of service.
     pub(crate) missing: BTreeSet<VolumeName>,
+    /// Interfaces of uplinks and NICs that are out of service, and why.
+    pub(crate) outages: Outages,
     /// Volumes that are held back, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
     /// The last attempt to load the host file.
@@ -77,7 +79,8 @@ struct Published {
 impl Served {
     /// Whether the same volumes are served by the same configuration.
     fn is_as(&self, other: &Served) -> bool {
-        Arc::ptr_eq(&self.host, &other.host) && self.missing == other.missing && self.held == other.held
+        let same = (&self.missing, &self.outages, &self.held) == (&other.missing, &other.outages, &other.held);
+        Arc::ptr_eq(&self.host, &other.host) && same
     }
 }
 
@@ -222,6 +225,7 @@ fn exported(observer: &Observer, served: &Served) -> metrics::State {
         reading: observer.reading(),
         held_back: served.held.len(),
         out_of_service: served.missing.len(),
+        outages: served.outages.keys().cloned().collect(),
         load: served.load,
         reconnects: reconnects.filter(|(_, count)| *count > 0).map(|(name, count)| (name.clone(), count)).collect(),
     }
@@ -262,6 +266,7 @@ mod tests {
             host: Arc::new(host),
             devices: Vec::new(),
             missing: BTreeSet::new(),
+            outages: Outages::new(),
             held: BTreeMap::new(),
             load: Load::default(),
             guests: Vec::new(),

@@ -29,6 +29,7 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         worked_nanos: snapshot.worked_nanos,
         restarts: snapshot.restarts,
         stats: snapshot.stats,
+        uplink: snapshot.uplink,
         vms: snapshot.vms.into_iter().map(vm).collect(),
         device: snapshot.device,
     }

@@ -18,6 +18,7 @@ use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{DiskSet, Source};
+use sluice_io::uplink::link::Link;
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -34,6 +35,7 @@ mod drain;
 mod error;
 mod found;
 mod guard;
+mod links;
 mod loss;
 mod nics;
 mod opening;
@@ -49,6 +51,7 @@ pub(crate) use error::ServerError;
 pub(crate) use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
+pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
 pub(crate) use opening::Needs;
 pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
@@ -71,6 +74,8 @@ pub(crate) struct Running {
     device: Device,
     /// The disks below it; none for a null device.
     disks: Option<DiskSet>,
+    /// The open interface of an uplink.
+    link: Option<Arc<Link>>,
     /// Whether its disk reports that it is rotational.
     rotational: bool,
     /// Whether it has not confirmed its part of the last change, and has not responded since.
@@ -80,7 +85,7 @@ pub(crate) struct Running {
 impl Running {
     fn new(device: Device, disks: Option<DiskSet>) -> Running {
         let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        Running { device, disks, rotational, is_silent: Cell::new(false) }
+        Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
     }
 
     /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
@@ -144,6 +149,8 @@ pub(crate) struct Server {
     nic_sockets: nics::NicListeners,
     /// Open TAPs of NICs.
     taps: nics::Taps,
+    /// Interfaces that are out of service.
+    outages: Outages,
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
@@ -227,6 +234,7 @@ impl Server {
             guests: BTreeMap::new(),
             nic_sockets: BTreeMap::new(),
             taps: BTreeMap::new(),
+            outages: Outages::new(),
             connection_limit: Arc::default(),
             down: Arc::default(),
         }
@@ -404,6 +412,7 @@ impl Server {
             host: Arc::clone(&self.host),
             devices: self.devices.values().map(|running| running.device.watch()).collect(),
             missing: self.missing.clone(),
+            outages: self.outages.clone(),
             held: self.held.clone(),
         }
     }
@@ -431,7 +440,12 @@ impl Server {
         HostState {
             connections_max: self.connection_limit.max(),
             sockets: commit::guest_sockets(self).map(of).collect(),
-            missing: self.missing.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect(),
+            missing: self
+                .missing
+                .iter()
+                .map(|(vm, volume)| format!("{vm}/{volume}"))
+                .chain(self.outages.keys().map(Interface::to_string))
+                .collect(),
             held: self.held.iter().map(|((vm, volume), reason)| (format!("{vm}/{volume}"), reason.clone())).collect(),
         }
     }

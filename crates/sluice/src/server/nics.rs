@@ -23,6 +23,7 @@ use sluice_sched::Weight;
 use sluice_sched::scheduler::DeviceInfo;
 
 use super::commit::{CLOSE_MAX, close, name_of};
+use super::links::{Interface, Outages, open_or_stand_in};
 use super::stage::Staged;
 use super::{Changed, Running, Server, ServerError, VolumeName};
 use crate::failure::chain;
@@ -37,6 +38,8 @@ pub(super) type NicListeners = BTreeMap<String, VhostListener<Net>>;
 pub(super) struct NewNics {
     pub(super) sockets: NicListeners,
     pub(super) taps: Taps,
+    /// Interfaces that are missing.
+    pub(super) outages: Outages,
 }
 
 impl NewNics {
@@ -45,6 +48,7 @@ impl NewNics {
         self.sockets.values_mut().for_each(VhostListener::keep);
         server.nic_sockets.extend(self.sockets);
         server.taps.extend(self.taps);
+        server.outages.extend(self.outages);
     }
 }
 
@@ -86,14 +90,17 @@ pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static st
 
 /// Starts new uplinks, and opens TAPs of new NICs.
 pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mut Staged) -> Result<(), ServerError> {
+    let is_start = server.is_start();
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
-        let link = Arc::new(open(spec).map_err(failed)?);
+        let interface = Interface::Uplink(uplink.clone());
+        let opened = open_or_stand_in(uplink, interface, open(spec), is_start, &mut staged.nics.outages);
+        let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
-        let started = uplink::start(uplink_spec(host, spec, link), went_down);
+        let started = uplink::start(uplink_spec(host, spec, Arc::clone(&link)), went_down);
         let device = started.map_err(|source| ServerError::Device { device: uplink.clone(), source })?;
-        staged.devices.insert(uplink.clone(), Running::new(device, None));
+        staged.devices.insert(uplink.clone(), Running { link: Some(link), ..Running::new(device, None) });
     }
     for (vm, spec) in changed.of(host) {
         let before = server.host.vms.get(vm);
@@ -105,8 +112,12 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
             }
             // It may be that of the NIC that this one replaces, which no other process can open.
             let open = server.taps.values().find(|link| link.name() == tap).cloned();
-            let link = open.map_or_else(|| open_tap(tap, spec).map(Arc::new), Ok);
             let key = name(vm, nic);
+            let mut open_new = || {
+                let (interface, opened) = (Interface::Nic(key.clone()), open_tap(tap, spec));
+                open_or_stand_in(tap, interface, opened, is_start, &mut staged.nics.outages).map(Arc::new)
+            };
+            let link = open.map_or_else(&mut open_new, Ok);
             let link = link.map_err(|source| ServerError::Tap { nic: format!("{}/{}", key.0, key.1), source })?;
             staged.nics.taps.insert(key, link);
         }
@@ -115,27 +126,33 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
 }
 
 /// Returns why uplinks of a host file cannot be started here, without opening them: the name of each, and the reason.
-pub(super) fn problems(host: &Host) -> Vec<(String, String)> {
+///
+/// The flag says whether the others are served without it: its interface is missing.
+pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
     let mut problems = Vec::new();
     for (uplink, spec) in &host.uplinks {
         let is_usable = match &spec.port {
             Port::Tap(_) => Ok(()),
-            Port::Bridge(name) | Port::Nic(name) => interface::mtu(name).map(drop),
+            Port::Bridge(name) => interface::check_bridge(name),
+            Port::Nic(name) => interface::check_unused(name),
         };
-        let source = is_usable.err().map(|source| ServerError::Link { uplink: uplink.clone(), source });
-        problems.extend(source.map(|error| (format!("uplink {uplink}"), chain(&error))));
+        if let Err(source) = is_usable {
+            let may_pass = source.may_pass();
+            let error = ServerError::Link { uplink: uplink.clone(), source };
+            problems.push((format!("uplink {uplink}"), chain(&error), may_pass));
+        }
     }
     let makes = |port: &Port| !matches!(port, Port::Nic(_));
     let taps = all(host).any(|(_, nic)| endpoint(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
     if let Some(error) = tap::is_available().err().filter(|_| taps) {
         let text =
             format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and run the daemon as root");
-        problems.push(("taps".to_owned(), text));
+        problems.push(("taps".to_owned(), text, false));
     }
     problems
 }
 
-fn open(uplink: &Uplink) -> Result<Link, LinkError> {
+pub(super) fn open(uplink: &Uplink) -> Result<Link, LinkError> {
     match &uplink.port {
         Port::Bridge(bridge) => tap::open_bridge_port(bridge, &port_name(&uplink.link.name), uplink.isolated),
         Port::Nic(nic) => packet_socket::open(nic),
@@ -145,7 +162,7 @@ fn open(uplink: &Uplink) -> Result<Link, LinkError> {
 
 /// Opens the TAP of a NIC. One that exists is that of a VMM, which reads and writes it: the daemon is on the host's side of it.
 /// Otherwise the daemon makes it, for a namespace or a container.
-fn open_tap(name: &str, nic: &Nic) -> Result<Link, LinkError> {
+pub(super) fn open_tap(name: &str, nic: &Nic) -> Result<Link, LinkError> {
     if interface::mtu(name).is_ok() {
         return packet_socket::open(name);
     }

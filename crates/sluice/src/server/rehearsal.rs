@@ -160,7 +160,10 @@ pub(super) fn problems(host: &Host, needs: &Needs, found: &Found) -> Vec<Problem
         };
         Some(Problem { about: format!("socket {name}"), text: chain(error), kind })
     }));
-    problems.extend(nics::problems(host).into_iter().map(|(about, text)| fatal(&about, text)));
+    problems.extend(nics::problems(host).into_iter().map(|(about, text, may_pass)| {
+        let kind = if may_pass { ProblemKind::OutOfService } else { ProblemKind::Fatal };
+        Problem { about, text, kind }
+    }));
     problems
 }
 

@@ -41,6 +41,7 @@ pub(crate) fn json(status: &Value) -> Value {
         "broken": all.iter().filter(|promise| promise["state"] == "broken").collect::<Vec<_>>(),
         "devices": status["devices"],
         "out_of_service": status["out_of_service"],
+        "interfaces_out_of_service": status["interfaces_out_of_service"],
         "held_back": status["held_back"],
     })
 }
@@ -64,7 +65,16 @@ pub(crate) fn table(status: &Value) -> String {
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
     }
-    for volume in list(&status["out_of_service"]) {
+    let interfaces = list(&status["interfaces_out_of_service"]);
+    for interface in interfaces {
+        lines.push(format!(
+            "  {} is out of service: {}; it is retried",
+            text(&interface["of"]),
+            text(&interface["reason"])
+        ));
+    }
+    let is_volume = |name: &&Value| interfaces.iter().all(|interface| interface["of"] != **name);
+    for volume in list(&status["out_of_service"]).iter().filter(is_volume) {
         lines.push(format!("  {} is out of service: its path or its device hangs; it is retried", text(volume)));
     }
     for device in list(&status["devices"]) {

@@ -280,6 +280,7 @@ impl Violation {
             "latency" => "its latency target was broken",
             "held_back" => "it was held back",
             "out_of_service" => "it was out of service",
+            "link_down" => "its interface was down",
             other => other,
         };
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };

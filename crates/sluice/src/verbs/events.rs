@@ -37,7 +37,8 @@ pub(crate) struct Events {
     /// Only events of this device.
     #[arg(long)]
     device: Option<String>,
-    /// Only events of this kind: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service.
+    /// Only events of this kind: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service,
+    /// link_down.
     #[arg(long)]
     kind: Option<String>,
     /// The latest ones, at most this many, and at most 10,000.

@@ -111,12 +111,30 @@ pub fn set_up(name: &str) -> Result<(), LinkError> {
     set_flags(name, libc::IFF_UP)
 }
 
+/// Whether an interface is a bridge, which an uplink can be a port of.
+///
+/// # Errors
+/// [`LinkError::Missing`] or [`LinkError::NotABridge`].
+pub fn check_bridge(name: &str) -> Result<(), LinkError> {
+    mtu(name)?;
+    let is_bridge = sysfs(name).join("bridge").exists();
+    is_bridge.then_some(()).ok_or_else(|| LinkError::NotABridge(name.to_owned()))
+}
+
+/// Whether the host leaves an interface to the daemon.
+///
+/// # Errors
+/// [`LinkError::InUse`] if it has an address or belongs to a bridge or bond; [`LinkError::Missing`].
+pub fn check_unused(name: &str) -> Result<(), LinkError> {
+    match use_by_host(name)? {
+        Some(why) => Err(LinkError::InUse { name: name.to_owned(), why }),
+        None => Ok(()),
+    }
+}
+
 /// Makes an interface a port of a bridge.
 pub(super) fn add_to_bridge(bridge: &str, port: &str) -> Result<(), LinkError> {
-    if !sysfs(bridge).join("bridge").exists() {
-        let error = if sysfs(bridge).exists() { LinkError::NotABridge } else { LinkError::Missing };
-        return Err(error(bridge.to_owned()));
-    }
+    check_bridge(bridge)?;
     if master(port).as_deref() == Some(bridge) {
         return Ok(());
     }
@@ -130,7 +148,8 @@ pub(super) fn set_isolated(port: &str, isolated: bool) -> Result<(), LinkError> 
 }
 
 /// Returns the bridge or bond that an interface belongs to.
-fn master(name: &str) -> Option<String> {
+#[must_use]
+pub fn master(name: &str) -> Option<String> {
     let target = fs::read_link(sysfs(name).join("master")).ok()?;
     Some(target.file_name()?.to_string_lossy().into_owned())
 }
@@ -140,7 +159,7 @@ fn sysfs(name: &str) -> PathBuf {
 }
 
 /// Returns why the host uses an interface itself; `None` if it does not.
-pub(super) fn use_by_host(name: &str) -> Result<Option<String>, LinkError> {
+fn use_by_host(name: &str) -> Result<Option<String>, LinkError> {
     index(name)?;
     if let Some(master) = master(name) {
         return Ok(Some(format!("it belongs to {master}")));

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use libc::iovec;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
 
 pub mod interface;
@@ -25,11 +26,16 @@ pub enum LinkError {
     #[error("'{0}' cannot be the name of an interface: 1 to 15 characters, no '/', no space")]
     Name(String),
     /// There is no such interface.
-    #[error("There is no interface {0} in the network namespace of the daemon")]
+    #[error(
+        "There is no interface {0} in the network namespace of the daemon; make it, or correct its name in the host file"
+    )]
     Missing(String),
     /// It is not a bridge.
     #[error("{0} is not a bridge; create one with: ip link add {0} type bridge")]
     NotABridge(String),
+    /// The port is not in its bridge.
+    #[error("{port} is not a port of the bridge {bridge} any more; add it with: ip link set {port} master {bridge}")]
+    NotInBridge { port: String, bridge: String },
     /// It has a TAP of this name, which another process holds.
     #[error("TAP {0} is held by another process; stop it or choose another name")]
     Busy(String),
@@ -54,6 +60,12 @@ pub enum LinkError {
 }
 
 impl LinkError {
+    /// Whether the interface may be there later without a change of the host file.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, LinkError::Missing(_) | LinkError::Busy(_))
+    }
+
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LinkError {
         let what = what.into();
         move |error| {
@@ -71,8 +83,10 @@ impl LinkError {
 enum Access {
     /// A TAP: a header of 12 bytes, and the frame.
     Tap,
-    /// A packet socket: a header of 10 bytes, and the frame without the VLAN tag, which is told apart.
-    PacketSocket,
+    /// A packet socket on the interface of this number: a header of 10 bytes, and the frame without the VLAN tag, which is told apart.
+    PacketSocket(i32),
+    /// There is no interface: nothing arrives, and what is sent is lost.
+    None,
 }
 
 /// An open interface.
@@ -99,11 +113,73 @@ pub(crate) enum Sent {
     Done,
     /// The interface takes no more now.
     Full,
-    /// The frame cannot be sent at all, with the error.
-    Lost(i32),
+    /// The frame cannot be sent at all.
+    Lost(Reason),
+}
+
+impl Sent {
+    /// Returns why the frame is lost, if it is.
+    pub(crate) fn loss(&self) -> Option<Reason> {
+        match self {
+            Sent::Lost(reason) => Some(*reason),
+            Sent::Done | Sent::Full => None,
+        }
+    }
+}
+
+/// The result of a read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Read {
+    Frame(Received),
+    /// A frame that cannot be used.
+    Dropped(Reason),
+    /// There is no frame now.
+    Nothing,
+}
+
+/// Returns why an interface did not take a frame.
+fn refusal(errno: i32) -> Reason {
+    match errno {
+        libc::EMSGSIZE => Reason::TooLong,
+        libc::EINVAL | libc::EOPNOTSUPP => Reason::Refused,
+        _ => Reason::LinkDown,
+    }
 }
 
 impl Link {
+    /// Stands for an interface that cannot be opened now.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn missing(name: &str) -> Result<Self, LinkError> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let silent = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let fd = silent.map_err(|error| LinkError::io("Cannot make a descriptor")(error.into()))?;
+        Ok(Link { fd, access: Access::None, name: name.to_owned() })
+    }
+
+    /// Whether the interface that was opened still exists. One of the same name may have taken its place.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        match self.access {
+            Access::None => false,
+            Access::Tap => !tap::was_deleted(&self.fd),
+            Access::PacketSocket(index) => packet_socket::is_bound_to(&self.fd, index),
+        }
+    }
+
+    /// Whether it stands for an interface that could not be opened.
+    #[must_use]
+    pub fn is_stand_in(&self) -> bool {
+        self.access == Access::None
+    }
+
+    /// Whether it is an interface that another process or the host has made.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.access, Access::PacketSocket(_))
+    }
+
     /// Returns the name of the interface.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -121,7 +197,11 @@ impl Link {
     pub(crate) unsafe fn send(&self, header: &OffloadHeader, parts: &mut [iovec]) -> Sent {
         let whole = header.to_bytes();
         let short = header.to_bytes_10();
-        let bytes: &[u8] = if self.access == Access::Tap { &whole } else { &short };
+        let bytes: &[u8] = match self.access {
+            Access::Tap => &whole,
+            Access::PacketSocket(_) => &short,
+            Access::None => return Sent::Lost(Reason::LinkDown),
+        };
         parts[0] = iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the header is on the stack, and the caller's promise.
         let result = unsafe { libc::writev(self.fd(), parts.as_ptr(), parts.len() as i32) };
@@ -130,23 +210,42 @@ impl Link {
         }
         match io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) {
             libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR => Sent::Full,
-            errno => Sent::Lost(errno),
+            errno => Sent::Lost(refusal(errno)),
         }
     }
 
-    /// Receives the next frame into `room`, which has [`FRAME_MAX`] bytes; `None` if there is none.
+    /// Receives the next frame into `room`, which has [`FRAME_MAX`] bytes.
     ///
     /// # Errors
     /// That of the system call: the interface is down or was removed.
-    pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Option<Received>> {
+    pub(crate) fn receive(&self, room: &mut [u8]) -> io::Result<Read> {
         let received = match self.access {
             Access::Tap => tap::receive(&self.fd, room),
-            Access::PacketSocket => packet_socket::receive(&self.fd, room),
+            Access::PacketSocket(_) => packet_socket::receive(&self.fd, room),
+            Access::None => Ok(Read::Nothing),
         };
         match received {
-            Ok(received) => Ok(received),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EINTR)) => Ok(Read::Nothing),
+            received => received,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_that_is_too_long_for_an_interface_was_counted_as_one_that_met_a_link_that_is_down() {
+        for (errno, reason) in [
+            (libc::EMSGSIZE, Reason::TooLong),
+            (libc::EINVAL, Reason::Refused),
+            (libc::EOPNOTSUPP, Reason::Refused),
+            (libc::ENETDOWN, Reason::LinkDown),
+            (libc::ENXIO, Reason::LinkDown),
+            (libc::EIO, Reason::LinkDown),
+        ] {
+            assert_eq!(refusal(errno), reason, "{errno}");
         }
     }
 }

@@ -8,9 +8,10 @@ use std::mem::{size_of, zeroed};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use libc::iovec;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
 
-use super::{Access, Link, LinkError, Received, interface};
+use super::{Access, Link, LinkError, Read, Received, interface};
 
 /// Length of the header before each frame of a packet socket.
 const SHORT_HEADER_LEN: usize = 10;
@@ -46,14 +47,12 @@ const TP_STATUS_VLAN_TPID_VALID: u32 = 1 << 6;
 /// # Errors
 /// [`LinkError::InUse`] if the interface has an address or belongs to a bridge or bond; other [`LinkError`]s.
 pub fn open(name: &str) -> Result<Link, LinkError> {
-    if let Some(why) = interface::use_by_host(name)? {
-        return Err(LinkError::InUse { name: name.to_owned(), why });
-    }
+    interface::check_unused(name)?;
     let index = interface::index(name)?;
     interface::silence_host(name)?;
     interface::set_up(name)?;
     open_at(index)
-        .map(|fd| Link { fd, access: Access::PacketSocket, name: name.to_owned() })
+        .map(|fd| Link { fd, access: Access::PacketSocket(index), name: name.to_owned() })
         .map_err(LinkError::io(format!("Cannot open a packet socket on {name}")))
 }
 
@@ -95,6 +94,16 @@ fn open_at(index: i32) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Whether a packet socket still has its interface. It loses one that is removed or moved to another namespace.
+pub(super) fn is_bound_to(fd: &OwnedFd, index: i32) -> bool {
+    // SAFETY: all-zero bytes are a valid value of this structure of numbers.
+    let mut address: libc::sockaddr_ll = unsafe { zeroed() };
+    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: the call writes at most the stated length to the structure.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut length) };
+    result < 0 || address.sll_ifindex == index
+}
+
 fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
     let length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the call reads `length` bytes from the address.
@@ -106,7 +115,7 @@ fn set<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Option<Received>> {
+pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {
     let mut header = [0; SHORT_HEADER_LEN];
     // Room for a tag is left before the frame. If there is one, only the addresses are moved.
     let frame = &mut room[TAG_LEN..];
@@ -127,19 +136,22 @@ pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Option<Receiv
         return Err(io::Error::last_os_error());
     }
     let length = (length as usize).saturating_sub(SHORT_HEADER_LEN);
+    if message.msg_flags & libc::MSG_TRUNC != 0 {
+        return Ok(Read::Dropped(Reason::TooLong));
+    }
     if length <= TAG_AT {
-        return Ok(None);
+        return Ok(Read::Dropped(Reason::Short));
     }
     let mut whole = [0; sluice_net::header::HEADER_LEN];
     whole[..SHORT_HEADER_LEN].copy_from_slice(&header);
     let header = OffloadHeader::parse(&whole);
     let Some((protocol, tag)) = tag_of(&message) else {
-        return Ok(Some(Received { header, start: TAG_LEN, length }));
+        return Ok(Read::Frame(Received { header, start: TAG_LEN, length }));
     };
     room.copy_within(TAG_LEN..TAG_LEN + TAG_AT, 0);
     room[TAG_AT..TAG_AT + 2].copy_from_slice(&protocol.to_be_bytes());
     room[TAG_AT + 2..TAG_AT + TAG_LEN].copy_from_slice(&tag.to_be_bytes());
-    Ok(Some(Received { header: behind_tag(header), start: 0, length: length + TAG_LEN }))
+    Ok(Read::Frame(Received { header: behind_tag(header), start: 0, length: length + TAG_LEN }))
 }
 
 /// Returns the header of a frame before whose protocol a tag was put: what it states is that much further on.
@@ -164,4 +176,29 @@ fn tag_of(message: &libc::msghdr) -> Option<(u16, u16)> {
     }
     let protocol = if data.status & TP_STATUS_VLAN_TPID_VALID != 0 { data.vlan_tpid } else { 0x8100 };
     Some((protocol, data.vlan_tci))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::uplink::link::FRAME_MAX;
+
+    /// Any socket of datagrams shows what becomes of a frame that is longer than the room for it.
+    #[test]
+    fn a_frame_that_the_kernel_cut_was_delivered_as_a_shorter_one() {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let (near, mut room) = (OwnedFd::from(near), vec![0; FRAME_MAX]);
+        for (length, wanted) in
+            [(1514, None), (FRAME_MAX + 1, Some(Reason::TooLong)), (8, Some(Reason::Short)), (60, None)]
+        {
+            far.send(&vec![0; SHORT_HEADER_LEN + length]).unwrap();
+            match (receive(&near, &mut room).unwrap(), wanted) {
+                (Read::Frame(frame), None) => assert_eq!((frame.start, frame.length), (TAG_LEN, length)),
+                (Read::Dropped(reason), Some(wanted)) => assert_eq!(reason, wanted, "{length}"),
+                (read, wanted) => panic!("{length}: {read:?} instead of {wanted:?}"),
+            }
+        }
+    }
 }

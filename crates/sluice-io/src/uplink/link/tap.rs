@@ -6,10 +6,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use sluice_net::Mac;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 
 use super::interface::{self, Request};
-use super::{Access, Link, LinkError, Received};
+use super::{Access, Link, LinkError, Read, Received};
 
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
@@ -82,11 +83,36 @@ pub fn open_bridge_port(bridge: &str, name: &str, isolated: bool) -> Result<Link
     Ok(link)
 }
 
-pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Option<Received>> {
+/// Makes a TAP a port of its bridge again, after the bridge was removed or the port was taken out.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn rejoin(bridge: &str, port: &str, isolated: bool) -> Result<(), LinkError> {
+    interface::add_to_bridge(bridge, port)?;
+    interface::set_isolated(port, isolated)
+}
+
+/// Whether a TAP was deleted while its descriptor is open.
+pub(super) fn was_deleted(fd: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::new(fd, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {
     let mut header = [0; HEADER_LEN];
+    let longest = room.len();
     let length = rustix::io::readv(fd, &mut [IoSliceMut::new(&mut header), IoSliceMut::new(room)])?;
-    let length = length.saturating_sub(HEADER_LEN);
-    Ok((length > 0).then(|| Received { header: OffloadHeader::parse(&header), start: 0, length }))
+    if length == 0 {
+        return Ok(Read::Nothing);
+    }
+    Ok(match length.saturating_sub(HEADER_LEN) {
+        0 => Read::Dropped(Reason::Short),
+        // The kernel cuts a longer frame.
+        length if length >= longest => Read::Dropped(Reason::TooLong),
+        length => Read::Frame(Received { header: OffloadHeader::parse(&header), start: 0, length }),
+    })
 }
 
 /// Whether TAPs can be made here.

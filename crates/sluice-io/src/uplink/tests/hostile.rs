@@ -31,6 +31,7 @@ mod receive;
 /// Indices of the queues.
 const RECEIVE: u16 = 0;
 const TRANSMIT: u16 = 1;
+const TRANSMIT_2: u16 = 3;
 /// Entries of a ring.
 const ENTRIES: u16 = 1024;
 /// Bytes of memory for the three parts of a ring.
@@ -167,10 +168,14 @@ impl Guest {
 
     /// Sends a frame in a chain of one descriptor.
     fn send(&self, slot: u16, header: OffloadHeader, frame: &[u8]) {
+        self.send_in(TRANSMIT, slot, header, frame);
+    }
+
+    fn send_in(&self, ring: u16, slot: u16, header: OffloadHeader, frame: &[u8]) {
         let at = DATA + 0x800 * u64::from(slot);
         self.put(at, header, frame);
-        self.descriptor(RING, slot, (at, (HEADER_LEN + frame.len()) as u32, 0, 0));
-        self.offer(TRANSMIT, std::iter::once(slot));
+        self.descriptor(u64::from(ring) * RING, slot, (at, (HEADER_LEN + frame.len()) as u32, 0, 0));
+        self.offer(ring, std::iter::once(slot));
     }
 
     /// Posts receive buffers of `len` bytes.
@@ -259,6 +264,23 @@ fn a_nic_that_waited_for_buffers_when_it_was_removed_stopped_the_thread() {
     rustix::io::write(&guest.kicks[0], &1u64.to_ne_bytes()).unwrap();
     lab.step(MOMENT);
     assert_eq!((guest.used(RECEIVE), lab.state.snapshot().connections), (0, 0));
+}
+
+#[test]
+fn the_second_transmit_queue_of_a_nic_got_nothing_while_the_first_was_full() {
+    let mut lab = Lab::new(Some(12_500_000));
+    let mut guest = lab.guest(1, all_features(), ENTRIES);
+    lab.start(&mut guest, TRANSMIT_2, all_features());
+    for (ring, slots) in [(TRANSMIT, 0..500), (TRANSMIT_2, 500..1000)] {
+        slots.for_each(|slot| guest.send_in(ring, slot, OffloadHeader::default(), &frame(1, mac(200), 1226)));
+    }
+    // 100 us for each frame.
+    while guest.used(TRANSMIT) + guest.used(TRANSMIT_2) < 400 {
+        lab.step(Duration::from_micros(100));
+        lab.far.all();
+    }
+    let sent = [TRANSMIT, TRANSMIT_2].map(|ring| guest.used(ring));
+    assert!(sent.iter().all(|sent| (150..=250).contains(sent)), "{sent:?}");
 }
 
 /// Lets a guest send more frames than the interface takes.

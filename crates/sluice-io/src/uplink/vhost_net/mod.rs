@@ -113,18 +113,22 @@ impl VhostNet {
         queues.stop_polling(&mut consumer, now)
     }
 
-    /// Takes frames of the NICs that have room at the gate again.
+    /// Takes frames of the NICs that have room at the gate again. A queue that uses up the room of its NIC waits behind the other
+    /// queues of that NIC.
     pub(crate) fn resume(&mut self, core: &mut Core, now: Instant) {
+        let mut waiting = Vec::new();
         for id in std::mem::take(&mut self.parked) {
             let Some(queue) = self.transmit.get_mut(id) else { continue };
             if !core.has_room(self.sessions[queue.session].nic) {
-                self.parked.push(id);
+                waiting.push(id);
                 continue;
             }
             queue.intake = Intake::Open;
             let (queues, mut consumer) = self.parts(core);
             queues.resume(&mut consumer, now, id);
         }
+        waiting.append(&mut self.parked);
+        self.parked = waiting;
     }
 
     /// Returns the chains of frames that have been sent or dropped.

@@ -112,7 +112,7 @@ impl RunQueue {
 
     /// Returns the first member as [`Tournament::peek`] does, if its tag is at most `latest`. `key` returns a member's
     /// current key, or `None` if it does not belong here any more.
-    #[inline]
+    #[inline(always)]
     fn first(&mut self, latest: u64, key: impl Fn(u32) -> Option<(u64, RequestId)>) -> Option<(u64, u64, u32)> {
         loop {
             let (tag, digits, index) = self.0.peek().filter(|(tag, _, _)| *tag <= latest)?;

@@ -49,12 +49,16 @@ impl Drop for Helping {
 }
 
 impl Thread {
-    /// Retries volumes that are out of service, each once per second, except those whose last helper has not
+    /// Looks each second at the interfaces of uplinks and NICs, and retries volumes that are out of service, each once per second, except those whose last helper has not
     /// returned.
     pub(super) fn retry_missing(&mut self) {
         let now = Instant::now();
         if now >= self.retry_at {
             self.retry_at = now + RETRY_EVERY;
+            // A change that is being saved may have opened interfaces.
+            if self.saving.is_none() {
+                self.server.look_at_links();
+            }
             let due = self.server.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
             let due: Vec<_> = due.collect();
             self.retries.extend(due);

@@ -103,7 +103,7 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
     let host = server.host();
     let (held, missing) = (server.held.len(), server.missing().len());
     let mut status = service::summary(host, missing);
-    let numbers = [(missing, "out of service"), (held, "held back")];
+    let numbers = [(missing + server.outages().len(), "out of service"), (held, "held back")];
     for (number, what) in numbers.into_iter().filter(|(number, _)| *number > 0) {
         status += &format!("; {number} {what}");
     }

@@ -47,6 +47,13 @@ pub(super) static FAMILIES: &[Family] = &[
         samples: Samples::Of(|state, series| series.count(&[], state.out_of_service as u64)),
     },
     Family {
+        name: "sluice_interfaces_out_of_service",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Interfaces of uplinks and TAPs of NICs that are missing or in use",
+        samples: Samples::Of(|state, series| series.count(&[], state.outages.len() as u64)),
+    },
+    Family {
         name: "process_cpu_seconds_total",
         kind: Kind::Counter,
         labels: &[],

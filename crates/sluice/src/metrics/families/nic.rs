@@ -1,12 +1,13 @@
-//! Metrics of NICs. What a NIC sends is also counted as requests of a volume, by the families of volumes.
+//! Metrics of NICs and uplinks. What a NIC sends is also counted as requests of a volume, by the families of volumes.
 
 use std::fmt;
 
-use sluice_net::NicTotals;
+use sluice_net::{NicTotals, UplinkTotals};
 
 use super::{Family, Kind, Samples};
 use crate::metrics::State;
 use crate::metrics::series::Series;
+use crate::server::Interface;
 
 /// Adds the series of each NIC. `labels` are its uplink, its VM and its name.
 fn each(
@@ -35,6 +36,17 @@ fn directions(state: &State, series: &mut Series<'_>, counts: impl Fn(&NicTotals
     })
 }
 
+/// Adds the series of each uplink. `labels` is its name.
+fn each_uplink(
+    state: &State,
+    series: &mut Series<'_>,
+    add: impl Fn(&mut Series<'_>, &str, &UplinkTotals) -> fmt::Result,
+) -> fmt::Result {
+    let uplinks =
+        state.reading.devices.iter().filter_map(|device| Some((&device.sample, device.sample.uplink.as_ref()?)));
+    uplinks.into_iter().try_for_each(|(sample, totals)| add(series, &sample.device, totals))
+}
+
 pub(super) static FAMILIES: &[Family] = &[
     Family {
         name: "sluice_nic_frames_total",
@@ -61,6 +73,49 @@ pub(super) static FAMILIES: &[Family] = &[
             each(state, series, |series, [uplink, vm, nic], totals| {
                 let mut drops = totals.drops.iter().filter(|(_, count)| *count > 0);
                 drops.try_for_each(|(reason, count)| series.count(&[uplink, vm, nic, reason.name()], count))
+            })
+        }),
+    },
+    Family {
+        name: "sluice_uplink_link_up",
+        kind: Kind::Gauge,
+        labels: &["uplink"],
+        help: "Whether the interface of the uplink can be read; 0 while it is down or missing",
+        samples: Samples::Of(|state, series| {
+            each_uplink(state, series, |series, uplink, totals| {
+                let is_missing = state.outages.contains(&Interface::Uplink(uplink.to_owned()));
+                series.is(&[uplink], !totals.is_down && !is_missing)
+            })
+        }),
+    },
+    Family {
+        name: "sluice_uplink_link_failures_total",
+        kind: Kind::Counter,
+        labels: &["uplink"],
+        help: "Number of times that the interface of the uplink went down or was removed",
+        samples: Samples::Of(|state, series| {
+            each_uplink(state, series, |series, uplink, totals| series.count(&[uplink], totals.link_failures))
+        }),
+    },
+    Family {
+        name: "sluice_uplink_full_total",
+        kind: Kind::Counter,
+        labels: &["uplink"],
+        help: "Number of times that the interface of the uplink took no more frames for a moment",
+        samples: Samples::Of(|state, series| {
+            each_uplink(state, series, |series, uplink, totals| series.count(&[uplink], totals.full))
+        }),
+    },
+    Family {
+        name: "sluice_uplink_dropped_frames_total",
+        kind: Kind::Counter,
+        labels: &["uplink", "reason"],
+        help: "Frames from the interface that were dropped before a NIC was found for them, by reason; missing for reasons that \
+               have not occurred",
+        samples: Samples::Of(|state, series| {
+            each_uplink(state, series, |series, uplink, totals| {
+                let mut drops = totals.drops.iter().filter(|(_, count)| *count > 0);
+                drops.try_for_each(|(reason, count)| series.count(&[uplink, reason.name()], count))
             })
         }),
     },

@@ -1,0 +1,139 @@
+//! Interfaces that are missing at the start, or vanish and return: the others are served, and it is said.
+
+use std::net::SocketAddr;
+
+use common::stations::{Lab, OUTSIDE, Uplink, address, namespace, outside};
+use common::{Daemon, Place, run, sluice, until};
+use serde_json::Value;
+use sluice_client::net::Namespace;
+use sluice_client::net::traffic::{Echo, Probe};
+
+mod common;
+
+/// Answer of a verb of the command line, which may report that not all is well.
+fn ask(place: &Place, verb: &[&str]) -> Value {
+    let ended = run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")));
+    serde_json::from_str(&ended.stdout).unwrap_or(Value::Null)
+}
+
+fn out_of_service(place: &Place) -> Value {
+    ask(place, &["status"])["out_of_service"].clone()
+}
+
+fn answers(from: &Namespace, to: SocketAddr) -> bool {
+    Probe::new(from, to).is_ok_and(|mut probe| probe.ask().is_ok_and(|answer| answer.is_some()))
+}
+
+/// Causes and phases of the events that are about interfaces.
+fn events(place: &Place) -> Vec<(String, String)> {
+    let found = ask(place, &["events", "--kind", "out_of_service"])["events"].clone();
+    let text = |event: &Value, key: &str| event[key].as_str().unwrap().to_owned();
+    let of = |event: &Value| (text(event, "phase"), text(event, "cause"));
+    found.as_array().unwrap().iter().map(of).collect()
+}
+
+fn pair(lab: &Lab) {
+    let pair = format!("link add up0 type veth peer name eth0 netns {}", lab.outside.name());
+    lab.switch.ip(&pair).unwrap();
+    lab.outside.up("eth0", &format!("{OUTSIDE}/24")).unwrap();
+}
+
+#[test]
+fn an_uplink_whose_interface_is_missing_at_the_start_kept_all_others_from_being_served() {
+    let (place, switch, station) = (Place::new(), namespace("switch"), namespace("outside"));
+    let nic =
+        |uplink: &str, number: u8| format!("[vm.vm{number}.nic.eth0]\nuplink = \"{uplink}\"\ntap = \"v{number}\"\n");
+    let host = format!(
+        "{}[uplink.lan]\nnic = \"up0\"\n[uplink.other]\ntap = \"t0\"\n{}{}{}",
+        place.control_keys(),
+        nic("lan", 1),
+        nic("lan", 2),
+        nic("other", 3)
+    );
+    let daemon = Daemon::serve_by(&place, &host, |command| switch.command(command));
+    let vms: Vec<Namespace> = (1..=3).map(|number| namespace(&format!("vm{number}"))).collect();
+    for (number, vm) in (1u8..).zip(&vms) {
+        switch.move_to(&format!("v{number}"), vm, "eth0").unwrap();
+        vm.up("eth0", &format!("{}/24", address(number))).unwrap();
+    }
+    assert_eq!(out_of_service(&place), serde_json::json!(["lan"]));
+    let status = run(sluice().arg("status").arg("--socket").arg(place.socket("control"))).stdout;
+    assert!(status.contains("lan is out of service: There is no interface up0"), "{status}");
+    let _echo = Echo::start(&vms[1], 7).unwrap();
+    until("NICs of the uplink reach each other", || answers(&vms[0], SocketAddr::new(address(2).into(), 7)));
+    switch.move_to("t0", &station, "eth0").unwrap();
+    station.up("eth0", &format!("{OUTSIDE}/24")).unwrap();
+    let echo = Echo::start(&station, 7).unwrap();
+    until("the other uplink serves", || answers(&vms[2], outside(7)));
+    drop(echo);
+    station.ip("link set eth0 down").unwrap();
+    switch.ip(&format!("link add up0 type veth peer name eth1 netns {}", station.name())).unwrap();
+    station.up("eth1", &format!("{OUTSIDE}/24")).unwrap();
+    until("the interface is there", || out_of_service(&place) == serde_json::json!([]));
+    let _echo = Echo::start(&station, 7).unwrap();
+    until("the uplink serves", || answers(&vms[0], outside(7)));
+    let both = [("began", "interface"), ("ended", "interface")].map(|(one, other)| (one.to_owned(), other.to_owned()));
+    until("both events are kept", || events(&place) == both);
+    drop(daemon);
+}
+
+#[test]
+fn an_interface_that_vanishes_and_returns_serves_again() {
+    let lab = Lab::new(Uplink::Nic, "100Mbit/s", &["", ""]);
+    let echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    drop(echo);
+    lab.switch.ip("link del up0").unwrap();
+    until("it is noticed", || out_of_service(&lab.place) == serde_json::json!(["lan"]));
+    let _neighbour = Echo::start(lab.vm(2), 7).unwrap();
+    until("neighbours are served", || answers(lab.vm(1), SocketAddr::new(address(2).into(), 7)));
+    pair(&lab);
+    until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    until("frames go out again", || answers(lab.vm(1), outside(7)));
+}
+
+/// The host uses what has come back: the same refusal as at the start, and the same way out.
+#[test]
+fn an_interface_that_returns_with_an_address_is_not_taken_from_the_host() {
+    let lab = Lab::new(Uplink::Nic, "100Mbit/s", &[""]);
+    lab.switch.ip("link del up0").unwrap();
+    until("it is noticed", || out_of_service(&lab.place) == serde_json::json!(["lan"]));
+    for words in
+        ["link add other type veth peer name peer", "addr add 10.9.9.9/24 dev other", "link set other name up0"]
+    {
+        lab.switch.ip(words).unwrap();
+    }
+    let reason = || ask(&lab.place, &["status"])["interfaces_out_of_service"][0]["reason"].to_string();
+    until("the reason is named", || reason().contains("it has the address 10.9.9.9"));
+    lab.switch.ip("addr del 10.9.9.9/24 dev up0").unwrap();
+    until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
+}
+
+#[test]
+fn a_bridge_that_is_made_again_gets_its_port_back() {
+    let lab = Lab::new(Uplink::Bridge, "100Mbit/s", &[""]);
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    lab.switch.ip("link del br0").unwrap();
+    until("it is noticed", || out_of_service(&lab.place) == serde_json::json!(["lan"]));
+    for words in ["link add br0 type bridge", "link set up0 master br0 up", "link set br0 up"] {
+        lab.switch.ip(words).unwrap();
+    }
+    until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
+    until("frames go out again", || answers(lab.vm(1), outside(7)));
+}
+
+#[test]
+fn the_tap_of_a_namespace_that_is_removed_is_made_again() {
+    let mut lab = Lab::new(Uplink::Tap, "100Mbit/s", &["", ""]);
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    drop(lab.vms.remove(0));
+    until("the TAP is there again", || lab.switch.ip("link show v1").is_ok());
+    let again = namespace("again");
+    lab.switch.move_to("v1", &again, "eth0").unwrap();
+    again.up("eth0", "10.77.0.1/24").unwrap();
+    until("the new station reaches the outside", || answers(&again, outside(7)));
+    assert!(answers(&lab.vms[0], outside(7)), "its neighbour");
+}
