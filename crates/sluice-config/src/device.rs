@@ -36,6 +36,7 @@ impl DeviceDraft {
         let device = Device {
             path: reader.path("path"),
             backend,
+            busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
             window: read_window(reader, device.depth),
             delay: read_delay(reader),
@@ -75,6 +76,7 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         reference,
         rotational,
         merging: merging.unwrap_or(scheduler.merging),
+        busy_poll: false,
         admission: true,
         reservable: Percent::WHOLE,
         window: window_of(depth),

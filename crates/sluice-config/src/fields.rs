@@ -212,6 +212,7 @@ pub static DEVICE: Section = Section {
         )
         .default("as the disk reports")],
         MERGING_KEYS,
+        BUSY_POLL_KEYS,
         &[
             ADMISSION,
             Key::new(
@@ -278,6 +279,15 @@ pub const MERGING_KEYS: &[Key] = &[Key::new(
     "Whether requests of one volume that are adjacent on the device are merged into one",
 )
 .default("by the scheduler: elevators merge, tag-based schedulers do not")];
+const BUSY_POLL_KEYS: &[Key] = &[Key::new(
+    "busy_poll",
+    Kind::Bool,
+    "true",
+    "Whether the device's thread looks for work all the time while a client is connected. It then uses a whole CPU, which no \
+     other thread should need; requests need not wake it. Rejected if the daemon runs at a real-time priority, at which \
+     the thread would let nothing else run on that CPU",
+)
+.default("false")];
 pub const COST_KEYS: &[Key] =
     &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "Cost of requests, in normalised requests")];
 

@@ -64,6 +64,8 @@ pub struct Device {
     pub rotational: Option<bool>,
     /// Whether adjacent requests are merged.
     pub merging: bool,
+    /// Whether its thread never sleeps while it has clients.
+    pub busy_poll: bool,
     /// Whether reservations above the capacity are rejected.
     pub admission: bool,
     /// The part of the capacity that may be reserved at most; the whole of a disk, from which the scheduler keeps its floor.

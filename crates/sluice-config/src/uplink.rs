@@ -90,6 +90,7 @@ fn read_link(name: &str, reader: &Reader<'_>) -> Device {
         reference: cost.reference_size(),
         rotational: Some(false),
         merging: false,
+        busy_poll: false,
         admission: reader.word("admission") != Some("off"),
         reservable: reader.percent("reservable").unwrap_or(RESERVABLE),
         window: window_of(DEPTH),

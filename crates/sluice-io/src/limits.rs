@@ -57,6 +57,14 @@ pub fn raise_descriptors() -> Option<u64> {
     }
 }
 
+/// Whether the calling thread has a real-time priority, which threads that it starts inherit.
+#[must_use]
+pub fn has_real_time_priority() -> bool {
+    // SAFETY: the call takes a number, and reports on this thread.
+    let policy = unsafe { libc::sched_getscheduler(0) } & !libc::SCHED_RESET_ON_FORK;
+    matches!(policy, libc::SCHED_FIFO | libc::SCHED_RR | libc::SCHED_DEADLINE)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -76,6 +76,8 @@ pub(crate) struct Core {
     /// Wakes this thread.
     waker: Waker,
     pub(crate) ending: Ending,
+    /// Whether the thread polls all the time while it has clients.
+    pub(crate) busy_poll: bool,
     /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
     /// When the gate must be called again.
@@ -118,6 +120,7 @@ impl Core {
             vms_awaiting_memory: Vec::new(),
             waker,
             ending: Ending::No,
+            busy_poll: false,
             stale_messages: 0,
             wake: None,
             completed: VecDeque::new(),

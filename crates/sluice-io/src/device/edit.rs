@@ -25,7 +25,7 @@ pub(crate) fn apply(
 /// Returns the changes that give an empty device thread the same VMs, volumes and settings.
 pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     let GateSettings { depth, request_bytes, .. } = *core.gate.settings();
-    let mut edits = vec![Edit::SetDevice { depth, request_bytes }];
+    let mut edits = vec![Edit::SetDevice { depth, request_bytes }, Edit::SetBusyPoll(core.busy_poll)];
     if let Some((scheduler, merging)) = core.scheduler.clone() {
         edits.push(Edit::SetScheduler { scheduler, merging });
     }
@@ -133,6 +133,10 @@ impl Editor<'_> {
                 let set = self.core.gate.set_device(now, depth, request_bytes);
                 set.map_err(|cause| EditError::Device { cause })?;
                 self.core.backend.ring.allow_workers(depth);
+                Ok(())
+            }
+            Edit::SetBusyPoll(busy_poll) => {
+                self.core.busy_poll = busy_poll;
                 Ok(())
             }
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),

@@ -207,6 +207,9 @@ impl Loop {
     /// Whether the loop polls again: for the device, or for clients with requests that could be dispatched. With
     /// sockets alone it sleeps, so that clients can send more requests until it wakes.
     fn polls_on(&mut self, now: Instant) -> bool {
+        if self.core.busy_poll && self.frontends.clients() > 0 {
+            return true;
+        }
         let Some(since) = self.spin.horizon(now) else { return false };
         let for_device = self.core.gate.in_flight() > 0 && self.spin.is_spinning(now);
         for_device || self.frontends.may_find(&mut self.core, since)

@@ -124,6 +124,8 @@ pub enum Edit {
         /// Bytes that take it as long as a request of cost 1, see [`GateSettings::request_bytes`].
         request_bytes: Bytes,
     },
+    /// Makes the thread poll all the time while it has clients, or only when work is likely to arrive soon.
+    SetBusyPoll(bool),
     /// Replaces the scheduler, or its parameters. Queued requests stay queued.
     SetScheduler {
         scheduler: SchedulerSpec,

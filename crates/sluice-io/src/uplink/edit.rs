@@ -134,6 +134,7 @@ impl Editor<'_> {
                 let set = self.core.gate.set_device(now, depth, request_bytes);
                 set.map_err(|cause| EditError::Device { cause })
             }
+            Edit::SetBusyPoll(_) => Err(EditError::Kind("an uplink")),
             Edit::SetWire { rate, frame_time_max } => {
                 self.core.wire.pacer.set_rate(rate);
                 self.core.frame_time_max = frame_time_max.max(Duration::from_micros(1));

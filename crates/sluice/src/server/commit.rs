@@ -235,6 +235,7 @@ pub(super) fn edits(
         let mut list = Vec::new();
         removed(old, new, vms, device, &mut list);
         rescheduling(old, new, device, rotational, &mut list);
+        busy_poll(old, new, device, &mut list);
         changing(old, new, vms, device, resized, &mut list);
         coming(old, new, vms, device, opened, &mut list);
         edits.insert(device.clone(), list);
@@ -269,6 +270,14 @@ fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) 
     if of(before) != of(after) {
         let scheduler = translate::scheduler(after, rotational(device));
         list.push(Edit::SetScheduler { scheduler, merging: after.merging });
+    }
+}
+
+/// A new device polls only when work is likely to arrive soon.
+fn busy_poll(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
+    let of = |host: &Host| host.devices.get(device).is_some_and(|device| device.busy_poll);
+    if new.devices.contains_key(device) && of(old) != of(new) {
+        list.push(Edit::SetBusyPoll(of(new)));
     }
 }
 

@@ -42,6 +42,12 @@ pub(crate) enum ServerError {
         #[source]
         source: io::Error,
     },
+    /// A thread that never sleeps would let nothing else run on its CPU.
+    #[error(
+        "Device {0}: busy_poll needs a normal priority, and the daemon runs at a real-time one; set busy_poll = false, or start the \
+         daemon without the real-time priority"
+    )]
+    BusyPollAtRealTime(String),
     /// A new volume on a device whose path hung at the start.
     #[error("Device {0} is out of service: its path does not respond; retry when its volumes are in service again")]
     OutOfService(String),

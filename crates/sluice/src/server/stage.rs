@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, Store};
+use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
@@ -60,6 +61,9 @@ pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerEr
         }
     }
     for (name, new) in &host.devices {
+        if new.busy_poll && has_real_time_priority() {
+            return Err(ServerError::BusyPollAtRealTime(name.clone()));
+        }
         let Some(old) = server.host.devices.get(name) else { continue };
         if let Some(what) = translate::fixed_difference(old, new) {
             return Err(ServerError::DeviceChanged { device: name.clone(), what });

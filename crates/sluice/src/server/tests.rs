@@ -96,6 +96,22 @@ async fn a_change_of_a_device_that_was_down_was_accepted() {
 }
 
 #[test]
+fn busy_polling_is_switched_on_and_off_while_the_device_runs() {
+    let off = "[device.a]\nbackend = \"null\"\n".to_owned();
+    let on = format!("{off}busy_poll = true\n");
+    let edits = |before: &str, after: &str| {
+        let (old, new, none) = (host(before), host(after), BTreeMap::new());
+        let changed = Changed(BTreeSet::new());
+        let opened = (&none, &BTreeMap::new());
+        commit::edits((&old, &new), &changed, opened, &none, &|_| true, &|_| false)["a"].clone()
+    };
+    assert!(matches!(edits("", &on)[..], [Edit::SetBusyPoll(true)]), "a new device");
+    assert!(matches!(edits(&off, &on)[..], [Edit::SetBusyPoll(true)]));
+    assert!(matches!(edits(&on, &off)[..], [Edit::SetBusyPoll(false)]));
+    assert!(edits(&on, &on).is_empty() && edits("", &off).is_empty());
+}
+
+#[test]
 fn a_reload_of_the_capacity_alone_left_the_gate_with_the_old_one() {
     let text = "[device.a]\nbackend = \"null\"\ncapacity = \"1000 iops@8KiB\"\nbandwidth = \"100MiB/s\"\n";
     let edits = |after: &str| {

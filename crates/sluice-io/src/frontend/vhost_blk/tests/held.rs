@@ -1,4 +1,4 @@
-//! The loop sleeps while a limit holds all requests of a VM.
+//! The loop sleeps while a limit holds all requests of a VM, and never if it is told to.
 
 use sluice_sched::Limit;
 use sluice_sched::units::ByteRate;
@@ -136,5 +136,37 @@ fn a_neighbour_of_a_held_vm_was_polled_for_ever() {
             rounds += 1;
             assert!(rounds < 10_000, "the loop polls a VM without requests");
         }
+    }
+}
+
+#[test]
+fn a_busy_polling_device_finds_requests_that_are_not_announced_while_it_has_clients() {
+    let bench = null(64);
+    let set = |busy| bench.device.edit(vec![Edit::SetBusyPoll(busy)]).unwrap();
+    set(true);
+    assert!(iterations(&bench) <= 2, "no client is connected");
+    for restarts in 0..2 {
+        let session = bench.open();
+        bench.memory.write_slice(&[0; 8], GuestAddress(AVAILABLE)).unwrap();
+        bench.memory.write_slice(&[0; 8], GuestAddress(USED)).unwrap();
+        let mut guest = bench.start(&session);
+        for round in 0..20 {
+            // Long enough for a loop that polls only if work is likely to sleep.
+            let idle = (0..20).map(|_| iterations(&bench)).sum::<u64>();
+            let head = guest.request(round % 4, READ, 0, 4096);
+            guest.offer(head);
+            assert_eq!(guest.next_used().0, head, "after {idle} iterations");
+        }
+        if restarts == 1 {
+            set(false);
+            while !wants_kicks(&guest) {
+                // polls: the loop stops polling and sleeps.
+                std::thread::yield_now();
+            }
+            return;
+        }
+        // The supervisor restarts the thread with the settings in force.
+        bench.device.mailbox.send(Message::Panic).unwrap();
+        while bench.device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
     }
 }
