@@ -35,7 +35,7 @@ const SOUND_AFTER: Duration = Duration::from_secs(60);
 /// The reason why a device thread has ended.
 enum End {
     /// It was stopped. Its last snapshot, unless reading it failed.
-    Stopped(Option<Snapshot>),
+    Stopped(Option<Box<Snapshot>>),
     /// It has failed permanently.
     Down,
 }
@@ -62,7 +62,7 @@ pub(crate) fn run<M: Machine>(
     match catch_unwind(AssertUnwindSafe(|| supervise::<M>(spec, mailbox, inbox, (state, helper), life))) {
         Ok(End::Stopped(last)) => {
             life.set(Health::Ended);
-            last
+            last.map(|last| *last)
         }
         Ok(End::Down) | Err(_) => {
             tracing::error!(device = M::name(spec), "Device is down: restart the daemon to serve its VMs again");
@@ -88,7 +88,7 @@ fn supervise<M: Machine>(
         let end = catch_unwind(AssertUnwindSafe(|| state.run(&mut inbox)));
         match end {
             Ok(Ok(())) => {
-                let last = catch_unwind(AssertUnwindSafe(|| state.snapshot())).ok();
+                let last = catch_unwind(AssertUnwindSafe(|| Box::new(state.snapshot()))).ok();
                 drain_and_drop(device, state, mailbox, helper);
                 return End::Stopped(last);
             }
