@@ -87,7 +87,7 @@ fn rights(subject: &Subject) -> Option<Finding> {
     (!lacking.is_empty()).then(|| {
         let text = format!("It lacks {}, which uplinks and NICs need", lacking.join(" and "));
         let fix = "install contrib/systemd/network.conf as a drop-in of the unit, and restart it";
-        Finding::new(Level::Error, NAME, &subject.process_name(), text).fix(fix)
+        Finding::new(Level::Error, NAME, subject.process_name(), text).fix(fix)
     })
 }
 
