@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use sluice_net::checksum::finish;
-use sluice_net::flood::FloodLimit;
+use sluice_net::flood::{CopyLimit, FloodLimit};
 use sluice_net::switch::Limits;
 use sluice_net::{
     Drop, Frame, Guard, HEADER_LEN, Mac, OffloadHeader, PREFIX_LEN, Port, Switch, Target, parse, segments, tag, wire,
@@ -29,6 +29,7 @@ fn switch() -> Switch {
         addresses_per_port: 4,
         addresses_of_uplink: 16,
         age: Duration::from_secs(300),
+        copies: CopyLimit { per_second, burst: per_second },
         port_flood: flood,
         uplink_flood: flood,
     };

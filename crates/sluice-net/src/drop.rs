@@ -45,6 +45,7 @@ reasons! {
     RouterAdvertisement "router_advertisement" "The NIC advertises itself as a router, which its guard does not allow."
     LinkLocal "link_local" "The frame is for the next switch (spanning tree, LACP, LLDP, pause), and switches do not forward it."
     FloodRate "flood_rate" "The sender floods more frames per second than its cap."
+    FloodTotal "flood_total" "All senders together flood more than the cap of the uplink; see which NICs drop by flood_rate."
     NoReceiver "no_receiver" "No other port has the destination address."
     QueueFull "queue_full" "The receive queue of the NIC is full."
     Waited "waited" "The frame waited too long, because its NIC sends more than its share."

@@ -50,6 +50,66 @@ impl FloodCap {
     }
 }
 
+/// How many copies of flooded frames all senders together may cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyLimit {
+    pub per_second: NonZeroU32,
+    /// Copies at once after a pause.
+    pub burst: NonZeroU32,
+}
+
+/// The cap of all senders together. A flooded frame costs a copy for each port of its VLAN, so a cap of each sender alone would let
+/// the cost grow with the square of the ports.
+///
+/// Every sender keeps a part for ARP and neighbour discovery, which no other sender can use up: a quarter of the cap, half of it for the
+/// uplink and half in equal parts for the ports, and at least one frame per second.
+///
+/// Example: 100,000 copies/s and 100 ports. Two ports that flood 1,000 frames/s each would cause 200,000. Half of them pass, and
+/// each other port still finds one neighbour per second at least: its part is 125 copies, which is one frame and a quarter.
+#[derive(Clone, Copy, Debug)]
+pub struct CopyCap {
+    limit: CopyLimit,
+    shared: Bucket,
+}
+
+/// What a sender has used of its kept part in this second.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    second: u64,
+    copies: u64,
+}
+
+impl CopyCap {
+    #[must_use]
+    pub fn new(now: Instant, limit: CopyLimit) -> Self {
+        CopyCap { limit, shared: Bucket::new(now, limit.per_second.into(), limit.burst.into()) }
+    }
+
+    /// Whether a frame that causes `copies` passes; it is counted if so. The sender is the uplink, or one of `ports` ports.
+    pub fn passes(
+        &mut self,
+        now: Instant,
+        spent: &mut Spent,
+        (is_uplink, ports): (bool, u32),
+        copies: u32,
+        frame: &Frame,
+    ) -> bool {
+        // One that costs more than the burst passes with a full bucket.
+        let copies = u64::from(copies);
+        if self.shared.take(now, copies.min(self.limit.burst.get().into())) {
+            return true;
+        }
+        let kept = u64::from(self.limit.per_second.get()) / 8 / if is_uplink { 1 } else { u64::from(ports.max(1)) };
+        let second = now.as_nanos() / 1_000_000_000;
+        if spent.second != second {
+            *spent = Spent { second, copies: 0 };
+        }
+        let passes = frame.finds_neighbours() && (spent.copies == 0 || spent.copies + copies <= kept);
+        spent.copies += if passes { copies } else { 0 };
+        passes
+    }
+}
+
 const fn tokens(count: u64) -> NonZeroU64 {
     NonZeroU64::new(count).expect("parts are not empty")
 }
@@ -97,6 +157,29 @@ mod tests {
             assert_eq!(found, 100);
             assert!((750..=760).contains(&others), "{others}");
         }
+    }
+
+    #[test]
+    fn many_senders_each_below_its_cap_flooded_without_a_bound_and_kept_neighbours_from_being_found() {
+        const PORTS: u32 = 100;
+        let number = |value| NonZeroU32::new(value).unwrap();
+        let mut total = CopyCap::new(Instant::ZERO, CopyLimit { per_second: number(100_000), burst: number(20_000) });
+        let mut spent = [Spent::default(); PORTS as usize];
+        let (mut copies, mut found) = (0u64, 0);
+        // 10 s in which 50 ports send 1,000 ARP messages per second each, and another one asks for a neighbour each second.
+        for at in 0..10_000u64 {
+            let now = Instant::from_millis(at);
+            for sender in &mut spent[..50] {
+                copies += 100 * u64::from(total.passes(now, sender, (false, PORTS), 100, &arp()));
+            }
+            if at % 1000 == 999 {
+                found += u32::from(total.passes(now, &mut spent[99], (false, PORTS), 100, &solicitation()));
+            }
+        }
+        assert_eq!(found, 10);
+        // The cap and its burst, and the kept parts of 50 ports: one frame per second each.
+        assert!(copies <= 10 * 100_000 + 20_000 + 10 * 50 * 100, "{copies}");
+        assert!(copies >= 1_000_000, "{copies}");
     }
 
     #[test]

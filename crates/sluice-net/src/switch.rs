@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use sluice_sched::Instant;
 
-use crate::flood::{FloodCap, FloodLimit};
+use crate::flood::{CopyCap, CopyLimit, FloodCap, FloodLimit, Spent};
 use crate::{Drop, Frame, Mac};
 
 /// Number of a port, given by the caller and below [`Limits::ports`].
@@ -52,6 +52,8 @@ pub struct Limits {
     pub port_flood: FloodLimit,
     /// Flooded frames of the uplink.
     pub uplink_flood: FloodLimit,
+    /// Copies of flooded frames for ports, of all senders together.
+    pub copies: CopyLimit,
 }
 
 /// A port that cannot be added.
@@ -82,7 +84,11 @@ pub struct Switch {
     ports: Vec<Option<PortState>>,
     /// Number of ports without a locked address, by VLAN.
     unlocked: BTreeMap<u16, u32>,
+    /// Number of ports, by VLAN.
+    members: BTreeMap<u16, u32>,
     uplink: Sender,
+    /// What all senders together may flood.
+    copies: CopyCap,
     /// Only looked up, never iterated over, so its order decides nothing.
     addresses: HashMap<Key, Entry>,
 }
@@ -98,6 +104,8 @@ struct PortState {
 #[derive(Debug)]
 struct Sender {
     flood: FloodCap,
+    /// Copies of its frames that the total bound has let pass for neighbours to be found.
+    spent: Spent,
     /// Addresses learned from it. Their entries have the index in this list.
     learned: Vec<Key>,
     learned_max: usize,
@@ -137,7 +145,8 @@ impl Key {
 
 impl Sender {
     fn new(now: Instant, flood: FloodLimit, learned_max: u32) -> Self {
-        Sender { flood: FloodCap::new(now, flood), learned: Vec::new(), learned_max: learned_max as usize, hand: 0 }
+        let (flood, spent) = (FloodCap::new(now, flood), Spent::default());
+        Sender { flood, spent, learned: Vec::new(), learned_max: learned_max as usize, hand: 0 }
     }
 }
 
@@ -145,7 +154,15 @@ impl Switch {
     #[must_use]
     pub fn new(now: Instant, limits: Limits) -> Self {
         let uplink = Sender::new(now, limits.uplink_flood, limits.addresses_of_uplink);
-        Switch { limits, ports: Vec::new(), unlocked: BTreeMap::new(), uplink, addresses: HashMap::new() }
+        Switch {
+            limits,
+            ports: Vec::new(),
+            unlocked: BTreeMap::new(),
+            members: BTreeMap::new(),
+            uplink,
+            copies: CopyCap::new(now, limits.copies),
+            addresses: HashMap::new(),
+        }
     }
 
     /// Adds a port. `locked` is the only address that it sends from and gets frames for; without it, addresses are learned. `vlan` is 1 to 4094, or
@@ -169,6 +186,7 @@ impl Switch {
             Some(mac) => self.lock(port, Key::new(vlan, mac), mac)?,
             None => *self.unlocked.entry(vlan).or_default() += 1,
         }
+        *self.members.entry(vlan).or_default() += 1;
         if self.ports.len() <= number as usize {
             self.ports.resize_with(number as usize + 1, || None);
         }
@@ -183,6 +201,7 @@ impl Switch {
         for key in state.sender.learned {
             self.addresses.remove(&key);
         }
+        self.members.entry(state.vlan).and_modify(|count| *count -= 1);
         match state.locked {
             Some(mac) => drop(self.addresses.remove(&Key::new(state.vlan, mac))),
             None => {
@@ -222,7 +241,7 @@ impl Switch {
             None if !frame.destination.is_multicast() && self.unlocked(vlan) == u32::from(locked.is_none()) => {
                 Target::Uplink
             }
-            None => self.flood(now, Place::Port(port), frame),
+            None => self.flood(now, Place::Port(port), vlan, frame),
         }
     }
 
@@ -240,7 +259,7 @@ impl Switch {
             Some(Place::Port(found)) => Target::Port(found),
             Some(Place::Uplink) => Target::Nowhere(Drop::NoReceiver),
             None if self.unlocked(vlan) == 0 && !frame.destination.is_multicast() => Target::Nowhere(Drop::NoReceiver),
-            None => self.flood(now, Place::Uplink, frame),
+            None => self.flood(now, Place::Uplink, vlan, frame),
         }
     }
 
@@ -258,9 +277,19 @@ impl Switch {
             .map(|(port, _)| port)
     }
 
-    fn flood(&mut self, now: Instant, from: Place, frame: &Frame) -> Target {
-        let passes = self.sender(from).is_some_and(|sender| sender.flood.passes(now, frame));
-        if passes { Target::Flood } else { Target::Nowhere(Drop::FloodRate) }
+    fn flood(&mut self, now: Instant, from: Place, vlan: u16, frame: &Frame) -> Target {
+        // A copy for the uplink counts like one for a port.
+        let count = |counts: &BTreeMap<u16, u32>| counts.get(&vlan).copied().unwrap_or(0).max(1);
+        let copies = if frame.destination.is_multicast() { count(&self.members) } else { count(&self.unlocked) };
+        let ports = self.members.values().sum::<u32>().max(1);
+        let mut total = self.copies;
+        let Some(sender) = self.sender(from) else { return Target::Nowhere(Drop::NoReceiver) };
+        if !sender.flood.passes(now, frame) {
+            return Target::Nowhere(Drop::FloodRate);
+        }
+        let passes = total.passes(now, &mut sender.spent, (from == Place::Uplink, ports), copies, frame);
+        self.copies = total;
+        if passes { Target::Flood } else { Target::Nowhere(Drop::FloodTotal) }
     }
 
     fn port(&self, port: Port) -> Option<&PortState> {

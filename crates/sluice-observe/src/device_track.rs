@@ -105,6 +105,11 @@ impl DeviceTrack {
         }
     }
 
+    /// Whether it is an uplink.
+    pub(crate) fn is_link(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.uplink.is_some())
+    }
+
     /// Ends what is not as it should be, because the device is gone.
     pub(crate) fn end(&mut self, now: &mut Now<'_>) {
         for (name, track) in &mut self.vms {

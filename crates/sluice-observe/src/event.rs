@@ -65,6 +65,8 @@ pub enum Unit {
     /// Normalised requests per second.
     Iops,
     BytesPerSecond,
+    /// On the wire of an uplink, with the 24 bytes around each frame.
+    BitsPerSecond,
     /// Parts of all requests, in percent.
     Percent,
     Requests,
@@ -77,6 +79,8 @@ impl Unit {
         match self {
             Unit::Iops => format!("{amount:.0} iops"),
             Unit::BytesPerSecond => format!("{:.1} MiB/s", amount / 1_048_576.0),
+            Unit::BitsPerSecond if amount >= 999.5e6 => format!("{:.2} Gbit/s", amount / 1e9),
+            Unit::BitsPerSecond => format!("{:.1} Mbit/s", amount / 1e6),
             Unit::Percent => format!("{amount:.1} %"),
             Unit::Requests => format!("{amount:.0} requests"),
         }

@@ -2,7 +2,7 @@
 
 use sluice_sched::gate::histogram::{Histogram, SparseHistogram};
 use sluice_sched::gate::{GateStats, Outcome};
-use sluice_sched::{Instant, Kind, Phase, Wait};
+use sluice_sched::{CostModel, Instant, Kind, Phase, Wait};
 
 /// Cost units of one normalised request.
 const COST_UNITS: f64 = 65_536.0;
@@ -16,8 +16,10 @@ pub struct Flow {
     pub succeeded: [u64; 5],
     /// Requests of guests that failed.
     pub failed: u64,
-    /// Bytes read and written.
+    /// Bytes read and written; on an uplink those of the wire, with what surrounds each frame.
     pub bytes: u64,
+    /// Whether it is of an uplink, whose rates are shown in bits.
+    pub is_link: bool,
     /// Completed service in raw cost units: 1/65,536 of a normalised request.
     pub cost: u64,
     /// Dispatched service in raw cost units.
@@ -74,6 +76,7 @@ impl Flow {
         let backlogged = backlogged.saturating_sub(earlier.outstanding.backlogged_nanos(since));
         Flow {
             nanos,
+            is_link: false,
             succeeded: ended(Outcome::Done),
             failed: ended(Outcome::Failed).iter().sum(),
             bytes: stats.bytes.saturating_sub(earlier.bytes),
@@ -94,6 +97,15 @@ impl Flow {
             queue_time: histogram(|of| &of.queue_time),
             service_time: histogram(|of| &of.service_time),
         }
+    }
+
+    /// The counts of frames: their bytes are those of the wire, which their cost counts.
+    pub(crate) fn of_link(mut self, is_link: bool) -> Flow {
+        if is_link {
+            let full = CostModel::frames().reference_size().0 as f64;
+            (self.bytes, self.is_link) = ((self.cost as f64 / COST_UNITS * full).round() as u64, true);
+        }
+        self
     }
 
     /// Whether nothing was asked for and nothing happened.
@@ -127,6 +139,7 @@ impl Flow {
         add(&mut self.wait_nanos, &next.wait_nanos);
         self.failed += next.failed;
         self.bytes += next.bytes;
+        self.is_link |= next.is_link;
         self.cost += next.cost;
         self.dispatched_cost += next.dispatched_cost;
         self.dispatched_bytes = self.dispatched_bytes.saturating_add(next.dispatched_bytes);

@@ -10,6 +10,7 @@ use sluice_sched::policy::Limit;
 use sluice_sched::{ByteRate, Iops, Phase, Policy, Weight};
 
 use crate::cause::Cause;
+use crate::flow::Flow;
 use crate::recent::Recent;
 use crate::status::{PromiseStatus, State, VmStatus, rounded};
 
@@ -44,6 +45,9 @@ pub struct GlanceRates {
     pub iops: f64,
     /// In the last second.
     pub bytes_per_second: f64,
+    /// The same on the wire of an uplink; its `iops` are frames per second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bits_per_second: Option<f64>,
     /// From arrival to completion, in the last ten seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p50_us: Option<f64>,
@@ -65,8 +69,10 @@ impl GlanceRates {
         let all: u64 = dispatched.iter().sum();
         let by_reservation = dispatched[Phase::Reservation as usize] as f64 / all.max(1) as f64;
         let last = recent.last_flow();
+        let rate = |flow: &Flow| rounded(if flow.is_link { flow.iops() } else { flow.normalised_iops() });
         GlanceRates {
-            iops: last.map_or(0.0, |flow| rounded(flow.normalised_iops())),
+            iops: last.map_or(0.0, rate),
+            bits_per_second: recent.is_link().then(|| last.map_or(0.0, |flow| (8.0 * flow.bytes_per_second()).round())),
             bytes_per_second: last.map_or(0.0, |flow| flow.bytes_per_second().round()),
             p50_us: micros(50.0),
             p99_us: micros(99.0),

@@ -13,6 +13,19 @@ pub struct Shortfall {
     pub unit: Unit,
 }
 
+impl Shortfall {
+    /// The same of an uplink, whose bytes are shown in bits.
+    #[must_use]
+    pub fn in_bits(self) -> Shortfall {
+        match self.unit {
+            Unit::BytesPerSecond => {
+                Shortfall { wanted: 8.0 * self.wanted, got: 8.0 * self.got, unit: Unit::BitsPerSecond }
+            }
+            _ => self,
+        }
+    }
+}
+
 /// Requests by which a reservation may be missed in any interval: one that has not come to its turn, and one that was
 /// dispatched just before.
 const REQUESTS: f64 = 2.0;

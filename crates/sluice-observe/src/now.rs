@@ -51,6 +51,8 @@ pub(crate) struct Now<'a> {
     /// Whether the previous sample is so long ago that the daemon must have stood still.
     pub(crate) is_late: bool,
     pub(crate) device: &'a str,
+    /// Whether it is an uplink.
+    pub(crate) is_link: bool,
     pub(crate) events: &'a mut Vec<Event>,
 }
 
@@ -71,6 +73,7 @@ impl Now<'_> {
         found: Option<Shortfall>,
         about: impl FnOnce() -> About,
     ) {
+        let found = found.map(|found| if self.is_link { found.in_bits() } else { found });
         let change = watch.update(self.second, found, |before| match before {
             Some(before) => before.and(about()),
             None => about(),

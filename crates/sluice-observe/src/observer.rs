@@ -36,13 +36,14 @@ impl Observer {
         (self.time, self.second) = (time, Some(second));
         let gone = self.devices.extract_if(.., |name, _| sample.devices.iter().all(|device| device.device != *name));
         for (name, mut track) in gone {
-            track.end(&mut Now { time, second, is_late, device: &name, events: &mut events });
+            track.end(&mut Now { time, second, is_late, device: &name, is_link: track.is_link(), events: &mut events });
         }
         for mut device in sample.devices {
             device.vms.sort_by(|one, other| one.vm.cmp(&other.vm));
             let track = self.devices.entry(device.device.clone()).or_default();
             let name = device.device.clone();
-            track.push(&mut Now { time, second, is_late, device: &name, events: &mut events }, device);
+            let is_link = device.uplink.is_some();
+            track.push(&mut Now { time, second, is_late, device: &name, is_link, events: &mut events }, device);
         }
         events
     }

@@ -22,22 +22,30 @@ pub struct Recent {
     /// The newest last.
     seconds: VecDeque<Interval>,
     joined: VecDeque<Interval>,
+    /// Whether it is of an uplink. Idle intervals do not tell.
+    is_link: bool,
 }
 
 impl Recent {
     /// Adds what happened since the last call, about a second ago.
     pub fn push(&mut self, flow: Flow) {
         let (nanos, is_idle) = (flow.nanos, flow.is_idle());
+        self.is_link = flow.is_link;
         self.seconds.push_back(Interval { nanos, flow: (!is_idle).then(|| Box::new(flow)) });
         if self.seconds.len() < 2 * JOINED {
             return;
         }
-        let joined = sum(self.seconds.drain(..JOINED).collect::<Vec<_>>().iter(), Flow::add);
+        let joined = sum(self.is_link, self.seconds.drain(..JOINED).collect::<Vec<_>>().iter(), Flow::add);
         if self.joined.len() == JOINED_KEPT {
             self.joined.pop_front();
         }
         let (nanos, is_idle) = (joined.nanos, joined.is_idle());
         self.joined.push_back(Interval { nanos, flow: (!is_idle).then(|| Box::new(joined)) });
+    }
+
+    /// Whether it is of an uplink.
+    pub(crate) fn is_link(&self) -> bool {
+        self.is_link
     }
 
     /// Counts of the last second; `None` if nothing happened.
@@ -53,36 +61,36 @@ impl Recent {
     /// Counts and latencies of the last second.
     #[must_use]
     pub fn last(&self) -> Flow {
-        sum(self.seconds.iter().rev().take(1), Flow::add_with_latency)
+        sum(self.is_link, self.seconds.iter().rev().take(1), Flow::add_with_latency)
     }
 
     /// Counts and latencies of the last ten seconds, or since the beginning.
     #[must_use]
     pub fn ten_seconds(&self) -> Flow {
-        sum(self.seconds.iter().rev().take(JOINED), Flow::add_with_latency)
+        sum(self.is_link, self.seconds.iter().rev().take(JOINED), Flow::add_with_latency)
     }
 
     /// Counts of the last `seconds` seconds, at most ten, without histograms.
     #[must_use]
     pub(crate) fn counts(&self, seconds: usize) -> Flow {
-        sum(self.seconds.iter().rev().take(seconds.min(JOINED)), Flow::add_counts)
+        sum(self.is_link, self.seconds.iter().rev().take(seconds.min(JOINED)), Flow::add_counts)
     }
 
     /// Counts and latencies of the last minute, up to 69 s, or since the beginning.
     #[must_use]
     pub fn minute(&self) -> Flow {
-        sum(self.joined.iter().chain(&self.seconds), Flow::add_with_latency)
+        sum(self.is_link, self.joined.iter().chain(&self.seconds), Flow::add_with_latency)
     }
 
     /// The same with all histograms.
     #[must_use]
     pub(crate) fn minute_of_histograms(&self) -> Flow {
-        sum(self.joined.iter().chain(&self.seconds), Flow::add)
+        sum(self.is_link, self.joined.iter().chain(&self.seconds), Flow::add)
     }
 }
 
-fn sum<'a>(intervals: impl Iterator<Item = &'a Interval>, add: fn(&mut Flow, &Flow)) -> Flow {
-    let mut sum = Flow::default();
+fn sum<'a>(is_link: bool, intervals: impl Iterator<Item = &'a Interval>, add: fn(&mut Flow, &Flow)) -> Flow {
+    let mut sum = Flow { is_link, ..Flow::default() };
     for interval in intervals {
         match &interval.flow {
             Some(flow) => add(&mut sum, flow),

@@ -3,7 +3,10 @@
 //! Times are upper bounds of percentiles, at most an eighth above the true value. Policies are not part of the serialised
 //! form, because their form belongs to the host file.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
+use sluice_net::NicTotals;
 use sluice_sched::admission::Capacity;
 use sluice_sched::{Kind, Percent, Phase, Policy, Wait};
 
@@ -23,6 +26,8 @@ pub struct Rates {
     /// Requests by their cost: what counts against limits and reservations in requests.
     pub normalised_iops: f64,
     pub bytes_per_second: f64,
+    /// On the wire of an uplink, with the 24 bytes around each frame; null for a disk.
+    pub bits_per_second: Option<f64>,
     /// Requests of guests that failed.
     pub failed_per_second: f64,
     /// From arrival to completion; null without requests.
@@ -39,6 +44,7 @@ impl Rates {
             write_iops: rounded(flow.iops_of(Kind::Write)),
             normalised_iops: rounded(flow.normalised_iops()),
             bytes_per_second: rounded(flow.bytes_per_second()),
+            bits_per_second: flow.is_link.then(|| (8.0 * flow.bytes_per_second()).round()),
             failed_per_second: rounded(flow.per_second(flow.failed as f64)),
             p50_us: micros(50.0),
             p99_us: micros(99.0),
@@ -182,6 +188,30 @@ pub struct PromiseStatus {
     pub cause: Option<Cause>,
 }
 
+/// Frames of a NIC since the start of its uplink's thread. A large segment counts once.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NicStatus {
+    pub sent_frames: u64,
+    pub sent_bytes: u64,
+    pub received_frames: u64,
+    pub received_bytes: u64,
+    /// Frames that were dropped, by reason; without reasons that have not occurred.
+    pub dropped_frames: BTreeMap<&'static str, u64>,
+}
+
+impl NicStatus {
+    pub(crate) fn of(totals: &NicTotals) -> NicStatus {
+        let drops = totals.drops.iter().filter(|(_, count)| *count > 0);
+        NicStatus {
+            sent_frames: totals.sent,
+            sent_bytes: totals.sent_bytes,
+            received_frames: totals.received,
+            received_bytes: totals.received_bytes,
+            dropped_frames: drops.map(|(reason, count)| (reason.name(), count)).collect(),
+        }
+    }
+}
+
 /// A volume now.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct VolumeStatus {
@@ -196,6 +226,9 @@ pub struct VolumeStatus {
     pub outstanding: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
+    /// If it is a NIC.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nic: Option<NicStatus>,
 }
 
 /// A VM on one device now.

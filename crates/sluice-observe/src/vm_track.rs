@@ -16,7 +16,7 @@ use crate::now::{About, Now, Subject};
 use crate::reading::{PromisesReading, Violations, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample, VolumeSample};
-use crate::status::{CpuStatus, Intervals, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
+use crate::status::{CpuStatus, Intervals, NicStatus, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
 
 /// Neighbours that an event names.
 const NEIGHBOURS: usize = 3;
@@ -37,7 +37,7 @@ impl<'a> Interval<'a> {
     pub(crate) fn between(last: &'a DeviceSample, sample: &'a DeviceSample) -> Interval<'a> {
         let of = |vm: &VmSample| {
             let before = last.vm(&vm.vm);
-            let flow = Flow::between(before.map(|vm| vm.stats.as_ref()), last.at, &vm.stats, sample.at);
+            let flow = Flow::between(before.map(|vm| vm.stats.as_ref()), last.at, &vm.stats, sample.at).of_link(sample.uplink.is_some());
             let cpu = before.map(|vm| vm.cpu).unwrap_or_default();
             Flow {
                 cpu_nanos: vm.cpu.used_nanos.saturating_sub(cpu.used_nanos),
@@ -46,7 +46,7 @@ impl<'a> Interval<'a> {
             }
         };
         let flows: Vec<Flow> = sample.vms.iter().map(of).collect();
-        let mut total = Flow::default();
+        let mut total = Flow { is_link: sample.uplink.is_some(), ..Flow::default() };
         flows.iter().for_each(|flow| total.add(flow));
         total.nanos = sample.at.nanos_since(last.at);
         let mut largest: Vec<usize> = (0..flows.len()).filter(|&vm| flows[vm].dispatched_cost > 0).collect();
@@ -213,6 +213,7 @@ impl VmTrack {
             let had_those_of_its_vm = before.is_some_and(|before| before.began == stats.began);
             let past = || if had_those_of_its_vm { self.series.clone() } else { Series::default() };
             let flow = Flow::between(before, last.at, stats, interval.sample.at);
+            let flow = flow.of_link(interval.sample.uplink.is_some());
             track.series.get_or_insert_with(past).push(second, flow.clone());
             Some(flow)
         };
@@ -297,6 +298,7 @@ impl VmTrack {
                 outstanding: volume.outstanding,
                 clients: volume.clients,
                 promises: promises(known, &volume.policy, &recent.counts(1)),
+                nic: volume.nic.as_deref().map(NicStatus::of),
             }
         });
         VmStatus {

@@ -137,3 +137,37 @@ fn the_tap_of_a_namespace_that_is_removed_is_made_again() {
     until("the new station reaches the outside", || answers(&again, outside(7)));
     assert!(answers(&lab.vms[0], outside(7)), "its neighbour");
 }
+
+#[test]
+fn rates_on_an_uplink_are_shown_in_bits_and_a_nic_with_its_drops() {
+    let lab = Lab::with_nics(
+        Uplink::Tap,
+        "rate = \"100Mbit/s\"",
+        &["reservation = \"30Mbit/s\""],
+        &["addresses = [\"10.77.0.1/32\"]"],
+    );
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    lab.vm(1).ip("addr add 10.77.0.9/24 dev eth0").unwrap();
+    let stranger: SocketAddr = "10.77.0.9:0".parse().unwrap();
+    let socket = lab.vm(1).enter(|| std::net::UdpSocket::bind(stranger)).unwrap().unwrap();
+    (0..5).for_each(|_| drop(socket.send_to(b"x", outside(9))));
+    let (_sink, _load) = (lab.sink(1), lab.send(1, 20));
+    let bits = || ask(&lab.place, &["get", "vms"])["vms"][0]["rates"]["1s"]["bits_per_second"].as_f64();
+    until("the rate is seen", || bits().is_some_and(|bits| (15e6..25e6).contains(&bits)));
+    let shown = |verb: &[&str]| run(sluice().args(verb).arg("--socket").arg(lab.place.socket("control"))).stdout;
+    for verb in [
+        &["get", "vms"][..],
+        &["get", "volumes"],
+        &["get", "devices"],
+        &["status"],
+        &["top", "--batch", "--count", "1"],
+    ] {
+        let text = shown(verb);
+        assert!(text.contains(" Mbit/s"), "{verb:?}: {text}");
+    }
+    assert!(shown(&["get", "vms"]).contains("30.0 Mbit/s"), "the reservation");
+    until("drops are shown", || shown(&["describe", "vm1/nic/eth0"]).contains(" source_ip"));
+    let described = shown(&["describe", "lan"]);
+    assert!(described.starts_with("Uplink lan: serving"), "{described}");
+}

@@ -88,7 +88,7 @@ fn supervise<M: Machine>(
         let end = catch_unwind(AssertUnwindSafe(|| state.run(&mut inbox)));
         match end {
             Ok(Ok(())) => {
-                let last = catch_unwind(AssertUnwindSafe(|| state.snapshot())).ok();
+                let last = catch_unwind(AssertUnwindSafe(|| Box::new(state.snapshot()))).ok();
                 drain_and_drop(device, state, mailbox, helper);
                 return End::Stopped(last.map(Box::new));
             }

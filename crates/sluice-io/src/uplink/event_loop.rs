@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use io_uring::{opcode, types};
 use sluice_net::UplinkTotals;
-use sluice_net::flood::FloodLimit;
+use sluice_net::flood::{CopyLimit, FloodLimit};
 use sluice_net::switch::{Limits, Switch};
 use sluice_sched::{Gate, Instant};
 
@@ -49,6 +49,7 @@ const SWITCH: Limits = Limits {
     age: Duration::from_secs(300),
     port_flood: FloodLimit { frames_per_second: number(1000), burst: number(200) },
     uplink_flood: FloodLimit { frames_per_second: number(4000), burst: number(800) },
+    copies: CopyLimit { per_second: number(100_000), burst: number(20_000) },
 };
 
 const fn number(value: u32) -> NonZeroU32 {

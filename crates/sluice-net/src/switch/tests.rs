@@ -23,6 +23,7 @@ fn limits() -> Limits {
         age: Duration::from_secs(300),
         port_flood: flood(1_000_000),
         uplink_flood: flood(1_000_000),
+        copies: CopyLimit { per_second: NonZeroU32::MAX, burst: NonZeroU32::MAX },
     }
 }
 
@@ -370,4 +371,24 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn what_all_ports_flood_together_is_bounded_by_copies() {
+    let number = |value| NonZeroU32::new(value).unwrap();
+    let copies = CopyLimit { per_second: number(100), burst: number(50) };
+    let mut switch = Switch::new(Instant::ZERO, Limits { copies, ..limits() });
+    for port in 1..=10 {
+        switch.add(Instant::ZERO, Port(port), Some(mac(port as u8)), None).unwrap();
+    }
+    let everyone = Mac([0xff; 6]);
+    let mut passed = 0;
+    for round in 0..1000u64 {
+        let port = 1 + (round % 10) as u32;
+        let target = switch.from_port(Instant::from_millis(round), Port(port), &frame(mac(port as u8), everyone));
+        assert!(matches!(target, Target::Flood | Target::Nowhere(Drop::FloodTotal)), "{target:?}");
+        passed += u32::from(target == Target::Flood);
+    }
+    // A frame has ten copies: 5 of the burst, and 10 in the second.
+    assert!((14..=15).contains(&passed), "{passed}");
 }

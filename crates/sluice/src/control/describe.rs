@@ -60,7 +60,7 @@ pub(super) fn describe_nic(nic: &Nic) -> Value {
 }
 
 /// Describes the network half of a policy.
-pub(super) fn describe_net(net: &NetPolicy) -> Value {
+pub(crate) fn describe_net(net: &NetPolicy) -> Value {
     let mut value = describe_policy(&net.transmit);
     value["burst_time_us"] = json!(net.burst.map(|burst| burst.as_micros() as u64));
     value["receive_limit_bytes_per_second"] = json!(net.receive.limit.map(sluice_sched::ByteRate::bytes_per_second));

@@ -19,6 +19,7 @@ mod guests;
 mod io_uring;
 mod kernel;
 mod limits;
+mod network;
 mod sockets;
 
 /// A check.
@@ -37,6 +38,7 @@ const CHECKS: &[Check] = &[
     Check { name: disk::NAME, run: disk::run },
     Check { name: cgroup::NAME, run: cgroup::run },
     Check { name: guests::NAME, run: guests::run },
+    Check { name: network::NAME, run: network::run },
     Check { name: sockets::NAME, run: sockets::run },
 ];
 

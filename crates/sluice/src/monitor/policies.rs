@@ -1,21 +1,21 @@
-//! Named policies: what each states, who holds it, and what its holders reserve on each device.
+//! Named policies: what each states, who holds it, and what its holders reserve on each device and uplink.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
-use sluice_config::{Host, Vm};
+use sluice_config::{Host, Nic, Vm};
 
-use crate::control::describe::describe_policy;
+use crate::control::describe::{describe_net, describe_policy};
 
 /// Who holds a policy on one device.
 #[derive(Default)]
 struct Holders<'a> {
     vms: Vec<&'a Vm>,
-    /// As VM/VOLUME. Their reservations are parts of those of their VMs.
+    /// As VM/VOLUME, or VM/nic/NIC. Their reservations are parts of those of their VMs.
     volumes: Vec<String>,
 }
 
-/// Returns one row for each named policy and device on which a VM or volume holds it, and one for a policy that nothing holds.
+/// Returns one row for each named policy and device or uplink on which a VM, volume or NIC holds it, and one for a policy that nothing holds.
 pub(super) fn rows(host: &Host) -> Vec<Value> {
     let mut rows = Vec::new();
     for (name, policy) in &host.policies {
@@ -48,15 +48,38 @@ fn holders<'a>(host: &'a Host, name: &str) -> BTreeMap<&'a str, Holders<'a>> {
                 found.entry(volume.device.as_str()).or_default().volumes.push(format!("{}/{}", vm.name, volume.name));
             }
         }
+        for nic in vm.nics.values() {
+            let held = [&vm.policy_name, &nic.policy_name].map(is_held);
+            if held != [false, false] {
+                add_nic(found.entry(nic.uplink.as_str()).or_default(), vm, nic, held);
+            }
+        }
     }
     found
 }
 
+/// Adds what a NIC and its VM hold on their uplink.
+fn add_nic<'a>(holders: &mut Holders<'a>, vm: &'a Vm, nic: &Nic, [by_vm, by_nic]: [bool; 2]) {
+    // A VM is listed once on each uplink.
+    if by_vm && holders.vms.last().is_none_or(|last| last.name != vm.name) {
+        holders.vms.push(vm);
+    }
+    if by_nic {
+        holders.volumes.push(format!("{}/nic/{}", vm.name, nic.name));
+    }
+}
+
 fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders<'_>, policy: &Value) -> Value {
-    let policies = || vms.iter().map(|vm| &vm.policy);
+    let uplink = host.uplinks.get(device);
+    let policies = || vms.iter().map(|vm| if uplink.is_some() { &vm.net.transmit } else { &vm.policy });
     let iops: f64 = policies().filter_map(|policy| policy.reservation.iops).map(|iops| iops.as_f64()).sum();
     let bytes: u64 = policies().filter_map(|policy| policy.reservation.bytes).map(|rate| rate.bytes_per_second()).sum();
-    let part = host.devices.get(device).and_then(|device| device.supply().reserved(policies()));
+    let shared = host.devices.get(device).or_else(|| uplink.map(|uplink| &uplink.link));
+    let policy = match (uplink, host.net_policies.get(name)) {
+        (Some(_), Some(net)) => &describe_net(net),
+        _ => policy,
+    };
+    let part = shared.and_then(|device| device.supply().reserved(policies()));
     json!({
         "policy_name": name,
         "device": device,
@@ -72,6 +95,24 @@ fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nics_hold_the_network_half_of_a_policy_on_their_uplink() {
+        let text = "[policy.gold.net]\nreservation = \"100Mbit/s\"\n[policy.tin.net]\nweight = 3\n\
+                    [uplink.lan]\ntap = \"up0\"\nrate = \"1Gbit/s\"\n[vm.a]\npolicy = \"gold\"\n\
+                    [vm.a.nic.eth0]\nuplink = \"lan\"\ntap = \"a0\"\n\
+                    [vm.a.nic.eth1]\nuplink = \"lan\"\ntap = \"a1\"\npolicy = \"tin\"\n";
+        let host = sluice_config::parse("host.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
+        let keys = ["policy_name", "device", "vms", "volumes", "reserved_bytes_per_second", "reserved_percent"];
+        let rows = rows(&host);
+        let seen: Vec<Value> = rows.iter().map(|row| keys.map(|key| row[key].clone()).into()).collect();
+        let expected =
+            [json!(["gold", "lan", ["a"], [], 12_500_000, 10.0]), json!(["tin", "lan", [], ["a/nic/eth1"], null, 0.0])];
+        assert_eq!(seen, expected);
+        assert_eq!(rows[0]["policy"]["reservation_bytes_per_second"], 12_500_000);
+        let table = crate::show::policies::table(&rows, false);
+        assert!(table.contains("100 Mbit/s") && table.contains("a/nic/eth1"), "{table}");
+    }
 
     #[test]
     fn each_policy_has_its_holders_and_what_they_reserve_on_each_device() {

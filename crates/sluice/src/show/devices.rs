@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{bandwidth, count, percent, rate, text, time};
+use super::vms::link_amount;
+use super::{count, is_link, operations, percent, rate, text, throughput, time};
 use crate::output;
 
 /// The table of devices; `wide` has more columns.
@@ -15,17 +16,21 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
     let mut table = output::table(&header);
     for device in devices {
         let (ten, capacity) = (&device["rates"]["10s"], &device["capacity"]);
+        let part = |what: &str| match is_link(device) {
+            true => link_amount(capacity, what),
+            false => rate(&capacity[format!("{what}_iops")]),
+        };
         let mut row = vec![
             text(&device["device"]).to_owned(),
             text(&device["health"]).to_owned(),
             count(&device["vms"]),
-            rate(&ten["normalised_iops"]),
-            bandwidth(&ten["bytes_per_second"]),
+            operations(ten),
+            throughput(ten),
             time(&ten["p99_us"]),
             percent(&device["full_percent"]),
-            rate(&capacity["reserved_iops"]),
-            rate(&capacity["stated_iops"]),
-            rate(&capacity["measured_iops"]),
+            part("reserved"),
+            part("stated"),
+            part("measured"),
             verdict(&capacity["verdict"]).to_owned(),
         ];
         if wide {
@@ -35,8 +40,8 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
                 count(&device["queued"]),
                 count(&device["clients"]),
                 percent(&device["thread_busy_percent"]),
-                rate(&device["rates"]["1s"]["normalised_iops"]),
-                rate(&device["rates"]["1m"]["normalised_iops"]),
+                operations(&device["rates"]["1s"]),
+                operations(&device["rates"]["1m"]),
             ]);
         }
         table.add_row(row);

@@ -55,6 +55,31 @@ pub(crate) fn bandwidth(value: &Value) -> String {
     })
 }
 
+/// Bits per second with the unit: `940 Mbit/s`.
+pub(crate) fn bits(value: f64) -> String {
+    let (value, unit) = match value {
+        value if value >= 999.5e6 => (value / 1e9, "Gbit/s"),
+        value if value >= 999.5e3 || value == 0.0 => (value / 1e6, "Mbit/s"),
+        value => (value / 1e3, "kbit/s"),
+    };
+    format!("{} {unit}", short(value))
+}
+
+/// Whether an object is an uplink, or a VM or NIC on one.
+pub(crate) fn is_link(object: &Value) -> bool {
+    object["rates"]["1s"]["bits_per_second"].is_number()
+}
+
+/// Throughput of `rates`: bytes per second in MiB/s, or of an uplink bits per second with the unit.
+pub(crate) fn throughput(rates: &Value) -> String {
+    rates["bits_per_second"].as_f64().map_or_else(|| bandwidth(&rates["bytes_per_second"]), bits)
+}
+
+/// Requests per second of `rates`, normalised; of an uplink frames per second.
+pub(crate) fn operations(rates: &Value) -> String {
+    rate(&rates[if rates["bits_per_second"].is_number() { "iops" } else { "normalised_iops" }])
+}
+
 /// A time in microseconds with its unit: `85 us`, `1.2 ms`, `3.4 s`.
 pub(crate) fn time(value: &Value) -> String {
     value.as_f64().map_or(NOTHING.to_owned(), |us| match us {
@@ -86,6 +111,10 @@ mod tests {
         let rates =
             [json!(0), json!(3.456), json!(950.4), json!(9999), json!(12_345), json!(1_450_000)].map(|v| rate(&v));
         assert_eq!(rates, ["0", "3.46", "950", "9999", "12.3k", "1.45M"]);
+        assert_eq!(
+            [0.0, 64_000.0, 98_400_000.0, 12.4e9].map(bits),
+            ["0 Mbit/s", "64.0 kbit/s", "98.4 Mbit/s", "12.4 Gbit/s"]
+        );
         assert_eq!(
             [json!(85), json!(1234), json!(45_000), json!(3_400_000)].map(|v| time(&v)),
             ["85 us", "1.2 ms", "45 ms", "3.4 s"]

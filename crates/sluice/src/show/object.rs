@@ -3,12 +3,12 @@
 use serde_json::{Map, Value};
 
 use super::promise::{broken, cause, mark};
-use super::{NOTHING, bandwidth, list, percent, rate, text, time};
+use super::{NOTHING, is_link, list, operations, percent, rate, text, throughput, time};
 use crate::output;
 
 /// Describes a VM on one device, or a volume.
 pub(crate) fn vm(name: &str, object: &Value) -> String {
-    let mut lines = vec![format!("{name} on device {}", text(&object["device"])), String::new()];
+    let mut lines = vec![format!("{name} on {} {}", kind(object), text(&object["device"])), String::new()];
     let problems = broken(name, object);
     lines.push(match object["state"].as_str() {
         Some("broken") if problems.is_empty() => "Promises: BROKEN for a volume".to_owned(),
@@ -36,6 +36,7 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
         format!("Outstanding requests {}, clients {}", object["outstanding"], object["clients"]),
     ]);
     lines.extend(object["cpu"].as_object().map(|_| cpu_time(&object["cpu"])));
+    lines.extend(frames(&object["nic"]));
     lines.join("\n")
 }
 
@@ -53,7 +54,12 @@ fn cpu_time(cpu: &Value) -> String {
 
 /// Describes a device.
 pub(crate) fn device(object: &Value) -> String {
-    let mut lines = vec![format!("Device {}: {}", text(&object["device"]), text(&object["health"]))];
+    let mut lines = vec![format!(
+        "{} {}: {}",
+        if is_link(object) { "Uplink" } else { "Device" },
+        text(&object["device"]),
+        text(&object["health"])
+    )];
     lines.extend(list(&object["problems"]).iter().map(|problem| format!("  It {}", text(problem))));
     lines.extend([String::new(), super::devices::table(std::slice::from_ref(object), true), String::new()]);
     lines.push(rates(&object["rates"]));
@@ -64,6 +70,18 @@ pub(crate) fn device(object: &Value) -> String {
     }
     lines.push(table.to_string());
     lines.join("\n")
+}
+
+/// The frames of a NIC, with those that were dropped by reason.
+fn frames(nic: &Value) -> Option<String> {
+    let dropped = nic["dropped_frames"].as_object()?;
+    let dropped: Vec<String> = dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+    let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };
+    Some(format!("Frames sent {}, received {}, dropped {dropped}", nic["sent_frames"], nic["received_frames"]))
+}
+
+fn kind(object: &Value) -> &'static str {
+    if is_link(object) { "uplink" } else { "device" }
 }
 
 fn policy(policy: &Value) -> String {
@@ -83,10 +101,10 @@ fn rates(rates: &Value) -> String {
         table.add_row([
             over.to_owned(),
             rate(&of["iops"]),
-            rate(&of["normalised_iops"]),
+            operations(of),
             rate(&of["read_iops"]),
             rate(&of["write_iops"]),
-            bandwidth(&of["bytes_per_second"]),
+            throughput(of),
             rate(&of["failed_per_second"]),
             time(&of["p50_us"]),
             time(&of["p99_us"]),

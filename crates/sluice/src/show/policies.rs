@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::vms::amount;
+use super::vms::{amount, link_amount};
 use super::{NOTHING, list, text, time};
 use crate::output;
 
@@ -18,6 +18,8 @@ pub(crate) fn table(policies: &[Value], wide: bool) -> String {
     let mut table = output::table(&header);
     for row in policies {
         let policy = &row["policy"];
+        let is_link = policy.get("receive_weight").is_some();
+        let amount = if is_link { link_amount } else { amount };
         let named = |key: &str| holders(list(&row[key]), if wide { usize::MAX } else { NAMED });
         let mut cells = vec![
             text(&row["policy_name"]).to_owned(),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::promise::{cause, mark};
-use super::{NOTHING, bandwidth, count, percent, rate, text, time};
+use super::{NOTHING, bandwidth, bits, count, is_link, operations, percent, rate, text, throughput, time};
 use crate::output;
 
 /// The table of VMs; `wide` has more columns.
@@ -38,15 +38,19 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
     for object in objects {
         let rates = &object["rates"];
         let (one, ten, minute) = (&rates["1s"], &rates["10s"], &rates["1m"]);
+        let of_policy = |field| match is_link(object) {
+            true => link_amount(&object["policy"], field),
+            false => amount(&object["policy"], field),
+        };
         let mut row = vec![
             name(object),
             text(&object["device"]).to_owned(),
             mark(&object["state"]).to_owned(),
-            amount(&object["policy"], "reservation"),
-            amount(&object["policy"], "limit"),
+            of_policy("reservation"),
+            of_policy("limit"),
             object["policy"]["weight"].as_f64().map_or(NOTHING.to_owned(), |weight| weight.to_string()),
-            rate(&ten["normalised_iops"]),
-            bandwidth(&ten["bytes_per_second"]),
+            operations(ten),
+            throughput(ten),
             time(&ten["p50_us"]),
             time(&ten["p99_us"]),
             count(&object["outstanding"]),
@@ -54,9 +58,9 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
         ];
         if wide {
             row.extend([
-                rate(&one["normalised_iops"]),
+                operations(one),
                 time(&one["p99_us"]),
-                rate(&minute["normalised_iops"]),
+                operations(minute),
                 time(&minute["p99_us"]),
                 percent(&object["parts"]["backlogged_percent"]),
                 percent(&object["parts"]["by_reservation_percent"]),
@@ -67,6 +71,12 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
         table.add_row(row);
     }
     table.to_string()
+}
+
+/// A reservation or limit of a link.
+pub(super) fn link_amount(policy: &Value, field: &str) -> String {
+    let bytes = policy[format!("{field}_bytes_per_second")].as_f64();
+    bytes.map_or(NOTHING.to_owned(), |bytes| bits(8.0 * bytes))
 }
 
 /// A reservation or limit: in requests, in bytes, or both.

@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::rows::{Form, csv};
 use crate::output::{self, is_closed};
 use crate::show::promise::{cause, mark};
-use crate::show::{NOTHING, bandwidth, devices, rate, time};
+use crate::show::{NOTHING, devices, rate, time};
 use crate::state::time::Time;
 
 /// Prints the figures `count` times, or until its reader has gone.
@@ -104,10 +104,10 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
             name.target(),
             name.device,
             state(figures),
-            amount(&figures.reservation),
-            amount(&figures.limit),
+            amount(&figures.reservation, &rates),
+            amount(&figures.limit, &rates),
             rate(&rates.iops.into()),
-            bandwidth(&rates.bytes_per_second.into()),
+            rates.throughput(),
             or_nothing(rates.p50_us),
             or_nothing(rates.p99_us),
             figures.outstanding.to_string(),

@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::show::{bandwidth, bits};
+
 /// Everything now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -52,6 +54,13 @@ pub(crate) struct Figures {
     pub(crate) promises: Vec<Value>,
 }
 
+impl Rates {
+    /// As people read it: MiB/s, or bits per second with the unit.
+    pub(crate) fn throughput(&self) -> String {
+        self.bits_per_second.map_or_else(|| bandwidth(&self.bytes_per_second.into()), bits)
+    }
+}
+
 impl Figures {
     pub(crate) fn is_broken(&self) -> bool {
         self.state.as_deref() == Some("broken")
@@ -72,6 +81,8 @@ pub(crate) struct Amount {
 pub(crate) struct Rates {
     pub(crate) iops: f64,
     pub(crate) bytes_per_second: f64,
+    /// On the wire, if it is a NIC or a VM on an uplink.
+    pub(crate) bits_per_second: Option<f64>,
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
     pub(crate) by_reservation_percent: Option<f64>,

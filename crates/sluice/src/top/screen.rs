@@ -11,12 +11,12 @@ use super::app::{App, Dialog, Page};
 use super::band::Band;
 use super::change::{Change, Step};
 use super::details;
-use super::model::Amount;
+use super::model::{Amount, Rates};
 use super::rows::Row;
 use super::theme::Theme;
 use crate::show::devices::verdict;
 use crate::show::promise::{cause, mark};
-use crate::show::{NOTHING, bandwidth, list, percent, rate, text, time};
+use crate::show::{NOTHING, bandwidth, bits, is_link, list, operations, percent, rate, text, throughput, time};
 use crate::state::time::Time;
 
 /// Seconds without a reply from which on the display says so.
@@ -127,7 +127,14 @@ fn header(app: &App, canvas: &mut Canvas<'_>, theme: &Theme) {
 
 fn device_lines(device: &Value, canvas: &mut Canvas<'_>, theme: &Theme) {
     let (capacity, rates) = (&device["capacity"], &device["rates"]["1s"]);
+    let of = |what: &str| capacity[format!("{what}_bytes_per_second")].as_f64();
     let reserved = match (capacity["reserved_iops"].as_f64(), capacity["stated_iops"].as_f64()) {
+        _ if is_link(device) => match (of("reserved").unwrap_or(0.0), of("stated")) {
+            (reserved, Some(stated)) if stated > 0.0 => {
+                format!("{} of {} ({:.0} %)", bits(8.0 * reserved), bits(8.0 * stated), reserved / stated * 100.0)
+            }
+            (reserved, _) => bits(8.0 * reserved),
+        },
         (Some(reserved), Some(stated)) if stated > 0.0 => {
             format!(
                 "{} of {} iops ({:.0} %)",
@@ -138,16 +145,18 @@ fn device_lines(device: &Value, canvas: &mut Canvas<'_>, theme: &Theme) {
         }
         _ => format!("{} iops", rate(&capacity["reserved_iops"])),
     };
+    let now = match is_link(device) {
+        true => format!("{} frames/s, {}", operations(rates), throughput(rates)),
+        false => format!("{} iops, {} MiB/s", operations(rates), throughput(rates)),
+    };
     let parts = [
         (text(&device["device"]).to_owned(), theme.device()),
         (format!(": {}", text(&device["health"])), Style::new()),
         (
             format!(
-                "  full {}  capacity {}  reserved {reserved}  now {} iops, {} MiB/s",
+                "  full {}  capacity {}  reserved {reserved}  now {now}",
                 percent(&device["full_percent"]),
                 verdict(&capacity["verdict"]),
-                rate(&rates["normalised_iops"]),
-                bandwidth(&rates["bytes_per_second"]),
             ),
             Style::new(),
         ),
@@ -183,7 +192,7 @@ const COLUMNS: [(Column, &str, u16, u16); 12] = [
     (Column::Rate, "IOPS", 6, 28),
     (Column::Reserved, "RESERVED", 10, 100),
     (Column::Limit, "LIMIT", 10, 100),
-    (Column::Bandwidth, "MIB/S", 6, 110),
+    (Column::Bandwidth, "MIB/S", 11, 115),
     (Column::P50, "P50", 7, 120),
     (Column::P99, "P99", 7, 36),
     (Column::Outstanding, "OUTSTANDING", 11, 130),
@@ -273,9 +282,9 @@ fn value(row: &Row<'_>, tree: bool, column: Column, (width, scale): (u16, f64), 
         Column::State => format!("  {}", mark(&state)),
         Column::Band => Band::of(figures, &rates, scale).draw(width, theme),
         Column::Rate => rate(&rates.iops.into()),
-        Column::Reserved => amount(&figures.reservation),
-        Column::Limit => amount(&figures.limit),
-        Column::Bandwidth => bandwidth(&rates.bytes_per_second.into()),
+        Column::Reserved => amount(&figures.reservation, &rates),
+        Column::Limit => amount(&figures.limit, &rates),
+        Column::Bandwidth => rates.throughput(),
         Column::P50 => or_nothing(rates.p50_us, time),
         Column::P99 => or_nothing(rates.p99_us, time),
         Column::Outstanding => figures.outstanding.to_string(),
@@ -302,7 +311,10 @@ fn held_by(row: &Row<'_>) -> String {
 }
 
 /// A reservation or limit: in requests, in bytes, or both.
-pub(super) fn amount(amount: &Amount) -> String {
+pub(super) fn amount(amount: &Amount, rates: &Rates) -> String {
+    if let (Some(bytes), Some(_)) = (amount.bytes_per_second, rates.bits_per_second) {
+        return bits(8.0 * bytes);
+    }
     let iops = amount.iops.map(|iops| rate(&iops.into()));
     let bytes = amount.bytes_per_second.map(|bytes| format!("{} MiB/s", bandwidth(&bytes.into())));
     let both: Vec<String> = iops.into_iter().chain(bytes).collect();

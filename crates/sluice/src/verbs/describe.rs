@@ -10,12 +10,12 @@ use crate::output::rows::Form;
 use crate::output::watch;
 use crate::show::{list, object, text};
 
-/// Show everything that is known of a VM, a volume or a device.
+/// Show everything that is known of a VM, a volume, a NIC, a device or an uplink.
 ///
 /// A VM is shown once for each device that it uses. A name that a VM and a device share is written as vm:NAME or device:NAME.
 #[derive(Args)]
 pub(crate) struct Describe {
-    /// VM, VM/VOLUME, or DEVICE.
+    /// VM, VM/VOLUME, VM/nic/NIC, DEVICE, or UPLINK.
     name: String,
     #[command(flatten)]
     watch: watch::Watch,
@@ -58,7 +58,7 @@ fn described((kind, value): &(Kind, Value)) -> String {
 fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {
     let (only, name) = match name.split_once(':') {
         Some(("vm", name)) => (Some(Kind::Vm), name),
-        Some(("device", name)) => (Some(Kind::Device), name),
+        Some(("device" | "uplink", name)) => (Some(Kind::Device), name),
         _ => (None, name),
     };
     let is = |kind| only.is_none_or(|only| only == kind);
@@ -81,7 +81,7 @@ fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {
     }
     if found.is_empty() {
         let error = format!(
-            "There is no VM, volume or device {name}; `sluice get vms` and `sluice get devices` list what there is"
+            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list what there is"
         );
         return Err(Failure::NotFound(error));
     }
