@@ -1,5 +1,7 @@
 //! Metrics of the daemon.
 
+use sluice_io::device::priority::{self, Priority};
+
 use super::{Family, Kind, Samples};
 use crate::metrics::process;
 
@@ -45,6 +47,16 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &[],
         help: "Volumes that are not served because their source cannot be opened",
         samples: Samples::Of(|state, series| series.count(&[], state.out_of_service as u64)),
+    },
+    Family {
+        name: "sluice_real_time_priority",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Whether threads of devices and uplinks have real-time priority; 0 if it is wanted and not allowed, missing if `real_time` is off",
+        samples: Samples::Of(|_, series| match priority::of_threads() {
+            Priority::Normal => Ok(()),
+            priority => series.is(&[], priority == Priority::RealTime),
+        }),
     },
     Family {
         name: "process_cpu_seconds_total",
