@@ -32,6 +32,7 @@ mod commit;
 mod connections;
 mod drain;
 mod error;
+mod fd_store;
 mod found;
 mod guard;
 mod loss;
@@ -46,6 +47,7 @@ mod translate;
 pub(crate) use connections::shortage as descriptors;
 pub(crate) use drain::Draining;
 pub(crate) use error::ServerError;
+use fd_store::FdStore;
 pub(crate) use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
@@ -144,6 +146,7 @@ pub(crate) struct Server {
     nic_sockets: nics::NicListeners,
     /// Open TAPs of NICs.
     taps: nics::Taps,
+    fd_store: FdStore,
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
@@ -227,6 +230,7 @@ impl Server {
             guests: BTreeMap::new(),
             nic_sockets: BTreeMap::new(),
             taps: BTreeMap::new(),
+            fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
             down: Arc::default(),
         }

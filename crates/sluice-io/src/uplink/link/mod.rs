@@ -6,7 +6,7 @@
 //! checksums are only partial.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
 use sluice_net::header::OffloadHeader;
@@ -101,6 +101,12 @@ pub(crate) enum Sent {
     Full,
     /// The frame cannot be sent at all, with the error.
     Lost(i32),
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
 }
 
 impl Link {
