@@ -1,10 +1,12 @@
 //! Real-time priority of the daemon's threads.
 
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use common::stations::{Lab, Uplink};
 use common::{Daemon, Place, run, sluice, tool, until};
+use sluice_client::net::traffic::Echo;
 
 mod common;
 
@@ -63,6 +65,9 @@ fn a_daemon_that_may_not_have_real_time_priority_says_so_and_serves() {
     until("status says so", || status(&place).contains("Real-time priority is not allowed"));
 }
 
+/// One test at a time has stations with real-time priority.
+static STATIONS: Mutex<()> = Mutex::new(());
+
 /// Processes that want all of the CPUs.
 struct Busy(Vec<Child>);
 
@@ -93,14 +98,19 @@ fn received(lab: &Lab) -> u64 {
     of("rx_bytes") + 24 * of("rx_packets")
 }
 
+/// Gives real-time priority to this thread and to the threads that it starts: the stations shall not be what is late.
+fn prefer_this_thread() {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    run(tool("chrt", "util-linux").args(["--rr", "--pid", "1", &own])).ok();
+}
+
 #[test]
 fn a_link_is_full_beside_three_busy_processes_for_each_cpu() {
+    let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &["", ""], &["", ""], |_| REAL_TIME.to_owned());
     let _sinks = [1, 2].map(|number| lab.sink(number));
     let _busy = Busy::start();
-    // The senders and this thread shall not be what is late.
-    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
-    run(tool("chrt", "util-linux").args(["--rr", "--pid", "1", &own])).ok();
+    prefer_this_thread();
     let _senders = [1, 2].map(|number| lab.send(number, 100));
     let first = received(&lab);
     // polls: a counter of the kernel
@@ -113,4 +123,28 @@ fn a_link_is_full_beside_three_busy_processes_for_each_cpu() {
     // The clock is read some time after the counter, so a window may seem longer than it was. With normal priority none reaches 97.
     let windows: Vec<f64> = (0..3).map(|_| window()).collect();
     assert!(windows.iter().any(|mbit| *mbit >= 99.0), "{windows:.1?} of 100 Mbit/s");
+}
+
+/// The 99th percentile of round trips of a VM that sends little, while others fill the link. In each of several rounds.
+#[test]
+fn a_light_vm_waits_at_most_half_a_millisecond_beside_full_vms_and_busy_processes() {
+    let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let policies = ["", "", ""];
+    let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &policies, &policies, |_| REAL_TIME.to_owned());
+    let sinks = [1, 2].map(|number| lab.sink(number));
+    let busy = Busy::start();
+    prefer_this_thread();
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    let mut light = lab.reach(3);
+    let _senders = [lab.send(1, 120), lab.send(2, 60)];
+    until("the link is full", || sinks.iter().map(|sink| sink.bytes()).sum::<u64>() > 6_000_000);
+    let round = |_: usize| {
+        let mut trips: Vec<Duration> = (0..400).filter_map(|_| light.ask().unwrap()).collect();
+        assert_eq!(trips.len(), 400, "some of its frames were lost");
+        trips.sort_unstable();
+        trips[396]
+    };
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    drop(busy);
+    assert!(rounds.iter().any(|p99| *p99 <= Duration::from_micros(500)), "p99 of each round: {rounds:?}");
 }
