@@ -26,7 +26,9 @@ pub(crate) fn read(root: &Reader<'_>) -> (DaemonSettings, Vec<OwnEndpoint>) {
     let access = reader.table("access").map_or_else(Access::default, |reader| read_access(&reader));
     let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
     let (source_root, state) = (reader.path("source_root"), reader.path("state"));
-    (DaemonSettings { drain_timeout, control, access, metrics, state, source_root, alerts: default.alerts }, endpoints)
+    let real_time = reader.word("real_time") == Some("auto");
+    let alerts = default.alerts;
+    (DaemonSettings { drain_timeout, control, access, metrics, state, source_root, real_time, alerts }, endpoints)
 }
 
 fn read_control(reader: &Reader<'_>) -> Control {

@@ -305,6 +305,8 @@ pub struct DaemonSettings {
     pub state: Option<PathBuf>,
     /// Folder that must contain sources named at run time; `None`: any.
     pub source_root: Option<PathBuf>,
+    /// Whether its device threads have real-time priority, where the kernel allows it.
+    pub real_time: bool,
     /// Recipients of events.
     pub alerts: Vec<Alert>,
 }
@@ -318,6 +320,7 @@ impl Default for DaemonSettings {
             metrics: None,
             state: None,
             source_root: None,
+            real_time: false,
             alerts: Vec::new(),
         }
     }

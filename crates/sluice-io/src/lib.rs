@@ -15,6 +15,7 @@
 //! | the vhost-user protocol, and its listeners | [`vhost_user`] |
 //! | opening volumes | [`source`] |
 //! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
+//! | descriptors from before a restart | [`inherited`] |
 //! | limits that sockets share | [`shared_limit`] |
 //! | signals that arrive before their handlers are installed | [`signals`] |
 
@@ -25,6 +26,7 @@ pub mod cpu;
 pub mod device;
 pub mod endpoint;
 pub(crate) mod frontend;
+pub mod inherited;
 pub mod limits;
 pub mod memory_budget;
 pub mod nbd;

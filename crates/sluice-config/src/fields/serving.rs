@@ -165,6 +165,15 @@ pub static DAEMON: Section = Section {
         )
         .default("`$STATE_DIRECTORY`, which systemd sets; without either, a change needs --until-restart, --for or --persist"),
         Key::new(
+            "real_time",
+            Kind::Word(&["off", "auto"]),
+            "\"auto\"",
+            "auto: the threads of devices and uplinks have real-time priority, so that busy processes of the host do not delay them, and \
+             never poll. Where the kernel does not allow it, they have normal priority, which the log, `sluice status` and `sluice \
+             doctor` say. Read at the start",
+        )
+        .default("\"off\""),
+        Key::new(
             "source_root",
             Kind::Path,
             "\"/srv/vm\"",

@@ -167,7 +167,7 @@ impl Loop {
         Loop {
             core,
             frontends: Frontends::new(),
-            spin: Spin::default(),
+            spin: Spin::of_process(),
             later: Later::default(),
             deadline_timer: DeadlineTimer::default(),
             wakeup: Box::new(0),

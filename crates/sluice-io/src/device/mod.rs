@@ -45,6 +45,7 @@ pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod message;
+pub mod priority;
 pub mod probe;
 pub mod spec;
 pub(crate) mod spin;

@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
+use crate::device::priority::{self, Priority};
+
 /// Maximum polling time without work.
 const LONGEST: Duration = Duration::from_micros(64);
 /// Work that ended a sleep within this time of the last work would almost have been found by polling: the wake-up
@@ -28,6 +30,8 @@ const SHORTEST: Duration = Duration::from_micros(4);
 /// The polling time, and when there was work last.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
+    /// It never polls.
+    never: bool,
     budget: Duration,
     /// When the last iteration with work ended, and how long it took.
     since: Instant,
@@ -66,9 +70,14 @@ pub(crate) struct Iteration {
 }
 
 impl Spin {
+    /// For this process: a thread with real-time priority does not poll.
+    pub(crate) fn of_process() -> Self {
+        Spin { never: priority::of_threads() == Priority::RealTime, ..Spin::default() }
+    }
+
     /// Whether the loop polls again instead of sleeping.
     pub(crate) fn is_spinning(&self, now: Instant) -> bool {
-        !self.budget.is_zero() && now.since(self.since) < self.budget
+        !self.never && !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
     /// Returns the instant since which a client must have had a request for the loop to poll it.
@@ -129,6 +138,13 @@ mod tests {
         );
         spin.note_iteration(short(520), Wait::None, true);
         assert!(spin.is_spinning(at(520 + most - 1)), "work restarts the polling time");
+    }
+
+    #[test]
+    fn a_thread_with_real_time_priority_never_polls() {
+        let mut spin = Spin { never: true, ..Spin::default() };
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
+        assert!(!spin.is_spinning(at(51)));
     }
 
     #[test]

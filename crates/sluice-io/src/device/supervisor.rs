@@ -18,6 +18,7 @@ use crate::device::core::Ending;
 use crate::device::life::Life;
 use crate::device::machine::{Helper as _, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
+use crate::device::priority;
 use crate::device::spec::{Health, Snapshot};
 
 /// Pauses before the restarts of a thread that fails repeatedly.
@@ -49,6 +50,7 @@ pub(crate) fn run<M: Machine>(
     life: &Life,
 ) -> Option<Snapshot> {
     set_timer_slack();
+    priority::start(M::name(spec));
     let (state, helper) = match M::build(spec, mailbox, 0) {
         Ok(built) => {
             let _ = started.send(Ok(()));

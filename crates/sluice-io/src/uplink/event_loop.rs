@@ -118,7 +118,7 @@ impl Machine for UplinkLoop {
         let state = UplinkLoop {
             core,
             ports: Ports { taps: Taps::new(TAPS), vhost: VhostNet::new(TRANSMIT, RECEIVE) },
-            spin: Spin::default(),
+            spin: Spin::of_process(),
             wakeup: Box::new(0),
             link: LinkState::Idle,
             link_fails: false,

@@ -1,5 +1,7 @@
 //! Limits of the daemon's process: locked memory, open files, address space and file sizes.
 
+use sluice_io::device::priority;
+
 use super::Subject;
 use super::kernel::version;
 use crate::findings::{Finding, Level};
@@ -31,6 +33,11 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         let text = format!("Linux {release} counts io_uring's rings as locked memory, and too little is allowed");
         found.push(Finding::new(Level::Error, NAME, &about, text).fix("LimitMEMLOCK=infinity in the unit"));
     }
+    let wants_real_time = subject.host.as_ref().is_some_and(|host| host.daemon.real_time);
+    if wants_real_time && limit(&limits, "Max realtime priority") == Some(0) && !may_set_priorities(subject) {
+        let text = "real_time = \"auto\" has no effect: real-time priority is not allowed".to_owned();
+        found.push(Finding::new(Level::Warning, NAME, &about, text).fix(priority::FIX));
+    }
     for (key, name) in [("Max address space", "LimitAS"), ("Max file size", "LimitFSIZE")] {
         if let Some(most) = limit(&limits, key) {
             let text = format!("{key} is {most} bytes: memory of guests is mapped, and images are written");
@@ -38,6 +45,16 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Whether the process has CAP_SYS_NICE, with which the limit does not count.
+fn may_set_priorities(subject: &Subject) -> bool {
+    const SYS_NICE: u32 = 23;
+    let status = subject.read(&format!("{}/status", subject.process())).unwrap_or_default();
+    let rights = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    rights
+        .and_then(|rights| u64::from_str_radix(rights.trim(), 16).ok())
+        .is_some_and(|rights| rights >> SYS_NICE & 1 == 1)
 }
 
 /// Returns a hard limit; `None` if it is unlimited or not known.
@@ -75,5 +92,19 @@ mod tests {
         );
         assert!(found[1].contains("locked memory") && found[2].contains("Max address space is 1000"), "{found:?}");
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn real_time_priority_that_is_wanted_and_not_allowed_is_found() {
+        let fake = Fake::new();
+        let limits = "Max realtime priority     0                    0                    \n";
+        fake.process(7, &["sluice", "serve", "h"]).write("proc/7/limits", limits);
+        fake.write("proc/7/status", "CapEff:\t0000000000000002\n");
+        let host = "[daemon]\nreal_time = \"auto\"\n";
+        let found = lines(&run(&fake.subject(host)));
+        assert!(found.len() == 1 && found[0].contains("is not allowed"), "{found:?}");
+        assert_eq!(lines(&run(&fake.subject(""))), [""; 0], "it is not wanted");
+        fake.write("proc/7/status", "CapEff:\t0000000000800000\n");
+        assert_eq!(lines(&run(&fake.subject(host))), [""; 0], "CAP_SYS_NICE allows it");
     }
 }

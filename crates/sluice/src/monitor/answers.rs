@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sluice_config::{Host, Vm};
-use sluice_io::device::{ClientSnapshot, DeviceWatch};
+use sluice_io::device::{ClientSnapshot, DeviceWatch, priority};
 use sluice_observe::history::Point;
 use sluice_observe::observer::Observer;
 use sluice_observe::status::{PromiseStatus, State, Status, VmStatus, VolumeStatus};
@@ -71,6 +71,7 @@ fn status(status: &Status, served: &Served) -> Value {
         "version": VERSION,
         "time": status.time,
         "promises_broken": broken,
+        "real_time": priority::of_threads().name(),
         "devices": status.devices,
         "out_of_service": out_of_service(served),
         "interfaces_out_of_service": outages(served),

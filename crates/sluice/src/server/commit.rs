@@ -69,6 +69,7 @@ pub(super) fn commit(
         offer_to_guests(server, &changed);
     }
     nics::offer(server, &changed_nics);
+    nics::forget_taps(server);
     if sockets_changed || !changed_nics.is_empty() || !changed.is_empty() || connections_changed {
         connections::limit(server);
     }

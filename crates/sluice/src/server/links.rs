@@ -11,6 +11,7 @@ use sluice_config::{Host, Port, Uplink};
 use sluice_io::device::{Edit, Health};
 use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
+use super::fd_store::FdStore;
 use super::{Running, Server, VolumeName, nics};
 use crate::failure::chain;
 
@@ -84,7 +85,7 @@ impl Server {
         let host = Arc::clone(&self.host);
         let mut outages = Outages::new();
         for (name, uplink) in &host.uplinks {
-            let reason = self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink).err());
+            let reason = self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
             outages.extend(reason.map(|reason| (Interface::Uplink(name.clone()), reason)));
         }
         let gone: Vec<VolumeName> =
@@ -106,7 +107,7 @@ impl Server {
         let link = &self.taps[name];
         // The daemon does not make what a VMM opens: it would be held by the wrong process.
         let is_there = link.is_foreign().then(|| interface::mtu(link.name())).transpose();
-        let opened = is_there.and_then(|_| nics::open_tap(link.name(), nic)).map_err(|error| chain(&error))?;
+        let opened = is_there.and_then(|_| nics::open_tap(link.name(), nic, &self.fd_store)).map_err(|error| chain(&error))?;
         let opened = Arc::new(opened);
         set_link(running, Some(name.clone()), &opened)?;
         self.taps.insert(name.clone(), opened);
@@ -115,7 +116,7 @@ impl Server {
 }
 
 /// Opens the interface of an uplink again if it has vanished. The error is the reason why that fails.
-fn look_at_uplink(running: &mut Running, uplink: &Uplink) -> Result<(), String> {
+fn look_at_uplink(running: &mut Running, uplink: &Uplink, store: &FdStore) -> Result<(), String> {
     let Some(link) = &running.link else { return Ok(()) };
     let failed = |error: LinkError| chain(&error);
     if link.exists() {
@@ -126,7 +127,7 @@ fn look_at_uplink(running: &mut Running, uplink: &Uplink) -> Result<(), String> 
             _ => Ok(()),
         };
     }
-    let opened = nics::open(uplink);
+    let opened = nics::open(uplink, store);
     if opened.is_err() && link.is_stand_in() {
         return opened.map(drop).map_err(failed);
     }

@@ -33,6 +33,7 @@ mod commit;
 mod connections;
 mod drain;
 mod error;
+mod fd_store;
 mod found;
 mod guard;
 mod links;
@@ -48,6 +49,7 @@ mod translate;
 pub(crate) use connections::shortage as descriptors;
 pub(crate) use drain::Draining;
 pub(crate) use error::ServerError;
+use fd_store::FdStore;
 pub(crate) use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
@@ -151,6 +153,7 @@ pub(crate) struct Server {
     taps: nics::Taps,
     /// Interfaces that are out of service.
     outages: Outages,
+    fd_store: FdStore,
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
@@ -235,6 +238,7 @@ impl Server {
             nic_sockets: BTreeMap::new(),
             taps: BTreeMap::new(),
             outages: Outages::new(),
+            fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
             down: Arc::default(),
         }

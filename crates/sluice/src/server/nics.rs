@@ -4,6 +4,7 @@
 //! and the end of the daemon treat both alike. Opening an interface waits for no disk and no file system.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use sluice_sched::Weight;
 use sluice_sched::scheduler::DeviceInfo;
 
 use super::commit::{CLOSE_MAX, close, name_of};
+use super::fd_store::FdStore;
 use super::links::{Interface, Outages, open_or_stand_in};
 use super::stage::Staged;
 use super::{Changed, Running, Server, ServerError, VolumeName};
@@ -94,7 +96,7 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = Interface::Uplink(uplink.clone());
-        let opened = open_or_stand_in(uplink, interface, open(spec), is_start, &mut staged.nics.outages);
+        let opened = open_or_stand_in(uplink, interface, open(spec, &server.fd_store), is_start, &mut staged.nics.outages);
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
@@ -114,7 +116,7 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
             let open = server.taps.values().find(|link| link.name() == tap).cloned();
             let key = name(vm, nic);
             let mut open_new = || {
-                let (interface, opened) = (Interface::Nic(key.clone()), open_tap(tap, spec));
+                let (interface, opened) = (Interface::Nic(key.clone()), open_tap(tap, spec, &server.fd_store));
                 open_or_stand_in(tap, interface, opened, is_start, &mut staged.nics.outages).map(Arc::new)
             };
             let link = open.map_or_else(&mut open_new, Ok);
@@ -152,21 +154,73 @@ pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
     problems
 }
 
-pub(super) fn open(uplink: &Uplink) -> Result<Link, LinkError> {
+pub(super) fn open(uplink: &Uplink, store: &FdStore) -> Result<Link, LinkError> {
+    let isolated = uplink.isolated;
     match &uplink.port {
-        Port::Bridge(bridge) => tap::open_bridge_port(bridge, &port_name(&uplink.link.name), uplink.isolated),
         Port::Nic(nic) => packet_socket::open(nic),
-        Port::Tap(name) => tap::open(name, None, Some(uplink.mtu), true),
+        Port::Tap(name) => open_own_tap(name, (None, uplink.mtu, true), store),
+        Port::Bridge(bridge) => {
+            let name = port_name(&uplink.link.name);
+            let resume = |fd| tap::resume_bridge_port(fd, bridge, &name, isolated);
+            kept(store, &name, resume, || tap::open_bridge_port(bridge, &name, isolated))
+        }
     }
+}
+
+/// Opens a TAP of the daemon, or continues with the one from before a restart.
+fn open_own_tap(
+    name: &str,
+    (mac, mtu, offloads): (Option<Mac>, u16, bool),
+    store: &FdStore,
+) -> Result<Link, LinkError> {
+    let resume = |fd| tap::resume(fd, name, mac, Some(mtu), offloads);
+    kept(store, name, resume, || tap::open(name, mac, Some(mtu), offloads))
+}
+
+/// Continues with a TAP of the store, or opens it, and keeps it there.
+fn kept(
+    store: &FdStore,
+    name: &str,
+    resume: impl FnOnce(OwnedFd) -> Result<Link, LinkError>,
+    open: impl FnOnce() -> Result<Link, LinkError>,
+) -> Result<Link, LinkError> {
+    if let Some(fd) = store.take(name) {
+        match resume(fd) {
+            Ok(link) => return Ok(link),
+            Err(error) => tracing::warn!(tap = name, %error, "Cannot continue with the TAP from before the restart"),
+        }
+    }
+    let link = open()?;
+    store.keep(&link);
+    Ok(link)
+}
+
+/// Removes TAPs from the store that the host file does not name any more.
+pub(super) fn forget_taps(server: &Server) {
+    let host = &server.host;
+    let ports: Vec<String> = host
+        .uplinks
+        .values()
+        .filter_map(|uplink| match &uplink.port {
+            Port::Tap(name) => Some(name.clone()),
+            Port::Bridge(_) => Some(port_name(&uplink.link.name)),
+            Port::Nic(_) => None,
+        })
+        .collect();
+    let taps = all(host).filter_map(|(_, nic)| match &nic.access {
+        NicAccess::Tap(name) => Some(name.as_str()),
+        NicAccess::VhostUser { .. } => None,
+    });
+    server.fd_store.forget_others(&taps.chain(ports.iter().map(String::as_str)).collect());
 }
 
 /// Opens the TAP of a NIC. One that exists is that of a VMM, which reads and writes it: the daemon is on the host's side of it.
 /// Otherwise the daemon makes it, for a namespace or a container.
-pub(super) fn open_tap(name: &str, nic: &Nic) -> Result<Link, LinkError> {
-    if interface::mtu(name).is_ok() {
+pub(super) fn open_tap(name: &str, nic: &Nic, store: &FdStore) -> Result<Link, LinkError> {
+    if interface::mtu(name).is_ok() && !store.has(name) {
         return packet_socket::open(name);
     }
-    tap::open(name, Some(Mac(nic.mac.0)), Some(nic.mtu), nic.offloads)
+    open_own_tap(name, (Some(Mac(nic.mac.0)), nic.mtu, nic.offloads), store)
 }
 
 /// Name of the TAP that is the port of a bridge: that of the uplink as far as it fits, and otherwise a part of it and its checksum.

@@ -39,6 +39,7 @@ pub(crate) fn json(status: &Value) -> Value {
             "kept": count("kept"), "not_asked": count("not_asked"), "broken": count("broken"), "unknown": count("unknown"),
         },
         "broken": all.iter().filter(|promise| promise["state"] == "broken").collect::<Vec<_>>(),
+        "real_time": status["real_time"],
         "devices": status["devices"],
         "out_of_service": status["out_of_service"],
         "interfaces_out_of_service": status["interfaces_out_of_service"],
@@ -76,6 +77,9 @@ pub(crate) fn table(status: &Value) -> String {
     let is_volume = |name: &&Value| interfaces.iter().all(|interface| interface["of"] != **name);
     for volume in list(&status["out_of_service"]).iter().filter(is_volume) {
         lines.push(format!("  {} is out of service: its path or its device hangs; it is retried", text(volume)));
+    }
+    if status["real_time"] == "refused" {
+        lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
     }
     for device in list(&status["devices"]) {
         let problems = list(&device["problems"]).iter();

@@ -12,6 +12,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use sluice_config::{Host, ListenAddress};
+use sluice_io::device::priority;
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
@@ -79,6 +80,9 @@ impl Serve {
         let host = &begin.host;
         host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
+        if host.daemon.real_time {
+            use_real_time();
+        }
         let (_control, mut asked) = listen(control)?;
         let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(host));
         let runtime = tokio::runtime::Handle::current();
@@ -121,6 +125,16 @@ impl Serve {
             Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
         }
         ended
+    }
+}
+
+/// Gives real-time priority to the threads of devices and uplinks.
+fn use_real_time() {
+    match priority::use_real_time() {
+        Ok(()) => tracing::info!("Threads of devices and uplinks have real-time priority, and do not poll"),
+        Err(error) => {
+            tracing::warn!(%error, fix = priority::FIX, "Real-time priority is not allowed: real_time has no effect")
+        }
     }
 }
 

@@ -52,6 +52,17 @@ impl Lab {
 
     /// As [`Lab::new`] with lines for the uplink and for each NIC.
     pub(crate) fn with_nics(uplink: Uplink, lines: &str, policies: &[&str], nics: &[&str]) -> Lab {
+        Lab::with_host(uplink, lines, policies, nics, |_| String::new())
+    }
+
+    /// As [`Lab::with_nics`], with more lines of the host file, of which the first are those of `[daemon]`.
+    pub(crate) fn with_host(
+        uplink: Uplink,
+        lines: &str,
+        policies: &[&str],
+        nics: &[&str],
+        more: impl FnOnce(&Place) -> String,
+    ) -> Lab {
         let place = Place::new();
         let (switch, outside) = (namespace("switch"), namespace("outside"));
         if uplink != Uplink::Tap {
@@ -69,7 +80,7 @@ impl Lab {
             Uplink::Nic => "nic = \"up0\"",
             Uplink::Bridge => "bridge = \"br0\"",
         };
-        let mut host = format!("{}[uplink.lan]\n{port}\n{lines}\n", place.control_keys());
+        let mut host = format!("{}{}[uplink.lan]\n{port}\n{lines}\n", place.control_keys(), more(&place));
         for (number, (policy, nic)) in (1..).zip(policies.iter().zip(nics)) {
             host += &format!(
                 "[vm.vm{number}.net]\n{policy}\n[vm.vm{number}.nic.eth0]\nuplink = \"lan\"\ntap = \"v{number}\"\n{nic}\n"

@@ -6,7 +6,7 @@
 //! checksums are only partial.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
 use sluice_net::drop::Drop as Reason;
@@ -143,6 +143,12 @@ fn refusal(errno: i32) -> Reason {
         libc::EMSGSIZE => Reason::TooLong,
         libc::EINVAL | libc::EOPNOTSUPP => Reason::Refused,
         _ => Reason::LinkDown,
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
     }
 }
 

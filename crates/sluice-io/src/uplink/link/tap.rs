@@ -12,6 +12,7 @@ use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use super::interface::{self, Request};
 use super::{Access, Link, LinkError, Read, Received};
 
+const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
@@ -42,6 +43,25 @@ pub fn open(name: &str, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> R
     }
     interface::set_up(name)?;
     Ok(link)
+}
+
+/// Continues with a TAP of a former process of the daemon. It may have another name by now, in another namespace: then its MTU stays.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn resume(fd: OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> Result<Link, LinkError> {
+    let what = || format!("Cannot continue with TAP {name}");
+    // The kernel writes name and flags of the TAP, and refuses any other file.
+    Request::new(name, &[])?.call(&fd, TUNGETIFF).map_err(LinkError::io(what()))?;
+    if let Some(mac) = mac {
+        let kind = libc::ARPHRD_ETHER.to_ne_bytes();
+        let mut request = Request::new(name, &[&kind[..], &mac.0].concat())?;
+        request.call(&fd, libc::SIOCSIFHWADDR as _).map_err(LinkError::io(what()))?;
+    }
+    if let Some(mtu) = mtu.filter(|_| interface::mtu(name).is_ok()) {
+        interface::set_mtu(name, mtu)?;
+    }
+    adopt(fd, name, offloads)
 }
 
 /// Uses a TAP that another process has opened and handed over. It keeps its name and its namespace.
@@ -98,6 +118,18 @@ pub(super) fn was_deleted(fd: &OwnedFd) -> bool {
     let mut polled = [PollFd::new(fd, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
+/// As [`resume`], for the port of a bridge.
+///
+/// # Errors
+/// [`LinkError`].
+pub fn resume_bridge_port(fd: OwnedFd, bridge: &str, name: &str, isolated: bool) -> Result<Link, LinkError> {
+    let mtu = interface::mtu(bridge)?;
+    let link = resume(fd, name, None, u16::try_from(mtu).ok(), true)?;
+    interface::add_to_bridge(bridge, name)?;
+    interface::set_isolated(name, isolated)?;
+    Ok(link)
 }
 
 pub(super) fn receive(fd: &OwnedFd, room: &mut [u8]) -> io::Result<Read> {

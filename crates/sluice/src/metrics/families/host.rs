@@ -1,5 +1,7 @@
 //! Metrics of the daemon.
 
+use sluice_io::device::priority::{self, Priority};
+
 use super::{Family, Kind, Samples};
 use crate::metrics::process;
 
@@ -52,6 +54,16 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &[],
         help: "Interfaces of uplinks and TAPs of NICs that are missing or in use",
         samples: Samples::Of(|state, series| series.count(&[], state.outages.len() as u64)),
+    },
+    Family {
+        name: "sluice_real_time_priority",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Whether threads of devices and uplinks have real-time priority; 0 if it is wanted and not allowed, missing if `real_time` is off",
+        samples: Samples::Of(|_, series| match priority::of_threads() {
+            Priority::Normal => Ok(()),
+            priority => series.is(&[], priority == Priority::RealTime),
+        }),
     },
     Family {
         name: "process_cpu_seconds_total",

@@ -1,0 +1,150 @@
+//! Real-time priority of the daemon's threads.
+
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::stations::{Lab, Uplink};
+use common::{Daemon, Place, run, sluice, tool, until};
+use sluice_client::net::traffic::Echo;
+
+mod common;
+
+const REAL_TIME: &str = "real_time = \"auto\"\n";
+/// Number of SCHED_RR.
+const ROUND_ROBIN: &str = "2";
+
+fn host(place: &Place) -> String {
+    let socket = place.socket("a");
+    format!(
+        "{}{REAL_TIME}[device.disk]\nbackend = \"null\"\n[vm.a.volume.v]\ndevice = \"disk\"\nsize = \"1MiB\"\n\
+         export = {{ socket = \"{}\" }}\n",
+        place.control_keys(),
+        socket.display()
+    )
+}
+
+fn status(place: &Place) -> String {
+    run(sluice().args(["status", "--socket"]).arg(place.socket("control"))).stdout
+}
+
+/// Names of the threads of a process, and the numbers of their scheduling policies.
+fn policies(pid: u32) -> Vec<(String, String)> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.ok()?.path().join("stat")).ok()?;
+        let (name, rest) = stat.split_once('(')?.1.rsplit_once(')')?;
+        Some((name.to_owned(), rest.split_whitespace().nth(38)?.to_owned()))
+    };
+    tasks.filter_map(of).collect()
+}
+
+#[test]
+fn device_threads_alone_have_real_time_priority_if_that_is_wanted() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let threads = policies(daemon.pid());
+    let real_time: Vec<&str> =
+        threads.iter().filter(|(_, policy)| policy == ROUND_ROBIN).map(|(name, _)| name.as_str()).collect();
+    assert_eq!(real_time, ["dev-disk"], "{threads:?}");
+    let answer = run(sluice().args(["-o", "json", "status", "--socket"]).arg(place.socket("control"))).stdout;
+    assert!(answer.contains("\"real_time\":\"on\""), "{answer}");
+}
+
+#[test]
+fn a_daemon_that_may_not_have_real_time_priority_says_so_and_serves() {
+    let place = Place::new();
+    let daemon = Daemon::serve_by(&place, &host(&place), |command| {
+        let mut poor = tool("setpriv", "util-linux");
+        poor.args(["--bounding-set=-sys_nice", "--inh-caps=-sys_nice", "prlimit", "--rtprio=0:0"]);
+        poor.arg(command.get_program()).args(command.get_args());
+        poor
+    });
+    assert!(policies(daemon.pid()).iter().all(|(_, policy)| policy == "0"));
+    // polls: the monitor answers after its first sample.
+    until("status says so", || status(&place).contains("Real-time priority is not allowed"));
+}
+
+/// One test at a time has stations with real-time priority.
+static STATIONS: Mutex<()> = Mutex::new(());
+
+/// Processes that want all of the CPUs.
+struct Busy(Vec<Child>);
+
+impl Busy {
+    fn start() -> Busy {
+        let count = 3 * std::thread::available_parallelism().map_or(1, usize::from);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        Busy((0..count).map(|_| shell.spawn().unwrap()).collect())
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Bytes on the wire that the interface outside has received.
+fn received(lab: &Lab) -> u64 {
+    let of = |name: &str| -> u64 {
+        let file = format!("/sys/class/net/eth0/statistics/{name}");
+        run(&mut lab.outside.command(Command::new("cat").arg(file))).stdout.trim().parse().unwrap()
+    };
+    of("rx_bytes") + 24 * of("rx_packets")
+}
+
+/// Gives real-time priority to this thread and to the threads that it starts: the stations shall not be what is late.
+fn prefer_this_thread() {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    run(tool("chrt", "util-linux").args(["--rr", "--pid", "1", &own])).ok();
+}
+
+#[test]
+fn a_link_is_full_beside_three_busy_processes_for_each_cpu() {
+    let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &["", ""], &["", ""], |_| REAL_TIME.to_owned());
+    let _sinks = [1, 2].map(|number| lab.sink(number));
+    let _busy = Busy::start();
+    prefer_this_thread();
+    let _senders = [1, 2].map(|number| lab.send(number, 100));
+    let first = received(&lab);
+    // polls: a counter of the kernel
+    until("traffic flows", || received(&lab) > first + 6_000_000);
+    let window = || {
+        let (began, before) = (Instant::now(), received(&lab));
+        until("5 s of the link have passed", || received(&lab) >= before + 62_500_000);
+        (received(&lab) - before) as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e6
+    };
+    // The clock is read some time after the counter, so a window may seem longer than it was. With normal priority none reaches 97.
+    let windows: Vec<f64> = (0..3).map(|_| window()).collect();
+    assert!(windows.iter().any(|mbit| *mbit >= 99.0), "{windows:.1?} of 100 Mbit/s");
+}
+
+/// The 99th percentile of round trips of a VM that sends little, while others fill the link. In each of several rounds.
+#[test]
+fn a_light_vm_waits_at_most_half_a_millisecond_beside_full_vms_and_busy_processes() {
+    let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
+    let policies = ["", "", ""];
+    let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &policies, &policies, |_| REAL_TIME.to_owned());
+    let sinks = [1, 2].map(|number| lab.sink(number));
+    let busy = Busy::start();
+    prefer_this_thread();
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    let mut light = lab.reach(3);
+    let _senders = [lab.send(1, 120), lab.send(2, 60)];
+    until("the link is full", || sinks.iter().map(|sink| sink.bytes()).sum::<u64>() > 6_000_000);
+    let round = |_: usize| {
+        let mut trips: Vec<Duration> = (0..400).filter_map(|_| light.ask().unwrap()).collect();
+        assert_eq!(trips.len(), 400, "some of its frames were lost");
+        trips.sort_unstable();
+        trips[396]
+    };
+    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    drop(busy);
+    assert!(rounds.iter().any(|p99| *p99 <= Duration::from_micros(500)), "p99 of each round: {rounds:?}");
+}
