@@ -201,7 +201,7 @@ async fn converse(stream: UnixStream, peer: Peer, sender: mpsc::Sender<Asked>) -
             answer.await.map_err(gone)?
         }
     };
-    let mut text = serde_json::to_string(&reply).map_err(io::Error::other)?;
+    let mut text = reply.into_line().map_err(io::Error::other)?;
     text.push('\n');
     timeout(CLIENT_TIMEOUT, write.write_all(text.as_bytes())).await?
 }

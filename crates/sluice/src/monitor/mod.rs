@@ -288,7 +288,8 @@ mod tests {
             .collect();
         drop(questions);
         thread.run();
-        let first = answers[0].try_recv().unwrap();
+        let first = answers[0].try_recv().unwrap().into_line().unwrap();
+        let first: Reply = serde_json::from_str(&first).unwrap();
         assert!(first.result.unwrap()["time"].as_u64() > Some(0), "it is answered from a sample");
     }
 
