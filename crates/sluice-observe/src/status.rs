@@ -1,7 +1,7 @@
 //! The current state: the figures of every VM, volume and device, and whether their promises are kept.
 //!
 //! Times are upper bounds of percentiles, at most an eighth above the true value. Policies are not part of the serialised
-//! form, because their form belongs to the host file.
+//! form, because their form belongs to the host file. Neither are the volumes of a VM, which have policies.
 
 use std::collections::BTreeMap;
 
@@ -251,6 +251,7 @@ pub struct VmStatus {
     /// Why it does not get more, even if that breaks no promise; null if it is idle.
     pub held_by: Option<Cause>,
     pub cpu: CpuStatus,
+    #[serde(skip)]
     pub volumes: Vec<VolumeStatus>,
 }
 

@@ -37,7 +37,8 @@ impl<'a> Interval<'a> {
     pub(crate) fn between(last: &'a DeviceSample, sample: &'a DeviceSample) -> Interval<'a> {
         let of = |vm: &VmSample| {
             let before = last.vm(&vm.vm);
-            let flow = Flow::between(before.map(|vm| vm.stats.as_ref()), last.at, &vm.stats, sample.at).of_link(sample.uplink.is_some());
+            let flow = Flow::between(before.map(|vm| vm.stats.as_ref()), last.at, &vm.stats, sample.at)
+                .of_link(sample.uplink.is_some());
             let cpu = before.map(|vm| vm.cpu).unwrap_or_default();
             Flow {
                 cpu_nanos: vm.cpu.used_nanos.saturating_sub(cpu.used_nanos),

@@ -6,7 +6,7 @@ use sluice_net::UplinkTotals;
 use sluice_observe::cause::Cause;
 use sluice_observe::event::{Event, EventKind, Phase, Unit};
 use sluice_observe::observer::Observer;
-use sluice_observe::sample::{DeviceSample, Sample, VmSample};
+use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{ByteRate, CostModel, Instant, Kind, Policy, Reservation};
@@ -47,6 +47,7 @@ fn short_frames_counted_as_less_than_they_take_of_the_wire() {
             policy,
             stats: Arc::new(stats),
             outstanding: 0,
+            cpu: CpuSample::default(),
             volumes: Vec::new(),
         };
         observer.push(sample(second, vec![vm("a", stats), vm("b", GateStats::default())], false));

@@ -141,15 +141,45 @@ fn a_daemon_kept_running_after_its_last_device_went_down() {
 
 /// Hangs the thread of a device at its next wait for events, until what is returned is dropped.
 fn hang_thread(daemon: &Daemon, device: &str) -> Running {
+    let (tracing, _) = trace_thread(daemon, device, "io_uring_enter:delay_enter=3600s");
+    until("the thread hangs", || health(daemon, device) == "silent");
+    tracing
+}
+
+/// Delays system calls of the thread of a device, until the first result is dropped. The second one is the thread's number.
+fn trace_thread(daemon: &Daemon, device: &str, inject: &str) -> (Running, String) {
     let name = format!("dev-{device}\n");
     let mut tasks = std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().flatten();
     let is_it = |task: &std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap() == name;
     let task = tasks.find(is_it).expect("the device has a thread").file_name();
     let mut strace = tool("strace", "strace");
-    strace.args(["-qq", "-o", "/dev/null", "-e", "inject=io_uring_enter:delay_enter=3600s", "-p"]).arg(task);
-    let tracing = start(&mut strace);
-    until("the thread hangs", || health(daemon, device) == "silent");
-    tracing
+    let task = task.into_string().unwrap();
+    strace.args(["-qq", "-o", "/dev/null", "-e", &format!("inject={inject}"), "-p", &task]);
+    (start(&mut strace), task)
+}
+
+#[test]
+fn a_thread_that_was_late_for_half_a_second_was_reported_down() {
+    let place = Place::new();
+    let host = daemon_keys(&place) + "[device.disk]\nbackend = \"null\"\n";
+    let daemon = Daemon::serve(&place, &host);
+    let ask = |verb: &[&str]| -> serde_json::Value {
+        let ended = run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")));
+        serde_json::from_str(ended.stdout.lines().next().unwrap()).unwrap()
+    };
+    // What wakes the thread reaches it half a second late, as on a host without a free CPU.
+    let (tracing, task) = trace_thread(&daemon, "disk", "io_uring_enter:delay_exit=500ms");
+    let status = format!("/proc/{}/task/{task}/status", daemon.pid());
+    until("the thread is traced", || !std::fs::read_to_string(&status).unwrap().contains("TracerPid:\t0"));
+    let time = || ask(&["status"])["time"].as_u64().unwrap();
+    let begin = time();
+    until("five samples", || time() >= begin + 5);
+    assert_eq!(ask(&["events"])["events"], serde_json::json!([]));
+    assert_eq!(ask(&["get", "devices"])["devices"][0]["health"], "serving");
+    drop(tracing);
+    let hung = hang_thread(&daemon, "disk");
+    until("it is down", || ask(&["events"])["events"][0]["kind"] == "down");
+    drop(hung);
 }
 
 fn health(daemon: &Daemon, device: &str) -> String {

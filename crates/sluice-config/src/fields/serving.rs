@@ -196,7 +196,8 @@ pub static ALERT: Section = Section {
             "command",
             Kind::Path,
             "\"/usr/local/bin/alert\"",
-            "Program that is run with the event as JSON on its standard input, without a shell and for at most 10 s",
+            "Program that is run with the event as JSON on its standard input, without a shell and for at most 10 s; programs that \
+             it has started and leaves in its process group are killed",
         ),
         Key::new(
             "webhook",

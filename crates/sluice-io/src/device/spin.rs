@@ -82,7 +82,7 @@ impl Spin {
 
     /// Returns the instant since which a client must have had a request for the loop to poll it.
     pub(crate) fn horizon(&self, now: Instant) -> Option<Instant> {
-        (!self.budget.is_zero()).then(|| now - self.budget - self.took)
+        (!self.never && !self.budget.is_zero()).then(|| now - self.budget - self.took)
     }
 
     /// Records that there were requests when the loop was about to sleep, so that it did not.
@@ -143,8 +143,8 @@ mod tests {
     #[test]
     fn a_thread_with_real_time_priority_never_polls() {
         let mut spin = Spin { never: true, ..Spin::default() };
-        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), true, true));
-        assert!(!spin.is_spinning(at(51)));
+        (1..=5).for_each(|round| spin.note_iteration(short(10 * round), Wait::Event, true));
+        assert!(!spin.is_spinning(at(51)) && spin.horizon(at(51)).is_none());
     }
 
     #[test]

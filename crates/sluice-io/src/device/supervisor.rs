@@ -92,7 +92,7 @@ fn supervise<M: Machine>(
             Ok(Ok(())) => {
                 let last = catch_unwind(AssertUnwindSafe(|| Box::new(state.snapshot()))).ok();
                 drain_and_drop(device, state, mailbox, helper);
-                return End::Stopped(last.map(Box::new));
+                return End::Stopped(last);
             }
             Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the device thread"),
             Err(_) => tracing::error!(device, "Device thread panicked: closing its connections and restarting it"),

@@ -13,6 +13,9 @@ use super::{Code, Reply, Request};
 use crate::failure::Failure;
 use crate::output::{self, Format};
 
+/// Bytes that are read at once: about what a socket holds. A reply about a large host has megabytes.
+const READ_BYTES: usize = 256 << 10;
+
 /// The daemon to connect to.
 #[derive(Clone, Args)]
 pub(crate) struct Daemon {
@@ -95,7 +98,7 @@ fn converse<R: DeserializeOwned>(socket: &Path, request: &Request) -> std::io::R
     // A daemon that rejects the client does not read its request.
     let sent = stream.write_all(text.as_bytes());
     let mut line = String::new();
-    if BufReader::new(stream).read_line(&mut line)? == 0 {
+    if BufReader::with_capacity(READ_BYTES, stream).read_line(&mut line)? == 0 {
         sent?;
         return Err(std::io::Error::other("it closed the connection before its reply"));
     }
@@ -185,7 +188,7 @@ mod tests {
     use super::*;
 
     fn reply(before: Value, after: Value) -> Reply {
-        Reply { ok: true, code: None, error: None, result: None, before, after }
+        Reply { ok: true, code: None, error: None, result: None, before, after, line: None }
     }
 
     fn lines(reply: &Reply) -> Vec<String> {

@@ -1,9 +1,11 @@
 //! Describes VMs and volumes for replies and the log.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use sluice_config::changes::Target;
 use sluice_config::{NetPolicy, Nic, NicAccess, Vm, Volume};
-use sluice_sched::Percent;
+use sluice_sched::policy::{Class, PriorityClass};
+use sluice_sched::{ByteRate, Iops, Percent, Policy, Weight};
 
 use crate::server::Server;
 
@@ -63,8 +65,8 @@ pub(super) fn describe_nic(nic: &Nic) -> Value {
 pub(crate) fn describe_net(net: &NetPolicy) -> Value {
     let mut value = describe_policy(&net.transmit);
     value["burst_time_us"] = json!(net.burst.map(|burst| burst.as_micros() as u64));
-    value["receive_limit_bytes_per_second"] = json!(net.receive.limit.map(sluice_sched::ByteRate::bytes_per_second));
-    value["receive_weight"] = json!(net.receive.weight.map(sluice_sched::Weight::as_f64));
+    value["receive_limit_bytes_per_second"] = json!(net.receive.limit.map(ByteRate::bytes_per_second));
+    value["receive_weight"] = json!(net.receive.weight.map(Weight::as_f64));
     value
 }
 
@@ -78,29 +80,60 @@ fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
     })
 }
 
-pub(crate) fn describe_policy(policy: &sluice_sched::Policy) -> Value {
-    let burst = policy.timed_burst;
-    json!({
-        "reservation_iops": policy.reservation.iops.map(sluice_sched::Iops::as_f64),
-        "reservation_bytes_per_second": policy.reservation.bytes.map(sluice_sched::ByteRate::bytes_per_second),
-        "limit_iops": policy.limit.iops.map(sluice_sched::Iops::as_f64),
-        "limit_bytes_per_second": policy.limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
-        "read_limit_iops": policy.read_limit.iops.map(sluice_sched::Iops::as_f64),
-        "read_limit_bytes_per_second": policy.read_limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
-        "write_limit_iops": policy.write_limit.iops.map(sluice_sched::Iops::as_f64),
-        "write_limit_bytes_per_second": policy.write_limit.bytes.map(sluice_sched::ByteRate::bytes_per_second),
-        "weight": policy.weight.map(sluice_sched::Weight::as_f64),
-        "burst": policy.burst,
-        "burst_iops": burst.and_then(|burst| burst.rate.iops).map(sluice_sched::Iops::as_f64),
-        "burst_bytes_per_second": burst.and_then(|burst| burst.rate.bytes).map(sluice_sched::ByteRate::bytes_per_second),
-        "burst_seconds": burst.map(|burst| burst.length.as_secs_f64()),
-        "idle_credit": policy.idle_credit,
-        "latency_p99_us": policy.latency.map(|target| target.p99.as_secs_f64() * 1e6),
-        "latency_reads_only": policy.latency.map(|target| target.reads_only),
-        "class": policy.class,
-        "priority_class": policy.priority_class,
-        "priority_level": policy.priority_level,
-    })
+/// Describes a policy.
+pub(crate) fn describe_policy(policy: &Policy) -> Value {
+    serde_json::to_value(PolicyFields::from(policy)).expect("our own types have string keys")
+}
+
+/// The fields of a policy in replies. Rates in requests are normalised.
+#[derive(Serialize)]
+pub(crate) struct PolicyFields {
+    reservation_iops: Option<f64>,
+    reservation_bytes_per_second: Option<u64>,
+    limit_iops: Option<f64>,
+    limit_bytes_per_second: Option<u64>,
+    read_limit_iops: Option<f64>,
+    read_limit_bytes_per_second: Option<u64>,
+    write_limit_iops: Option<f64>,
+    write_limit_bytes_per_second: Option<u64>,
+    weight: Option<f64>,
+    burst: Option<u32>,
+    burst_iops: Option<f64>,
+    burst_bytes_per_second: Option<u64>,
+    burst_seconds: Option<f64>,
+    idle_credit: u32,
+    latency_p99_us: Option<f64>,
+    latency_reads_only: Option<bool>,
+    class: Class,
+    priority_class: PriorityClass,
+    priority_level: u8,
+}
+
+impl From<&Policy> for PolicyFields {
+    fn from(policy: &Policy) -> Self {
+        let burst = policy.timed_burst;
+        PolicyFields {
+            reservation_iops: policy.reservation.iops.map(Iops::as_f64),
+            reservation_bytes_per_second: policy.reservation.bytes.map(ByteRate::bytes_per_second),
+            limit_iops: policy.limit.iops.map(Iops::as_f64),
+            limit_bytes_per_second: policy.limit.bytes.map(ByteRate::bytes_per_second),
+            read_limit_iops: policy.read_limit.iops.map(Iops::as_f64),
+            read_limit_bytes_per_second: policy.read_limit.bytes.map(ByteRate::bytes_per_second),
+            write_limit_iops: policy.write_limit.iops.map(Iops::as_f64),
+            write_limit_bytes_per_second: policy.write_limit.bytes.map(ByteRate::bytes_per_second),
+            weight: policy.weight.map(Weight::as_f64),
+            burst: policy.burst,
+            burst_iops: burst.and_then(|burst| burst.rate.iops).map(Iops::as_f64),
+            burst_bytes_per_second: burst.and_then(|burst| burst.rate.bytes).map(ByteRate::bytes_per_second),
+            burst_seconds: burst.map(|burst| burst.length.as_secs_f64()),
+            idle_credit: policy.idle_credit,
+            latency_p99_us: policy.latency.map(|target| target.p99.as_secs_f64() * 1e6),
+            latency_reads_only: policy.latency.map(|target| target.reads_only),
+            class: policy.class,
+            priority_class: policy.priority_class,
+            priority_level: policy.priority_level,
+        }
+    }
 }
 
 /// Returns what differs between two descriptions, in words: `limit_iops=500`. A missing object is `-`.

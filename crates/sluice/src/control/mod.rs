@@ -203,6 +203,9 @@ pub(crate) struct Reply<R = Value> {
     pub(crate) before: Value,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(crate) after: Value,
+    /// The whole reply, if it was written already.
+    #[serde(skip)]
+    pub(crate) line: Option<Box<str>>,
 }
 
 /// Kinds of failures.
@@ -227,11 +230,31 @@ impl Reply {
     }
 
     fn changed(before: Value, after: Value) -> Self {
-        Reply { ok: true, code: None, error: None, result: None, before, after }
+        Reply { ok: true, code: None, error: None, result: None, before, after, line: None }
     }
 
     pub(crate) fn with(result: Value) -> Self {
         Reply { result: Some(Box::new(result)), ..Reply::changed(Value::Null, Value::Null) }
+    }
+
+    /// As [`Reply::with`], but writes the result immediately. On a large host that takes a fraction of the time that a
+    /// [`Value`] of all VMs takes.
+    pub(crate) fn written(result: &impl Serialize) -> Self {
+        #[derive(Serialize)]
+        struct Line<'a, R> {
+            ok: bool,
+            result: &'a R,
+        }
+        let line = serde_json::to_string(&Line { ok: true, result }).expect("our own types have string keys");
+        Reply { line: Some(line.into_boxed_str()), ..Reply::changed(Value::Null, Value::Null) }
+    }
+
+    /// The reply as a line, without its end.
+    pub(crate) fn into_line(self) -> serde_json::Result<String> {
+        match self.line {
+            Some(line) => Ok(line.into()),
+            None => serde_json::to_string(&self),
+        }
     }
 
     /// Adds warnings, which a client prints after the result.

@@ -1,9 +1,11 @@
 //! The daemon's side of the control socket.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_config::{Access, CONTROL_SOCKET, Control, DaemonSettings};
@@ -29,6 +31,8 @@ const WAITING_MAX: usize = 16;
 /// are closed.
 const CLIENTS_MAX: usize = 32;
 const ADMINS_MAX: usize = 64;
+/// Maximum number of connections of each user that is neither. Otherwise one could keep all others out by being silent.
+const CLIENTS_OF_USER_MAX: usize = 8;
 /// Group of the socket if the host file states none and the group exists.
 const GROUP: &str = "sluice";
 
@@ -161,14 +165,52 @@ impl Drop for ControlSocket {
     }
 }
 
+/// Connections of each user that has some.
+#[derive(Debug, Clone, Default)]
+struct Users(Arc<Mutex<BTreeMap<u32, usize>>>);
+
+/// A connection of a user, until it is dropped.
+#[derive(Debug)]
+struct UserPermit {
+    users: Users,
+    uid: u32,
+}
+
+impl Users {
+    /// Counts a connection; `None` if the user has the most that it may have.
+    fn enter(&self, uid: u32) -> Option<UserPermit> {
+        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(uid).or_default();
+        (*count < CLIENTS_OF_USER_MAX).then(|| {
+            *count += 1;
+            UserPermit { users: self.clone(), uid }
+        })
+    }
+}
+
+impl Drop for UserPermit {
+    fn drop(&mut self) {
+        let mut counts = self.users.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = counts.entry(self.uid) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
 async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
     let (clients, admins) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Arc::new(Semaphore::new(ADMINS_MAX)));
+    let users = Users::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Ok(peer) = Peer::of(&stream) else { continue };
                 let permits = if peer.is_admin() { &admins } else { &clients };
-                let Ok(permit) = Arc::clone(permits).try_acquire_owned() else {
+                let own = if peer.is_admin() { Some(None) } else { users.enter(peer.uid).map(Some) };
+                let permit = own.zip(Arc::clone(permits).try_acquire_owned().ok());
+                let Some(permit) = permit else {
                     tracing::debug!(%peer, "Control client rejected: too many are connected");
                     continue;
                 };
@@ -201,7 +243,7 @@ async fn converse(stream: UnixStream, peer: Peer, sender: mpsc::Sender<Asked>) -
             answer.await.map_err(gone)?
         }
     };
-    let mut text = serde_json::to_string(&reply).map_err(io::Error::other)?;
+    let mut text = reply.into_line().map_err(io::Error::other)?;
     text.push('\n');
     timeout(CLIENT_TIMEOUT, write.write_all(text.as_bytes())).await?
 }
@@ -230,6 +272,20 @@ mod tests {
         ours.read_to_string(&mut said).await.unwrap();
         assert_eq!(serde_json::from_str::<Reply>(&said).unwrap(), done);
         served.await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn one_user_took_the_connections_of_all_others() {
+        let users = Users::default();
+        let mut first: Vec<_> =
+            (0..CLIENTS_OF_USER_MAX).map(|_| users.enter(1000).expect("it may have some")).collect();
+        assert!(users.enter(1000).is_none());
+        let other = users.enter(1001);
+        assert!(other.is_some());
+        first.pop();
+        assert!(users.enter(1000).is_some(), "one of its connections has ended");
+        drop((first, other));
+        assert!(users.0.lock().unwrap().is_empty(), "users without connections take no memory");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,17 @@
-//! Tells others of events: a program, or a URL. One at a time, on a thread of its own, and no more often than the host file says.
+//! Tells others of events: a program, or a URL. Each alert is sent by a thread of its own, at most one of a class at a time, and no
+//! more often than the host file says. So a recipient that hangs delays no class but its own, and there are as many threads as
+//! classes at most.
 
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use serde_json::Value;
 use sluice_config::{Alert, AlertTo};
 use sluice_observe::event::Event;
@@ -20,8 +22,6 @@ use crate::state::time::Time;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval between looks whether a program has ended.
 const LOOK: Duration = Duration::from_millis(20);
-/// Maximum number of queued alerts.
-const QUEUE_MAX: usize = 64;
 /// The class for all events whose class has no table.
 const ALL: &str = "all";
 
@@ -29,6 +29,8 @@ const ALL: &str = "all";
 struct Outgoing {
     to: AlertTo,
     body: String,
+    /// Its class is busy until this is dropped.
+    _busy: Arc<()>,
 }
 
 /// Alerts of one class so far.
@@ -37,21 +39,21 @@ struct Class {
     last: Option<Time>,
     /// Events that were not told of since then.
     suppressed: u64,
+    /// Shared with an alert that is being sent.
+    busy: Arc<()>,
 }
 
 /// The recipients, with counts of their alerts.
 pub(super) struct Alerts {
     wanted: BTreeMap<String, Alert>,
     classes: BTreeMap<String, Class>,
-    queue: SyncSender<Outgoing>,
+    /// Starts to send an alert.
+    send: fn(Outgoing) -> std::io::Result<()>,
 }
 
 impl Alerts {
-    /// Starts the thread that sends.
-    pub(super) fn start() -> std::io::Result<Alerts> {
-        let (queue, inbox) = sync_channel(QUEUE_MAX);
-        thread::Builder::new().name("alerts".to_owned()).spawn(move || send_all(&inbox))?;
-        Ok(Alerts { wanted: BTreeMap::new(), classes: BTreeMap::new(), queue })
+    pub(super) fn new() -> Alerts {
+        Alerts { wanted: BTreeMap::new(), classes: BTreeMap::new(), send: start }
     }
 
     /// Replaces the recipients, by class.
@@ -59,47 +61,48 @@ impl Alerts {
         self.wanted = wanted;
     }
 
-    /// Tells of an event, unless its class was told of too recently.
+    /// Tells of an event, unless its class was told of too recently, or an alert of it is still being sent.
     pub(super) fn tell(&mut self, event: &Event, now: Time) {
         let name = event.kind.name();
         let Some(alert) = self.wanted.get(name).or_else(|| self.wanted.get(ALL)) else { return };
         let class = self.classes.entry(alert.class.clone()).or_default();
         // A clock that was set back does not silence alerts.
         let is_due = class.last.is_none_or(|last| now < last || now.from(last) >= alert.every);
-        if !is_due {
+        if !is_due || Arc::strong_count(&class.busy) > 1 {
             class.suppressed += 1;
             return;
         }
         let mut body = serde_json::to_value(event).expect("our own types have string keys");
         body["text"] = event.in_words().into();
         body["suppressed"] = Value::from(class.suppressed);
-        let queued = self.queue.try_send(Outgoing { to: alert.to.clone(), body: body.to_string() });
-        match queued {
-            Ok(()) => *class = Class { last: Some(now), suppressed: 0 },
-            Err(_) => {
+        let outgoing = Outgoing { to: alert.to.clone(), body: body.to_string(), _busy: Arc::clone(&class.busy) };
+        match (self.send)(outgoing) {
+            Ok(()) => (class.last, class.suppressed) = (Some(now), 0),
+            Err(error) => {
                 class.suppressed += 1;
-                tracing::warn!(
-                    kind = name,
-                    "Alert delayed until the next event of its class: earlier ones still wait to be sent"
-                );
+                tracing::warn!(kind = name, %error, "Alert delayed until the next event of its class: no thread can be started");
             }
         }
     }
 }
 
-fn send_all(inbox: &Receiver<Outgoing>) {
-    while let Ok(Outgoing { to, body }) = inbox.recv() {
-        let (sent, to) = match &to {
-            AlertTo::Command(program) => (run(program, &body, TIMEOUT), program.display().to_string()),
-            AlertTo::Webhook(url) => (post(url, &body), url.clone()),
-        };
-        if let Err(error) = sent {
-            tracing::error!(to, error, "Alert failed");
-        }
+fn start(outgoing: Outgoing) -> std::io::Result<()> {
+    thread::Builder::new().name("alert".to_owned()).spawn(move || send(&outgoing)).map(drop)
+}
+
+fn send(outgoing: &Outgoing) {
+    let Outgoing { to, body, .. } = outgoing;
+    let (sent, to) = match to {
+        AlertTo::Command(program) => (run(program, body, TIMEOUT), program.display().to_string()),
+        AlertTo::Webhook(url) => (post(url, body), url.clone()),
+    };
+    if let Err(error) = sent {
+        tracing::error!(to, error, "Alert failed");
     }
 }
 
-/// Runs a program with `body` on its standard input. Ends it, with the programs that it has started, if it takes too long.
+/// Runs a program with `body` on its standard input. Programs that it has started and that are still in its process group are
+/// killed when it has ended: each alert would leave others. If it takes too long it is killed itself.
 fn run(program: &Path, body: &str, timeout: Duration) -> Result<(), String> {
     let mut command = Command::new(program);
     let command = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
@@ -107,18 +110,21 @@ fn run(program: &Path, body: &str, timeout: Duration) -> Result<(), String> {
     // A body is smaller than a pipe, so this does not wait for the program. One that does not read is no failure.
     let _ = child.stdin.take().map(|mut stdin| stdin.write_all(body.as_bytes()));
     let until = Instant::now() + timeout;
-    loop {
-        match child.try_wait().map_err(|error| error.to_string())? {
-            Some(status) if status.success() => return Ok(()),
-            Some(status) => return Err(status.to_string()),
-            None if Instant::now() < until => thread::sleep(LOOK),
-            None => {
-                let group = Pid::from_raw(child.id().cast_signed()).expect("a process has a number");
-                let _ = kill_process_group(group, Signal::KILL);
-                let _ = child.wait();
-                return Err(format!("it did not end within {} s and was killed", timeout.as_secs()));
-            }
+    let group = Pid::from_raw(child.id().cast_signed()).expect("a process has a number");
+    // It is looked at and not waited for: until then its number, which is that of its group, is given to nothing else.
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let has_ended = loop {
+        match waitid(WaitId::Pid(group), look) {
+            Ok(None) if Instant::now() < until => thread::sleep(LOOK),
+            looked => break !matches!(looked, Ok(None)),
         }
+    };
+    let _ = kill_process_group(group, Signal::KILL);
+    let status = child.wait().map_err(|error| error.to_string())?;
+    match has_ended {
+        true if status.success() => Ok(()),
+        true => Err(status.to_string()),
+        false => Err(format!("it did not end within {} s and was killed", timeout.as_secs())),
     }
 }
 
@@ -130,9 +136,11 @@ fn post(url: &str, body: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::io::Read;
     use std::net::TcpListener;
     use std::os::unix::fs::PermissionsExt;
+    use std::sync::mpsc::sync_channel;
 
     use sluice_observe::cause::Cause;
     use sluice_observe::event::{EventKind, Phase, Unit};
@@ -157,25 +165,38 @@ mod tests {
         }
     }
 
-    fn alerts(classes: &[&str]) -> (Alerts, Receiver<Outgoing>) {
-        let (queue, inbox) = sync_channel(QUEUE_MAX);
+    thread_local! {
+        static SENT: RefCell<Vec<Outgoing>> = const { RefCell::new(Vec::new()) };
+    }
+
+    /// Alerts that are not sent, but kept until [`sent`] takes them.
+    fn alerts(classes: &[&str]) -> Alerts {
         let alert = |class: &&str| {
             let to = AlertTo::Command(format!("/{class}").into());
             ((*class).to_owned(), Alert { class: (*class).to_owned(), to, every: Duration::from_secs(60) })
         };
         let wanted = classes.iter().map(alert).collect();
-        (Alerts { wanted, classes: BTreeMap::new(), queue }, inbox)
+        let send = |outgoing| {
+            SENT.with_borrow_mut(|sent| sent.push(outgoing));
+            Ok(())
+        };
+        Alerts { wanted, classes: BTreeMap::new(), send }
+    }
+
+    /// The program that the oldest alert goes to, and its number of suppressed events. It is sent with this.
+    fn sent() -> Option<(String, u64)> {
+        let first = SENT.with_borrow_mut(|sent| (!sent.is_empty()).then(|| sent.remove(0)))?;
+        let body: Value = serde_json::from_str(&first.body).unwrap();
+        let AlertTo::Command(program) = &first.to else { panic!("a program") };
+        Some((program.display().to_string(), body["suppressed"].as_u64().unwrap()))
     }
 
     #[test]
     fn each_class_is_told_once_a_minute_with_the_number_of_events_in_between() {
-        let (mut alerts, inbox) = alerts(&["down", "all"]);
+        let mut alerts = alerts(&["down", "all"]);
         let mut told = |kind, second| {
             alerts.tell(&event(kind), Time(second));
-            let sent = inbox.try_recv().ok()?;
-            let body: Value = serde_json::from_str(&sent.body).unwrap();
-            let AlertTo::Command(program) = sent.to else { panic!("a program") };
-            Some((program.display().to_string(), body["suppressed"].as_u64().unwrap()))
+            sent()
         };
         assert_eq!(told(EventKind::Down, 0), Some(("/down".to_owned(), 0)));
         assert_eq!(told(EventKind::Stalled, 1), Some(("/all".to_owned(), 0)), "classes are counted apart");
@@ -185,21 +206,23 @@ mod tests {
     }
 
     #[test]
-    fn an_alert_that_found_no_room_silenced_its_class() {
-        let (mut alerts, inbox) = alerts(&["down", "all"]);
-        (0..QUEUE_MAX as u64).for_each(|minute| alerts.tell(&event(EventKind::Down), Time(60 * minute)));
-        alerts.tell(&event(EventKind::Stalled), Time(10_000));
-        assert_eq!(inbox.try_iter().count(), QUEUE_MAX, "only those of class down");
-        alerts.tell(&event(EventKind::Stalled), Time(10_001));
-        let body: Value = serde_json::from_str(&inbox.try_recv().expect("it is due").body).unwrap();
-        assert_eq!(body["suppressed"], 1);
+    fn a_recipient_that_hung_delayed_the_alerts_of_other_classes() {
+        let mut alerts = alerts(&["latency", "down"]);
+        // The first one is not sent as long as nothing takes it.
+        (0..100).for_each(|minute| alerts.tell(&event(EventKind::Latency), Time(60 * minute)));
+        alerts.tell(&event(EventKind::Down), Time(6000));
+        let waiting = SENT.with_borrow(|sent| sent.len());
+        assert_eq!(waiting, 2, "one for each class");
+        assert_eq!((sent(), sent()), (Some(("/latency".to_owned(), 0)), Some(("/down".to_owned(), 0))));
+        alerts.tell(&event(EventKind::Latency), Time(6001));
+        assert_eq!(sent(), Some(("/latency".to_owned(), 99)), "it is due, and its recipient responds again");
     }
 
     #[test]
     fn without_a_table_nobody_is_told() {
-        let (mut alerts, inbox) = alerts(&["latency"]);
+        let mut alerts = alerts(&["latency"]);
         alerts.tell(&event(EventKind::Down), Time(0));
-        assert!(inbox.try_recv().is_err());
+        assert_eq!(sent(), None);
     }
 
     #[test]
@@ -219,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_hung_left_the_programs_that_it_had_started() {
+    fn a_program_that_hung_or_ended_left_the_programs_that_it_had_started() {
         let folder = tempfile::tempdir().unwrap();
         let (program, line) = (folder.path().join("alert"), folder.path().join("line"));
         rustix::fs::mknodat(
@@ -230,15 +253,21 @@ mod tests {
             0,
         )
         .unwrap();
-        // Both keep the line open, and end only if they are killed.
-        let script = format!("#!/bin/sh\nexec 3>{}\nsleep 120 &\nsleep 120\n", line.display());
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let (end, ended) = sync_channel(1);
-        thread::spawn(move || end.send(std::fs::read(line).unwrap()));
-        assert!(run(&program, "x", Duration::from_millis(200)).unwrap_err().contains("was killed"));
-        let read = ended.recv_timeout(Duration::from_secs(60));
-        assert_eq!(read.unwrap(), b"", "the line has an end, because nobody has it open any more");
+        for (last, timeout) in [("sleep 120", Duration::from_millis(200)), ("exit 0", TIMEOUT)] {
+            // What is started keeps the line open, and ends only if it is killed.
+            let script = format!("#!/bin/sh\nexec 3>{}\nsleep 120 &\n{last}\n", line.display());
+            std::fs::write(&program, script).unwrap();
+            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            let (end, ended) = sync_channel(1);
+            let line = line.clone();
+            thread::spawn(move || end.send(std::fs::read(line).unwrap()));
+            match run(&program, "x", timeout) {
+                Ok(()) => assert_eq!(last, "exit 0"),
+                Err(error) => assert!(last != "exit 0" && error.contains("was killed"), "{last}: {error}"),
+            }
+            let read = ended.recv_timeout(Duration::from_secs(60));
+            assert_eq!(read.unwrap(), b"", "the line has an end, because nobody has it open any more");
+        }
     }
 
     #[test]

@@ -52,7 +52,7 @@ impl Events {
     /// If the thread cannot be started.
     pub(crate) fn start(folder: Option<PathBuf>) -> std::io::Result<Events> {
         let (messages, inbox) = sync_channel(QUEUE_MAX);
-        let alerts = Alerts::start()?;
+        let alerts = Alerts::new();
         thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox))?;
         Ok(Events { messages, lost: 0, alerts: Vec::new(), set_by: 0 })
     }

@@ -11,6 +11,8 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
 use serde_json::{Value, json};
 use sluice_observe::event::Event;
 
+use crate::state::time::Time;
+
 /// Name of the database.
 const FILE: &str = "events.db";
 /// Maximum number of events, about 50 MB.
@@ -113,6 +115,7 @@ impl Store {
         let is_in_memory = opened.is_none();
         let connection = opened.unwrap_or_else(in_memory);
         let before = last(&connection);
+        end_earlier(&connection, Time::of_clock());
         Store { connection, file, is_in_memory, max: EVENTS_MAX, before, fails: false }
     }
 
@@ -152,6 +155,7 @@ impl Store {
         let Some(file) = self.file.as_deref().filter(|_| self.is_in_memory) else { return };
         let Ok(connection) = open_or_replace(file) else { return };
         let before = last(&connection);
+        end_earlier(&connection, Time::of_clock());
         let copied = copy(&self.connection, &connection);
         if let Err(error) = copied {
             return tracing::debug!(%error, "Events stay in memory");
@@ -235,6 +239,29 @@ impl Store {
     pub(super) fn last(&self) -> i64 {
         last(&self.connection)
     }
+}
+
+/// Adds an end to each violation of an earlier run that has none, because the daemon was stopped or killed before it ended.
+/// It lasted at least until the last event of that run; more is not known.
+fn end_earlier(connection: &Connection, now: Time) {
+    match try_end_earlier(connection, now) {
+        Ok(0) => {}
+        Ok(ended) => tracing::info!(ended, "Violations that lasted when the daemon stopped are recorded as ended"),
+        Err(error) => tracing::error!(%error, "Violations that lasted when the daemon stopped stay without an end"),
+    }
+}
+
+fn try_end_earlier(connection: &Connection, now: Time) -> rusqlite::Result<usize> {
+    connection.execute(
+        "WITH known (until) AS (SELECT max(time) FROM event)
+         INSERT INTO event (time, kind, phase, device, vm, volume, cause, text, json)
+         SELECT max(time, ?1), kind, 'ended', device, vm, volume, cause,
+             'Over at a stop of the daemon, after ' || (until - time) || ' s or more: ' || text,
+             json_set(json, '$.phase', 'ended', '$.seconds', until - time, '$.detail', 'the daemon stopped')
+         FROM event, known WHERE phase = 'began' AND id IN (SELECT max(id) FROM event GROUP BY kind, device, vm, volume)
+         ORDER BY id",
+        params![now.0 as i64],
+    )
 }
 
 fn last(connection: &Connection) -> i64 {
@@ -321,7 +348,7 @@ mod tests {
         Event {
             time,
             kind: EventKind::Reservation,
-            phase: Phase::Began,
+            phase: Phase::Ended,
             device: "disk".to_owned(),
             vm: Some(vm.to_owned()),
             volume: None,
@@ -355,6 +382,28 @@ mod tests {
         assert_eq!(times(&Filter { after: Some(3), kind: Some("reservation"), ..all() }), [4, 5]);
         assert_eq!(times(&Filter { kind: Some("latency"), ..all() }), [] as [u64; 0]);
         assert_eq!(store.last(), 5);
+    }
+
+    #[test]
+    fn a_violation_that_lasted_when_the_daemon_stopped_never_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut store = Store::open(Some(folder.path().to_owned()));
+        for (time, vm, phase) in [(1, "a", Phase::Began), (2, "b", Phase::Began), (3, "b", Phase::Ended)] {
+            store.add(&Event { phase, ..event(time, vm) });
+        }
+        drop(store);
+        let last = |store: &Store| store.find(&Filter { limit: 1, ..Filter::default() }).unwrap().events.remove(0);
+        let store = Store::open(Some(folder.path().to_owned()));
+        let end = last(&store);
+        assert_eq!((&end["phase"], &end["vm"], &end["kind"]), (&"ended".into(), &"a".into(), &"reservation".into()));
+        assert!(end["seconds"] == 2 && end["time"].as_u64() > Some(1_000_000), "until the last event: {end}");
+        assert!(
+            end["text"].as_str().unwrap().starts_with("Over at a stop of the daemon, after 2 s or more: "),
+            "{end}"
+        );
+        assert_eq!(store.last(), 4, "b has ended already");
+        drop(store);
+        assert_eq!(Store::open(Some(folder.path().to_owned())).last(), 4, "it ends once");
     }
 
     #[test]

@@ -4,17 +4,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 use sluice_config::{Host, Vm};
 use sluice_io::device::{ClientSnapshot, DeviceWatch, priority};
+use sluice_observe::glance::VmGlance;
 use sluice_observe::history::Point;
 use sluice_observe::observer::Observer;
-use sluice_observe::status::{PromiseStatus, State, Status, VmStatus, VolumeStatus};
+use sluice_observe::status::{DeviceStatus, PromiseStatus, State, Status, VmStatus, VolumeStatus};
 
 use tokio::sync::oneshot;
 
 use super::{Served, policies};
-use crate::control::describe::describe_policy;
+use crate::control::describe::PolicyFields;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
@@ -39,11 +41,11 @@ pub(super) fn answer(observer: &Observer, served: Option<&Served>, asked: &Asked
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients => None,
-        Request::Status => Some(Reply::with(status(&observer.status(), served))),
+        Request::Status => Some(status(&observer.status(), served)),
         Request::Names => Some(Reply::with(names(&served.host))),
         Request::Policies => Some(Reply::with(json!({ "version": VERSION, "policies": policies::rows(&served.host) }))),
         Request::History { vm, volume } => Some(history(observer, served, vm, volume.as_deref())),
-        Request::Top => Some(Reply::with(top(observer, served))),
+        Request::Top => Some(top(observer, served)),
         Request::Details { vm, volume } => Some(details(observer, served, vm, volume.as_deref())),
         _ => unreachable!("the monitor gets no other requests"),
     }
@@ -64,20 +66,32 @@ fn names(host: &Host) -> Value {
     })
 }
 
-/// The current state.
-fn status(status: &Status, served: &Served) -> Value {
-    let broken = status.vms.iter().filter(|vm| vm.is_broken()).count();
-    let reply = json!({
-        "version": VERSION,
-        "time": status.time,
-        "promises_broken": broken,
-        "real_time": priority::of_threads().name(),
-        "devices": status.devices,
-        "out_of_service": out_of_service(served),
-        "interfaces_out_of_service": outages(served),
-        "held_back": held_back(served),
-    });
-    with_part(reply, "vms", status.vms.iter().map(vm).collect())
+/// The reply about the current state.
+#[derive(Serialize)]
+struct StatusFields<'a> {
+    version: u32,
+    time: u64,
+    promises_broken: usize,
+    real_time: &'static str,
+    devices: &'a [DeviceStatus],
+    out_of_service: Vec<String>,
+    interfaces_out_of_service: Vec<Value>,
+    held_back: Vec<Value>,
+    vms: Vec<VmFields<'a>>,
+}
+
+fn status(status: &Status, served: &Served) -> Reply {
+    Reply::written(&StatusFields {
+        version: VERSION,
+        time: status.time,
+        promises_broken: status.vms.iter().filter(|vm| vm.is_broken()).count(),
+        real_time: priority::of_threads().name(),
+        devices: &status.devices,
+        out_of_service: out_of_service(served),
+        interfaces_out_of_service: outages(served),
+        held_back: held_back(served),
+        vms: status.vms.iter().map(VmFields::from).collect(),
+    })
 }
 
 /// Adds a part to a reply. In `json!` it would be copied, which takes longer than making it if it has all VMs.
@@ -103,15 +117,25 @@ fn name((vm, volume): &(String, String)) -> String {
     format!("{vm}/{volume}")
 }
 
-/// The current state, in a compact form.
-fn top(observer: &Observer, served: &Served) -> Value {
-    json!({
-        "version": VERSION,
-        "time": observer.time(),
-        "devices": observer.device_status(),
-        "vms": observer.glance().collect::<Vec<_>>(),
-        "out_of_service": out_of_service(served),
-        "held_back": held_back(served),
+/// The reply about the current state, in a compact form.
+#[derive(Serialize)]
+struct TopFields {
+    version: u32,
+    time: u64,
+    devices: Vec<DeviceStatus>,
+    vms: Vec<VmGlance>,
+    out_of_service: Vec<String>,
+    held_back: Vec<Value>,
+}
+
+fn top(observer: &Observer, served: &Served) -> Reply {
+    Reply::written(&TopFields {
+        version: VERSION,
+        time: observer.time(),
+        devices: observer.device_status(),
+        vms: observer.glance().collect(),
+        out_of_service: out_of_service(served),
+        held_back: held_back(served),
     })
 }
 
@@ -123,29 +147,53 @@ fn details(observer: &Observer, served: &Served, vm_name: &str, volume_name: Opt
     };
     let of = |device: &&str| {
         let details = observer.details(device, vm_name, volume_name)?;
-        let mut object = match volume_name {
-            None => vm(&details.status),
-            Some(name) => volume(details.status.volumes.iter().find(|volume| volume.volume == name)?),
+        let object = match volume_name {
+            None => serde_json::to_value(VmFields::from(&details.status)),
+            Some(name) => {
+                let volume = details.status.volumes.iter().find(|volume| volume.volume == name)?;
+                serde_json::to_value(VolumeFields::from(volume))
+            }
         };
+        let mut object = object.expect("our own types have string keys");
         object["histograms"] = serde_json::to_value(&details.histograms).expect("our own types have string keys");
         Some(object)
     };
     Reply::with(with_part(json!({ "version": VERSION }), "objects", devices.iter().filter_map(of).collect()))
 }
 
-fn vm(vm: &VmStatus) -> Value {
-    let mut json = serde_json::to_value(vm).expect("our own types have string keys");
-    json["policy"] = describe_policy(&vm.policy);
-    json["state"] = state(&vm.promises, vm.is_broken()).into();
-    json["volumes"] = vm.volumes.iter().map(volume).collect();
-    json
+/// A VM on one device.
+#[derive(Serialize)]
+struct VmFields<'a> {
+    #[serde(flatten)]
+    status: &'a VmStatus,
+    policy: PolicyFields,
+    state: &'static str,
+    volumes: Vec<VolumeFields<'a>>,
 }
 
-fn volume(volume: &VolumeStatus) -> Value {
-    let mut json = serde_json::to_value(volume).expect("our own types have string keys");
-    json["policy"] = describe_policy(&volume.policy);
-    json["state"] = state(&volume.promises, false).into();
-    json
+impl<'a> From<&'a VmStatus> for VmFields<'a> {
+    fn from(vm: &'a VmStatus) -> Self {
+        VmFields {
+            status: vm,
+            policy: (&vm.policy).into(),
+            state: state(&vm.promises, vm.is_broken()),
+            volumes: vm.volumes.iter().map(VolumeFields::from).collect(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct VolumeFields<'a> {
+    #[serde(flatten)]
+    status: &'a VolumeStatus,
+    policy: PolicyFields,
+    state: &'static str,
+}
+
+impl<'a> From<&'a VolumeStatus> for VolumeFields<'a> {
+    fn from(volume: &'a VolumeStatus) -> Self {
+        VolumeFields { status: volume, policy: (&volume.policy).into(), state: state(&volume.promises, false) }
+    }
 }
 
 /// The worst state of several promises; `none` without any.

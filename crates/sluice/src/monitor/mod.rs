@@ -42,8 +42,11 @@ mod samples;
 const EVERY: Duration = Duration::from_secs(1);
 /// Interval between looks whether anything is served, at the start.
 const STARTING: Duration = Duration::from_millis(20);
-/// Maximum time for the devices to reply to a sample.
+/// Maximum time for the devices to reply to a sample, if the last one found them silent.
 const SAMPLE_MAX: Duration = Duration::from_millis(300);
+/// The same for devices that replied to the last sample. On a busy host a thread may be without a CPU for some hundreds of
+/// milliseconds, which is no failure of its device. With the interval between samples, one that hangs is found within 2 s.
+const PATIENCE: Duration = Duration::from_millis(850);
 
 /// Everything that is served.
 #[derive(Clone)]
@@ -116,8 +119,9 @@ impl Monitor {
     pub(crate) fn start(board: Board, events: Events, metrics: metrics::Board) -> std::io::Result<Monitor> {
         let (questions, inbox) = channel();
         let (observer, absent, clock, begun) = (Observer::default(), Absent::default(), Clock::default(), since_boot());
-        let (second, sampled, waiting) = (None, 0, Vec::new());
-        let thread = Thread { board, observer, absent, events, metrics, clock, begun, inbox, second, sampled, waiting };
+        let (second, silent, sampled, waiting) = (None, BTreeSet::new(), 0, Vec::new());
+        let thread =
+            Thread { board, observer, absent, events, metrics, clock, begun, inbox, second, silent, sampled, waiting };
         thread::Builder::new().name("monitor".to_owned()).spawn(move || thread.run())?;
         Ok(Monitor { questions })
     }
@@ -144,6 +148,8 @@ struct Thread {
     inbox: Receiver<Asked>,
     /// Second of the last sample.
     second: Option<u64>,
+    /// Devices that did not reply to the last sample.
+    silent: BTreeSet<String>,
     /// The last change of what is served that it shows.
     sampled: u64,
     /// Questions that wait for a sample that shows the last change: at most one for each client of the control socket.
@@ -201,7 +207,10 @@ impl Thread {
         if self.second.replace(second) == Some(second) {
             return is_serving;
         }
-        let devices = samples::take(&served, Instant::now() + SAMPLE_MAX);
+        let now = Instant::now();
+        let devices =
+            samples::take(&served, |device| now + if self.silent.contains(device) { SAMPLE_MAX } else { PATIENCE });
+        self.silent = devices.iter().filter(|device| !device.serving).map(|device| device.device.clone()).collect();
         if self.board.read().served.is_none() {
             return false;
         }
@@ -252,6 +261,7 @@ mod tests {
             begun: since_boot(),
             inbox,
             second: None,
+            silent: BTreeSet::new(),
             sampled: 0,
             waiting: Vec::new(),
         };
@@ -293,7 +303,8 @@ mod tests {
             .collect();
         drop(questions);
         thread.run();
-        let first = answers[0].try_recv().unwrap();
+        let first = answers[0].try_recv().unwrap().into_line().unwrap();
+        let first: Reply = serde_json::from_str(&first).unwrap();
         assert!(first.result.unwrap()["time"].as_u64() > Some(0), "it is answered from a sample");
     }
 

@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
-use sluice_io::device::{Health, Snapshot, SnapshotRequest, VmSnapshot};
+use sluice_io::device::{DeviceWatch, Health, Snapshot, SnapshotRequest, VmSnapshot};
 use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
 
 use super::Served;
 
-/// Takes a sample of all devices. All are asked before the first is waited for; those that have not replied by `deadline`
-/// are not serving.
-pub(super) fn take(served: &Served, deadline: Instant) -> Vec<DeviceSample> {
-    let asked: Vec<SnapshotRequest> = served.devices.iter().map(|device| device.request_snapshot()).collect();
-    asked.into_iter().map(|asked| device(served, asked.until(deadline))).collect()
+/// Takes a sample of all devices. All are asked before the first is waited for; those that have not replied by their
+/// deadline are not serving.
+pub(super) fn take(served: &Served, deadline: impl Fn(&str) -> Instant) -> Vec<DeviceSample> {
+    let ask = |device: &DeviceWatch| (device.request_snapshot(), deadline(device.name()));
+    let asked: Vec<(SnapshotRequest, Instant)> = served.devices.iter().map(ask).collect();
+    asked.into_iter().map(|(asked, deadline)| device(served, asked.until(deadline))).collect()
 }
 
 fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {

@@ -44,8 +44,8 @@ pub(crate) enum ServerError {
     },
     /// A thread that never sleeps would let nothing else run on its CPU.
     #[error(
-        "Device {0}: busy_poll needs a normal priority, and the daemon runs at a real-time one; set busy_poll = false, or start the \
-         daemon without the real-time priority"
+        "Device {0}: busy_poll needs a normal priority, and the daemon runs at a real-time one; set busy_poll = false, or \
+         real_time = \"off\" in [daemon], or start the daemon without the real-time priority"
     )]
     BusyPollAtRealTime(String),
     /// A new volume on a device whose path hung at the start.

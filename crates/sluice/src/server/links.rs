@@ -85,7 +85,8 @@ impl Server {
         let host = Arc::clone(&self.host);
         let mut outages = Outages::new();
         for (name, uplink) in &host.uplinks {
-            let reason = self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
+            let reason =
+                self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
             outages.extend(reason.map(|reason| (Interface::Uplink(name.clone()), reason)));
         }
         let gone: Vec<VolumeName> =
@@ -107,7 +108,8 @@ impl Server {
         let link = &self.taps[name];
         // The daemon does not make what a VMM opens: it would be held by the wrong process.
         let is_there = link.is_foreign().then(|| interface::mtu(link.name())).transpose();
-        let opened = is_there.and_then(|_| nics::open_tap(link.name(), nic, &self.fd_store)).map_err(|error| chain(&error))?;
+        let opened =
+            is_there.and_then(|_| nics::open_tap(link.name(), nic, &self.fd_store)).map_err(|error| chain(&error))?;
         let opened = Arc::new(opened);
         set_link(running, Some(name.clone()), &opened)?;
         self.taps.insert(name.clone(), opened);

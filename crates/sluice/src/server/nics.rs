@@ -96,7 +96,8 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = Interface::Uplink(uplink.clone());
-        let opened = open_or_stand_in(uplink, interface, open(spec, &server.fd_store), is_start, &mut staged.nics.outages);
+        let opened =
+            open_or_stand_in(uplink, interface, open(spec, &server.fd_store), is_start, &mut staged.nics.outages);
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());

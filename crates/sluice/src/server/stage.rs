@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
+use sluice_io::device::priority::{self, Priority};
 use sluice_io::device::{Device, Store};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
@@ -61,7 +62,7 @@ pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerEr
         }
     }
     for (name, new) in &host.devices {
-        if new.busy_poll && has_real_time_priority() {
+        if new.busy_poll && (has_real_time_priority() || priority::of_threads() == Priority::RealTime) {
             return Err(ServerError::BusyPollAtRealTime(name.clone()));
         }
         let Some(old) = server.host.devices.get(name) else { continue };

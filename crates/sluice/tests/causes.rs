@@ -1,0 +1,161 @@
+//! Violations that are constructed on purpose, with other programs as clients: the daemon names the cause that was constructed.
+//!
+//! The device serves at most 400 requests per second: 4 concurrently, 10 ms each. A busy machine takes some of that, so less is stated
+//! where the device is not to be the cause.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Daemon, Ended, Place, Running, fio, run, sluice, start, until};
+use serde_json::Value;
+use sluice_client::vhost::{ClientOptions, Request};
+
+mod common;
+
+/// A VM with a volume over NBD, its policy, and the number of requests that fio keeps outstanding.
+struct Vm {
+    name: &'static str,
+    policy: &'static str,
+    depth: u32,
+}
+
+const fn vm(name: &'static str, policy: &'static str, depth: u32) -> Vm {
+    Vm { name, policy, depth }
+}
+
+fn host(place: &Place, capacity: u32, vms: &[Vm]) -> String {
+    let mut host = place.control_keys();
+    host +=
+        &format!("[device.disk]\nbackend = \"null\"\nscheduler = \"mclock\"\ncapacity = \"{capacity} iops@8KiB\"\n");
+    host += "depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n";
+    for Vm { name, policy, .. } in vms {
+        let socket = place.volume_socket(name, "v");
+        host += &format!("[vm.{name}]\nallow_unenforced = true\n{policy}\n[vm.{name}.volume.v]\ndevice = \"disk\"\n");
+        host += &format!("size = \"1MiB\"\nexport = {{ socket = \"{}\" }}\n", socket.display());
+    }
+    host
+}
+
+/// fio reads at random in each of the VMs, until it is dropped.
+fn load(place: &Place, vms: &[Vm]) -> Running {
+    let job = |Vm { name, depth, .. }: &Vm| {
+        let uri = place.uri(name, "v");
+        format!(
+            "[{name}]\nioengine=nbd\nuri={uri}\nrw=randread\nbs=8k\niodepth={depth}\nsize=1m\ntime_based=1\nruntime=600\n"
+        )
+    };
+    start(&mut fio::fio(place, "load", &vms.iter().map(job).collect::<String>()))
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn events(place: &Place, filter: &[&str]) -> Vec<Value> {
+    let verb = ["-o", "json", "events"].iter().chain(filter).copied().collect::<Vec<_>>();
+    let reply: Value = serde_json::from_str(ask(place, &verb).ok().lines().next().unwrap()).unwrap();
+    reply["events"].as_array().unwrap().clone()
+}
+
+/// Checks that a promise of `vm` is broken by `cause`, in the events and in words.
+fn is_blamed_on(place: &Place, vm: &str, (kind, cause, words): (&str, &str, &str)) -> Value {
+    let filter = ["--vm", vm, "--kind", kind];
+    until("the promise is broken", || !events(place, &filter).is_empty());
+    let first = events(place, &filter).remove(0);
+    assert_eq!((&first["phase"], &first["cause"]), (&"began".into(), &cause.into()), "{first}");
+    let why = ask(place, &["why", vm]).ok();
+    assert!(why.contains(words), "{words}: {why}");
+    first
+}
+
+#[test]
+fn a_limit_below_what_the_vm_asks_for_is_its_own_limit() {
+    let place = Place::new();
+    let vms = [vm("capped", "limit = \"50 iops\"\nlatency = { p99 = \"50ms\" }", 8), vm("idle", "", 1)];
+    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
+    let _load = load(&place, &vms[..1]);
+    is_blamed_on(&place, "capped", ("latency", "own_limit", "own limit"));
+}
+
+#[test]
+fn more_requests_than_the_device_takes_in_the_target_are_its_own_queue() {
+    let place = Place::new();
+    let vms = [vm("deep", "latency = { p99 = \"50ms\" }", 64), vm("idle", "", 1)];
+    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
+    let _load = load(&place, &vms[..1]);
+    is_blamed_on(&place, "deep", ("latency", "own_queue", "own queue"));
+}
+
+#[test]
+fn a_neighbour_of_a_hundred_times_the_weight_is_the_weight_of_others() {
+    let place = Place::new();
+    let vms = [vm("light", "weight = 10\nlatency = { p99 = \"50ms\" }", 2), vm("heavy", "weight = 1000", 64)];
+    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
+    let _load = load(&place, &vms);
+    let event = is_blamed_on(&place, "light", ("latency", "others_weight", "heavy"));
+    assert_eq!(event["neighbours"][0]["vm"], "heavy", "{event}");
+}
+
+#[test]
+fn a_neighbour_with_most_of_the_device_reserved_is_the_reservation_of_others() {
+    let place = Place::new();
+    let vms = [vm("free", "latency = { p99 = \"50ms\" }", 8), vm("sold", "reservation = \"225 iops\"", 64)];
+    let _daemon = Daemon::serve(&place, &host(&place, 250, &vms));
+    let _load = load(&place, &vms);
+    let event = is_blamed_on(&place, "free", ("latency", "others_reservation", "sold"));
+    assert_eq!(event["neighbours"][0]["vm"], "sold", "{event}");
+}
+
+#[test]
+fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost_user() {
+    let place = Place::new();
+    // Sold twice over: 1,000 are stated.
+    let mut text = host(&place, 1000, &[]);
+    let socket = place.volume_socket("db", "v");
+    text += "[vm.db]\nreservation = \"800 iops\"\n[vm.db.volume.v]\ndevice = \"disk\"\nsize = \"1MiB\"\n";
+    text += &format!("export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n", socket.display());
+    let _daemon = Daemon::serve(&place, &text);
+    let mut client = place.vhost("db", "v", &ClientOptions::default());
+    let is_enough = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let guest = scope.spawn(|| {
+            while !is_enough.load(Ordering::Relaxed) {
+                let queue = client.queue(0);
+                (0..16).for_each(|slot| queue.submit(slot, Request::Read { offset: 0, len: 8192 }).unwrap());
+                queue.publish().unwrap();
+                client.wait(0, 16).unwrap();
+            }
+        });
+        let _end = End(&is_enough);
+        is_blamed_on(&place, "db", ("reservation", "device", "Cause: the device"));
+        assert!(!guest.is_finished());
+    });
+}
+
+/// Ends the guest, also if the test fails.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn kept_promises_under_changing_load_broke_none() {
+    let place = Place::new();
+    let vms = [
+        vm("db", "reservation = \"150 iops\"\nlatency = { p99 = \"250ms\" }", 8),
+        vm("web", "reservation = \"50 iops\"", 4),
+        vm("backup", "limit = \"100 iops\"\nweight = 10", 32),
+    ];
+    let daemon = Daemon::serve(&place, &host(&place, 250, &vms));
+    let served = |vm: &str| daemon.accounts().vm(vm)["completed"]["read"].as_u64().unwrap();
+    for part in [&vms[..], &vms[..1], &vms[1..], &vms[..2]] {
+        let begin = served(part[0].name);
+        let load = load(&place, part);
+        // Some seconds: what is judged is the last one and the last ten.
+        until("it is served for a while", || served(part[0].name) >= begin + 10 * 50);
+        drop(load);
+    }
+    assert_eq!(events(&place, &[]), [] as [Value; 0]);
+}
