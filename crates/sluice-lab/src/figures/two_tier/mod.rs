@@ -54,6 +54,8 @@ enum Kernel {
     Linux2_6_18,
     /// The paper's kernel with idling disabled.
     NobodyIdles,
+    /// 2.6.32 with the rules of 2.6.33 for queues that seek, as a kernel of RHEL 6 probably has them.
+    El6,
 }
 
 /// An elevator of that kernel for a disk; 32 requests in flight, merged up to 512 KiB.
@@ -61,6 +63,7 @@ fn elevator(name: &'static str, kernel: Kernel) -> Host {
     let host = Host::new(name, 32).rotational().merging(Bytes::kib(512));
     match (name, kernel) {
         ("cfq", Kernel::Linux2_6_32) => host.text("mode", "2.6.32"),
+        ("cfq", Kernel::El6) => host.text("mode", "2.6.32-el6"),
         ("cfq", Kernel::Linux2_6_18) => host.text("mode", "2.6.18"),
         ("cfq", Kernel::NobodyIdles) => host.text("mode", "2.6.32").text("slice_idle", "0ms"),
         ("anticipatory", Kernel::NobodyIdles) => host.text("antic_expire", "0ms"),
