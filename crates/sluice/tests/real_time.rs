@@ -52,6 +52,15 @@ fn device_threads_alone_have_real_time_priority_if_that_is_wanted() {
 }
 
 #[test]
+fn a_device_does_not_poll_all_the_time_at_real_time_priority() {
+    let place = Place::new();
+    let host = host(&place).replace("backend = \"null\"\n", "backend = \"null\"\nbusy_poll = true\n");
+    let refusal = Daemon::refused(&place, &host);
+    assert!(refusal.contains("Device disk: busy_poll needs a normal priority"), "{refusal}");
+    Daemon::serve(&place, &host.replace(REAL_TIME, ""));
+}
+
+#[test]
 fn a_daemon_that_may_not_have_real_time_priority_says_so_and_serves() {
     let place = Place::new();
     let daemon = Daemon::serve_by(&place, &host(&place), |command| {

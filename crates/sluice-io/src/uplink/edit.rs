@@ -13,6 +13,7 @@ use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnap
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::event_loop::Ports;
+use crate::uplink::link::Link;
 use crate::uplink::nic::{Nic, NicId, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Work, receive_policy};
 use crate::uplink::spec::{NicPlug, NicSpec};
 use crate::uplink::taps::Watch;
@@ -144,18 +145,21 @@ impl Editor<'_> {
                 self.core.wire.link = link;
                 Ok(())
             }
-            Edit::SetLink { nic: Some((vm, nic)), link } => {
-                let id = self.find_nic(&vm, &nic)?;
-                self.ports.taps.close(self.core, id);
-                let nic = &mut self.core.nics[id];
-                (nic.plug, nic.spec.plug) = (Plug::Tap(Arc::clone(&link)), NicPlug::Tap(link));
-                Ok(())
-            }
+            Edit::SetLink { nic: Some((vm, nic)), link } => self.set_tap(&vm, &nic, link),
             Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
             Edit::AddVolume { .. } | Edit::ResizeVolume { .. } | Edit::AcceptLoss { .. } => {
                 Err(EditError::Kind("an uplink"))
             }
         }
+    }
+
+    /// Replaces the TAP of a NIC.
+    fn set_tap(&mut self, vm: &str, nic: &str, link: Arc<Link>) -> Result<(), EditError> {
+        let id = self.find_nic(vm, nic)?;
+        self.ports.taps.close(self.core, id);
+        let nic = &mut self.core.nics[id];
+        (nic.plug, nic.spec.plug) = (Plug::Tap(Arc::clone(&link)), NicPlug::Tap(link));
+        Ok(())
     }
 
     fn find_vm(&self, name: &str) -> Result<VmId, EditError> {
