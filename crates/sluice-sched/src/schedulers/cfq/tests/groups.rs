@@ -251,7 +251,9 @@ fn after_a_completion(step: u64, deep: bool) -> Decision {
     };
     if deep {
         (0..4).for_each(|_| (0..2).for_each(|owner| ask(&mut drive, owner)));
-        (0..8).for_each(|_| drop(finish_one(&mut drive)));
+        for _ in 0..8 {
+            finish_one(&mut drive);
+        }
     }
     (0..2).for_each(|owner| ask(&mut drive, owner));
     for _ in 0..40 {
