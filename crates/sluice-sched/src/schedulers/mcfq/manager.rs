@@ -290,6 +290,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_gain_applies_a_part_of_a_correction() {
+        // VM 0 gets half of its due: the correction is 2.
+        for (mode, gain, due) in [(Mode::Window, 15, 1.15), (Mode::Paper, 15, 1.15), (Mode::Window, 100, 2.0)] {
+            let mut plant = Plant::new(mode, 1, &[1000, 100], &[0.5, 1.0], 1.0);
+            plant.manager.gain = gain;
+            let after = plant.second();
+            assert!((after[0] - due).abs() < 0.01, "{mode:?}, gain {gain}: {after:?}");
+        }
+    }
+
     /// rule: mcfq.sign, mcfq.correction, mcfq.apply, mcfq.t1
     #[test]
     fn a_vm_that_gets_too_little_gets_longer_slices() {
