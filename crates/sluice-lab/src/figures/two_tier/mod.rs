@@ -27,14 +27,16 @@ struct Load {
     random: Option<f64>,
     /// Simulated seconds; a sequential load has many requests.
     seconds: u64,
+    /// Whether it fills a write cache.
+    writes: bool,
 }
 
 const LOADS: [Load; 5] = [
-    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21 },
-    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21 },
-    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4 },
-    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21 },
-    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21 },
+    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21, writes: false },
+    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21, writes: true },
+    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4, writes: false },
+    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21, writes: true },
+    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21, writes: true },
 ];
 
 impl Load {

@@ -150,7 +150,7 @@ fn rate(load: &Load, guest: &Host, host: &Host, machine: Machine, point: &BandPo
         run(&mut vm, load.seconds, load.name)?;
         return Ok(vm.rate(0));
     };
-    let from = tiers::warm_up(&mut vm, &filled, load.name)?;
+    let from = tiers::warm_up(&mut vm, load.writes.then_some(&filled), load.name)?;
     run(&mut vm, from + load.seconds, load.name)?;
     Ok(mean_rate(&vm, 0, from as usize, (from + load.seconds) as usize))
 }

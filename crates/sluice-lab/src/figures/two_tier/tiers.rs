@@ -57,13 +57,13 @@ pub(super) fn real_machine(
 const WINDOW: u64 = 5;
 const WARM_MAX: u64 = 120;
 
-/// Runs until a machine with a write cache is in a steady state: the cache has been full, or the load writes less than the disk
-/// and never fills it, and a window's rate differs by less than 5 % from the one before. Returns the second of its end, at most
-/// two minutes.
+/// Runs until a machine with a write cache is in a steady state: a window's rate differs by less than 5 % from the one before, and the
+/// cache has been full, or the load writes less than the disk and never fills it in a minute. `filled` is `None` for a load that
+/// does not write. Returns the second of its end, at most two minutes.
 ///
 /// # Errors
 /// A violated invariant.
-pub(super) fn warm_up(simulation: &mut Simulation, filled: &Filled, what: &str) -> Result<u64, LabError> {
+pub(super) fn warm_up(simulation: &mut Simulation, filled: Option<&Filled>, what: &str) -> Result<u64, LabError> {
     let mut end = 2 * WINDOW;
     run(simulation, end, what)?;
     while end < WARM_MAX {
@@ -71,7 +71,7 @@ pub(super) fn warm_up(simulation: &mut Simulation, filled: &Filled, what: &str) 
             let from = (end - back * WINDOW) as usize;
             mean_rate(simulation, 0, from, from + WINDOW as usize)
         });
-        if (filled.get() || end >= WARM_MAX / 2) && (last - before).abs() < 0.05 * before {
+        if (filled.is_none_or(Filled::get) || end >= WARM_MAX / 2) && (last - before).abs() < 0.05 * before {
             break;
         }
         end += WINDOW;
