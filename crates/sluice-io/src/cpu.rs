@@ -2,12 +2,12 @@
 //!
 //! To read a clock for each request would cost more than many requests do. So work for a VM is counted in units when it is taken: a
 //! unit is about a nanosecond, but only the ratio of units counts. Every 250 us the thread reads its CPU clock once, at the end of an
-//! iteration of its loop, and divides the CPU time since the last reading among the VMs by their units. Time without the CPU is charged to
-//! nobody, nor is polling without work. Workers of the kernel and helper threads are not counted.
+//! iteration of its loop, and divides the CPU time since the last reading among the VMs by their units. Time without the CPU and
+//! polling without work are charged to no VM. Workers of the kernel and helper threads are not counted.
 //!
 //! A VM that has used more than its limit allows is held until its excess is paid for: nothing is taken from its rings, sockets and TAPs.
-//! What was taken before continues. Received frames are accounted and do not count against the limit, since it is others who send
-//! them; `receive` bounds them.
+//! Requests that were taken before continue. Received frames are accounted and do not count against the limit, because other VMs and
+//! hosts send them; `receive` bounds them.
 //!
 //! Example: VM `a` may use 10 % of a CPU. In 250 us it causes 150 us of work. It had saved 1 ms (10 % of 10 ms), so it may go on for
 //! 1.5 ms at this pace; from then on it is held for 1.25 ms after each 250 us.

@@ -72,7 +72,7 @@ pub struct CopyCap {
     shared: Bucket,
 }
 
-/// What a sender has used of its kept part in this second.
+/// Number of frames that a sender has used of its guaranteed part in this second.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
     second: u64,

@@ -87,7 +87,7 @@ pub struct Switch {
     /// Number of ports, by VLAN.
     members: BTreeMap<u16, u32>,
     uplink: Sender,
-    /// What all senders together may flood.
+    /// Cap on the flooded copies of all senders together.
     copies: CopyCap,
     /// Only looked up, never iterated over, so its order decides nothing.
     addresses: HashMap<Key, Entry>,

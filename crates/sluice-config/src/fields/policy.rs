@@ -98,7 +98,7 @@ pub const POLICY_KEYS: &[Key] = &[
     .default("\"none\""),
     ALLOW_UNENFORCED,
 ];
-/// What a policy has for the whole VM, on disks and uplinks.
+/// Key of a policy that applies to the whole VM, on its disks and uplinks.
 pub const CPU_KEY: &[Key] = &[Key::new(
     "cpu_limit",
     Kind::Either(&[CPU_LIMIT, UNLIMITED]),

@@ -19,7 +19,7 @@ pub enum Priority {
     Refused,
 }
 
-/// What allows it.
+/// Settings that allow real-time priority, for messages.
 pub const FIX: &str =
     "LimitRTPRIO=1 and RestrictRealtime=no in the unit (contrib/systemd/real-time.conf), or CAP_SYS_NICE";
 

@@ -1,4 +1,4 @@
-//! What a simulation has counted of each VM, in its record and at the gates.
+//! Counters of each VM of a simulation, from its record and from the gates.
 
 use sluice_sched::Instant;
 use sluice_sched::gate::GateStats;

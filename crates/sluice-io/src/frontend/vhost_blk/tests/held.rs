@@ -7,7 +7,7 @@ use super::*;
 
 const READ: u32 = 0;
 const WRITE_OUT: u32 = 1;
-/// Requests of which each waits for the limit of [`slow`].
+/// Requests of which each waits for the limit of `limited(1)`.
 const QUEUED: u16 = 3;
 
 /// A policy with a limit of `iops` that lets little through back to back.
@@ -50,7 +50,7 @@ fn a_held_vm_was_polled_although_its_limit_let_nothing_through() {
         let session = bench.open();
         let mut guest = bench.start(&session);
         hold(&bench, &mut guest);
-        // More arrive, and nobody looks.
+        // Another request arrives, and the loop does not poll the ring.
         let head = guest.request(QUEUED + 1, READ, 0, 4096);
         guest.offer(head);
         assert!(iterations(&bench) <= 2, "{policy:?}");
