@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use common::reads::End;
 use common::{Daemon, Ended, Place, Running, fio, run, sluice, start, until};
 use serde_json::Value;
 use sluice_client::vhost::{ClientOptions, Request};
@@ -129,15 +130,6 @@ fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost
         is_blamed_on(&place, "db", ("reservation", "device", "Cause: the device"));
         assert!(!guest.is_finished());
     });
-}
-
-/// Ends the guest, also if the test fails.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::raw::{READ, Raw};
+use common::reads::End;
 use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
 use serde_json::Value;
 use sluice_client::vhost::ClientOptions;
@@ -260,6 +261,7 @@ fn a_client_that_came_during_a_detach_lost_its_disk() {
     let (mut detached, mut refused) = (0, 0);
     let served: u32 = std::thread::scope(|scope| {
         let client = scope.spawn(connect_often);
+        let end = End(&done);
         while !client.is_finished() && (detached < 10 || refused < 3) {
             let ended = ask(&place, &["detach", "b"]);
             match ended.status.success() {
@@ -270,7 +272,7 @@ fn a_client_that_came_during_a_detach_lost_its_disk() {
                 false => refused += 1,
             }
         }
-        done.store(true, Ordering::Relaxed);
+        drop(end);
         client.join().unwrap()
     });
     assert!(served > 0, "detached {detached} times, refused {refused} times");

@@ -4,10 +4,11 @@
 //! The victim reserves 1,000 requests per second and sends 500, the attacker is limited to 100. The device takes 8 ms for each
 //! request, so a device thread that is kept busy for milliseconds shows, and a test that waits for its CPU does not.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use common::reads::End;
 use common::{Daemon, Place};
 use sluice_client::hostile::{Attack, RINGS};
 use sluice_client::vhost::{Client, ClientOptions, Request};
@@ -96,8 +97,9 @@ fn an_attacker_below_its_limit_took_its_neighbours_device_thread() {
             let (beside, answered) = thread::scope(|scope| {
                 let attacker =
                     scope.spawn(|| attack.run(&place.socket("guest"), &place.socket("client"), "attacker/nbd", &stop));
+                let end = End(&stop);
                 let beside = measure(&place);
-                stop.store(true, Ordering::Relaxed);
+                drop(end);
                 // An attacker whose connection the daemon closes has achieved what it can.
                 (beside, attacker.join().unwrap().unwrap_or_default())
             });

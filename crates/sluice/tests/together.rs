@@ -1,14 +1,12 @@
 //! Disk and NIC of the same VMs busy at once: each VM gets of both what it gets of each alone. Xen's network lost throughput when other
 //! VMs used disks (\[netback\] figure 8), because one CPU of the driver domain served both.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 use std::time::Instant;
 
+use common::reads::while_reading;
 use common::stations::{Lab, Uplink};
 use common::{Place, until};
 use sluice_client::net::traffic::{Sender, Sink};
-use sluice_client::vhost::{Client, ClientOptions, Request};
 
 mod common;
 
@@ -34,39 +32,6 @@ fn disks(place: &Place) -> String {
     format!("{device}{}{}", vm("vm1", 100), vm("vm2", 300))
 }
 
-/// Keeps reads of a VM outstanding until the end, and counts what is answered.
-fn read(place: &Place, vm: &str, stop: &AtomicBool, answered: &AtomicU64) {
-    let options = ClientOptions { slots: OUTSTANDING, ..ClientOptions::default() };
-    let mut client = Client::connect(&place.socket(vm), &options).unwrap();
-    let submit = |client: &mut Client, slot: u16| {
-        let queue = client.queue(0);
-        queue.submit(slot, Request::Read { offset: u64::from(slot) << 12, len: 4096 }).unwrap();
-        queue.publish().unwrap();
-        queue.kick().unwrap();
-    };
-    (0..OUTSTANDING).for_each(|slot| submit(&mut client, slot));
-    while !stop.load(Ordering::Relaxed) {
-        for completion in client.wait(0, 1).unwrap() {
-            answered.fetch_add(1, Ordering::Relaxed);
-            submit(&mut client, completion.slot);
-        }
-    }
-}
-
-/// Lets both VMs read while `look` runs. It gets the numbers of their answered requests.
-fn while_reading<T>(place: &Place, look: impl FnOnce(&dyn Fn() -> [u64; 2]) -> T) -> T {
-    let (stop, answered) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 2]);
-    thread::scope(|scope| {
-        for (vm, answered) in ["vm1", "vm2"].into_iter().zip(&answered) {
-            let stop = &stop;
-            scope.spawn(move || read(place, vm, stop, answered));
-        }
-        let result = look(&|| [0, 1].map(|vm| answered[vm].load(Ordering::Relaxed)));
-        stop.store(true, Ordering::Relaxed);
-        result
-    })
-}
-
 /// Rates of each VM, per second, while `amount` of all counters together passes.
 fn rates<const N: usize>(amount: u64, of: std::ops::Range<usize>, counters: &dyn Fn() -> [u64; N]) -> [f64; N] {
     let sum = |counts: [u64; N]| counts[of.clone()].iter().sum::<u64>();
@@ -84,11 +49,11 @@ fn rates<const N: usize>(amount: u64, of: std::ops::Range<usize>, counters: &dyn
 /// What each VM gets of the disk and of the link at once, as parts of what it gets of each alone.
 fn attempt(lab: &Lab, sinks: &[Sink]) -> [f64; 4] {
     let link = || [0, 1].map(|vm: usize| sinks[vm].bytes());
-    let alone = while_reading(&lab.place, |disk| rates(REQUESTS, 0..2, disk));
+    let alone = while_reading(&lab.place, ["vm1", "vm2"], OUTSTANDING, |disk| rates(REQUESTS, 0..2, disk));
     let send = || [1, 2].map(|number| lab.send(number, 120));
     let senders: [Sender; 2] = send();
     let link_alone = rates(BYTES, 0..2, &link);
-    let both = while_reading(&lab.place, |disk| {
+    let both = while_reading(&lab.place, ["vm1", "vm2"], OUTSTANDING, |disk| {
         rates(BYTES, 2..4, &|| {
             let (disk, link) = (disk(), link());
             [disk[0], disk[1], link[0], link[1]]

@@ -1,8 +1,18 @@
 //! Runs `cargo test`, forwards its output, and sums the results of the test binaries.
+//!
+//! A test that waits for ever must not take the results of all others with it: a test binary that prints nothing for [`SILENT_MAX`] is
+//! killed, which is a failure, and the next one runs.
 
 use super::{Tally, name_of};
-use std::io::{BufRead, BufReader, Write};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Time without a line, once tests have begun, after which a test binary is killed. The longest test takes about two minutes, and the
+/// documentation tests are built without a line.
+const SILENT_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The sum of lines such as `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -10,19 +20,44 @@ struct Results {
     passed: u64,
     failed: u64,
     ignored: u64,
+    /// Test binaries that were killed.
+    hung: u64,
 }
 
 /// Copies the tests' output to `shown`. It is standard output except in the tests of this file, whose example numbers
 /// would otherwise be counted.
-pub(super) fn run(mut command: Command, shown: &mut impl Write) -> Result<Tally, String> {
+pub(super) fn run(command: Command, shown: &mut impl Write) -> Result<Tally, String> {
+    run_for(command, shown, SILENT_MAX)
+}
+
+/// As [`run`], with the maximum time without a line.
+fn run_for(mut command: Command, shown: &mut impl Write, silent_max: Duration) -> Result<Tally, String> {
     let name = name_of(&command);
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("Cannot start {name}: {error}"))?;
-    let output = child.stdout.take().expect("stdout is piped");
+    let lines = lines_of(child.stdout.take().expect("stdout is piped"));
     let mut results = Results::default();
-    // Bytes, because the output of a failing test need not be UTF-8.
-    for line in BufReader::new(output).split(b'\n') {
-        let mut line = line.map_err(|error| format!("Cannot read from {name}: {error}"))?;
-        results.add_line(&String::from_utf8_lossy(&line));
+    let mut has_begun = false;
+    loop {
+        // Cargo prints nothing here while it builds.
+        let line = match has_begun {
+            true => lines.recv_timeout(silent_max),
+            false => lines.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let mut line = match line {
+            Ok(line) => line.map_err(|error| format!("Cannot read from {name}: {error}"))?,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                eprintln!(
+                    "error: no line for {} minutes: the test that runs hangs and is killed",
+                    silent_max.as_secs() / 60
+                );
+                results.hung += kill_children(child.id());
+                continue;
+            }
+        };
+        let text = String::from_utf8_lossy(&line);
+        has_begun |= text.starts_with("running ");
+        results.add_line(&text);
         line.push(b'\n');
         shown.write_all(&line).map_err(|error| format!("Cannot print: {error}"))?;
     }
@@ -32,6 +67,26 @@ pub(super) fn run(mut command: Command, shown: &mut impl Write) -> Result<Tally,
         eprintln!("error: {remark}");
     }
     Ok(tally)
+}
+
+/// Lines of a program's output, in bytes, because the output of a failing test need not be UTF-8.
+fn lines_of(output: impl Read + Send + 'static) -> Receiver<std::io::Result<Vec<u8>>> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(output).split(b'\n') {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Kills the processes that this one started: cargo runs one test binary at a time. Returns how many.
+fn kill_children(of: u32) -> u64 {
+    let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
+    let pids = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+    pids.filter(|pid| kill_process(*pid, Signal::KILL).is_ok()).count() as u64
 }
 
 impl Results {
@@ -48,8 +103,8 @@ impl Results {
     /// reports no result and is a failure as well. libtest counts neither.
     fn judge(&self, succeeded: bool) -> (Tally, Option<String>) {
         let passed = self.passed;
-        let failed = self.failed + self.ignored;
-        if !succeeded && self.failed == 0 {
+        let failed = self.failed + self.ignored + self.hung;
+        if !succeeded && self.failed + self.hung == 0 {
             let remark = "a test did not build or ended without a result, see above".to_string();
             let failed = failed + 1;
             return (Tally { passed, failed }, Some(remark));
@@ -98,7 +153,7 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
 
     #[test]
     fn numbers_of_all_binaries_are_summed() {
-        let expected = Results { passed: 42, failed: 1, ignored: 2 };
+        let expected = Results { passed: 42, failed: 1, ignored: 2, hung: 0 };
         assert_eq!(results(TWO_BINARIES), expected);
     }
 
@@ -131,5 +186,14 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
         let expected = b"test result: ok. 3 passed; 0 failed; 0 ignored;\n\xff no newline\n";
         assert_eq!(shown, expected);
         assert_eq!(run(Command::new("false"), &mut shown), Ok(tally(0, 1)));
+    }
+
+    #[test]
+    fn a_test_that_hangs_took_the_results_of_the_others_with_it() {
+        let mut command = Command::new("sh");
+        let hangs = "echo running 1 test; sleep 1000; echo 'test result: ok. 5 passed; 0 failed; 0 ignored;'; exit 1";
+        command.args(["-c", hangs]);
+        let mut shown = Vec::new();
+        assert_eq!(run_for(command, &mut shown, Duration::from_millis(100)), Ok(tally(5, 1)));
     }
 }

@@ -33,6 +33,7 @@ pub(crate) mod guest;
 pub(crate) mod journal;
 pub(crate) mod libvirt;
 pub(crate) mod raw;
+pub(crate) mod reads;
 pub(crate) mod slots;
 pub(crate) mod slow;
 pub(crate) mod stations;
