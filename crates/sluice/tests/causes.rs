@@ -12,6 +12,8 @@ use sluice_client::vhost::{ClientOptions, Request};
 
 mod common;
 
+const ATTEMPTS: u32 = 4;
+
 /// A VM with a volume over NBD, its policy, and the number of requests that fio keeps outstanding.
 struct Vm {
     name: &'static str,
@@ -57,52 +59,63 @@ fn events(place: &Place, filter: &[&str]) -> Vec<Value> {
     reply["events"].as_array().unwrap().clone()
 }
 
-/// Checks that a promise of `vm` is broken by `cause`, in the events and in words.
-fn is_blamed_on(place: &Place, vm: &str, (kind, cause, words): (&str, &str, &str)) -> Value {
+/// Waits until a promise of `vm` is broken. Returns the event.
+fn broken(place: &Place, vm: &str, kind: &str) -> Value {
     let filter = ["--vm", vm, "--kind", kind];
     until("the promise is broken", || !events(place, &filter).is_empty());
     let first = events(place, &filter).remove(0);
-    assert_eq!((&first["phase"], &first["cause"]), (&"began".into(), &cause.into()), "{first}");
-    let why = ask(place, &["why", vm]).ok();
-    assert!(why.contains(words), "{words}: {why}");
+    assert_eq!(first["phase"], "began", "{first}");
     first
+}
+
+/// Checks the cause of an event, and that `why` names it in words.
+fn is_blamed(place: &Place, event: &Value, cause: &str, words: &str) {
+    assert_eq!(event["cause"], cause, "{event}");
+    let why = ask(place, &["why", event["vm"].as_str().unwrap()]).ok();
+    assert!(why.contains(words), "{words}: {why}");
+}
+
+/// Checks that the latency target of the first of these VMs is missed because of `cause`, while the first `loaded` of them read. A busy
+/// machine makes the device give less than stated, and then the device is the cause: that fails an attempt, and a daemon that names
+/// a wrong cause fails all of them.
+fn is_missed(capacity: u32, vms: &[Vm], loaded: usize, (cause, words): (&str, &str)) -> Value {
+    for attempt in 1.. {
+        let place = Place::new();
+        let _daemon = Daemon::serve(&place, &host(&place, capacity, vms));
+        let _load = load(&place, &vms[..loaded]);
+        let event = broken(&place, vms[0].name, "latency");
+        if event["cause"] == "device" && attempt < ATTEMPTS {
+            continue;
+        }
+        is_blamed(&place, &event, cause, words);
+        return event;
+    }
+    unreachable!("the last attempt returns or fails")
 }
 
 #[test]
 fn a_limit_below_what_the_vm_asks_for_is_its_own_limit() {
-    let place = Place::new();
     let vms = [vm("capped", "limit = \"50 iops\"\nlatency = { p99 = \"50ms\" }", 8), vm("idle", "", 1)];
-    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
-    let _load = load(&place, &vms[..1]);
-    is_blamed_on(&place, "capped", ("latency", "own_limit", "own limit"));
+    is_missed(200, &vms, 1, ("own_limit", "own limit"));
 }
 
 #[test]
 fn more_requests_than_the_device_takes_in_the_target_are_its_own_queue() {
-    let place = Place::new();
     let vms = [vm("deep", "latency = { p99 = \"50ms\" }", 64), vm("idle", "", 1)];
-    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
-    let _load = load(&place, &vms[..1]);
-    is_blamed_on(&place, "deep", ("latency", "own_queue", "own queue"));
+    is_missed(200, &vms, 1, ("own_queue", "own queue"));
 }
 
 #[test]
 fn a_neighbour_of_a_hundred_times_the_weight_is_the_weight_of_others() {
-    let place = Place::new();
     let vms = [vm("light", "weight = 10\nlatency = { p99 = \"50ms\" }", 2), vm("heavy", "weight = 1000", 64)];
-    let _daemon = Daemon::serve(&place, &host(&place, 200, &vms));
-    let _load = load(&place, &vms);
-    let event = is_blamed_on(&place, "light", ("latency", "others_weight", "heavy"));
+    let event = is_missed(200, &vms, 2, ("others_weight", "heavy"));
     assert_eq!(event["neighbours"][0]["vm"], "heavy", "{event}");
 }
 
 #[test]
 fn a_neighbour_with_most_of_the_device_reserved_is_the_reservation_of_others() {
-    let place = Place::new();
     let vms = [vm("free", "latency = { p99 = \"50ms\" }", 8), vm("sold", "reservation = \"225 iops\"", 64)];
-    let _daemon = Daemon::serve(&place, &host(&place, 250, &vms));
-    let _load = load(&place, &vms);
-    let event = is_blamed_on(&place, "free", ("latency", "others_reservation", "sold"));
+    let event = is_missed(250, &vms, 2, ("others_reservation", "sold"));
     assert_eq!(event["neighbours"][0]["vm"], "sold", "{event}");
 }
 
@@ -127,7 +140,7 @@ fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost
             }
         });
         let _end = End(&is_enough);
-        is_blamed_on(&place, "db", ("reservation", "device", "Cause: the device"));
+        is_blamed(&place, &broken(&place, "db", "reservation"), "device", "Cause: the device");
         assert!(!guest.is_finished());
     });
 }
