@@ -21,12 +21,14 @@ use crate::workloads::Workload;
 
 mod cpus;
 mod gates;
+mod latencies;
 mod node;
 mod results;
 mod timeline;
 mod vm;
 
 use cpus::Cpus;
+use latencies::Latencies;
 use node::Node;
 use vm::{Open, Opens, Runner, State, Vm};
 
@@ -96,6 +98,7 @@ pub struct Simulation {
     warmed: bool,
     window: Duration,
     finished: Vec<Finished>,
+    latencies: Latencies,
     longest: u64,
     observer: Option<Observer>,
     outstanding_max: usize,
@@ -123,6 +126,7 @@ impl Simulation {
             warmed: false,
             window,
             finished: Vec::new(),
+            latencies: Latencies::default(),
             longest: 0,
             observer: None,
             outstanding_max: OUTSTANDING_MAX,
@@ -317,6 +321,7 @@ impl Simulation {
         if !self.warmed && end >= self.warm {
             self.warm_up();
         }
+        self.latencies.flush(&mut self.vms);
         let now = self.now;
         self.vms.iter_mut().for_each(|vm| vm.record.end(now));
     }
@@ -456,9 +461,12 @@ impl Simulation {
         if let Some(tracker) = &mut vm.tracker {
             tracker.completed(node as u32, over);
         }
-        vm.record.complete(self.now, open.arrived, open.length);
+        let latency = vm.record.complete(self.now, open.arrived, open.length);
         vm.record.serve(self.now, open.arrived, open.kind, over);
         vm.runners[thread].thread.workload.completed(self.now);
+        if let Some(nanos) = latency {
+            self.latencies.add(open.vm, nanos, &mut self.vms);
+        }
         self.longest = self.longest.max(self.now.nanos_since(open.arrived));
         if let Some(observer) = &mut self.observer {
             let Open { kind, offset, length, arrived, .. } = open;

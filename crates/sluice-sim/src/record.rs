@@ -116,19 +116,19 @@ impl Record {
         self.outstanding += 1;
     }
 
-    pub(crate) fn complete(&mut self, now: Instant, arrived: Instant, length: u32) {
+    /// Counts a completion. Returns its latency in nanoseconds for [`Record::add_latency`], if it is measured.
+    pub(crate) fn complete(&mut self, now: Instant, arrived: Instant, length: u32) -> Option<u64> {
         self.advance(now);
         self.outstanding -= 1;
         self.completed += 1;
         if now < self.warm {
-            return;
+            return None;
         }
         let latency = now.nanos_since(arrived);
         self.measured += 1;
         self.bytes += u64::from(length);
         self.latency_sum += u128::from(latency);
         self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
-        self.latencies.record(latency.div_ceil(UNIT).min(LONGEST)).expect("a histogram grows up to the longest");
         if now >= self.window_ends {
             self.open_window(now);
         }
@@ -137,6 +137,12 @@ impl Record {
             window.bytes += u64::from(length);
             window.latency += latency;
         }
+        Some(latency)
+    }
+
+    /// Adds the latency of a measured request to the distribution.
+    pub(crate) fn add_latency(&mut self, nanos: u64) {
+        self.latencies.record(nanos.div_ceil(UNIT).min(LONGEST)).expect("a histogram grows up to the longest");
     }
 
     /// Begins the window that contains `now`.
@@ -257,7 +263,8 @@ mod tests {
         let mut record = Record::new(Instant::ZERO, Duration::from_secs(1));
         for millis in 1..=1000 {
             record.arrive(Instant::ZERO);
-            record.complete(Instant::from_millis(millis), Instant::ZERO, 4096);
+            let latency = record.complete(Instant::from_millis(millis), Instant::ZERO, 4096);
+            record.add_latency(latency.unwrap());
         }
         for (percent, millis) in [(50.0, 500.0), (99.0, 990.0), (100.0, 1000.0)] {
             let off = record.percentile(percent).as_secs_f64() * 1e3 / millis - 1.0;

@@ -117,3 +117,15 @@ fn too_many_outstanding_requests_abort_the_run() {
     let broken = check(&simulation);
     assert!(matches!(broken[..], [Violation::Overrun { vm: 1, outstanding: 1000, .. }]), "{broken:?}");
 }
+
+#[test]
+fn the_last_latencies_of_a_run_were_not_in_its_distribution() {
+    // 500 requests are measured, which is no multiple of a batch of latencies.
+    let mut simulation = simulation(servers(), 2);
+    for millis in [600, 603, 1000] {
+        simulation.run_until(Instant::from_millis(millis));
+        let record = simulation.record(0);
+        assert!(record.measured > 0);
+        assert_eq!(record.latencies().map(|(_, count)| count).sum::<u64>(), record.measured, "at {millis} ms");
+    }
+}
