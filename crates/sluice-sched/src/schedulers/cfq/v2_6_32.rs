@@ -90,7 +90,7 @@ impl V2632 {
             Some(groups) => groups.streams(core.stream(id).group) - 1,
         };
         let key = match in_front {
-            true => trees.key_in_front(tree, now),
+            true => trees.key_in_front(core, tree, now),
             false => trees.key_behind(core, tree, id, now, others),
         };
         trees.enter(core, tree, id, key);
