@@ -8,6 +8,7 @@
 //! `docs/benchmarks.md` explains each number.
 
 mod accuracy;
+mod baseline;
 mod contest;
 mod control;
 mod core;
@@ -17,6 +18,7 @@ mod load;
 mod nbd;
 mod network;
 mod observe;
+mod pin;
 mod report;
 mod server;
 mod sim;

@@ -12,6 +12,8 @@
 //! Example: VM `a` may use 10 % of a CPU. In 250 us it causes 150 us of work. It had saved 1 ms (10 % of 10 ms), so it may go on for
 //! 1.5 ms at this pace; from then on it is held for 1.25 ms after each 250 us.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::Duration;
 
 use sluice_sched::{Instant, Percent};
@@ -114,8 +116,10 @@ pub(crate) struct CpuMeter {
     units: u128,
     /// VMs with units.
     busy: Vec<VmId>,
-    /// VMs that are held, and when they are looked at again.
-    held: Vec<(Instant, VmId)>,
+    /// VMs that are held, the next one to be looked at first. VMs of the same instant are in the order of their arrival.
+    held: BinaryHeap<Reverse<(Instant, u64, VmId)>>,
+    /// Number of times that a VM was added to `held`.
+    holds: u64,
 }
 
 impl CpuMeter {
@@ -149,45 +153,48 @@ impl CpuMeter {
     pub(crate) fn divide<V: HasCpu>(&mut self, now: Instant, cpu: Duration, vms: &mut Slab<VmId, V>) {
         let used = cpu.saturating_sub(self.cpu).as_nanos();
         let worked = (used * u128::from(self.worked) / u128::from(self.awake.max(1))).min(used);
-        for id in self.busy.drain(..) {
+        let mut busy = std::mem::take(&mut self.busy);
+        for id in busy.drain(..) {
             let Some(vm) = vms.get_mut(id).map(V::cpu) else { continue };
             let part = |units: u64| u64::try_from(worked * u128::from(units) / self.units.max(1)).unwrap_or(u64::MAX);
             vm.time.used_nanos += part(vm.sent + vm.received);
             let sent = part(vm.sent);
             (vm.sent, vm.received) = (0, 0);
             let held = vm.spend(now, sent);
-            self.held.extend(held.map(|until| (until, id)));
+            if let Some(until) = held {
+                self.hold(until, id);
+            }
         }
+        self.busy = busy;
         (self.read, self.cpu, self.awake, self.worked, self.units) = (now, cpu, 0, 0, 0);
     }
 
     /// Returns when a VM may continue.
     pub(crate) fn next_release(&self) -> Option<Instant> {
-        self.held.iter().map(|(until, _)| *until).min()
+        self.held.peek().map(|Reverse((until, ..))| *until)
     }
 
     /// Removes and returns a VM that may continue.
     pub(crate) fn release<V: HasCpu>(&mut self, now: Instant, vms: &mut Slab<VmId, V>) -> Option<VmId> {
-        while let Some(place) = self.held.iter().position(|(until, _)| *until <= now) {
-            let id = self.held[place].1;
-            let Some(vm) = vms.get_mut(id) else {
-                self.held.swap_remove(place);
-                continue;
-            };
+        while self.next_release().is_some_and(|until| until <= now) {
+            let Some(Reverse((_, _, id))) = self.held.pop() else { break };
+            let Some(vm) = vms.get_mut(id) else { continue };
             let is_waiting = vm.is_waiting();
             let cpu = vm.cpu();
             // What had been taken before has cost something since, or the limit has changed.
             if cpu.is_held() && cpu.paid > now {
-                self.held[place].0 = cpu.paid;
-                continue;
-            }
-            self.held.swap_remove(place);
-            if let Some(since) = cpu.held.take() {
+                self.hold(cpu.paid, id);
+            } else if let Some(since) = cpu.held.take() {
                 cpu.time.held_nanos += if is_waiting { now.nanos_since(since) } else { 0 };
                 return Some(id);
             }
         }
         None
+    }
+
+    fn hold(&mut self, until: Instant, id: VmId) {
+        self.held.push(Reverse((until, self.holds, id)));
+        self.holds += 1;
     }
 }
 

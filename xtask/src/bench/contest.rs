@@ -3,12 +3,12 @@
 //! The benchmark of a frontend provides the contestants ([`Kind`]), the shapes and the load. On two CPUs the IOPS
 //! depend as much on the client as on the server, so the tables also state the server's CPU time per request.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::fio;
+use super::fio::{self, Figures};
 use super::load::Outcome;
+use super::pin::{Side, pin};
 use super::report::{Cell, Report, Table};
 use super::server::{self, Server};
 use super::stats::Samples;
@@ -68,12 +68,26 @@ pub(super) struct Choice {
     /// 4.
     #[arg(long, value_name = "PROGRAM,...", value_delimiter = ',')]
     pub(super) beside: Vec<PathBuf>,
+    /// Run all servers on one CPU and the clients on another.
+    #[arg(long)]
+    pub(super) pin: bool,
 }
 
 impl Choice {
     /// This build and another one.
     pub(super) fn of_builds(other: PathBuf) -> Choice {
         Choice { who: ["sluice", BESIDE[0]].map(str::to_owned).to_vec(), beside: vec![other], ..Choice::default() }
+    }
+
+    /// Starts a server, on the CPU of servers if that is wanted.
+    pub(super) fn start_server<S>(&self, start: impl FnOnce() -> Result<S, String>) -> Result<S, String> {
+        if !self.pin {
+            return start();
+        }
+        pin(Side::Server)?;
+        let server = start();
+        pin(Side::Client)?;
+        server
     }
 
     /// Whether a server takes part.
@@ -108,13 +122,17 @@ impl Measured {
         self.p99_us.push(outcome.percentile_us(99.0));
     }
 
+    /// Adds a round that another program has measured, in which the server used `cpu_us` of CPU time per request.
+    pub(super) fn note_figures(&mut self, figures: Figures, cpu_us: f64) {
+        self.iops.push(figures.iops);
+        self.cpu_us.push(cpu_us);
+        self.p50_us.push(figures.p50_us);
+        self.p99_us.push(figures.p99_us);
+    }
+
     /// Adds a round of fio on the file.
     pub(super) fn note_fio(&mut self, file: &Path, jobs: u32, depth: u32, time: Duration) -> Result<(), String> {
-        let (iops, p50_us, p99_us) = fio::run(file, size_of(file), jobs, depth, time)?;
-        self.iops.push(iops);
-        self.cpu_us.push(f64::NAN);
-        self.p50_us.push(p50_us);
-        self.p99_us.push(p99_us);
+        self.note_figures(fio::run(&fio::From::File(file), jobs, depth, time)?, f64::NAN);
         Ok(())
     }
 }
@@ -144,7 +162,7 @@ impl<K: Kind> Contestant<K> {
                 continue;
             }
             let socket = setting.sockets.join(kind.name().replace([' ', ','], "-"));
-            let server = kind.start(setting, socket.clone())?;
+            let server = choice.start_server(|| kind.start(setting, socket.clone()))?;
             contestants.push(Contestant { kind, socket, server, measured: vec![Measured::default(); shapes] });
         }
         Ok(contestants)
@@ -191,9 +209,4 @@ pub(super) fn table<K: Kind>(store: Store, shapes: &[String], contestants: &[Con
         }
     }
     table
-}
-
-/// Returns the size of a file, in bytes.
-fn size_of(file: &Path) -> u64 {
-    fs::metadata(file).map_or(1 << 30, |metadata| metadata.len())
 }

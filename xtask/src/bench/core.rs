@@ -82,6 +82,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         let mut subjects = names.iter().map(|name| Subject::new(name, owners)).collect::<Result<Vec<_>, _>>()?;
         for round in 0..effort.rounds {
             eprintln!("core: {owners} owners, round {} of {}", round + 1, effort.rounds);
+            report.measure_baseline();
             subjects.iter_mut().for_each(|subject| subject.measure(effort));
         }
         add_rows(&mut time, &mut memory, owners, &names, &subjects);

@@ -16,6 +16,7 @@ use sluice_client::nbd::ClientError;
 use sluice_io::nbd::export::Export;
 
 use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, Measured, ServerSettings, Store};
+use super::fio;
 use super::load::{Load, Outcome, Target};
 use super::report::{Bound, Report};
 use super::server;
@@ -46,24 +47,38 @@ pub(super) struct Options {
     /// Run only this kind of volume.
     #[arg(long, value_name = "KIND", value_enum)]
     only: Option<Store>,
+    /// Client that submits the requests.
+    #[arg(long, value_name = "CLIENT", value_enum, default_value_t = Client::Own)]
+    client: Client,
     /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
 }
 
-/// Duration of one measurement.
+/// What submits the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Client {
+    /// The project's own, in one thread, which sends the requests of all replies that it has read by one system call.
+    Own,
+    /// fio's NBD engine (libnbd), a thread for each connection, which sends each request by a system call of its own.
+    Fio,
+}
+
+/// Duration of one measurement, and its client.
 #[derive(Debug, Clone, Copy)]
 struct Effort {
     warm: Duration,
     time: Duration,
+    client: Client,
 }
 
 pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     server::build_sluice()?;
-    let effort = match quick {
-        true => Effort { warm: Duration::from_millis(20), time: Duration::from_millis(100) },
-        false => Effort { warm: Duration::from_millis(200), time: Duration::from_secs(1) },
+    let (warm, time) = match quick {
+        true => (Duration::from_millis(20), Duration::from_millis(100)),
+        false => (Duration::from_millis(200), Duration::from_secs(1)),
     };
+    let effort = Effort { warm, time, client: options.client };
     let scratch = server::scratch(options.choice.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
     if options.only != Some(Store::Null) {
@@ -72,13 +87,17 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     let mut report = Report::new("nbd");
     for store in options.only.map_or(vec![Store::Null, Store::File], |only| vec![only]) {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-        let canned = CannedServer::bind_unix(sockets.path().join("canned"), Export::with_all_features("disk", 1 << 30));
-        let canned = canned.map_err(|error| format!("Cannot listen: {error}"))?;
+        let canned = options.choice.start_server(|| {
+            let export = Export::with_all_features("disk", 1 << 30);
+            CannedServer::bind_unix(sockets.path().join("canned"), export)
+                .map_err(|error| format!("Cannot listen: {error}"))
+        })?;
         let setting = ServerSettings { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
         let kinds = kinds(store, &options.choice);
         let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, &mut report)?;
         for round in 0..options.rounds {
             eprintln!("nbd: {}, round {} of {}", store.name(), round + 1, options.rounds);
+            report.measure_baseline();
             for (index, shape) in SHAPES.iter().enumerate().filter(|(_, shape)| options.choice.has_shape(&shape.name()))
             {
                 for contestant in &mut contestants {
@@ -87,7 +106,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
             }
         }
         drop(canned);
-        add(&mut report, store, &contestants);
+        add(&mut report, store, &contestants, options.client);
     }
     let seconds = effort.time.as_secs_f64();
     report.note(format!("4 KiB random reads, {} rounds of {seconds} s each, all servers in turns", options.rounds));
@@ -114,6 +133,9 @@ fn measure(
     if contestant.kind == Kind::Fio {
         return contestant.measured[index].note_fio(file, shape.connections, shape.depth, effort.time);
     }
+    if effort.client == Client::Fio {
+        return measure_by_fio(contestant, index, shape, effort);
+    }
     let failed = |error: ClientError| {
         let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
         format!("{}: {error}{cause}", contestant.kind.name())
@@ -133,10 +155,26 @@ fn measure(
     Ok(())
 }
 
-fn add(report: &mut Report, store: Store, contestants: &[Contestant<Kind>]) {
+/// Measures by fio's NBD engine. Its handshakes are part of the server's CPU time.
+fn measure_by_fio(contestant: &mut Contestant<Kind>, index: usize, shape: Shape, effort: Effort) -> Result<(), String> {
+    let export = contestant.kind.export();
+    let from = fio::From::Nbd { socket: &contestant.socket, export: &export };
+    let before = contestant.cpu_seconds();
+    let figures = fio::run(&from, shape.connections, shape.depth, effort.time)
+        .map_err(|error| format!("{}: {error}", contestant.kind.name()))?;
+    let requests = figures.iops * effort.time.as_secs_f64();
+    let cpu_us = (contestant.cpu_seconds() - before) * 1e6 / requests;
+    contestant.measured[index].note_figures(figures, cpu_us);
+    Ok(())
+}
+
+fn add(report: &mut Report, store: Store, contestants: &[Contestant<Kind>], client: Client) {
     let shapes: Vec<String> = SHAPES.iter().map(|shape| shape.name()).collect();
     for (index, shape) in SHAPES.iter().enumerate() {
-        targets(report, store, *shape, index, contestants);
+        match client {
+            Client::Own => targets(report, store, *shape, index, contestants),
+            Client::Fio => targets_by_fio(report, store, *shape, index, contestants),
+        }
     }
     report.table(contest::table(store, &shapes, contestants));
 }
@@ -168,4 +206,15 @@ fn targets(report: &mut Report, store: Store, shape: Shape, index: usize, contes
     want("CPU nbdkit / ours", Kind::Nbdkit, 2.0, cpu);
     want("IOPS ours / qsd", Kind::Qsd, 1.2, iops);
     want("IOPS ours / nbdkit", Kind::Nbdkit, 1.2, iops);
+}
+
+/// Adds the targets for a client that does not batch.
+fn targets_by_fio(report: &mut Report, store: Store, shape: Shape, index: usize, contestants: &[Contestant<Kind>]) {
+    let of = |kind| contestants.iter().find(|each| each.kind == kind).map(|each| &each.measured[index].iops);
+    if let (Some(own), Some(qsd), Store::Null) = (of(Kind::Sluice), of(Kind::Qsd), store)
+        && !own.is_empty()
+    {
+        let what = format!("IOPS ours / qsd, fio's nbd engine, {}, {}", store.name(), shape.name());
+        report.target(what, Bound::AtLeast(1.2), own.ratio(qsd).median());
+    }
 }

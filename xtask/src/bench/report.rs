@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::baseline;
 use super::stats::Samples;
 
 /// Format of a report.
@@ -18,6 +19,8 @@ pub(super) enum Format {
 pub(super) struct Report {
     name: &'static str,
     machine: Machine,
+    /// Round trips of the null baseline, in microseconds.
+    baseline: Samples,
     tables: Vec<Table>,
     targets: Vec<Target>,
     notes: Vec<String>,
@@ -66,7 +69,13 @@ struct Machine {
 
 impl Report {
     pub(super) fn new(name: &'static str) -> Report {
-        Report { name, machine: Machine::this(), tables: Vec::new(), targets: Vec::new(), notes: Vec::new() }
+        let (machine, baseline) = (Machine::this(), Samples::default());
+        Report { name, machine, baseline, tables: Vec::new(), targets: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Measures the null baseline once; called in each round.
+    pub(super) fn measure_baseline(&mut self) {
+        self.baseline.push(baseline::round_trip_us());
     }
 
     pub(super) fn table(&mut self, table: Table) {
@@ -88,6 +97,7 @@ impl Report {
     pub(super) fn markdown(&self) -> String {
         let Machine { kernel, cpu, cpus, load } = &self.machine;
         let mut out = format!("# {}\n\nOn {cpus} CPUs ({cpu}), Linux {kernel}, load at the start {load}.\n", self.name);
+        self.add_baseline(&mut out);
         for table in &self.tables {
             let _ = write!(out, "\n## {}\n\n", table.name);
             let rows = table.rows.iter().map(|row| row.iter().map(Cell::shown).collect()).collect();
@@ -104,6 +114,21 @@ impl Report {
         out
     }
 
+    fn add_baseline(&self, out: &mut String) {
+        if self.baseline.is_empty() {
+            return;
+        }
+        let (median, (low, high)) = (self.baseline.median(), self.baseline.range());
+        let _ = writeln!(
+            out,
+            "Null baseline: a round trip between two threads took {median:.1} us, in its rounds {:.2} to {:.2} times that; \
+             load at the end {}.",
+            low / median,
+            high / median,
+            load(),
+        );
+    }
+
     /// Returns the report as one JSON object. It is written by hand because a library would be this crate's largest
     /// dependency.
     pub(super) fn json(&self) -> String {
@@ -114,6 +139,7 @@ impl Report {
             ("cpus", cpus.to_string()),
             ("load", quoted(load)),
         ]);
+        let baseline = Cell::spread(&self.baseline, 1).json();
         let tables = self.tables.iter().map(|table| {
             let row = |row: &Vec<Cell>| object(table.columns.iter().copied().zip(row.iter().map(Cell::json)));
             object([("name", quoted(&table.name)), ("rows", array(table.rows.iter().map(row)))])
@@ -129,6 +155,7 @@ impl Report {
         object([
             ("bench", quoted(self.name)),
             ("machine", machine),
+            ("null_baseline_us", baseline),
             ("tables", array(tables)),
             ("targets", array(targets)),
             ("notes", array(self.notes.iter().map(|note| quoted(note)))),
@@ -231,14 +258,19 @@ impl Machine {
         let read = |path| std::fs::read_to_string(path).unwrap_or_default();
         let cpu = read("/proc/cpuinfo");
         let model = cpu.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let load = read("/proc/loadavg");
         Machine {
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             cpu: model.map_or("unknown", |(_, name)| name).to_owned(),
             cpus: std::thread::available_parallelism().map_or(0, usize::from),
-            load: load.split(' ').next().unwrap_or_default().to_owned(),
+            load: load(),
         }
     }
+}
+
+/// Returns the average load of the last minute.
+fn load() -> String {
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    load.split(' ').next().unwrap_or_default().to_owned()
 }
 
 /// Formats a number with `digits` decimal places and grouped thousands.
@@ -299,6 +331,11 @@ mod tests {
         let json = report.json();
         assert!(json.contains(r#""rows":[{"what":"a","ns":{"median":2,"min":1,"max":3}}]"#), "{json}");
         assert!(json.contains(r#"{"target":"speed","at_most":2,"measured":2.5,"met":false}"#), "{json}");
+        assert!(!text.contains("Null baseline"), "{text}");
+        [10.0, 5.0, 20.0].into_iter().for_each(|trip| report.baseline.push(trip));
+        let text = report.markdown();
+        assert!(text.contains("took 10.0 us, in its rounds 0.50 to 2.00 times that"), "{text}");
+        assert!(report.json().contains(r#""null_baseline_us":{"median":10,"min":5,"max":20}"#));
         assert_eq!(quoted("a\"\n"), r#""a\"\u000a""#);
     }
 }

@@ -9,6 +9,7 @@
 //! Two more parts follow. A hundred VMs with a queue each on one device are compared with one VM with as many
 //! requests in flight. And the daemon's wake-ups are counted while a connected VM is idle.
 
+mod blkio;
 mod idle;
 mod load;
 mod many;
@@ -22,8 +23,10 @@ use std::time::Duration;
 use sluice_client::vhost::ClientError;
 
 use super::contest::{self, BESIDE, Choice, Contestant, Kind as _, ServerSettings, Store};
+use super::fio::Figures;
 use super::report::{Bound, Report};
 use super::server;
+use blkio::BlkioLoad;
 use load::{Load, Target};
 use peers::Kind;
 pub(super) use without::compare_without;
@@ -65,6 +68,9 @@ pub(super) struct Options {
     /// Run only this part.
     #[arg(long, value_name = "PART", value_enum)]
     only: Option<Part>,
+    /// Front end that submits the requests.
+    #[arg(long, value_name = "CLIENT", value_enum, default_value_t = Client::Own)]
+    client: Client,
     /// Let the front end poll for completions instead of sleeping. This shows the cost of the back end alone, if each
     /// of them has a CPU.
     #[arg(long)]
@@ -72,6 +78,15 @@ pub(super) struct Options {
     /// Number of rounds.
     #[arg(long, value_name = "N", default_value_t = 21)]
     rounds: usize,
+}
+
+/// What submits the requests to null and file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Client {
+    /// The project's own front end.
+    Own,
+    /// The independent crate `blkio`, which has a thread for each queue and no latencies here.
+    Blkio,
 }
 
 /// A part of the benchmark.
@@ -96,15 +111,16 @@ struct Effort {
     shares: Duration,
     /// Whether the front end polls instead of sleeping.
     poll: bool,
+    client: Client,
 }
 
 impl Effort {
-    fn new(quick: bool, poll: bool) -> Effort {
+    fn new(quick: bool, poll: bool, client: Client) -> Effort {
         let millis = Duration::from_millis;
         match quick {
-            true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll },
+            true => Effort { warm: millis(20), time: millis(100), shares: millis(500), poll, client },
             // Short, so that the state of the machine hardly changes during a round.
-            false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll },
+            false => Effort { warm: millis(50), time: millis(250), shares: millis(2000), poll, client },
         }
     }
 }
@@ -112,7 +128,7 @@ impl Effort {
 pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     server::build_sluice()?;
     peers::build_plain()?;
-    let effort = Effort::new(quick, options.poll);
+    let effort = Effort::new(quick, options.poll, options.client);
     let scratch = server::scratch(options.choice.folder.as_deref())?;
     let file = scratch.path().join("disk.img");
     let wanted = |part| options.only.is_none_or(|only| only == part);
@@ -159,6 +175,7 @@ fn contest(
     let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, choice, report)?;
     for round in 0..rounds {
         eprintln!("vhost: {}, round {} of {rounds}", store.name(), round + 1);
+        report.measure_baseline();
         for index in (0..SHAPES.len()).filter(|index| choice.has_shape(&SHAPES[*index].name())) {
             for contestant in &mut contestants {
                 measure(contestant, index, file, effort)?;
@@ -187,6 +204,9 @@ fn measure(contestant: &mut Contestant<Kind>, index: usize, file: &Path, effort:
     if contestant.kind == Kind::Fio {
         return contestant.measured[index].note_fio(file, queues.into(), depth.into(), effort.time);
     }
+    if effort.client == Client::Blkio {
+        return measure_by_blkio(contestant, index, effort);
+    }
     let failed = |error: ClientError| failed(contestant.kind.name(), &error);
     let target = Target { socket: contestant.socket.clone(), queues, depth, block: BLOCK, poll: effort.poll };
     let mut loads = if apart { Load::start_apart(&target) } else { Load::start(&[target]).map(|load| vec![load]) }
@@ -198,6 +218,22 @@ fn measure(contestant: &mut Contestant<Kind>, index: usize, file: &Path, effort:
     // The first load holds the connection, so it ends last.
     loads.into_iter().rev().try_for_each(Load::finish).map_err(failed)?;
     contestant.measured[index].note(&outcome, spent);
+    Ok(())
+}
+
+fn measure_by_blkio(contestant: &mut Contestant<Kind>, index: usize, effort: Effort) -> Result<(), String> {
+    let Shape { queues, depth, apart } = SHAPES[index];
+    if queues > 1 && !apart {
+        return Ok(());
+    }
+    let failed = |error: String| format!("{}: {error}", contestant.kind.name());
+    let mut load = BlkioLoad::start(&contestant.socket, queues, depth, effort.poll).map_err(failed)?;
+    load.run(effort.warm).map_err(failed)?;
+    let before = contestant.cpu_seconds();
+    let iops = load.run(effort.time).map_err(failed)?;
+    let cpu_us = (contestant.cpu_seconds() - before) * 1e6 / (iops * effort.time.as_secs_f64());
+    let figures = Figures { iops, p50_us: f64::NAN, p99_us: f64::NAN };
+    contestant.measured[index].note_figures(figures, cpu_us);
     Ok(())
 }
 
@@ -216,6 +252,12 @@ fn targets(report: &mut Report, store: Store, index: usize, contestants: &[Conte
     }
     let shown = format!("{}, {}", store.name(), shape.name());
     let find = |kind| contestants.iter().find(|each| each.kind == kind).map(|each| &each.measured[index]);
+    if let (Store::File, 2.., Some(qsd)) = (store, shape.queues, find(Kind::Qsd)) {
+        let ratio = ours.p99_us.ratio(&qsd.p99_us).median();
+        if ratio.is_finite() {
+            report.target(format!("p99 ours / qsd, {shown}"), Bound::AtMost(1.0), ratio);
+        }
+    }
     let mut iops = |what: &str, kind, wanted| {
         if let Some(other) = find(kind) {
             let ratio = ours.iops.ratio(&other.iops).median();

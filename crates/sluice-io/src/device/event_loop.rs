@@ -204,8 +204,7 @@ impl Loop {
         Some(wake.since(now))
     }
 
-    /// Whether the loop polls again: for the device, or for clients with requests that could be dispatched. With
-    /// sockets alone it sleeps, so that clients can send more requests until it wakes.
+    /// Whether the loop polls again: for the device, or for clients with requests that could be dispatched.
     fn polls_on(&mut self, now: Instant) -> bool {
         if self.core.busy_poll && self.frontends.clients() > 0 {
             return true;

@@ -23,6 +23,7 @@ use sluice_client::nbd::{Client, ClientOptions, Command};
 mod budget;
 mod cpu;
 mod departures;
+mod polling;
 mod restarts;
 mod zeroes;
 

@@ -90,6 +90,8 @@ pub(crate) struct QueueSet {
     queues: Slab<QueueId, VirtQueue>,
     /// Queues that are polled in each iteration.
     polled: Vec<QueueId>,
+    /// Position in `polled` of the queue for which the loop polled last.
+    polled_for: usize,
     /// Queues with returned requests, whose guests may have to be interrupted.
     irq_pending: Vec<QueueId>,
     /// Queues that may be removed.
@@ -103,6 +105,7 @@ impl QueueSet {
             number,
             queues: Slab::default(),
             polled: Vec::new(),
+            polled_for: 0,
             irq_pending: Vec::new(),
             ended: Vec::new(),
             chain: Chain::default(),
@@ -214,10 +217,17 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
-    /// Whether polling may find a request that could be dispatched, in a queue that had one after `since`.
-    pub(crate) fn may_find(&self, consumer: &impl Consumer, since: Instant) -> bool {
-        let mut polled = self.polled.iter().filter_map(|id| self.queues.get(*id));
-        polled.any(|queue| queue.found > since && queue.takes() && !consumer.is_held(queue))
+    /// Whether polling may find a request that could be dispatched, in a queue that had one after `since`. Looks first at
+    /// the queue for which this was so last, because it is asked in each idle iteration.
+    pub(crate) fn may_find(&mut self, consumer: &impl Consumer, since: Instant) -> bool {
+        let first = self.polled_for.min(self.polled.len());
+        let is_candidate = |position: &usize| {
+            let queue = self.queues.get(self.polled[*position]);
+            queue.is_some_and(|queue| queue.found > since && queue.takes() && !consumer.is_held(queue))
+        };
+        let found = (first..self.polled.len()).chain(0..first).find(is_candidate);
+        self.polled_for = found.unwrap_or(0);
+        found.is_some()
     }
 
     /// Takes requests from the polled queues. Returns whether there were any.

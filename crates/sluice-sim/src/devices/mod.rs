@@ -18,6 +18,7 @@ pub mod read_ahead;
 pub mod servers;
 pub mod speed;
 pub mod ssd;
+pub mod write_cache;
 
 /// One request at a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

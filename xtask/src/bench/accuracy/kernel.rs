@@ -109,7 +109,7 @@ impl Kernel {
             let output = job.and_then(std::process::Child::wait_with_output);
             let output = output.map_err(|error| format!("Cannot start fio: {error}"))?;
             let text = String::from_utf8_lossy(&output.stdout);
-            let parsed = fio::parse(&text).map(|(iops, _, p99_us)| (iops, p99_us));
+            let parsed = fio::parse(&text).map(|figures| (figures.iops, figures.p99_us));
             measured
                 .push(parsed.ok_or_else(|| {
                     format!("Cannot parse fio's output: {}", String::from_utf8_lossy(&output.stderr))

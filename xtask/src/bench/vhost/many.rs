@@ -7,7 +7,8 @@
 //!
 //! A null device shows what it costs to look at a hundred queues that have little each: there each of the many VMs has
 //! four requests in flight, and the one has 32. The bare echo answers the same rings from one thread, without gate, statistics and
-//! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone.
+//! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone. Other builds of the daemon
+//! (`--beside`) serve null devices too.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,10 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::super::contest::Choice;
+use super::super::contest::{BESIDE, Choice};
 use super::super::load::Outcome;
 use super::super::report::{Bound, Cell, Report, Table};
-use super::super::server::Server;
+use super::super::server::{self, Server};
 use super::super::stats::Samples;
 use super::load::{Load, Target};
 use super::{Effort, failed, peers};
@@ -78,6 +79,8 @@ impl Shared {
 /// Both loads on one kind of device.
 struct Pair {
     shared: Shared,
+    /// The other build of the daemon that serves it.
+    build: Option<usize>,
     many: Server,
     one: Server,
     _folder: tempfile::TempDir,
@@ -98,15 +101,22 @@ pub(super) fn run(
 ) -> Result<(), String> {
     let mut pairs = Vec::new();
     for shared in Shared::ALL.into_iter().filter(|shared| choice.has_shape(shared.name())) {
-        pairs.push(Pair::start(shared, file)?);
+        pairs.push(Pair::start(shared, file, choice, None)?);
+    }
+    if choice.has_shape(Shared::Null.name()) {
+        for build in (0..choice.beside.len().min(BESIDE.len())).filter(|build| choice.has(BESIDE[*build])) {
+            pairs.push(Pair::start(Shared::Null, file, choice, Some(build))?);
+        }
     }
     for round in 0..rounds {
         eprintln!("vhost: {VMS} VMs, round {} of {rounds}", round + 1);
+        report.measure_baseline();
         pairs.iter_mut().try_for_each(|pair| pair.measure(effort))?;
     }
     if !pairs.is_empty() {
         add(report, &pairs);
     }
+    add_builds(report, &pairs);
     Ok(())
 }
 
@@ -128,7 +138,7 @@ fn add(report: &mut Report, pairs: &[Pair]) {
         let (many, one) = pair.shared.depths();
         let [cpu_many, cpu_one] = pair.cpu_us.each_ref().map(Samples::median);
         let mut row = vec![
-            Cell::text(pair.shared.name()),
+            Cell::text(pair.name()),
             Cell::text(format!("{many}, {one}")),
             Cell::spread(&pair.totals[0], 0),
             Cell::spread(&pair.totals[1], 0),
@@ -136,7 +146,7 @@ fn add(report: &mut Report, pairs: &[Pair]) {
             Cell::text(format!("{cpu_many:.2}, {cpu_one:.2}")),
         ];
         let name = pair.shared.name();
-        if pair.shared != Shared::Echo {
+        if pair.shared != Shared::Echo && pair.build.is_none() {
             report.target(format!("{VMS} VMs / 1 VM, {name}"), Bound::AtLeast(0.9), pair.ratio.median());
         }
         if pair.shared.is_divided() {
@@ -151,8 +161,30 @@ fn add(report: &mut Report, pairs: &[Pair]) {
     report.table(table);
 }
 
+/// Adds a table that compares this build with the others, on null devices.
+fn add_builds(report: &mut Report, pairs: &[Pair]) {
+    let of_null = || pairs.iter().filter(|pair| pair.shared == Shared::Null);
+    let Some(own) = of_null().find(|pair| pair.build.is_none()) else { return };
+    let columns =
+        ["build", "IOPS: ours to it, many", "IOPS: ours to it, one", "CPU: ours to it, many", "CPU: ours to it, one"];
+    let mut table = Table::new(format!("{VMS} VMs and one, null device, this build beside others"), &columns);
+    for other in of_null().filter(|pair| pair.build.is_some()) {
+        let ratios = [
+            own.totals[0].ratio(&other.totals[0]),
+            own.totals[1].ratio(&other.totals[1]),
+            own.cpu_us[0].ratio(&other.cpu_us[0]),
+            own.cpu_us[1].ratio(&other.cpu_us[1]),
+        ];
+        let cells = ratios.iter().map(|ratio| Cell::spread(ratio, 2));
+        table.row(std::iter::once(Cell::text(other.name())).chain(cells).collect());
+    }
+    if of_null().count() > 1 {
+        report.table(table);
+    }
+}
+
 impl Pair {
-    fn start(shared: Shared, file: &Path) -> Result<Pair, String> {
+    fn start(shared: Shared, file: &Path, choice: &Choice, build: Option<usize>) -> Result<Pair, String> {
         let folder = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
         let size = fs::metadata(file).map_or(0, |metadata| metadata.len());
         let start = |name: &str, vms: usize| {
@@ -163,11 +195,18 @@ impl Pair {
                 return Server::start(&mut command, sockets);
             }
             let host = host_file(shared, file, size, name, &sockets);
-            Server::sluice(folder.path(), name, &host, sockets)
+            let program = build.map_or_else(server::sluice_binary, |build| choice.beside[build].clone());
+            Server::build_of_sluice(&program, folder.path(), name, &host, sockets)
         };
+        let start = |name, vms| choice.start_server(|| start(name, vms));
         let (many, one) = (start("many", VMS)?, start("one", 1)?);
         let (ratio, totals, cpu_us, deviations) = Default::default();
-        Ok(Pair { shared, many, one, _folder: folder, ratio, totals, cpu_us, deviations })
+        Ok(Pair { shared, build, many, one, _folder: folder, ratio, totals, cpu_us, deviations })
+    }
+
+    fn name(&self) -> String {
+        let build = self.build.map(|build| format!(", {}", BESIDE[build]));
+        self.shared.name().to_owned() + &build.unwrap_or_default()
     }
 
     fn measure(&mut self, effort: Effort) -> Result<(), String> {

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::super::contest::{Choice, Store};
 use super::super::report::{Bound, Cell, Report, Table};
-use super::{Effort, SHAPES, contest};
+use super::{Client, Effort, SHAPES, contest};
 
 /// Measures what `part` costs: the IOPS and the CPU time of this build over those of the build without it. `least` is the promised
 /// ratio of IOPS.
@@ -20,7 +20,7 @@ pub(in super::super) fn compare_without(
     let columns = ["front end", "queues x depth", "IOPS with", "IOPS without", "IOPS, ratio", "CPU per request, ratio"];
     let mut table = Table::new(title, &columns);
     for (front_end, poll) in [("sleeps", false), ("polls", true)] {
-        let effort = Effort::new(quick, poll);
+        let effort = Effort::new(quick, poll, Client::Own);
         // A null device has no file.
         let contestants = contest(report, Store::Null, &PathBuf::new(), (&choice, rounds), effort)?;
         let [with, without] = contestants.as_slice() else { return Err("Two builds are compared".to_owned()) };

@@ -97,6 +97,10 @@ pub(crate) struct Connection {
     pub(crate) spare: Option<Box<Batch>>,
     /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
+    /// When it last sent something.
+    pub(crate) heard: Instant,
+    /// Whether it is in the list of connections that sent something lately.
+    pub(crate) is_recent: bool,
     /// Whether the kernel is to report that the client has closed its end.
     pub(crate) is_watched: bool,
 }
@@ -170,6 +174,8 @@ impl Connection {
             sending: None,
             spare: None,
             listed: false,
+            heard: Instant::ZERO,
+            is_recent: false,
             is_watched: false,
         })
     }

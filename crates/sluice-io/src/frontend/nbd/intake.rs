@@ -42,6 +42,7 @@ impl Nbd {
             }
             _ => connection.end += result as usize,
         }
+        self.heard(now, id);
         self.take_requests(core, now, id, Budget::UNLIMITED);
     }
 

@@ -3,6 +3,7 @@
 mod connection;
 mod hangup;
 mod intake;
+mod recent;
 mod replies;
 
 use std::os::fd::OwnedFd;
@@ -56,6 +57,8 @@ pub(crate) struct Nbd {
     connections: Slab<ConnectionId, Connection>,
     /// Connections with something to send.
     tx_pending: Vec<ConnectionId>,
+    /// Connections that sent something lately, each once.
+    recent: Vec<ConnectionId>,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
@@ -71,6 +74,7 @@ impl Frontend for Nbd {
             number,
             connections: Slab::default(),
             tx_pending: Vec::new(),
+            recent: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
             deadline: None,
@@ -109,6 +113,10 @@ impl Frontend for Nbd {
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
         self.send_replies(core, now);
         self.remove_retired(core);
+    }
+
+    fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
+        self.may_hear(core, since)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -256,6 +264,7 @@ impl Nbd {
 
     fn remove(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = self.connections.remove(id);
+        self.recent.retain(|recent| *recent != id);
         core.unpark(connection.volume, self.client(id));
         if !connection.is_closed() {
             core.client_closed(connection.volume);

@@ -127,7 +127,7 @@ impl Got {
 fn simulate(case: &Case, point: &BandPoint) -> Result<Got, LabError> {
     let mut link = link(point)?;
     link.guest_us *= case.work;
-    link.jitter = if case.varies { link.jitter } else { 0.0 };
+    link.jitter = if case.varies { point.setting("pacing-jitter") } else { 0.0 };
     let mut bench = Bench::new(case.backend, link, case.guests, &[Policy::default(); 2], point)?;
     for vm in 0..2 {
         let rate = link.bits_per_second + vm as u64 * case.ppm * (link.bits_per_second / 1_000_000);

@@ -27,14 +27,16 @@ struct Load {
     random: Option<f64>,
     /// Simulated seconds; a sequential load has many requests.
     seconds: u64,
+    /// Whether it fills a write cache.
+    writes: bool,
 }
 
 const LOADS: [Load; 5] = [
-    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21 },
-    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21 },
-    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4 },
-    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21 },
-    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21 },
+    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21, writes: false },
+    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21, writes: true },
+    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4, writes: false },
+    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21, writes: true },
+    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21, writes: true },
 ];
 
 impl Load {
@@ -54,6 +56,8 @@ enum Kernel {
     Linux2_6_18,
     /// The paper's kernel with idling disabled.
     NobodyIdles,
+    /// 2.6.32 with the rules of 2.6.33 for queues that seek, as a kernel of RHEL 6 probably has them.
+    El6,
 }
 
 /// An elevator of that kernel for a disk; 32 requests in flight, merged up to 512 KiB.
@@ -61,6 +65,7 @@ fn elevator(name: &'static str, kernel: Kernel) -> Host {
     let host = Host::new(name, 32).rotational().merging(Bytes::kib(512));
     match (name, kernel) {
         ("cfq", Kernel::Linux2_6_32) => host.text("mode", "2.6.32"),
+        ("cfq", Kernel::El6) => host.text("mode", "2.6.32-el6"),
         ("cfq", Kernel::Linux2_6_18) => host.text("mode", "2.6.18"),
         ("cfq", Kernel::NobodyIdles) => host.text("mode", "2.6.32").text("slice_idle", "0ms"),
         ("anticipatory", Kernel::NobodyIdles) => host.text("antic_expire", "0ms"),

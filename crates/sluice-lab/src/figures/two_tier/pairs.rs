@@ -1,17 +1,28 @@
 //! Fig. 3: four schedulers in the guest times four on the host, for five loads.
 
+use std::time::Duration;
+
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::stack::Ring;
 use sluice_sim::devices::Model;
+use sluice_sim::devices::read_ahead::ReadAhead;
+use sluice_sim::devices::write_cache::{Filled, WriteCache};
 
 use super::{DEVICE, ELEVATORS, Kernel, LOADS, Load, elevator, tiers};
 use crate::band::BandPoint;
 use crate::device::{DeviceFile, DriveFile, ModelFile};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
-use crate::setup::{Host, run, slashed};
+use crate::setup::{Host, mean_rate, run, slashed};
 
 /// Threads of FFSB.
 const THREADS: u32 = 8;
+/// Bytes that the controller reads ahead of a stream, and its stripe unit.
+const READ_AHEAD: u64 = 1 << 20;
+const STRIPE: u64 = 64 << 10;
+/// Write cache of the controller in bytes.
+const WRITE_CACHE: u64 = 256 << 20;
+/// Time of a request that the controller completes.
+const CONTROLLER: Duration = Duration::from_micros(100);
 /// Relative difference that counts as none.
 const TIE: f64 = 0.05;
 /// Maximum relative difference between the guest's schedulers for random writes.
@@ -107,11 +118,45 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 /// Requests per second, by guest and host.
 type Grid = [[f64; 4]; 4];
 
-fn rate(load: &Load, guest: &Host, host: &Host, model: Box<dyn Model>, point: &BandPoint) -> Result<f64, LabError> {
+/// The disk with the controller of a point, and whether the controller's write cache has been full.
+type Machine = (Box<dyn Model>, Option<Filled>);
+
+/// The machine of a point: its disk's queue, and its controller.
+fn machine(device: &DeviceFile, point: &BandPoint) -> Machine {
+    let mut device = device.clone();
+    let controller = point.setting("controller") as u32;
+    let (reads_ahead, caches) = (controller & 1 != 0, controller & 2 != 0);
+    let size = device.bytes();
+    if let ModelFile::Drives { drive, .. } = &mut device.model {
+        drive.queue = point.setting("sas-queue") as u32;
+    }
+    let (mut model, mut filled) = (device.model(point), None);
+    if caches {
+        let cache = WriteCache::new(model, WRITE_CACHE, CONTROLLER);
+        filled = Some(cache.filled());
+        model = Box::new(cache);
+    }
+    if reads_ahead {
+        model = Box::new(ReadAhead::new(model, READ_AHEAD, STRIPE, size, CONTROLLER));
+    }
+    (model, filled)
+}
+
+fn rate(load: &Load, guest: &Host, host: &Host, machine: Machine, point: &BandPoint) -> Result<f64, LabError> {
     let threads = load.threads(THREADS, DeviceFile::load(DEVICE)?.bytes(), point)?;
+    let (model, filled) = machine;
     let mut vm = tiers::virtual_machine(guest, host, Ring::XEN, model, threads)?;
-    run(&mut vm, load.seconds, load.name)?;
-    Ok(vm.rate(0))
+    let Some(filled) = filled else {
+        run(&mut vm, load.seconds, load.name)?;
+        return Ok(vm.rate(0));
+    };
+    let from = tiers::warm_up(&mut vm, load.writes.then_some(&filled), load.name)?;
+    run(&mut vm, from + load.seconds, load.name)?;
+    Ok(mean_rate(&vm, 0, from as usize, (from + load.seconds) as usize))
+}
+
+fn kernel(point: &BandPoint) -> Kernel {
+    if point.setting("guest-kernel") == 0.0 { Kernel::Linux2_6_32 } else { Kernel::El6 }
 }
 
 fn grid(load: &Load, point: &BandPoint) -> Result<Grid, LabError> {
@@ -119,8 +164,8 @@ fn grid(load: &Load, point: &BandPoint) -> Result<Grid, LabError> {
     let mut grid = [[0.0; 4]; 4];
     for (row, guest) in grid.iter_mut().zip(ELEVATORS) {
         for (cell, host) in row.iter_mut().zip(ELEVATORS) {
-            let [guest, host] = [guest, host].map(|name| elevator(name, Kernel::Linux2_6_32));
-            *cell = rate(load, &guest, &host, device.model(point), point)?;
+            let (guest, host) = (elevator(guest, kernel(point)), elevator(host, Kernel::Linux2_6_32));
+            *cell = rate(load, &guest, &host, machine(&device, point), point)?;
         }
     }
     Ok(grid)
@@ -219,7 +264,7 @@ fn causes(point: &BandPoint) -> Result<Table, LabError> {
             let mut guests = [0.0; 4];
             for (got, guest) in guests.iter_mut().zip(ELEVATORS) {
                 let [guest, host] = [guest, "cfq"].map(|name| elevator(name, kernel));
-                *got = rate(load, &guest, &host, device.model(point), point)?;
+                *got = rate(load, &guest, &host, (device.model(point), None), point)?;
             }
             cells.push(slashed(&guests));
         }

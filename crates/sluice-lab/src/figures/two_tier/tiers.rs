@@ -8,12 +8,13 @@ use sluice_sched::params::ParamTable;
 use sluice_sched::stack::{Ring, Stack};
 use sluice_sched::{Instant, Policy};
 use sluice_sim::devices::Model;
+use sluice_sim::devices::write_cache::Filled;
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::random::Stream;
 use sluice_sim::workloads::{Workload, profiles};
 
 use crate::figure::LabError;
-use crate::setup::{Host, refused};
+use crate::setup::{Host, mean_rate, refused, run};
 
 /// The first second is not measured: schedulers learn think times.
 pub(super) const WARM: Duration = Duration::from_secs(1);
@@ -50,6 +51,33 @@ pub(super) fn real_machine(
         add(&mut simulation, process, vec![thread])?;
     }
     Ok(simulation)
+}
+
+/// Seconds of a window of the warm-up, and the maximum length of a warm-up.
+const WINDOW: u64 = 5;
+const WARM_MAX: u64 = 120;
+
+/// Runs until a machine with a write cache is in a steady state: a window's rate differs by less than 5 % from the one before, and the
+/// cache has been full, or the load writes less than the disk and never fills it in a minute. `filled` is `None` for a load that
+/// does not write. Returns the second of its end, at most two minutes.
+///
+/// # Errors
+/// A violated invariant.
+pub(super) fn warm_up(simulation: &mut Simulation, filled: Option<&Filled>, what: &str) -> Result<u64, LabError> {
+    let mut end = 2 * WINDOW;
+    run(simulation, end, what)?;
+    while end < WARM_MAX {
+        let [before, last] = [2, 1].map(|back| {
+            let from = (end - back * WINDOW) as usize;
+            mean_rate(simulation, 0, from, from + WINDOW as usize)
+        });
+        if (filled.is_none_or(Filled::get) || end >= WARM_MAX / 2) && (last - before).abs() < 0.05 * before {
+            break;
+        }
+        end += WINDOW;
+        run(simulation, end, what)?;
+    }
+    Ok(end)
 }
 
 fn add(simulation: &mut Simulation, vm: usize, threads: Vec<Box<dyn Workload>>) -> Result<(), LabError> {

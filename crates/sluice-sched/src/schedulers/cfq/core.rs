@@ -15,6 +15,9 @@ const BUSY_DEVICE: u32 = 5;
 /// Number of samples between two decisions whether the device queues.
 const SAMPLES: u32 = 50;
 
+/// Number of queued requests that make a stream deep.
+const DEEP: usize = 4;
+
 /// An owner and its streams.
 #[derive(Debug, Clone)]
 pub(super) struct Owner {
@@ -97,7 +100,7 @@ impl Core {
         let judged = match self.mode {
             Mode::V2618 => Seeky::Mean(131_072),
             Mode::V2632 => Seeky::Mean(8192),
-            Mode::Group => Seeky::History,
+            Mode::Group | Mode::El6 => Seeky::History,
         };
         self.stream(id).is_seeky(judged)
     }
@@ -190,6 +193,8 @@ impl Core {
         let expiry = ticks.shown(request.arrival) + expire;
         let (node, _) = pool.insert(&mut stream.requests, request, expiry);
         stream.next = nearness.nearer(*head, stream.next, Some(node));
+        // rule: cfq.c-seeky-window
+        stream.deep = stream.deep || pool.iter(&stream.requests).take(DEEP).count() == DEEP;
         self.queued += 1;
     }
 

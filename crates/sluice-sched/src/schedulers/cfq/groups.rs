@@ -22,7 +22,7 @@ const TREES: u32 = 7;
 const ASYNC: u32 = 0;
 const SYNC_NO_IDLE: u32 = 1;
 const IDLE_TREE: u32 = 6;
-const ROOT: u32 = 0;
+pub(super) const ROOT: u32 = 0;
 /// Virtual time of a nanosecond at weight 0.01; divisible by usual weights.
 const VIRTUAL: u128 = 252_000_000;
 /// The multiplier 1.

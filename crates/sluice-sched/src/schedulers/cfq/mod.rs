@@ -13,7 +13,7 @@
 //! Example: one VM reads sequentially at 0.25 ms per block, another one at random at 8 ms. In 200 ms each has 100 ms:
 //! about 400 reads for the first, 12 for the second.
 //!
-//! Deviations: cooperating queues are not merged, since they belong to different VMs. No request is marked as metadata.
+//! Deviations: once a queue has had four requests it counts as deep for good. Cooperating queues are not merged, since they belong to different VMs. No request is marked as metadata.
 //! With groups a VM is a group, and each of its volumes is a queue in it; without groups a VM has one queue. Any weight
 //! is allowed, not only 10 to 1000. The first request of an idle queue is not held back for adjacent ones ("plugging").
 //!
@@ -47,12 +47,23 @@ pub enum Mode {
     /// A group for each VM, with weights: Linux 2.6.33 and later.
     #[serde(rename = "group")]
     Group,
+    /// The same with one group for all VMs: what a guest without control groups does with its threads from 2.6.33 on.
+    #[serde(rename = "2.6.32-el6")]
+    El6,
     /// Linux 2.6.32.
     #[serde(rename = "2.6.32")]
     V2632,
     /// Linux 2.6.18.
     #[serde(rename = "2.6.18")]
     V2618,
+}
+
+impl Mode {
+    /// Whether queues belong to groups, with the rules of 2.6.33 and later.
+    #[must_use]
+    pub fn has_groups(self) -> bool {
+        matches!(self, Mode::Group | Mode::El6)
+    }
 }
 
 /// The parameters in `[device.NAME.cfq]`.
@@ -115,7 +126,7 @@ impl Params {
     #[must_use]
     pub fn quantum(&self) -> u32 {
         match (self.quantum, self.mode) {
-            (0, Mode::Group) => 8,
+            (0, Mode::Group | Mode::El6) => 8,
             (0, _) => 4,
             (stated, _) => stated,
         }
@@ -163,9 +174,10 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
     Parameter {
         name: "mode",
         kind: "word",
-        range: Range::Words(&["group", "2.6.32", "2.6.18"]),
+        range: Range::Words(&["group", "2.6.32-el6", "2.6.32", "2.6.18"]),
         default: "\"group\"",
-        help: "group: each VM is a group with a weight; the other modes know only priorities",
+        help: "group: each VM is a group with a weight; the other modes know only priorities. 2.6.32-el6: the rules of group, \
+               with one group for all, as for the threads of a guest",
     },
     Parameter {
         name: "quantum",
@@ -238,7 +250,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         kind: "time with unit",
         range: Range::Time(Duration::ZERO, Duration::from_secs(10)),
         default: "\"8ms\"",
-        help: "Maximum time that the disk idles for the only queue of a group; only in mode \"group\"",
+        help: "Maximum time that the disk idles for the only queue of a group; only in modes \"group\" and \"2.6.32-el6\"",
     },
     Parameter {
         name: "low_latency",
@@ -253,7 +265,7 @@ pub(crate) const PARAMETERS: &[Parameter] = &[
         kind: "time with unit",
         range: Range::Time(Duration::from_millis(1), Duration::from_secs(60)),
         default: "\"300ms\"",
-        help: "Target duration of one round over all groups; only in mode \"group\"",
+        help: "Target duration of one round over all groups; only in modes \"group\" and \"2.6.32-el6\"",
     },
     Parameter {
         name: "idle_class_delay",
@@ -274,7 +286,7 @@ fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, Pa
     let params: Params = params::read(PARAMETERS, table)?;
     Ok(match params.mode {
         Mode::V2618 => Box::new(v2_6_18::V2618::new(params, info)),
-        Mode::V2632 | Mode::Group => Box::new(V2632::new(params, info)),
+        Mode::V2632 | Mode::Group | Mode::El6 => Box::new(V2632::new(params, info)),
     })
 }
 

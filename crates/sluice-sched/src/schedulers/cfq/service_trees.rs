@@ -5,8 +5,8 @@ use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::stream::StreamId;
 use crate::time::Instant;
 
-/// Distance of a preempting stream before the first one; only the order matters.
-const FRONT: i128 = 1_000_000_000;
+/// Distance of a preempting stream before the first one of its tree, in sync slices of level 4: 1 s of slices of 100 ms.
+const FRONT_SLICES: i128 = 10;
 
 /// Class, key in nanoseconds, and an increasing number that orders streams with equal keys by insertion.
 type Key = (u8, i128, u64);
@@ -87,8 +87,13 @@ impl ServiceTrees {
         now + offset - i128::from(std::mem::take(&mut core.stream_mut(id).resid))
     }
 
+    /// Key of a stream that preempts. The distance matters beyond the order in the tree: a group serves the workload whose first
+    /// key is the smallest.
     // rule: cfq.tree-preempt
-    pub(super) fn key_in_front(&self, tree: u32, now: Instant) -> i128 {
-        self.first_key(tree).unwrap_or(i128::from(now.as_nanos())) - FRONT
+    // DEVIATION: in Linux the distance is 1 s whatever the slices are. In slices the order of workloads does not depend on
+    // the scale of the times.
+    pub(super) fn key_in_front(&self, core: &Core, tree: u32, now: Instant) -> i128 {
+        let distance = FRONT_SLICES * i128::from(nanos(core.params.slice_sync));
+        self.first_key(tree).unwrap_or(i128::from(now.as_nanos())) - distance
     }
 }

@@ -68,6 +68,8 @@ pub(super) struct Stream {
     pub(super) seek: SeekAverage,
     /// Its last 32 requests, one bit each: far or not.
     history: u32,
+    /// Whether it has had several requests at a time.
+    pub(super) deep: bool,
     pub(super) last_end_time: Option<Instant>,
     last_end: Option<u64>,
     /// Its owner was removed; the stream ends with its last completion.
@@ -111,6 +113,7 @@ impl Stream {
             think: Average::default(),
             seek: SeekAverage::default(),
             history: 0,
+            deep: false,
             last_end_time: None,
             last_end: None,
             owner_left: false,

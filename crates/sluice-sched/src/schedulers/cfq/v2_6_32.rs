@@ -8,7 +8,7 @@ use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, Scope, State};
 use crate::schedulers::cfq::cooperators::{Cooperators, is_close};
 use crate::schedulers::cfq::core::{Core, nanos};
-use crate::schedulers::cfq::groups::Groups;
+use crate::schedulers::cfq::groups::{Groups, ROOT};
 use crate::schedulers::cfq::service_trees::ServiceTrees;
 use crate::schedulers::cfq::stream::{Slice, StreamId};
 use crate::schedulers::cfq::{Mode, Params};
@@ -39,7 +39,7 @@ enum Choice {
 
 impl V2632 {
     pub(crate) fn new(params: Params, info: &DeviceInfo) -> V2632 {
-        let groups = (params.mode == Mode::Group).then(|| Groups::new(&params));
+        let groups = params.mode.has_groups().then(|| Groups::new(&params));
         V2632 {
             core: Core::new(params, info),
             trees: ServiceTrees::default(),
@@ -90,7 +90,7 @@ impl V2632 {
             Some(groups) => groups.streams(core.stream(id).group) - 1,
         };
         let key = match in_front {
-            true => trees.key_in_front(tree, now),
+            true => trees.key_in_front(core, tree, now),
             false => trees.key_behind(core, tree, id, now, others),
         };
         trees.enter(core, tree, id, key);
@@ -251,7 +251,7 @@ impl V2632 {
         let quantum = self.core.params.quantum();
         let mut limit = match self.core.mode {
             _ if stream.is_idle_class() => 1,
-            Mode::Group => (quantum / 2).max(1),
+            Mode::Group | Mode::El6 => (quantum / 2).max(1),
             _ => quantum,
         };
         if stream.in_flight >= limit {
@@ -260,7 +260,7 @@ impl V2632 {
                 return false;
             }
             limit = match self.core.mode {
-                Mode::Group => match self.group_limit(id, now, alone) {
+                Mode::Group | Mode::El6 => match self.group_limit(id, now, alone) {
                     Some(limit) => limit,
                     None => return false,
                 },
@@ -353,7 +353,7 @@ impl V2632 {
         }
     }
 
-    // rule: cfq.idle-window-start, cfq.arrive-statistics
+    // rule: cfq.idle-window-start, cfq.arrive-statistics, cfq.c-seeky-window
     fn update_window(&mut self, id: StreamId) {
         let stream = self.core.stream(id);
         if !stream.is_sync() || stream.is_idle_class() {
@@ -361,7 +361,8 @@ impl V2632 {
         }
         let params = &self.core.params;
         let impatient = !params.low_latency && self.core.hw_tag && self.core.seeky(id);
-        let window = if nanos(params.slice_idle) == 0 || impatient {
+        let shallow_seeker = self.core.mode.has_groups() && !stream.deep && self.core.seeky(id);
+        let window = if nanos(params.slice_idle) == 0 || impatient || shallow_seeker {
             false
         } else if stream.think.is_valid() {
             stream.think.mean() <= self.core.idle_max(id)
@@ -503,13 +504,14 @@ impl Scheduler for V2632 {
         let now = self.shown(now);
         match change {
             Change::AddOwner { owner, policy } => {
-                let group = self.groups.as_mut().map_or(0, |groups| groups.add(&policy));
+                let own = self.core.mode == Mode::Group;
+                let group = self.groups.as_mut().filter(|_| own).map_or(ROOT, |groups| groups.add(&policy));
                 self.core.add_owner(owner, policy, group);
             }
             Change::SetOwner { owner, policy } => {
                 self.core.set_owner(owner, policy);
                 let Some(known) = self.core.owners[owner.index()].clone() else { return Ok(()) };
-                if let Some(groups) = &mut self.groups {
+                if let Some(groups) = self.groups.as_mut().filter(|_| known.group != ROOT) {
                     groups.set(known.group, &policy);
                 }
                 // Trees depend on the class, so the streams that are in one are inserted again.
@@ -523,11 +525,11 @@ impl Scheduler for V2632 {
             Change::RemoveOwner { owner } => {
                 let Some(known) = self.core.owners[owner.index()].take() else { return Ok(()) };
                 known.streams.into_iter().for_each(|(_, id)| self.drop_stream(id, now));
-                if let Some(groups) = &mut self.groups {
+                if let Some(groups) = self.groups.as_mut().filter(|_| known.group != ROOT) {
                     groups.remove(known.group);
                 }
             }
-            Change::RemoveVolume { owner, volume } if self.groups.is_some() => {
+            Change::RemoveVolume { owner, volume } if self.core.mode == Mode::Group => {
                 let Some(known) = self.core.owners[owner.index()].as_mut() else { return Ok(()) };
                 if let Some(place) = known.streams.iter().position(|(of, _)| *of == volume) {
                     let (_, id) = known.streams.remove(place);

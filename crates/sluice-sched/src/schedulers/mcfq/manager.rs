@@ -45,6 +45,7 @@ pub(super) struct Manager {
     mode: Mode,
     window: usize,
     interval: u64,
+    gain: u64,
     vms: Vec<Option<Vm>>,
     came: u64,
     closed: u64,
@@ -84,6 +85,7 @@ impl Manager {
             mode: params.mode,
             window: params.window as usize,
             interval: params.interval.as_nanos() as u64,
+            gain: u64::from(params.gain),
             vms: Vec::new(),
             came: 0,
             closed: 0,
@@ -188,6 +190,9 @@ impl Manager {
     // rule: mcfq.converges, mcfq.limit-cycles, mcfq.base-half
     fn correct(&mut self) {
         let Some((reference, weight, (bytes, samples))) = self.reference() else { return };
+        // The part of a correction that is applied: at 15 %, 2.0 multiplies a slice by 1.15.
+        let gain = self.gain;
+        let damped = |correction: u64| (ONE * (100 - gain) + correction * gain) / 100;
         let (mode, window, interval, shortest) = (self.mode, self.window, self.interval, self.least());
         for vm in self.vms.iter_mut().flatten() {
             if vm.came == reference || !vm.worked(interval, shortest) {
@@ -200,8 +205,8 @@ impl Manager {
             push(&mut vm.corrections, correction, window);
             let mean = vm.corrections.iter().sum::<u64>() / vm.corrections.len() as u64;
             let wanted = match mode {
-                Mode::Window => vm.multiplier * correction / ONE,
-                Mode::Paper => vm.multiplier * mean / ONE,
+                Mode::Window => vm.multiplier * damped(correction) / ONE,
+                Mode::Paper => vm.multiplier * damped(mean) / ONE,
                 Mode::Base => mean,
             };
             vm.multiplier = wanted.clamp(MULTIPLIERS.0, MULTIPLIERS.1);
@@ -282,6 +287,17 @@ mod tests {
             for multipliers in plant.seconds(100) {
                 assert!(multipliers.iter().all(|m| (m - 1.0).abs() < 0.001), "{mode:?}: {multipliers:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_gain_applies_a_part_of_a_correction() {
+        // VM 0 gets half of its due: the correction is 2.
+        for (mode, gain, due) in [(Mode::Window, 15, 1.15), (Mode::Paper, 15, 1.15), (Mode::Window, 100, 2.0)] {
+            let mut plant = Plant::new(mode, 1, &[1000, 100], &[0.5, 1.0], 1.0);
+            plant.manager.gain = gain;
+            let after = plant.second();
+            assert!((after[0] - due).abs() < 0.01, "{mode:?}, gain {gain}: {after:?}");
         }
     }
 

@@ -57,6 +57,8 @@ pub struct Params {
     pub mode: Mode,
     /// Number of bandwidth samples in a window.
     pub window: u32,
+    /// Part of a correction that is applied, in percent.
+    pub gain: u32,
     /// Duration of a sample.
     #[serde(with = "params::duration")]
     pub interval: Duration,
@@ -90,7 +92,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ..Descriptor::BASE
 };
 
-const OWN: [Parameter; 3] = [
+const OWN: [Parameter; 4] = [
     Parameter {
         name: "mode",
         kind: "word",
@@ -105,6 +107,13 @@ const OWN: [Parameter; 3] = [
         range: Range::Number(1, 1_000),
         default: "10",
         help: "Number of bandwidth samples in a window",
+    },
+    Parameter {
+        name: "gain",
+        kind: "percent",
+        range: Range::Number(1, 100),
+        default: "100",
+        help: "Part of a correction that is applied at a time; less than 100 damps swings. Not in mode \"base\"",
     },
     Parameter {
         name: "interval",

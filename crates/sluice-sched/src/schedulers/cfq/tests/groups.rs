@@ -231,3 +231,43 @@ fn slices_shrink_with_the_queues_of_a_group() {
     assert!((100..=112).contains(&turn(2)), "{}", turn(2));
     assert!((45..=75).contains(&turn(6)), "six of them in 300 ms: {}", turn(6));
 }
+
+/// Two owners with one request at a time, each `step` pages after the last one of its own. Returns what the scheduler says when one
+/// request has completed and the other owner's waits.
+fn after_a_completion(step: u64, deep: bool) -> Decision {
+    let mut drive = weighted(&[100, 100], &[("mode", "2.6.32-el6"), ("tick", "0s")]);
+    let mut pages = [0, 1 << 30];
+    let mut ask = |drive: &mut Drive, owner: u32| {
+        pages[owner as usize] += step;
+        drive.read(owner, pages[owner as usize]);
+    };
+    let finish_one = |drive: &mut Drive| loop {
+        if let Decision::Dispatch(request) = drive.decide() {
+            drive.wait(100);
+            drive.done(request.owner.0, request.offset / 4096);
+            return request.owner.0;
+        }
+        drive.wait(1000);
+    };
+    if deep {
+        (0..4).for_each(|_| (0..2).for_each(|owner| ask(&mut drive, owner)));
+        for _ in 0..8 {
+            finish_one(&mut drive);
+        }
+    }
+    (0..2).for_each(|owner| ask(&mut drive, owner));
+    for _ in 0..40 {
+        let owner = finish_one(&mut drive);
+        ask(&mut drive, owner);
+    }
+    finish_one(&mut drive);
+    drive.decide()
+}
+
+/// rule: cfq.c-seeky-window
+#[test]
+fn a_shallow_queue_that_seeks_has_no_idle_window() {
+    assert!(matches!(after_a_completion(1 << 14, false), Decision::Dispatch(_)), "the other one is served");
+    assert!(matches!(after_a_completion(1, false), Decision::WaitUntil(_)), "sequential");
+    assert!(matches!(after_a_completion(1 << 14, true), Decision::WaitUntil(_)), "deep");
+}

@@ -1,0 +1,48 @@
+//! The loop polls the sockets of clients that send one request after the other, and not those of VMs that limits hold.
+
+use sluice_sched::{Iops, Limit};
+
+use super::*;
+
+fn iterations(device: &Device) -> u64 {
+    device.snapshot().unwrap().iterations
+}
+
+#[test]
+fn a_client_that_sends_each_request_alone_woke_the_thread_for_each() {
+    const REQUESTS: u64 = 100;
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    // A thread that sleeps takes four iterations for each request: it wakes, sends, and prepares for the next sleep.
+    let is_polling = |client: &mut Client| {
+        let before = iterations(&device);
+        (0..REQUESTS).for_each(|_| drop(ask(client, Command::Read { offset: 0, len: 4096 })));
+        iterations(&device) - before > 10 * REQUESTS
+    };
+    // On a machine that leaves client or thread without a CPU, a request may come too late to be polled for.
+    assert!((0..100).any(|_| is_polling(&mut client)), "the loop slept after each request");
+}
+
+#[test]
+fn a_client_at_its_limit_is_not_polled() {
+    const REQUESTS: u64 = 4000;
+    let limit = Limit { iops: Some(Iops::per_second(20_000)), bytes: None };
+    let device = device(None);
+    add(&device, Policy { limit, burst: Some(1), ..Policy::default() }, Store::Null, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    let read = Command::Read { offset: 0, len: 512 };
+    (0..4).for_each(|cookie| client.submit(cookie, read).unwrap());
+    let before = iterations(&device);
+    let mut answered = 0;
+    while answered < REQUESTS {
+        client.flush_output().unwrap();
+        let mut done = Vec::new();
+        client.receive(None, &mut |reply| done.push(reply.cookie)).unwrap();
+        answered += done.len() as u64;
+        done.into_iter().for_each(|cookie| client.submit(cookie, read).unwrap());
+    }
+    let took = iterations(&device) - before;
+    // A loop that polls takes tens.
+    assert!(took <= 8 * REQUESTS, "{took} iterations for {REQUESTS} requests");
+}
