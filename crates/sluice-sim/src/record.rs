@@ -12,13 +12,34 @@ const UNIT: u64 = 100;
 /// The longest latency that is distinguished, in units: a day.
 const LONGEST: u64 = 24 * 3600 * 10_000_000;
 
-/// Record of one VM.
+/// Record of one VM. What a request changes comes first, in few cache lines: with many VMs each line is fetched for every request.
 #[derive(Debug, Clone)]
+#[repr(C, align(64))]
 pub struct Record {
     /// Requests that arrived, from the start.
     pub arrived: u64,
+    outstanding: u64,
+    since: Instant,
+    warm: Instant,
+    /// Integral of outstanding requests over time after the warm-up, in request-nanoseconds.
+    area: u128,
     /// Requests that completed, from the start.
     pub completed: u64,
+    /// Requests completed after the warm-up.
+    pub measured: u64,
+    latency_sum: u128,
+    /// Latencies, counting the parts after the warm-up, also of dropped and cancelled requests.
+    latency_inside: u128,
+    /// Bytes of requests completed after the warm-up.
+    pub bytes: u64,
+    /// Time up to which `served` counts waiting.
+    waited_until: Instant,
+    /// End of the last window of the series.
+    window_ends: Instant,
+    served: Served,
+    series: Vec<Window>,
+    latencies: Histogram<u32>,
+    window: u64,
     /// Requests rejected by a full queue and offered again.
     pub refused: u64,
     /// Requests moved to another node after theirs had failed.
@@ -27,26 +48,6 @@ pub struct Record {
     pub cancelled: u64,
     /// Requests dropped by their device, such as packets at a full queue.
     pub dropped: u64,
-    /// Requests completed after the warm-up.
-    pub measured: u64,
-    /// Bytes of these.
-    pub bytes: u64,
-    latencies: Histogram<u32>,
-    latency_sum: u128,
-    /// Latencies, counting the parts after the warm-up, also of dropped and cancelled requests.
-    latency_inside: u128,
-    /// Integral of outstanding requests over time after the warm-up, in request-nanoseconds.
-    area: u128,
-    outstanding: u64,
-    since: Instant,
-    warm: Instant,
-    served: Served,
-    /// Time up to which `served` counts waiting.
-    waited_until: Instant,
-    window: u64,
-    /// End of the last window of the series.
-    window_ends: Instant,
-    series: Vec<Window>,
 }
 
 /// Service of the gates for a VM after the warm-up.
