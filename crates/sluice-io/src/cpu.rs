@@ -7,7 +7,8 @@
 //!
 //! A VM that has used more than its limit allows is held until its excess is paid for: nothing is taken from its rings, sockets and TAPs.
 //! Requests that were taken before continue. Received frames are accounted and do not count against the limit, because other VMs and
-//! hosts send them; `receive` bounds them.
+//! hosts send them; `receive` bounds them. Kicks for receive buffers count, and so does a look at buffers that do not suffice: a held VM
+//! gets a frame that waits for buffers when it may continue.
 //!
 //! Example: VM `a` may use 10 % of a CPU. In 250 us it causes 150 us of work. It had saved 1 ms (10 % of 10 ms), so it may go on for
 //! 1.5 ms at this pace; from then on it is held for 1.25 ms after each 250 us.
@@ -33,12 +34,19 @@ pub(crate) const RECEIVE: u64 = 500;
 pub(crate) const KICK: u64 = 1000;
 /// A frame that is sent or received, without its bytes.
 pub(crate) const FRAME: u64 = 2000;
+/// Each further frame of a large segment: the kernel, or the thread itself, cuts it.
+pub(crate) const SEGMENT: u64 = 300;
 /// A descriptor of a chain.
 pub(crate) const DESCRIPTOR: u64 = 20;
 
 /// Units of copying bytes once.
 pub(crate) fn copied(bytes: u64) -> u64 {
     bytes / 4
+}
+
+/// Units of a received frame.
+pub(crate) fn delivered(bytes: usize) -> u64 {
+    FRAME + 2 * copied(bytes as u64)
 }
 
 /// CPU time of a VM on a device thread.

@@ -134,7 +134,15 @@ pub struct VmGlance {
     /// Why it does not get more, even if that breaks no promise.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub held_by: Option<Cause>,
+    /// CPU time of the device thread for it in the last ten seconds, in percent of one CPU.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cpu_percent: f64,
     pub volumes: Vec<VolumeGlance>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_zero(value: &f64) -> bool {
+    *value == 0.0
 }
 
 /// A volume.

@@ -262,7 +262,8 @@ impl VmTrack {
         if volumes.iter().any(|volume| volume.now.state == Some(State::Broken)) {
             now.state = Some(State::Broken);
         }
-        VmGlance { vm: sample.vm.clone(), device: device.to_owned(), now, held_by: self.held_by, volumes }
+        let cpu_percent = CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)).used_percent;
+        VmGlance { vm: sample.vm.clone(), device: device.to_owned(), now, held_by: self.held_by, cpu_percent, volumes }
     }
 
     /// Its promises. `is_known`: its device serves.

@@ -1,9 +1,12 @@
 //! Completion on the command line with the names that the running daemon serves.
 //!
 //! A shell that has run `source <(COMPLETE=bash sluice)` calls `sluice` for each completion, and this module answers with
-//! the names of VMs, volumes, devices, policies and overrides. The scripts of `sluice completions` know only commands and options.
+//! the names of VMs, volumes, NICs, devices, uplinks, policies and overrides, and with the keys that a target has (`keys.rs`). The scripts of `sluice completions` know only commands and options.
 //! A daemon that does not answer in time, or refuses, has no names: completion must not stop the shell or print errors.
 
+mod keys;
+
+use std::cell::LazyCell;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
@@ -33,12 +36,16 @@ enum Names {
     Everything,
     Overrides,
     Policies,
+    /// Assignments to keys of the target before them.
+    Keys,
 }
 
 /// Arguments with names: the verbs that lead to it, its id, and what it names.
 const ARGUMENTS: &[(&[&str], &str, Names)] = &[
     (&["set"], "target", Names::VmsAndVolumes),
+    (&["set"], "keys", Names::Keys),
     (&["attach"], "target", Names::VmsAndVolumes),
+    (&["attach"], "keys", Names::Keys),
     (&["detach"], "target", Names::Volumes),
     (&["resize"], "target", Names::Volumes),
     (&["accept-loss"], "target", Names::VmsAndVolumes),
@@ -79,8 +86,33 @@ fn with_names(command: Command, verbs: &[&'static str], id: &'static str, names:
 
 fn candidates(names: Names, typed: &OsStr) -> Vec<CompletionCandidate> {
     let Some(typed) = typed.to_str() else { return Vec::new() };
-    let known = known(names).into_iter().filter(|name| name.starts_with(typed));
+    let found = match names {
+        Names::Keys => assignments(&target_of(std::env::args_os())),
+        names => known(names),
+    };
+    let known = found.into_iter().filter(|name| name.starts_with(typed));
     known.take(NAMES_MAX).map(CompletionCandidate::new).collect()
+}
+
+/// Assignments to keys of a target, with names that the daemon serves.
+fn assignments(target: &str) -> Vec<String> {
+    // Each kind is asked for once, and only if a key takes its names.
+    let (policies, devices) = (LazyCell::new(|| known(Names::Policies)), LazyCell::new(|| known(Names::Devices)));
+    keys::of(target, &|kind| if kind == "policy" { policies.clone() } else { devices.clone() })
+}
+
+/// Returns the target of the unfinished command line: the first word behind `set` or `attach` that is no option.
+fn target_of(words: impl Iterator<Item = OsString>) -> String {
+    let words = words.filter_map(|word| word.into_string().ok());
+    let mut behind = words.skip_while(|word| word != "set" && word != "attach").skip(1).peekable();
+    while let Some(word) = behind.next() {
+        match word.as_str() {
+            "--socket" => drop(behind.next()),
+            word if word.starts_with('-') => {}
+            word => return word.to_owned(),
+        }
+    }
+    String::new()
 }
 
 /// Asks the daemon. Returns no names if it does not answer in time.
@@ -113,6 +145,7 @@ fn names_of(names: Names, reply: &Value) -> Vec<String> {
         Names::Everything => [vms(), volumes(), devices()].concat(),
         Names::Overrides => named(list(&reply["overrides"]), "name"),
         Names::Policies => named(list(&reply["policies"]), "policy_name"),
+        Names::Keys => Vec::new(),
     };
     // A VM with two devices is listed twice.
     found.sort();
@@ -162,6 +195,14 @@ mod tests {
             json!({ "policies": [{ "policy_name": "gold", "device": "d" }, { "policy_name": "gold", "device": "e" }] });
         assert_eq!(names_of(Names::Policies, &policies), ["gold"]);
         assert!(names_of(Names::Vms, &Value::Null).is_empty());
+    }
+
+    #[test]
+    fn the_target_is_read_from_the_command_line() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>().into_iter();
+        assert_eq!(target_of(words("sluice -- sluice set --socket /run/x web/nic/eth0 we")), "web/nic/eth0");
+        assert_eq!(target_of(words("sluice -- sluice attach web/data --dry-run dev")), "web/data");
+        assert_eq!(target_of(words("sluice -- sluice set")), "");
     }
 
     #[test]

@@ -31,6 +31,11 @@ fn names_of_running_vms_are_completed() {
     assert_eq!(candidates(&socket, &["reset", "w"]), [""; 0]);
     run(sluice().args(["set", "web", "weight=200", "--socket"]).arg(&socket)).ok();
     assert_eq!(candidates(&socket, &["reset", "w"]), ["web/weight"]);
+    let keys = |words: &[&str]| candidates(&socket, words);
+    assert_eq!(keys(&["set", "web", "weig"]), ["weight=", "weight=none"]);
+    assert_eq!(keys(&["set", "web", "net.wei"]), ["net.weight=", "net.weight=none"]);
+    assert_eq!(keys(&["attach", "web/more", "dev"]), ["device=disk"]);
+    assert_eq!(keys(&["attach", "web/nic/eth0", "receive.w"]), ["receive.weight="]);
     let elsewhere = place.socket("none");
     let named = ["set", "--socket", socket.to_str().unwrap(), "we"];
     assert_eq!(candidates(&elsewhere, &named), ["web", "web/root"]);

@@ -37,7 +37,7 @@ fn noop_violates_the_reservation_and_mclock_keeps_every_guarantee() {
     assert_eq!(stdout.lines().count(), 1, "one object and nothing else: {stdout}\n{stderr}");
     let report: Value = serde_json::from_str(&stdout).unwrap();
 
-    assert_eq!(keys(&report), ["capacity_iops", "ok", "phases", "promises"], "{report}");
+    assert_eq!(keys(&report), ["capacity_iops", "link_mbit", "link_phases", "ok", "phases", "promises"], "{report}");
     assert_eq!(number(&report, "/capacity_iops"), 2000.0);
     for (phase, scheduler) in ["noop", "mclock"].into_iter().enumerate() {
         let phase = &report["phases"][phase];
@@ -62,6 +62,12 @@ fn noop_violates_the_reservation_and_mclock_keeps_every_guarantee() {
     assert!(number(&report, "/phases/1/vms/0/iops") >= 0.99 * reserved);
     assert!(number(&report, "/phases/1/vms/2/iops") <= 1.02 * limit);
 
+    for (phase, scheduler) in ["noop", "mclock"].into_iter().enumerate() {
+        assert_eq!(report["link_phases"][phase]["scheduler"], scheduler);
+    }
+    let mbit = |phase: usize, vm: usize| number(&report, &format!("/link_phases/{phase}/vms/{vm}/mbit"));
+    assert!(mbit(0, 0) < 40.0 && mbit(0, 2) > 25.0, "noop divides the link by the number of NICs: {report}");
+    assert!(mbit(1, 0) >= 49.5 && mbit(1, 2) <= 15.3, "{report}");
     assert!(stderr.contains("noop:") && stderr.contains("mclock:"), "it shows what happens: {stderr}");
     assert!(seconds < 40, "{seconds} s");
     assert!(is_empty(folder.path()));

@@ -1,32 +1,33 @@
 //! TAPs in the descriptor store of the service manager: a killed daemon and the next one use the same interfaces.
 
-use std::collections::BTreeMap;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::stations::namespace;
-use common::{Daemon, LONG, Place, run, sluice};
+use common::{Daemon, Ended, LONG, Place, run, sluice, until};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Signal;
+use serde_json::{Value, json};
 use sluice_client::net::Namespace;
 
 mod common;
 
-/// The service manager: its socket, and its store.
+/// The service manager: its socket, and its store, which may have several descriptors of a name.
 struct Manager {
     socket: UnixDatagram,
-    store: BTreeMap<String, OwnedFd>,
+    store: Vec<(String, OwnedFd)>,
 }
 
 impl Manager {
     fn new(place: &Place) -> Manager {
         let socket = UnixDatagram::bind(place.socket("notify")).unwrap();
         socket.set_read_timeout(Some(LONG)).unwrap();
-        Manager { socket, store: BTreeMap::new() }
+        Manager { socket, store: Vec::new() }
     }
 
     /// Handles messages up to one with this line.
@@ -46,10 +47,12 @@ impl Manager {
             for fd in passed.flatten() {
                 assert!(text.lines().any(|line| line == "FDSTORE=1") && text.contains("FDPOLL=0"), "{text}");
                 // Not among the numbers at which the daemon gets them.
-                self.store.insert(name.clone(), fcntl_dupfd_cloexec(fd, 100).unwrap());
+                self.store.push((name.clone(), fcntl_dupfd_cloexec(fd, 100).unwrap()));
             }
             if text.lines().any(|line| line == "FDSTOREREMOVE=1") {
-                self.store.remove(&name).expect("it is in the store");
+                let before = self.store.len();
+                self.store.retain(|(known, _)| *known != name);
+                assert!(self.store.len() < before, "{name} is not in the store");
             }
             if text.lines().any(|of| of == line) {
                 return;
@@ -57,10 +60,16 @@ impl Manager {
         }
     }
 
+    /// Names of what is in the store, in order.
+    fn names(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.store.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Starts the daemon in a namespace, with what is in the store.
     fn serve(&self, place: &Place, host: &str, inside: &Namespace) -> Daemon {
-        let names: Vec<&str> = self.store.keys().map(String::as_str).collect();
-        let fds: Vec<&OwnedFd> = self.store.values().collect();
+        let (names, fds): (Vec<&str>, Vec<&OwnedFd>) = self.store.iter().map(|(name, fd)| (name.as_str(), fd)).unzip();
         let moves: String = (3..).zip(&fds).map(|(number, fd)| format!("{number}<&{}- ", fd.as_raw_fd())).collect();
         // The number of the process is that of the shell, which becomes the daemon.
         let script = format!("export LISTEN_PID=$$; exec \"$@\" {moves}");
@@ -78,6 +87,11 @@ impl Manager {
     }
 }
 
+/// Time for which the service manager does not look at its messages: less than the daemon waits for it.
+const SLOW: Duration = Duration::from_millis(300);
+/// What a service manager holds for the daemon of [`host`].
+const ALL: [&str; 3] = ["tap-a0", "tap-b0", "tap-sl-lan"];
+
 fn host(place: &Place) -> String {
     format!(
         "{}[uplink.lan]\nbridge = \"br0\"\n[vm.a.nic.eth0]\nuplink = \"lan\"\ntap = \"a0\"\n\
@@ -92,36 +106,153 @@ fn property(inside: &Namespace, interface: &str, name: &str) -> String {
     run(&mut inside.command(Command::new("cat").arg(file))).stdout.trim().to_owned()
 }
 
-#[test]
-fn a_killed_daemon_took_the_carrier_of_its_taps() {
-    let place = Place::new();
+/// Properties of an interface that show a flap or another interface.
+fn state(inside: &Namespace, interface: &str) -> [String; 4] {
+    ["carrier", "carrier_changes", "ifindex", "address"].map(|name| property(inside, interface, name))
+}
+
+fn with_bridge() -> Namespace {
     let inside = namespace("store");
+    make_bridge(&inside);
+    inside
+}
+
+fn make_bridge(inside: &Namespace) {
     for words in ["link add br0 type bridge", "link set br0 up"] {
         inside.ip(words).unwrap();
     }
+}
+
+/// Answer of a verb of the command line.
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn out_of_service(place: &Place) -> Value {
+    let status: Value = serde_json::from_str(&ask(place, &["status"]).stdout).unwrap_or_default();
+    status["out_of_service"].clone()
+}
+
+fn kill(daemon: Daemon) {
+    daemon.signal(Signal::KILL);
+    daemon.end();
+}
+
+#[test]
+fn a_killed_daemon_took_the_carrier_of_its_taps() {
+    let place = Place::new();
+    let inside = with_bridge();
     let mut manager = Manager::new(&place);
     let daemon = manager.serve(&place, &host(&place), &inside);
     manager.up_to("READY=1");
-    assert_eq!(manager.store.keys().collect::<Vec<_>>(), ["tap-a0", "tap-b0", "tap-sl-lan"]);
+    assert_eq!(manager.names(), ALL);
     let taps = ["a0", "b0", "sl-lan"];
-    let state = || {
-        let of = |tap| ["carrier", "carrier_changes", "ifindex", "address"].map(|name| property(&inside, tap, name));
-        taps.map(of)
-    };
-    let before = state();
+    let states = || taps.map(|tap| state(&inside, tap));
+    let before = states();
     assert!(before.iter().all(|tap| tap[0] == "1"), "{before:?}");
-    daemon.signal(Signal::KILL);
-    daemon.end();
-    assert_eq!(state(), before, "while there is no daemon");
+    kill(daemon);
+    assert_eq!(states(), before, "while there is no daemon");
     // VM b has gone from the file meanwhile.
     let fewer = host(&place).split("[vm.b.").next().unwrap().to_owned();
     let _daemon = manager.serve(&place, &fewer, &inside);
     manager.up_to("READY=1");
-    assert_eq!(manager.store.keys().collect::<Vec<_>>(), ["tap-a0", "tap-sl-lan"]);
-    let after = state();
+    assert_eq!(manager.names(), ["tap-a0", "tap-sl-lan"]);
+    let after = states();
     assert_eq!((&after[0], &after[2]), (&before[0], &before[2]), "the same interfaces, without a flap");
     assert_eq!(after[1][0], "", "a TAP that nothing uses is gone");
-    run(sluice().args(["detach", "a/nic/eth0", "--socket"]).arg(place.socket("control"))).ok();
+    ask(&place, &["detach", "a/nic/eth0"]).ok();
     manager.up_to("FDNAME=tap-a0");
-    assert_eq!(manager.store.keys().collect::<Vec<_>>(), ["tap-sl-lan"]);
+    assert_eq!(manager.names(), ["tap-sl-lan"]);
+}
+
+#[test]
+fn a_tap_that_is_made_again_replaces_its_dead_descriptor() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let mut manager = Manager::new(&place);
+    let daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    inside.ip("link del a0").unwrap();
+    manager.up_to("FDSTOREREMOVE=1");
+    manager.up_to("FDNAME=tap-a0");
+    assert_eq!(manager.names(), ALL);
+    let before = state(&inside, "a0");
+    kill(daemon);
+    assert_eq!((&state(&inside, "a0"), &*before[0]), (&before, "1"), "the store holds the new one");
+    let _daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    assert_eq!(state(&inside, "a0"), before);
+}
+
+#[test]
+fn a_daemon_starts_with_a_descriptor_of_a_tap_that_was_deleted_meanwhile() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let mut manager = Manager::new(&place);
+    let daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    kill(daemon);
+    for tap in ["a0", "sl-lan"] {
+        inside.ip(&format!("link del {tap}")).unwrap();
+    }
+    let daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    assert_eq!((out_of_service(&place), manager.names()), (json!([]), ALL.to_vec()));
+    let states = || ["a0", "sl-lan"].map(|tap| state(&inside, tap));
+    let before = states();
+    kill(daemon);
+    assert_eq!((states(), &*before[0][0], &*before[1][0]), (before.clone(), "1", "1"), "the store holds the new ones");
+}
+
+#[test]
+fn an_uplink_whose_bridge_was_missing_at_a_restart_stayed_out_of_service() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let mut manager = Manager::new(&place);
+    let daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    let before = state(&inside, "sl-lan");
+    kill(daemon);
+    inside.ip("link del br0").unwrap();
+    let _daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    assert_eq!(out_of_service(&place), json!(["lan"]));
+    make_bridge(&inside);
+    until("the uplink serves", || out_of_service(&place) == json!([]));
+    assert_eq!((state(&inside, "sl-lan"), manager.names()), (before, ALL.to_vec()), "the same TAP");
+    assert!(property(&inside, "br0", "brif/sl-lan/state") != "", "it is a port of the bridge");
+}
+
+/// What the store holds for a moment longer was taken for the TAP of a VMM.
+#[test]
+fn a_nic_that_is_detached_and_attached_at_once_stayed_out_of_service() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let mut manager = Manager::new(&place);
+    let _daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    let before = state(&inside, "a0");
+    ask(&place, &["detach", "a/nic/eth0"]).ok();
+    let manager = std::thread::scope(|scope| {
+        let attached =
+            scope.spawn(|| ask(&place, &["attach", "a/nic/eth0", "uplink=lan", "tap=a0", "--until-restart"]));
+        let since = Instant::now();
+        // The manager is slow. polls: the daemon waits for it, and does not attach something else.
+        until("the daemon waits", || attached.is_finished() || since.elapsed() > SLOW);
+        manager.up_to("FDSTOREREMOVE=1");
+        attached.join().unwrap().ok();
+        manager.up_to("FDNAME=tap-a0");
+        manager
+    });
+    let after = state(&inside, "a0");
+    assert_eq!((&*after[0], manager.names()), ("1", ALL.to_vec()));
+    assert_ne!(after[2], before[2], "another interface");
+    assert_eq!(out_of_service(&place), json!([]));
+}
+
+#[test]
+fn a_tap_kept_the_address_that_its_nic_had_before_a_change() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let host = |mac: &str, mtu: u16| format!("{}mac = \"{mac}\"\nmtu = {mtu}\n", host(&place));
+    let daemon = Daemon::serve_by(&place, &host("02:00:00:00:00:01", 1500), |command| inside.command(command));
+    let index = property(&inside, "b0", "ifindex");
+    daemon.accept(&host("02:00:00:00:00:02", 1400));
+    let now = ["address", "mtu", "ifindex", "carrier"].map(|name| property(&inside, "b0", name));
+    assert_eq!(now, ["02:00:00:00:00:02", "1400", &index, "1"]);
 }

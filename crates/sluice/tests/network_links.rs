@@ -162,6 +162,7 @@ fn rates_on_an_uplink_are_shown_in_bits_and_a_nic_with_its_drops() {
         &["get", "devices"],
         &["status"],
         &["top", "--batch", "--count", "1"],
+        &["get", "history", "vm1/nic/eth0"],
     ] {
         let text = shown(verb);
         assert!(text.contains(" Mbit/s"), "{verb:?}: {text}");

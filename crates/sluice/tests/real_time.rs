@@ -61,6 +61,16 @@ fn a_device_does_not_poll_all_the_time_at_real_time_priority() {
 }
 
 #[test]
+fn a_reload_that_changes_the_priority_said_nothing_and_did_nothing() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &host(&place));
+    let warning = "Restart the daemon to change real_time";
+    assert!(!daemon.reload(&host(&place)).contains(warning));
+    let log = daemon.reload(&host(&place).replace(REAL_TIME, ""));
+    assert!(log.contains(warning) && log.contains("Reload applied"), "{log}");
+}
+
+#[test]
 fn a_daemon_that_may_not_have_real_time_priority_says_so_and_serves() {
     let place = Place::new();
     let daemon = Daemon::serve_by(&place, &host(&place), |command| {

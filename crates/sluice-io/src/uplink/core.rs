@@ -171,6 +171,7 @@ impl Core {
         outgoing.header = outgoing.header.without_claims();
         let frame = parse(outgoing.data.prefix.bytes(), outgoing.length)?;
         let cost = wire(&frame, &outgoing.header, outgoing.length)?;
+        self.count_segments(id, cost.frames - 1);
         let nic = &self.nics[id];
         nic.spec.guard.check(&frame)?;
         cost.check_mtu(nic.spec.mtu)?;
@@ -328,8 +329,11 @@ impl Core {
     /// Lets VMs continue that their limits of CPU time held back.
     pub(crate) fn release_held(&mut self, now: Instant) {
         while let Some(id) = self.cpu.release(now, &mut self.vms) {
-            self.vms[id].is_waiting = false;
+            let vm = &mut self.vms[id];
+            vm.is_waiting = false;
             self.resumable = true;
+            // Frames may wait for buffers that their guests have added meanwhile.
+            vm.nics.values().for_each(|nic| self.receive.resume(now, self.nics[*nic].port));
         }
     }
 
@@ -346,6 +350,14 @@ impl Core {
     pub(crate) fn count_work(&mut self, id: NicId, bytes: u64, descriptors: u16) {
         self.exhausted |= self.nics[id].work.spend(self.iteration, bytes, descriptors);
         self.count_sent(id, cpu::DESCRIPTOR * u64::from(descriptors));
+    }
+
+    /// Counts the further frames of a large segment.
+    fn count_segments(&mut self, id: NicId, segments: u16) {
+        if segments > 0 {
+            self.exhausted |= self.nics[id].work.spend_segments(self.iteration, segments);
+            self.count_sent(id, cpu::SEGMENT * u64::from(segments));
+        }
     }
 
     /// Ends an iteration: NICs that have used up their part of it continue in the next.

@@ -30,10 +30,10 @@ pub(crate) fn deliver(core: &mut Core, vhost: &mut VhostNet, now: Instant) {
         for _ in 0..TURN_MAX {
             let Some((incoming, size)) = core.receive.take(now, port) else { break };
             let id = core.nics.id_at(port.0);
-            core.count_delivered(id, cpu::FRAME + 2 * cpu::copied(incoming.bytes.len() as u64));
             match &core.nics[id].plug {
                 Plug::Tap(link) => {
                     let link = Arc::clone(link);
+                    core.count_delivered(id, cpu::delivered(incoming.bytes.len()));
                     give_to_tap(&mut core.nics[id], &link, &incoming);
                 }
                 Plug::VhostUser => vhost.give(core, now, id, incoming, size),

@@ -50,10 +50,13 @@ const FRAME_BESIDE: usize = 256;
 const RECEIVE_BURSTS_PER_SECOND: u64 = 200;
 
 /// Work that a guest's queues may cause in one iteration of the loop, in bytes: then it is the turn of the others. It counts the bytes of
-/// its frames, whether they go to the uplink, to another NIC or nowhere, and what each frame and each descriptor costs beside.
+/// its frames, whether they go to the uplink, to another NIC or nowhere, and what each frame, each descriptor and each frame of a segment costs
+/// beside.
 const WORK_MAX: u64 = 1 << 20;
 const FRAME_WORK: u64 = 1024;
 const DESCRIPTOR_WORK: u64 = 64;
+/// Each further frame of a large segment.
+const SEGMENT_WORK: u64 = 256;
 
 /// Work for a NIC in an iteration of the loop.
 #[derive(Debug, Default)]
@@ -70,11 +73,21 @@ impl Work {
 
     /// Counts a frame. Returns whether it used up the rest.
     pub(crate) fn spend(&mut self, iteration: u64, bytes: u64, descriptors: u16) -> bool {
+        let work = FRAME_WORK + DESCRIPTOR_WORK * u64::from(descriptors) + bytes.min(FRAME_MAX as u64);
+        self.add(iteration, work)
+    }
+
+    /// Counts the frames of a large segment, as [`Work::spend`].
+    pub(crate) fn spend_segments(&mut self, iteration: u64, segments: u16) -> bool {
+        self.add(iteration, SEGMENT_WORK * u64::from(segments))
+    }
+
+    fn add(&mut self, iteration: u64, work: u64) -> bool {
         if self.iteration != iteration {
             *self = Work { iteration, spent: 0 };
         }
         let was_left = self.spent < WORK_MAX;
-        self.spent += FRAME_WORK + DESCRIPTOR_WORK * u64::from(descriptors) + bytes.min(FRAME_MAX as u64);
+        self.spent += work;
         was_left && self.spent >= WORK_MAX
     }
 }

@@ -3,12 +3,14 @@
 //! Temporary disks lie on a `delay` device of known capacity. The code of `sluice serve` serves them, and clients
 //! that always have requests outstanding use them through real sockets. The scheduler is first noop, then mClock;
 //! nothing else differs. At the end the VM with the reservation submits nothing, to show that an unused reservation
-//! goes to the others.
+//! goes to the others. Then their NICs share a link, again with both schedulers.
+//!
 //! | part | where |
 //! |---|---|
 //! | disks, device, host file, VMs | `setup` |
 //! | the VMs' requests and their measurements | `load` |
 //! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
+//! | the VMs' NICs and their link | `network` |
 //! | pauses of the machine | `pauses` |
 //! | expected shares | `share` |
 //! | guarantees | `verdict` |
@@ -29,6 +31,7 @@ use crate::server::{Server, ServerError};
 
 mod disk;
 mod load;
+mod network;
 mod pauses;
 mod progress;
 mod report;
@@ -38,6 +41,7 @@ mod verdict;
 
 use disk::DiskError;
 use load::{Load, Measured, Window};
+use network::{NetworkError, Shares};
 use pauses::Pauses;
 use progress::Progress;
 pub(crate) use report::Report;
@@ -95,6 +99,9 @@ pub(crate) enum DemoError {
     /// A VM gets no replies.
     #[error("VM {vm}: no reply for {seconds} s; check the disk of the folder for temporary files")]
     Silence { vm: &'static str, seconds: u64 },
+    /// The network half failed.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
     /// A signal arrived.
     #[error("Interrupted; the temporary disks are removed")]
     Interrupted,
@@ -154,15 +161,28 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
     let quiet = after.measure(pieces, until, &mut progress).await?;
     after.end().await?;
     progress.end();
+    progress.print(&format!("Their NICs share a link of {} Mbit/s, over vhost-user-net", network::LINK));
+    let network = [on_the_link("noop", &fixture, &progress).await?, on_the_link("mclock", &fixture, &progress).await?];
 
-    let promises = verdict::judge(capacity, &claims, &mclock.measured, &quiet.measured);
+    let mut promises = verdict::judge(capacity, &claims, &mclock.measured, &quiet.measured);
+    promises.extend(verdict::judge_link(network::LINK as f64, &network::claims(), &network[1].mbit));
     let paused = mclock.paused + quiet.paused;
     let discarded = mclock.discarded + quiet.discarded;
     if discarded > 0 {
         progress.print(&format!("The machine paused for {} ms; {discarded} s are not counted", paused.as_millis()));
     }
     let phase = |scheduler, outcome: Outcome| Phase { scheduler, measured: outcome.measured };
-    Ok(Report { capacity, claims, phases: [phase("noop", noop), phase("mclock", mclock)], promises, buffered, paused })
+    let phases = [phase("noop", noop), phase("mclock", mclock)];
+    Ok(Report { capacity, claims, phases, network, promises, buffered, paused })
+}
+
+/// Measures what the VMs get of the link.
+async fn on_the_link(scheduler: &'static str, fixture: &Fixture, progress: &Progress) -> Result<Shares, DemoError> {
+    let shares = network::measure(scheduler, fixture.sockets()).await?;
+    let of = |(vm, mbit): (&setup::DemoVm, &f64)| format!("{} {mbit:.1}", vm.name);
+    let rates: Vec<String> = setup::VMS.iter().zip(&shares.mbit).map(of).collect();
+    progress.print(&format!("  {scheduler}: {} Mbit/s", rates.join(", ")));
+    Ok(shares)
 }
 
 fn parse(fixture: &Fixture, scheduler: &str, buffered: bool) -> Result<Arc<Host>, Failure> {

@@ -6,7 +6,8 @@ use comfy_table::{Cell, CellAlignment};
 use serde_json::{Value, json};
 
 use super::Phase;
-use super::setup::{BACKUP, OLTP, VMS};
+use super::network::{self, Shares};
+use super::setup::{BACKUP, DemoVm, OLTP, VMS};
 use super::share::Claim;
 use super::verdict::{self, Promise};
 use crate::output::{self, Format};
@@ -17,6 +18,8 @@ pub(crate) struct Report {
     pub(super) claims: Vec<Claim>,
     /// noop, then mClock.
     pub(super) phases: [Phase; 2],
+    /// What VMs got of the link, with noop and with mClock.
+    pub(super) network: [Shares; 2],
     pub(super) promises: Vec<Promise>,
     /// Whether the disks used the page cache.
     pub(super) buffered: bool,
@@ -53,6 +56,8 @@ impl Report {
         json!({
             "capacity_iops": rounded(self.capacity),
             "phases": self.phases.iter().map(phase).collect::<Vec<_>>(),
+            "link_mbit": network::LINK,
+            "link_phases": self.network.iter().map(link_as_json).collect::<Vec<_>>(),
             "promises": self.promises.iter().map(promise).collect::<Vec<_>>(),
             "ok": self.is_ok(),
         })
@@ -76,6 +81,8 @@ impl Report {
         output::line("");
         self.print_story();
         output::line("");
+        self.print_link();
+        output::line("");
         self.print_promises();
         output::line("");
         output::line(if self.is_ok() { "Every promise was kept." } else { "Not every promise was kept." });
@@ -92,7 +99,7 @@ impl Report {
                 let first = at == 0;
                 table.add_row([
                     Cell::new(if first { demo_vm.name } else { "" }),
-                    Cell::new(if first { self.promised(vm) } else { String::new() }),
+                    Cell::new(if first { promised(self.claims[vm]) } else { String::new() }),
                     Cell::new(phase.scheduler),
                     number(format!("{:.0}", measured.iops)),
                     number(millis(measured.p50_us)),
@@ -104,14 +111,15 @@ impl Report {
         output::line(&table.to_string());
     }
 
-    /// Returns a VM's policy in words.
-    fn promised(&self, vm: usize) -> String {
-        let Claim { reservation, limit, weight } = self.claims[vm];
-        match (reservation > 0.0, limit.is_finite()) {
-            (true, _) => format!("at least {reservation:.0}"),
-            (false, true) => format!("at most {limit:.0}"),
-            (false, false) => format!("weight {weight:.0}"),
+    /// Prints what each VM got of the link.
+    fn print_link(&self) {
+        let [noop, mclock] = &self.network;
+        let mut table = output::table(&["VM'S NIC", "PROMISE [Mbit/s]", "NOOP", "MCLOCK"]);
+        for ((vm, claim), (noop, mclock)) in VMS.iter().zip(network::claims()).zip(noop.mbit.iter().zip(&mclock.mbit)) {
+            let rate = |mbit: &f64| number(format!("{mbit:.1}"));
+            table.add_row([Cell::new(vm.name), Cell::new(promised(claim)), rate(noop), rate(mclock)]);
         }
+        output::line(&table.to_string());
     }
 
     /// Explains the table.
@@ -168,6 +176,29 @@ impl Report {
              {sluice} serve FILE   serves the disks"
         ));
     }
+}
+
+/// Returns what a VM is promised, in words.
+fn promised(Claim { reservation, limit, weight }: Claim) -> String {
+    match (reservation > 0.0, limit.is_finite()) {
+        (true, _) => format!("at least {reservation:.0}"),
+        (false, true) => format!("at most {limit:.0}"),
+        (false, false) => format!("weight {weight:.0}"),
+    }
+}
+
+fn link_as_json(shares: &Shares) -> Value {
+    let vm = |(vm, (claim, mbit)): (&DemoVm, (Claim, &f64))| {
+        json!({
+            "vm": vm.name,
+            "mbit": rounded(*mbit),
+            "reservation_mbit": (claim.reservation > 0.0).then_some(claim.reservation),
+            "limit_mbit": claim.limit.is_finite().then_some(claim.limit),
+            "weight": claim.weight,
+        })
+    };
+    let vms: Vec<Value> = VMS.iter().zip(network::claims().into_iter().zip(&shares.mbit)).map(vm).collect();
+    json!({ "scheduler": shares.scheduler, "vms": vms })
 }
 
 /// Rounds to a tenth.

@@ -138,8 +138,13 @@ impl Fixture {
         self.folder.path()
     }
 
+    /// Returns the folder of the sockets.
+    pub(super) fn sockets(&self) -> &Path {
+        self.sockets.as_ref().unwrap_or(&self.folder).path()
+    }
+
     fn socket(&self, vm: &str) -> PathBuf {
-        self.sockets.as_ref().unwrap_or(&self.folder).path().join(format!("{vm}.sock"))
+        self.sockets().join(format!("{vm}.sock"))
     }
 
     fn disk(&self, vm: &str) -> PathBuf {

@@ -25,9 +25,9 @@ pub(super) struct Promise {
     /// Text with the tolerance.
     pub(super) text: String,
     pub(super) kept: bool,
-    /// Normalised requests per second.
+    /// Normalised requests per second, or Mbit/s on the link.
     pub(super) measured: f64,
-    /// Expected normalised requests per second.
+    /// What was expected.
     pub(super) expected: f64,
 }
 
@@ -59,6 +59,19 @@ pub(super) fn judge(capacity: f64, claims: &[Claim], busy: &[Measured], quiet: &
         limit("stays within its limit even then", &left, quiet),
         all_of_limit(&left, quiet),
     ]
+}
+
+/// Checks the guarantees of the link, on which `mbit` is what each VM got.
+pub(super) fn judge_link(link: f64, claims: &[Claim], mbit: &[f64]) -> Vec<Promise> {
+    let measured: Vec<Measured> = mbit.iter().map(|mbit| Measured { iops: *mbit, p50_us: 0, p99_us: 0 }).collect();
+    let all = vec![
+        reservation(claims, &measured),
+        part("gets its share by weight of the rest", WEB, claims, &measured),
+        limit("stays within its limit", claims, &measured),
+        used("the whole rate is used", link, &measured),
+    ];
+    let on_the_link = |promise: Promise| Promise { text: format!("Link, in Mbit/s: {}", promise.text), ..promise };
+    all.into_iter().map(on_the_link).collect()
 }
 
 fn sum(measured: &[Measured]) -> f64 {
@@ -135,6 +148,20 @@ mod tests {
         assert_eq!(broken(busy, [0.0, 1200.0, 600.0]), [5]);
         assert_eq!(broken(busy, [0.0, 1300.0, 700.0]), [6]);
         assert_eq!(broken(busy, [0.0, 1500.0, 500.0]), [7]);
+    }
+
+    #[test]
+    fn guarantees_of_the_link_are_checked_separately() {
+        let claims = [(50.0, f64::INFINITY, 100.0), (0.0, f64::INFINITY, 200.0), (0.0, 15.0, 100.0)]
+            .map(|(reservation, limit, weight)| Claim { reservation, limit, weight });
+        let broken = |mbit: [f64; 3]| -> Vec<usize> {
+            let judged = judge_link(100.0, &claims, &mbit);
+            judged.iter().enumerate().filter_map(|(at, promise)| (!promise.kept).then_some(at)).collect()
+        };
+        assert_eq!(broken([50.0, 35.0, 15.0]), [0; 0]);
+        assert_eq!(broken([33.0, 33.0, 34.0]), [0, 1, 2], "as without a policy");
+        assert_eq!(broken([50.0, 25.0, 15.0]), [3], "a part of the rate was lost");
+        assert_eq!(broken([55.0, 30.0, 15.0]), [1]);
     }
 
     #[test]

@@ -288,13 +288,18 @@ fn history(observer: &Observer, served: &Served, vm: &str, volume: Option<&str>)
         Ok(devices) => devices,
         Err(reply) => return reply,
     };
-    let point = |point: &Point| {
+    let point = |point: &Point, is_link: bool| {
         let mut json = serde_json::to_value(point).expect("our own types have string keys");
         json["time"] = observer.time_of(u64::from(point.second)).into();
+        if is_link {
+            json["bits_per_second"] = (8.0 * f64::from(point.bytes_per_second)).round().into();
+        }
         json
     };
     let of = |device: &&str| {
         let history = observer.history(device, vm, volume)?;
+        let is_link = served.host.uplinks.contains_key(*device);
+        let point = |of: &Point| point(of, is_link);
         let reply = with_part(json!({ "device": device }), "seconds", history.seconds().map(point).collect());
         Some(with_part(reply, "minutes", history.minutes().map(point).collect()))
     };

@@ -3,17 +3,24 @@
 //! A TAP without a process that holds it has no carrier, and one that the daemon has made is gone: a container loses its interface, and a
 //! bridge its port. systemd keeps descriptors that a service gives it (`FileDescriptorStoreMax=`), and passes them to the next process of the
 //! service. Frames of that time wait in the kernel's queue of the TAP. Without a store, the TAP flaps.
+//!
+//! A TAP that is removed from the store, or closed by its thread, exists for a moment longer. The daemon waits for its end before it uses
+//! the name again: until then the TAP looks like that of another process.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
 use sluice_io::inherited;
-use sluice_io::uplink::link::Link;
+use sluice_io::uplink::link::{Link, interface};
 
 /// Beginning of the names in the store; the name of the TAP follows.
 const PREFIX: &str = "tap-";
+/// Maximum time until a TAP that was removed has gone, and the time between two looks.
+const GONE_MAX: Duration = Duration::from_secs(1);
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
 
 /// The store, as this process knows it.
 #[derive(Default)]
@@ -25,6 +32,8 @@ struct State {
     resting: BTreeMap<String, OwnedFd>,
     /// Names of all TAPs in the store.
     stored: BTreeSet<String>,
+    /// Names of TAPs that were removed from it, which may exist for a moment longer.
+    removed: BTreeSet<String>,
 }
 
 impl FdStore {
@@ -33,22 +42,27 @@ impl FdStore {
         let name = |(name, fd): (String, OwnedFd)| Some((name.strip_prefix(PREFIX)?.to_owned(), fd));
         let resting: BTreeMap<String, OwnedFd> = inherited::take().into_iter().filter_map(name).collect();
         let stored = resting.keys().cloned().collect();
-        FdStore(Mutex::new(State { resting, stored }))
+        FdStore(Mutex::new(State { resting, stored, removed: BTreeSet::new() }))
     }
 
     /// Returns the TAP of this name from before the restart, if there is one.
     pub(super) fn take(&self, name: &str) -> Option<OwnedFd> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).resting.remove(name)
+        self.state().resting.remove(name)
+    }
+
+    /// Puts a TAP back that [`FdStore::take`] has returned, because it cannot be used yet.
+    pub(super) fn rest(&self, name: &str, fd: OwnedFd) {
+        self.state().resting.insert(name.to_owned(), fd);
     }
 
     /// Whether the TAP of this name from before the restart is not in use yet.
     pub(super) fn has(&self, name: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).resting.contains_key(name)
+        self.state().resting.contains_key(name)
     }
 
     /// Puts a TAP into the store. One of this name that the store has was deleted, and this one was made in its place.
     pub(super) fn keep(&self, link: &Link) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state();
         if !state.stored.insert(link.name().to_owned()) {
             remove(link.name());
         }
@@ -59,11 +73,37 @@ impl FdStore {
         }
     }
 
+    /// Removes a TAP that cannot be used.
+    pub(super) fn forget(&self, name: &str) {
+        let mut state = self.state();
+        state.resting.remove(name);
+        if state.stored.remove(name) {
+            remove(name);
+            state.removed.insert(name.to_owned());
+        }
+    }
+
     /// Removes all TAPs from the store but these.
     pub(super) fn forget_others(&self, used: &BTreeSet<&str>) {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.resting.retain(|name, _| used.contains(name.as_str()));
-        state.stored.extract_if(.., |name| !used.contains(name.as_str())).for_each(|name| remove(&name));
+        self.state().removed.retain(|name| interface::mtu(name).is_ok());
+        let others: Vec<String> =
+            self.state().stored.iter().filter(|name| !used.contains(name.as_str())).cloned().collect();
+        others.iter().for_each(|name| self.forget(name));
+    }
+
+    /// Waits for the end of a removed TAP of this name, if there is one that another holder has not closed yet.
+    pub(super) fn wait_for_end(&self, name: &str) {
+        if !self.state().removed.remove(name) {
+            return;
+        }
+        let until = Instant::now() + GONE_MAX;
+        while interface::mtu(name).is_ok() && Instant::now() < until {
+            std::thread::sleep(LOOK_PAUSE);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -49,8 +49,18 @@ impl NewNics {
     pub(super) fn keep(mut self, server: &mut Server) {
         self.sockets.values_mut().for_each(VhostListener::keep);
         server.nic_sockets.extend(self.sockets);
+        self.taps.iter().for_each(|(name, link)| configure(&server.host, name, link));
         server.taps.extend(self.taps);
         server.outages.extend(self.outages);
+    }
+}
+
+/// Gives a TAP the address and the MTU of its NIC: it may be that of the NIC before the change.
+fn configure(host: &Host, name: &VolumeName, link: &Link) {
+    let Some(nic) = find(host, name) else { return };
+    if let Err(error) = link.configure(Some(Mac(nic.mac.0)), Some(nic.mtu), nic.offloads) {
+        let (vm, nic, error) = (&name.0, &name.1, chain(&error));
+        tracing::warn!(vm, nic, error, "The TAP keeps its former address or MTU");
     }
 }
 
@@ -178,7 +188,8 @@ fn open_own_tap(
     kept(store, name, resume, || tap::open(name, mac, Some(mtu), offloads))
 }
 
-/// Continues with a TAP of the store, or opens it, and keeps it there.
+/// Continues with a TAP of the store, or opens it, and keeps it there. One that cannot be used yet stays in the store: nothing else could
+/// open it meanwhile.
 fn kept(
     store: &FdStore,
     name: &str,
@@ -186,11 +197,19 @@ fn kept(
     open: impl FnOnce() -> Result<Link, LinkError>,
 ) -> Result<Link, LinkError> {
     if let Some(fd) = store.take(name) {
-        match resume(fd) {
+        let copy = fd.try_clone().map_err(LinkError::io("Cannot copy a descriptor"))?;
+        match resume(copy) {
             Ok(link) => return Ok(link),
+            Err(error) if error.may_pass() => {
+                store.rest(name, fd);
+                return Err(error);
+            }
             Err(error) => tracing::warn!(tap = name, %error, "Cannot continue with the TAP from before the restart"),
         }
+        drop(fd);
+        store.forget(name);
     }
+    store.wait_for_end(name);
     let link = open()?;
     store.keep(&link);
     Ok(link)
@@ -218,8 +237,11 @@ pub(super) fn forget_taps(server: &Server) {
 /// Opens the TAP of a NIC. One that exists is that of a VMM, which reads and writes it: the daemon is on the host's side of it.
 /// Otherwise the daemon makes it, for a namespace or a container.
 pub(super) fn open_tap(name: &str, nic: &Nic, store: &FdStore) -> Result<Link, LinkError> {
-    if interface::mtu(name).is_ok() && !store.has(name) {
-        return packet_socket::open(name);
+    if !store.has(name) {
+        store.wait_for_end(name);
+        if interface::mtu(name).is_ok() {
+            return packet_socket::open(name);
+        }
     }
     open_own_tap(name, (Some(Mac(nic.mac.0)), nic.mtu, nic.offloads), store)
 }

@@ -179,6 +179,7 @@ impl App {
                     'n' => Sort::Name,
                     'r' => Sort::Rate,
                     'l' => Sort::Latency,
+                    'c' => Sort::Cpu,
                     'o' => Sort::Outstanding,
                     _ => return None,
                 };

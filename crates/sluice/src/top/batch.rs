@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::output::rows::{Form, csv};
 use crate::output::{self, is_closed};
 use crate::show::promise::{cause, mark};
-use crate::show::{NOTHING, devices, rate, time};
+use crate::show::{NOTHING, devices, percent, rate, time};
 use crate::state::time::Time;
 
 /// Prints the figures `count` times, or until its reader has gone.
@@ -91,6 +91,7 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
         "P50",
         "P99",
         "OUTSTANDING",
+        "CPU",
         "HELD BY",
     ]);
     for row in rows(snapshot, view) {
@@ -99,6 +100,7 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
             Row::Vm(vm) => vm.held_by.as_deref().map_or(NOTHING, cause),
             Row::Device { .. } | Row::Volume { .. } => NOTHING,
         };
+        let cpu = row.cpu_percent().map_or(NOTHING.to_owned(), |used| percent(&used.into()));
         let or_nothing = |us: Option<f64>| us.map_or(NOTHING.to_owned(), |us| time(&us.into()));
         table.add_row([
             name.target(),
@@ -111,6 +113,7 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
             or_nothing(rates.p50_us),
             or_nothing(rates.p99_us),
             figures.outstanding.to_string(),
+            cpu,
             held_by.to_owned(),
         ]);
     }

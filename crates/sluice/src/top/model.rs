@@ -27,6 +27,8 @@ pub(crate) struct Vm {
     pub(crate) device: String,
     pub(crate) now: Figures,
     pub(crate) held_by: Option<String>,
+    /// CPU time of the daemon for it, in percent of one CPU.
+    pub(crate) cpu_percent: f64,
     pub(crate) volumes: Vec<Volume>,
 }
 

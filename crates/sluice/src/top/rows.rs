@@ -20,6 +20,8 @@ pub(crate) enum Sort {
     Latency,
     /// Most outstanding requests first.
     Outstanding,
+    /// Most CPU time of the daemon first.
+    Cpu,
 }
 
 impl Sort {
@@ -30,6 +32,7 @@ impl Sort {
             Sort::Rate => "rate",
             Sort::Latency => "p99",
             Sort::Outstanding => "outstanding",
+            Sort::Cpu => "CPU",
         }
     }
 
@@ -43,6 +46,7 @@ impl Sort {
             Sort::Rate => by_rate,
             Sort::Latency => b.p99_us.unwrap_or(-1.0).total_cmp(&a.p99_us.unwrap_or(-1.0)),
             Sort::Outstanding => other.now.outstanding.cmp(&one.now.outstanding),
+            Sort::Cpu => other.cpu_percent.total_cmp(&one.cpu_percent),
         }
     }
 }
@@ -93,6 +97,14 @@ impl<'a> Row<'a> {
             Row::Device { .. } => false,
             Row::Vm(vm) => name.volume.is_none() && is_vm(vm),
             Row::Volume { vm, index } => name.volume.as_ref() == Some(&vm.volumes[*index].volume) && is_vm(vm),
+        }
+    }
+
+    /// CPU time of the daemon, which is known of VMs.
+    pub(crate) fn cpu_percent(&self) -> Option<f64> {
+        match self {
+            Row::Vm(vm) => Some(vm.cpu_percent),
+            Row::Device { .. } | Row::Volume { .. } => None,
         }
     }
 

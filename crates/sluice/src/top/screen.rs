@@ -32,6 +32,7 @@ const HELP: &[&str] = &[
     "t  tree: device, VM, volume",
     "b  broken promises first     r  by rate",
     "l  by p99     o  by outstanding     n  by name",
+    "c  by CPU time of the daemon",
     "i  reverse the order",
     "Esc  back, or no filter     q  quit",
     "",
@@ -181,11 +182,12 @@ enum Column {
     P99,
     Outstanding,
     ByReservation,
+    Cpu,
     HeldBy,
 }
 
 /// A column, its title, its least width, and the width of the screen from which on it is shown.
-const COLUMNS: [(Column, &str, u16, u16); 12] = [
+const COLUMNS: [(Column, &str, u16, u16); 13] = [
     (Column::Name, "NAME", 12, 0),
     (Column::State, "PROMISE", 8, 20),
     (Column::Band, "RATE IN ITS BAND", 18, 52),
@@ -197,6 +199,7 @@ const COLUMNS: [(Column, &str, u16, u16); 12] = [
     (Column::P99, "P99", 7, 36),
     (Column::Outstanding, "OUTSTANDING", 11, 130),
     (Column::ByReservation, "BY RESERVATION", 14, 146),
+    (Column::Cpu, "CPU", 6, 96),
     (Column::HeldBy, "HELD BY", 14, 72),
 ];
 
@@ -289,6 +292,7 @@ fn value(row: &Row<'_>, tree: bool, column: Column, (width, scale): (u16, f64), 
         Column::P99 => or_nothing(rates.p99_us, time),
         Column::Outstanding => figures.outstanding.to_string(),
         Column::ByReservation => or_nothing(rates.by_reservation_percent, percent),
+        Column::Cpu => or_nothing(row.cpu_percent(), percent),
         Column::HeldBy => return (held_by(row), Style::new()),
     };
     (text, style)
@@ -328,7 +332,9 @@ fn footer(app: &App, canvas: &mut Canvas<'_>) {
             format!("Filter: {}_   Enter: keep   Esc: as before", app.view.filter)
         }
         (_, Page::Details) => "Esc back  s set  Up Down scroll  ? help  q quit".to_owned(),
-        (_, Page::Table) => "? help  d details  s set  / filter  t tree  b r l o n sort  i reverse  q quit".to_owned(),
+        (_, Page::Table) => {
+            "? help  d details  s set  / filter  t tree  b r l o c n sort  i reverse  q quit".to_owned()
+        }
     };
     canvas.line(&keys, Style::new());
 }

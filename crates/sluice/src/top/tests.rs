@@ -23,7 +23,11 @@ fn snapshot() -> Snapshot {
         "kind": "reservation", "state": "broken", "for_seconds": 4, "wanted": 500, "got": 200.0, "unit": "iops",
         "cause": "others_reservation",
     });
-    let vm = |vm: &str, device: &str, now: Value, volumes: Value| json!({ "vm": vm, "device": device, "now": now, "held_by": "own_limit", "volumes": volumes });
+    let vm = |vm: &str, device: &str, now: Value, volumes: Value| {
+        json!({
+            "vm": vm, "device": device, "now": now, "held_by": "own_limit", "cpu_percent": if vm == "db" { 12.5 } else { 0.0 }, "volumes": volumes,
+        })
+    };
     let root = json!([{ "volume": "root", "now": { "outstanding": 4, "state": "kept" } }]);
     let both = json!([
         { "volume": "root", "now": { "rates": { "iops": 100.0 } } }, { "volume": "data", "now": { "rates": { "iops": 100.0 } } },
@@ -93,7 +97,7 @@ fn the_table_shows_each_rate_in_its_band_and_marks_broken_promises_in_words() {
             "batch               -      ######                  500    9.0 ms  its own limit",
             "",
             "",
-            "? help  d details  s set  / filter  t tree  b r l o n sort  i reverse  q quit",
+            "? help  d details  s set  / filter  t tree  b r l o c n sort  i reverse  q quit",
         ]
     );
 }
@@ -142,6 +146,7 @@ fn keys_sort_and_filter() {
         ('r', Sort::Rate, ["web", "batch", "db"]),
         ('l', Sort::Latency, ["db", "batch", "web"]),
         ('o', Sort::Outstanding, ["batch", "db", "web"]),
+        ('c', Sort::Cpu, ["db", "batch", "web"]),
         ('b', Sort::Broken, ["db", "web", "batch"]),
     ] {
         press(&mut app, KeyCode::Char(key));

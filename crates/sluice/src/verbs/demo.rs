@@ -10,7 +10,7 @@ use crate::output::Format;
 /// Show in less than a minute how a reservation protects a VM from a noisy neighbour.
 ///
 /// Serves temporary disks on a device of known capacity to three VMs, through real sockets: first with noop, then with
-/// mClock. Does not need root. Its disks are temporary files, which it removes at the end. The exit code is 0 only if every
+/// mClock. Then their NICs share a link of 100 Mbit/s, over vhost-user-net. Does not need root. Its disks are temporary files, which it removes at the end. The exit code is 0 only if every
 /// guarantee was kept.
 #[derive(Args)]
 pub(crate) struct Demo {

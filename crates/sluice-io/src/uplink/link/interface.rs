@@ -40,6 +40,11 @@ impl Request {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Returns the name, which a call may have changed.
+    pub(super) fn name(&self) -> &[u8] {
+        self.name.split(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
     fn number(&self) -> i32 {
         i32::from_ne_bytes(self.value[..4].try_into().expect("four bytes"))
     }

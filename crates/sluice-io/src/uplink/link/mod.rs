@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use libc::iovec;
+use sluice_net::Mac;
 use sluice_net::drop::Drop as Reason;
 use sluice_net::header::OffloadHeader;
 
@@ -66,7 +67,8 @@ impl LinkError {
         matches!(self, LinkError::Missing(_) | LinkError::Busy(_))
     }
 
-    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LinkError {
+    /// Makes the error of a system call.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> LinkError {
         let what = what.into();
         move |error| {
             let what = match error.raw_os_error() {
@@ -178,6 +180,18 @@ impl Link {
     #[must_use]
     pub fn is_stand_in(&self) -> bool {
         self.access == Access::None
+    }
+
+    /// Sets address, MTU and offloads of a TAP that the daemon has made. Others are left as they are.
+    ///
+    /// # Errors
+    /// [`LinkError`].
+    pub fn configure(&self, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> Result<(), LinkError> {
+        if self.access != Access::Tap {
+            return Ok(());
+        }
+        tap::configure(&self.fd, &self.name, mac, mtu)?;
+        tap::set_offloads(&self.fd, &self.name, offloads)
     }
 
     /// Whether it is an interface that another process or the host has made.

@@ -50,18 +50,26 @@ pub fn open(name: &str, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> R
 /// # Errors
 /// [`LinkError`].
 pub fn resume(fd: OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>, offloads: bool) -> Result<Link, LinkError> {
-    let what = || format!("Cannot continue with TAP {name}");
+    configure(&fd, name, mac, mtu)?;
+    adopt(fd, name, offloads)
+}
+
+/// Sets address and MTU of an open TAP. One that was renamed, as happens to those of containers, keeps its MTU, which is set by the name.
+pub(super) fn configure(fd: &OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>) -> Result<(), LinkError> {
+    let what = || format!("Cannot set up TAP {name}");
     // The kernel writes name and flags of the TAP, and refuses any other file.
-    Request::new(name, &[])?.call(&fd, TUNGETIFF).map_err(LinkError::io(what()))?;
+    let mut request = Request::new(name, &[])?;
+    request.call(fd, TUNGETIFF).map_err(LinkError::io(what()))?;
+    let is_renamed = request.name() != name.as_bytes();
     if let Some(mac) = mac {
         let kind = libc::ARPHRD_ETHER.to_ne_bytes();
         let mut request = Request::new(name, &[&kind[..], &mac.0].concat())?;
-        request.call(&fd, libc::SIOCSIFHWADDR as _).map_err(LinkError::io(what()))?;
+        request.call(fd, libc::SIOCSIFHWADDR as _).map_err(LinkError::io(what()))?;
     }
-    if let Some(mtu) = mtu.filter(|_| interface::mtu(name).is_ok()) {
-        interface::set_mtu(name, mtu)?;
+    match mtu.filter(|_| !is_renamed && interface::mtu(name).is_ok()) {
+        Some(mtu) => interface::set_mtu(name, mtu),
+        None => Ok(()),
     }
-    adopt(fd, name, offloads)
 }
 
 /// Uses a TAP that another process has opened and handed over. It keeps its name and its namespace.
@@ -69,19 +77,22 @@ pub fn resume(fd: OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>, offlo
 /// # Errors
 /// [`LinkError`].
 pub fn adopt(fd: OwnedFd, name: &str, offloads: bool) -> Result<Link, LinkError> {
-    let what = || format!("Cannot set the header of TAP {name}");
     let length = HEADER_LEN as i32;
     // SAFETY: the call reads four bytes from the address.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETVNETHDRSZ as _, &raw const length) };
     if result < 0 {
-        return Err(LinkError::io(what())(io::Error::last_os_error()));
+        return Err(LinkError::io(format!("Cannot set the header of TAP {name}"))(io::Error::last_os_error()));
     }
+    set_offloads(&fd, name, offloads)?;
+    Ok(Link { fd, access: Access::Tap, name: name.to_owned() })
+}
+
+/// Sets whether the host's side of a TAP may leave checksums and the cutting of segments to the daemon.
+pub(super) fn set_offloads(fd: &OwnedFd, name: &str, offloads: bool) -> Result<(), LinkError> {
     // SAFETY: the call takes a number.
     let result = unsafe { libc::ioctl(fd.as_raw_fd(), TUNSETOFFLOAD as _, if offloads { OFFLOADS } else { 0 }) };
-    if result < 0 {
-        return Err(LinkError::io(what())(io::Error::last_os_error()));
-    }
-    Ok(Link { fd, access: Access::Tap, name: name.to_owned() })
+    let failed = || LinkError::io(format!("Cannot set the offloads of TAP {name}"))(io::Error::last_os_error());
+    if result < 0 { Err(failed()) } else { Ok(()) }
 }
 
 /// Uses any non-blocking descriptor that passes one frame with its header per read and write, as a socket of datagrams does: an interface

@@ -2,6 +2,7 @@
 
 use sluice_sched::Percent;
 
+use super::hostile::tcp6;
 use super::*;
 use crate::cpu::CpuTime;
 
@@ -35,7 +36,7 @@ impl Lab {
         ((1..=self.nics.len()).map(time).collect(), arrived)
     }
 
-    fn limit_cpu(&mut self, vm: &str, percent: u16) {
+    pub(super) fn limit_cpu(&mut self, vm: &str, percent: u16) {
         let limit = Some(Percent::from_hundredths(percent * 100));
         self.state.apply(self.now, vec![Edit::SetCpu { vm: vm.to_owned(), limit }]).unwrap();
     }
@@ -89,4 +90,20 @@ fn a_higher_limit_is_in_force_at_once_and_a_restart_keeps_it() {
     assert!(first < 12_000_000 && (470_000_000..530_000_000).contains(&second), "{first} {second}");
     let edits = lab.state.kept().edits;
     assert!(edits.iter().any(|edit| matches!(edit, Edit::SetCpu { limit: Some(_), .. })), "{edits:?}");
+}
+
+#[test]
+fn a_segment_of_two_thousand_frames_cost_its_sender_as_much_cpu_time_as_one_frame() {
+    let mut lab = Lab::new(None);
+    (0..2).for_each(|_| lab.vm(Policy::default()));
+    let (header, bytes) = tcp6(1, mac(200), 60_114, 30);
+    lab.nics[0].send(header, &bytes);
+    send(&lab.nics[1], 2, 200, 1);
+    lab.step(STEP);
+    assert_eq!(lab.far.all().len(), 2);
+    let core = &mut lab.state.core;
+    assert!(core.cpu.end_of_iteration(lab.now, 1_000_000, true));
+    core.cpu.divide(lab.now, Duration::from_millis(1), &mut core.vms);
+    let used: Vec<u64> = core.vms.values_mut().map(|vm| vm.cpu.time().used_nanos).collect();
+    assert!(used[0] > 100 * used[1], "{used:?}");
 }

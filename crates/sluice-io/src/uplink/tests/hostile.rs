@@ -203,7 +203,7 @@ fn all_features() -> u64 {
 }
 
 /// A segment of TCP over IPv6 with the longest TCP header, with its offload header.
-fn tcp6(from: u8, to: Mac, length: usize, gso_size: u16) -> (OffloadHeader, Vec<u8>) {
+pub(super) fn tcp6(from: u8, to: Mac, length: usize, gso_size: u16) -> (OffloadHeader, Vec<u8>) {
     let mut bytes = [&to.0[..], &mac(from).0, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
     bytes.extend(((length - 54) as u16).to_be_bytes());
     bytes.extend([6, 64]);
@@ -233,6 +233,53 @@ fn a_segment_of_many_small_frames_was_charged_in_two_pieces_and_sent_twice() {
     assert_eq!(lab.far.all().len(), 1, "its charge is more than 256 KiB");
     assert_eq!((guest.used(TRANSMIT), lab.totals(&guest).drops.total()), (1, 0));
     assert!(lab.state.core.has_room(lab.state.core.find_nic("vm1", "eth0").unwrap()));
+}
+
+#[test]
+fn segments_of_many_small_frames_filled_an_iteration_for_long() {
+    let mut lab = Lab::new(None);
+    let guest = lab.guest(1, all_features(), ENTRIES);
+    // For itself: it is dropped behind all checks.
+    let (header, bytes) = tcp6(1, mac(1), 60_114, 30);
+    guest.put(DATA, header, &bytes);
+    for slot in 0..12 {
+        guest.descriptor(RING, slot, (DATA, (HEADER_LEN + bytes.len()) as u32, 0, 0));
+    }
+    guest.offer(TRANSMIT, 0..12);
+    lab.step(MOMENT);
+    let first = guest.used(TRANSMIT);
+    assert!((2..=5).contains(&first), "{first} segments of 2,000 frames in two iterations");
+    (0..6).for_each(|_| lab.step(MOMENT));
+    assert_eq!(guest.used(TRANSMIT), 12);
+}
+
+#[test]
+fn kicks_for_buffers_that_do_not_suffice_were_no_part_of_a_limit_of_cpu_time() {
+    let mut lab = Lab::new(None);
+    let guest = lab.guest(1, all_features(), ENTRIES);
+    lab.limit_cpu("vm1", 10);
+    guest.post(0..400, 64);
+    let (header, bytes) = tcp6(200, mac(1), 60_114, 1400);
+    lab.far.send(header, &bytes);
+    lab.step(MOMENT);
+    let (step, mut cpu, mut looks) = (Duration::from_micros(250), Duration::ZERO, 0);
+    for _ in 0..4000 {
+        rustix::io::write(&guest.kicks[0], &1u64.to_ne_bytes()).unwrap();
+        lab.step(step);
+        // What the thread has not read is still there.
+        if rustix::io::read(&guest.kicks[0], &mut [0; 8]).is_err() {
+            (looks, cpu) = (looks + 1, cpu + step);
+        }
+        let core = &mut lab.state.core;
+        if core.cpu.end_of_iteration(lab.now, step.as_nanos() as u64, true) {
+            core.cpu.divide(lab.now, cpu, &mut core.vms);
+        }
+    }
+    assert!((300..=500).contains(&looks), "{looks} of 4000 kicks");
+    assert_eq!(lab.totals(&guest).received, 0);
+    guest.post(400..1024, 0x800);
+    lab.step(Duration::from_secs(1));
+    assert_eq!(lab.totals(&guest).received, 1, "the frame waited for its buffers");
 }
 
 #[test]

@@ -15,6 +15,7 @@ use sluice_net::wire::occupied;
 use sluice_sched::Instant;
 
 use crate::backend::retry::is_put_off;
+use crate::cpu;
 use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab};
@@ -94,7 +95,12 @@ impl VhostNet {
             self.break_receive(core, now, id, "its kick descriptor cannot be read");
         } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
             // The NIC of a closed queue may have been removed.
-            core.wake_receiver(now, self.sessions[queue.session].nic);
+            let nic = self.sessions[queue.session].nic;
+            core.count_sent(nic, cpu::KICK);
+            // Otherwise the frame that waits is given again when the VM may continue.
+            if !core.is_held(nic) {
+                core.wake_receiver(now, nic);
+            }
         }
     }
 
@@ -192,13 +198,19 @@ impl VhostNet {
     ) -> Result<(), Refused> {
         let queue = self.receive.queue(queue_id);
         let NetSession { features, header_len, .. } = self.sessions[queue.session];
-        match fill(queue, &mut self.chain, features, header_len, incoming) {
+        let filled = fill(queue, &mut self.chain, features, header_len, incoming);
+        match &filled {
+            // The guest has caused this look at its buffers, and it may cause as many as it likes.
+            Filled::Starved(descriptors) => core.count_sent(id, cpu::FRAME + cpu::DESCRIPTOR * u64::from(*descriptors)),
+            _ => core.count_delivered(id, cpu::delivered(incoming.bytes.len())),
+        }
+        match filled {
             Filled::Done(buffers) => {
                 core.nics[id].count_received(incoming.bytes.len());
                 self.receive.give_back_together(queue_id, &buffers);
             }
-            Filled::Starved if queue.wait_for_more() => return Err(Refused::Once),
-            Filled::Starved => return Err(Refused::UntilKick),
+            Filled::Starved(_) if queue.wait_for_more() => return Err(Refused::Once),
+            Filled::Starved(_) => return Err(Refused::UntilKick),
             Filled::TooShort => core.nics[id].drop_frame(Reason::NoBuffers),
             Filled::Broken(reason) => {
                 core.nics[id].drop_frame(Reason::NoBuffers);

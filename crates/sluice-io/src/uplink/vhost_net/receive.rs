@@ -21,8 +21,8 @@ const DESCRIPTORS_MAX: u32 = 2048;
 pub(crate) enum Filled {
     /// These chains hold it, with the number of bytes in each.
     Done(Vec<(u16, u32)>),
-    /// The guest has too few buffers. None was taken.
-    Starved,
+    /// The guest has too few buffers, of this many descriptors. None was taken.
+    Starved(u32),
     /// The only buffer that may hold it is too short, or all buffers of the ring together are. None was taken.
     TooShort,
     /// The ring or a chain is invalid.
@@ -51,12 +51,12 @@ impl Buffers {
             Ok(true) => {}
             // There will never be more than all.
             Ok(false) if self.list.len() == usize::from(queue.size()) => return Err(Filled::TooShort),
-            Ok(false) => return Err(Filled::Starved),
+            Ok(false) => return Err(Filled::Starved(self.descriptors)),
             Err(_) => return Err(Filled::Broken("its available ring jumped")),
         }
         let taken = match queue.take() {
             Ok(Some(taken)) => taken,
-            Ok(None) => return Err(Filled::Starved),
+            Ok(None) => return Err(Filled::Starved(self.descriptors)),
             Err(_) => return Err(Filled::Broken("its available ring cannot be read")),
         };
         let memory = std::rc::Rc::clone(&queue.memory);

@@ -175,6 +175,9 @@ impl Thread {
         if host.daemon.metrics != self.at_start.metrics {
             tracing::warn!("Restart the daemon to change where metrics are served");
         }
+        if host.daemon.real_time != self.at_start.real_time {
+            tracing::warn!("Restart the daemon to change real_time: its threads keep the priority that they have");
+        }
         if host.daemon.state != self.server.host().daemon.state {
             tracing::warn!("Restart the daemon to move the state directory");
         }

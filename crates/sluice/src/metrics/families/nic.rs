@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sluice_net::drop::Drops;
 use sluice_net::{NicTotals, UplinkTotals};
 
 use super::{Family, Kind, Samples};
@@ -47,6 +48,12 @@ fn each_uplink(
     uplinks.into_iter().try_for_each(|(sample, totals)| add(series, &sample.device, totals))
 }
 
+/// Adds a series for each reason for which frames were dropped; it is the last label.
+fn by_reason(series: &mut Series<'_>, labels: &[&str], drops: &Drops) -> fmt::Result {
+    let mut drops = drops.iter().filter(|(_, count)| *count > 0);
+    drops.try_for_each(|(reason, count)| series.count(&[labels, &[reason.name()]].concat(), count))
+}
+
 pub(super) static FAMILIES: &[Family] = &[
     Family {
         name: "sluice_nic_frames_total",
@@ -70,10 +77,7 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &["uplink", "vm", "nic", "reason"],
         help: "Frames of the NIC, or for it, that were dropped, by reason; missing for reasons that have not occurred",
         samples: Samples::Of(|state, series| {
-            each(state, series, |series, [uplink, vm, nic], totals| {
-                let mut drops = totals.drops.iter().filter(|(_, count)| *count > 0);
-                drops.try_for_each(|(reason, count)| series.count(&[uplink, vm, nic, reason.name()], count))
-            })
+            each(state, series, |series, labels, totals| by_reason(series, &labels, &totals.drops))
         }),
     },
     Family {
@@ -113,10 +117,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Frames from the interface that were dropped before a NIC was found for them, by reason; missing for reasons that \
                have not occurred",
         samples: Samples::Of(|state, series| {
-            each_uplink(state, series, |series, uplink, totals| {
-                let mut drops = totals.drops.iter().filter(|(_, count)| *count > 0);
-                drops.try_for_each(|(reason, count)| series.count(&[uplink, reason.name()], count))
-            })
+            each_uplink(state, series, |series, uplink, totals| by_reason(series, &[uplink], &totals.drops))
         }),
     },
 ];
