@@ -340,6 +340,8 @@ pub struct Advice {
     pub never_in_guest: Option<&'static str>,
     /// Parameters in a guest, where each process is an owner: name and value.
     pub guest_params: &'static [(&'static str, &'static str)],
+    /// Schedulers of today's Linux that this one is the nearest model of in a guest: name, and how near.
+    pub stands_for: &'static [(&'static str, &'static str)],
 }
 
 impl Advice {
@@ -353,6 +355,7 @@ impl Advice {
         rank_for_several: Advice::LAST,
         never_in_guest: None,
         guest_params: &[],
+        stands_for: &[],
     };
 }
 

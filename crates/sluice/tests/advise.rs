@@ -42,6 +42,27 @@ fn a_disk_that_sorts_needs_no_idling_in_the_guest_and_any_host_scheduler_will_do
 }
 
 #[test]
+fn schedulers_of_todays_guests_are_compared_by_their_nearest_model() {
+    let options = ["--host", "noop", "--duration", "2s", "--runs", "2"];
+    let question = ["closed,size=4KiB", "--device", "sas-15k-450", "--guest", "none,mq-deadline,bfq,kyber"];
+    let answer = json_of(&advise(&[&question[..], &options].concat()));
+    let mut guests: Vec<_> = answer["pairs"].as_array().unwrap().iter().map(|pair| pair["guest"].as_str()).collect();
+    guests.sort_unstable();
+    assert_eq!(guests, [Some("cfq"), Some("deadline"), Some("noop")], "none and kyber have one model");
+    let today = answer["today"].to_string();
+    for what in [
+        "none of today's Linux is modelled by noop",
+        "kyber of",
+        "mq-deadline of",
+        "bfq of today's Linux is modelled by cfq",
+    ] {
+        assert!(today.contains(what), "{what} in {today}");
+    }
+    let text = run(sluice().arg("advise").args(question).args(options)).stdout;
+    assert!(text.contains("\nbfq of today's Linux is modelled by cfq: both idle"), "{text}");
+}
+
+#[test]
 fn the_text_output_is_a_table_and_sentences() {
     let ended = run(sluice().args(["advise", "closed,size=4KiB", "--device", "sas-15k-450"]).args(SMALL));
     assert_eq!(ended.code(), Some(0), "{}", ended.stderr);
@@ -86,11 +107,16 @@ fn the_error_for_an_empty_trace_advised_fewer_runs() {
 
 #[test]
 fn an_unknown_name_is_rejected_with_the_known_ones() {
-    let cases: [(&[&str], &str); 12] = [
+    let cases: [(&[&str], &str); 14] = [
         (&["ffsb", "--device", "hdd"], "No workload is called 'ffsb'; there are: closed"),
         (&["closed", "--device", "floppy"], "No device model is called 'floppy'; there are: "),
         (
-            &["closed", "--device", "hdd", "--guest", "bfq"],
+            &["closed", "--device", "hdd", "--guest", "cfg"],
+            "No guest scheduler is called 'cfg'; there are: anticipatory",
+        ),
+        (&["closed", "--device", "hdd", "--guest", "bfq,cfq,bfq"], "'bfq' is named twice"),
+        (
+            &["closed", "--device", "hdd", "--host", "bfq"],
             "No scheduler of disks is called 'bfq'; there are: anticipatory",
         ),
         (&["closed", "--device", "hdd", "--host", "netback"], "No scheduler of disks is called 'netback'"),

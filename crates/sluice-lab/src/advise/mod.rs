@@ -120,6 +120,14 @@ pub fn advise(question: &Question, jobs: usize, progress: Progress<'_>) -> Resul
     Ok(choose(pairs.collect(), question.vms, question.by))
 }
 
+/// For each of the guest's schedulers that is the nearest model of some of today's Linux: these, and how near it is.
+#[must_use]
+pub fn today(guests: &[&'static Descriptor]) -> Vec<String> {
+    let lines =
+        guests.iter().flat_map(|guest| guest.advice.stands_for.iter().map(move |(name, how)| (guest, name, how)));
+    lines.map(|(guest, name, how)| format!("{name} of today's Linux is modelled by {}: {how}.", guest.name)).collect()
+}
+
 /// Rejects invalid parameters of the device and of the workload, by name.
 fn check(question: &Question) -> Result<(), LabError> {
     let (device, params) = &question.device;

@@ -76,7 +76,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     source: "deadline elevator of Linux 2.6.18 and 2.6.32, from its documentation and measured behaviour",
     merging: true,
     guarantees: |_, _| Guarantees { waits: Waits::Never, ..Guarantees::BASE },
-    advice: Advice { rank_in_guest: 2, rank_for_one: 1, ..Advice::BASE },
+    advice: Advice {
+        rank_in_guest: 2,
+        rank_for_one: 1,
+        stands_for: &[(
+            "mq-deadline",
+            "the same rules of order, expiry and batches; the model knows no priority classes",
+        )],
+        ..Advice::BASE
+    },
     parameters: PARAMETERS,
     build,
     ..Descriptor::BASE

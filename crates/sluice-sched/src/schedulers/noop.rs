@@ -40,7 +40,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     source: "noop elevator of Linux, from its documented behaviour",
     merging: true,
     guarantees: |_, _| Guarantees { order: Order::All, waits: Waits::Never, ..Guarantees::BASE },
-    advice: Advice { rank_in_guest: 1, rank_for_one: 2, ..Advice::BASE },
+    advice: Advice {
+        rank_in_guest: 1,
+        rank_for_one: 2,
+        stands_for: &[
+            ("none", "the same order, which is that of arrival"),
+            (
+                "kyber",
+                "the same order; kyber also bounds the reads and writes in flight by their measured latency, which the model does not",
+            ),
+        ],
+        ..Advice::BASE
+    },
     build,
     ..Descriptor::BASE
 };

@@ -66,6 +66,8 @@ pub struct Datagrams {
     random: Stream,
     /// When its next datagram is due.
     due: Instant,
+    /// For a flow that is paced by absolute times: when its next datagram is due without the deviation.
+    schedule: Option<Instant>,
     /// Fragments sent of the current datagram.
     begun: usize,
     /// Frames in flight.
@@ -85,7 +87,26 @@ impl Datagrams {
         let due = after(start, Duration::from_nanos(random.below(nanos)));
         let (frames, jitter) = (frames_of(params.payload), (nanos as f64 * params.jitter.clamp(0.0, 1.0)) as u64);
         let buffer = params.buffer.max(1);
-        Datagrams { buffer, frames, distance: nanos, jitter, random, due, begun: 0, out: 0, room: start }
+        let schedule = None;
+        Datagrams { buffer, frames, distance: nanos, jitter, random, due, schedule, begun: 0, out: 0, room: start }
+    }
+
+    /// Paces the flow by absolute times, as a generator does that makes up for late wake-ups: each datagram deviates from its place
+    /// on a grid, not from the datagram before it, so that two flows of one rate keep their distance. Places that passed
+    /// while the flow waited for room are skipped.
+    ///
+    /// Example: one datagram per 117.8 us with a jitter of 0.1. The thousandth is due 117.8 ms after the first, 11.8 us more or less;
+    /// with independent intervals it would be off by 0.2 ms.
+    #[must_use]
+    pub fn paced_absolutely(mut self) -> Self {
+        self.schedule = Some(self.due);
+        self
+    }
+
+    /// The first place on the grid after both `place` and `now`.
+    fn next_place(&self, place: Instant, now: Instant) -> Instant {
+        let passed = now.max(place).nanos_since(place) / self.distance;
+        after(place, Duration::from_nanos((passed + 1).saturating_mul(self.distance)))
     }
 }
 
@@ -102,8 +123,15 @@ impl Workload for Datagrams {
     fn ask(&mut self, now: Instant) -> WorkloadRequest {
         if self.begun == 0 {
             // The wait for room has ended.
-            let distance = self.distance - self.jitter + self.random.below(2 * self.jitter + 1);
-            self.due = after(self.due.max(now), Duration::from_nanos(distance));
+            let deviation = self.random.below(2 * self.jitter + 1);
+            self.due = match self.schedule {
+                None => after(self.due.max(now), Duration::from_nanos(self.distance - self.jitter + deviation)),
+                Some(place) => {
+                    let place = self.next_place(place, now);
+                    self.schedule = Some(place);
+                    Instant::from_nanos((place.as_nanos() - self.jitter).saturating_add(deviation)).max(now)
+                }
+            };
         }
         self.room = now;
         let length = self.frames[self.begun];
@@ -169,6 +197,46 @@ mod tests {
         // With 50 in flight for 10 ms at most 5000 per second are sent.
         let count = sent(DatagramParams::FULL_SPEED, 10_000).len();
         assert!((4990..=5050).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn absolute_pacing_keeps_the_phase_of_a_flow() {
+        let params = DatagramParams { jitter: 0.1, ..DatagramParams::FULL_SPEED };
+        // The distance from the grid of the first datagram, as a part of an interval of 117,760 ns, after a second.
+        let off = |absolute: bool| {
+            let mut flow = Datagrams::new(params, Instant::ZERO, stream(1, "flow"));
+            if absolute {
+                flow = flow.paced_absolutely();
+            }
+            let first = flow.next().unwrap().as_nanos();
+            let (mut most, mut count) = (0.0f64, 0);
+            while let Some(at) = flow.next().filter(|at| *at <= Instant::from_millis(1000)) {
+                flow.ask(at);
+                flow.completed(at);
+                let intervals = (at.as_nanos() - first) as f64 / 117_760.0;
+                most = most.max((intervals - intervals.round()).abs());
+                count += 1;
+            }
+            assert!((8480..=8500).contains(&count), "{count}");
+            most
+        };
+        assert!(off(true) <= 0.101, "{}", off(true));
+        assert!(off(false) > 0.45, "{}", off(false));
+    }
+
+    #[test]
+    fn a_flow_that_waited_for_room_skips_what_it_missed_and_keeps_its_phase() {
+        let params = DatagramParams { jitter: 0.0, buffer: 1, ..DatagramParams::FULL_SPEED };
+        let mut flow = Datagrams::new(params, Instant::ZERO, stream(1, "flow")).paced_absolutely();
+        let first = flow.next().unwrap();
+        flow.ask(first);
+        assert_eq!(flow.next(), None, "its buffer is full");
+        let late = after(first, Duration::from_nanos(3 * 117_760 + 5));
+        flow.completed(late);
+        assert_eq!(flow.next(), Some(late), "the one that was due meanwhile");
+        flow.ask(late);
+        flow.completed(late);
+        assert_eq!(flow.next(), Some(after(first, Duration::from_nanos(4 * 117_760))));
     }
 
     #[test]

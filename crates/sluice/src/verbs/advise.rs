@@ -50,7 +50,7 @@ pub(crate) struct Advise {
     /// Queue depth of the device.
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     depth: u32,
-    /// Guest schedulers to compare.
+    /// Guest schedulers to compare: ours, or none, mq-deadline, bfq and kyber, which stand for their nearest model.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "noop,deadline,anticipatory,cfq")]
     guest: Vec<String>,
     /// Host schedulers to compare.
@@ -140,7 +140,7 @@ impl Advise {
             load: self.load()?,
             device: (model, params),
             depth: self.depth,
-            guests: named(&self.guest)?,
+            guests: in_guest(&self.guest)?,
             hosts: named(&self.host)?,
             vms: self.vms,
             threads: self.threads,
@@ -206,16 +206,41 @@ fn written(text: &str) -> Value {
     number.or_else(|_| text.parse().map(Value::Bool)).unwrap_or_else(|_| Value::Text(text.to_owned()))
 }
 
+/// Guest schedulers by their names, or by those of today's Linux that they are the nearest model of. A model that stands for several of
+/// the names is compared once.
+fn in_guest(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
+    let known = || schedulers::for_class(DeviceClass::Disk);
+    once(names)?;
+    let mut models: Vec<&Descriptor> = Vec::new();
+    for name in names {
+        let stands = |model: &&Descriptor| model.advice.stands_for.iter().any(|(today, _)| today == name);
+        let Some(model) = known().find(|model| model.name == name).or_else(|| known().find(stands)) else {
+            let today = known().flat_map(|model| model.advice.stands_for.iter().map(|(name, _)| *name));
+            return Err(unknown("guest scheduler", name, known().map(|model| model.name).chain(today)));
+        };
+        if !models.iter().any(|other| other.name == model.name) {
+            models.push(model);
+        }
+    }
+    Ok(models)
+}
+
+/// Rejects a name that is stated twice.
+fn once(names: &[String]) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(*name)) {
+        Some(name) => Err(Failure::Refused(format!("'{name}' is named twice; name each scheduler once"))),
+        None => Ok(()),
+    }
+}
+
 fn named(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
     let known = || schedulers::for_class(DeviceClass::Disk);
     let find = |name: &String| {
         let found = known().find(|descriptor| descriptor.name == name);
         found.ok_or_else(|| unknown("scheduler of disks", name, known().map(|descriptor| descriptor.name)))
     };
-    let mut seen = BTreeSet::new();
-    if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
-        return Err(Failure::Refused(format!("'{name}' is named twice; name each scheduler once")));
-    }
+    once(names)?;
     names.iter().map(find).collect()
 }
 
@@ -254,6 +279,10 @@ fn print(question: &Question, answer: &Answer) {
         answer.pairs.len()
     ));
     output::line(&format!("\n{}", answer.sentences().join("\n")));
+    let today = advise::today(&question.guests);
+    if !today.is_empty() {
+        output::line(&format!("\n{}", today.join("\n")));
+    }
 }
 
 fn as_json(question: &Question, answer: &Answer) -> Json {
@@ -266,5 +295,5 @@ fn as_json(question: &Question, answer: &Answer) -> Json {
     let chosen = &answer.pairs[answer.chosen];
     json!({ "choose": { "guest": chosen.guest, "host": chosen.host }, "by": answer.by, "runs": question.runs,
         "seed": question.seed, "told_apart": answer.is_alone(),
-        "sentences": answer.sentences(), "pairs": answer.pairs.iter().map(pair).collect::<Vec<_>>() })
+        "sentences": answer.sentences(), "today": advise::today(&question.guests), "pairs": answer.pairs.iter().map(pair).collect::<Vec<_>>() })
 }

@@ -164,7 +164,15 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     depends: &[(Field::Weight, "mode", &["group"])],
     merging: true,
     guarantees,
-    advice: Advice { rank_for_several: 3, guest_params: &[("mode", "2.6.32")], ..Advice::BASE },
+    advice: Advice {
+        rank_for_several: 3,
+        guest_params: &[("mode", "2.6.32")],
+        stands_for: &[(
+            "bfq",
+            "both idle for the next request of a thread; bfq gives each thread budgets of sectors, the model slices of time",
+        )],
+        ..Advice::BASE
+    },
     parameters: PARAMETERS,
     build,
     ..Descriptor::BASE
