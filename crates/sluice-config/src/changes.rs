@@ -5,7 +5,7 @@
 
 use core::fmt;
 use core::str::FromStr;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::diagnostics::Report;
 use crate::dropins::read_text;
@@ -208,26 +208,58 @@ impl Changes {
         self.steps.push(Step::Remove(target));
     }
 
-    /// The named policies that are changed.
-    pub(crate) fn policies(&self) -> BTreeSet<&str> {
-        let changed = self.steps.iter().filter_map(|step| match step {
-            Step::Set(Object::Policy(name), _) | Step::Remove(Object::Policy(name)) => Some(name.as_str()),
-            Step::Set(..) | Step::Remove(_) => None,
-        });
-        changed.collect()
+    /// Number of changed objects, of which some may be covered by others.
+    pub(crate) fn len(&self) -> usize {
+        self.steps.len()
     }
 
-    /// Applies the changes to the tree of the files.
-    pub(crate) fn lay(&self, tree: &mut Table, sources: &mut Sources, report: &Report) {
+    /// Brings `tree`, which is that of the `files` with the changes `before`, to these changes. What does not differ stays as it is.
+    /// Returns the named policies that differ.
+    pub(crate) fn lay<'a>(
+        &'a self,
+        before: &'a Changes,
+        files: &Table,
+        (tree, sources): (&mut Table, &mut Sources),
+        report: &Report,
+    ) -> BTreeSet<&'a str> {
+        let (old, new) = (before.by_root(), self.by_root());
+        let differs = |root: &&[&'a str; 2]| old.get(*root) != new.get(*root);
+        let differing: BTreeSet<[&str; 2]> = old.keys().chain(new.keys()).filter(differs).copied().collect();
+        differing.iter().for_each(|root| tree.restore(root, files));
+        // In the order in which they were made: of two that contradict each other the later one is reported.
+        for step in self.steps.iter().filter(|step| differing.contains(&step.root())) {
+            step.lay(tree, sources, report);
+        }
+        differing.into_iter().filter(|[kind, _]| *kind == POLICY).map(|[_, name]| name).collect()
+    }
+
+    /// The changes of each VM and each named policy.
+    fn by_root(&self) -> BTreeMap<[&str; 2], Vec<&Step>> {
+        let mut roots: BTreeMap<_, Vec<&Step>> = BTreeMap::new();
         for step in &self.steps {
-            match step {
-                Step::Remove(target) => tree.remove(&target.path()),
-                Step::Set(target, keys) => {
-                    let under =
-                        |table, key: &&str| toml::Table::from_iter([((*key).to_owned(), toml::Value::Table(table))]);
-                    let text = target.path().iter().rev().fold(keys.clone(), under).to_string();
-                    tree.merge(read_text(&format!("change of {target}"), text, sources, report));
-                }
+            roots.entry(step.root()).or_default().push(step);
+        }
+        roots
+    }
+}
+
+impl Step {
+    /// Path of the VM or the named policy that it changes, or of whose part it does.
+    fn root(&self) -> [&str; 2] {
+        match self {
+            Step::Set(Object::Policy(name), _) | Step::Remove(Object::Policy(name)) => [POLICY, name],
+            Step::Set(Object::Target(target), _) | Step::Remove(Object::Target(target)) => ["vm", &target.vm],
+        }
+    }
+
+    fn lay(&self, tree: &mut Table, sources: &mut Sources, report: &Report) {
+        match self {
+            Step::Remove(target) => tree.remove(&target.path()),
+            Step::Set(target, keys) => {
+                let under =
+                    |table, key: &&str| toml::Table::from_iter([((*key).to_owned(), toml::Value::Table(table))]);
+                let text = target.path().iter().rev().fold(keys.clone(), under).to_string();
+                tree.merge(read_text(&format!("change of {target}"), text, sources, report));
             }
         }
     }
@@ -280,7 +312,7 @@ mod tests {
         assert_eq!(changes.steps, [Step::Remove(target("a")), Step::Set(target("a"), keys("weight = 4"))]);
         assert!("a/".parse::<Target>().is_err() && "".parse::<Target>().is_err());
         changes.set(target("policy/gold"), keys("weight = 3"));
-        assert_eq!(changes.policies().into_iter().collect::<Vec<_>>(), ["gold"]);
+        assert_eq!(changes.steps.last().unwrap().root(), ["policy", "gold"]);
         assert_eq!(target("policy/gold").to_string(), "policy/gold");
         assert!("policy/".parse::<Object>().is_err());
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use sluice_sched::Percent;
 
@@ -39,15 +39,25 @@ pub fn load(path: &Path) -> Result<Host, Diagnostics> {
 pub fn load_files(path: &Path) -> Result<(Files, Host), Diagnostics> {
     let (mut sources, report) = (Sources::default(), Report::default());
     let tree = dropins::read_all(path, &mut sources, &report);
-    let mut files = Files { tree, sources, vms: Checked::default() };
-    let (host, vms) = files.check(&Changes::default(), report)?;
-    files.vms = vms.into_iter().map(|draft| (draft.name.clone(), draft)).collect();
-    Ok((files, host))
+    let (host, vms) = check(tree.clone(), &Checked::default(), report, &sources, sources.next())?;
+    let read = Arc::new(Laid { changes: Changes::default(), tree, sources, vms });
+    Ok((Files { last: Arc::new(Mutex::new(Arc::clone(&read))), read }, host))
 }
 
 /// Files of a host that were read without errors.
 #[derive(Debug, Clone)]
 pub struct Files {
+    /// Without changes.
+    read: Arc<Laid>,
+    /// With the last changes that were valid. The next ones differ in little: with 200 changed VMs, reading all of them again took
+    /// as long as all checks.
+    last: Arc<Mutex<Arc<Laid>>>,
+}
+
+/// Files with changes.
+#[derive(Debug)]
+struct Laid {
+    changes: Changes,
     tree: Table,
     sources: Sources,
     vms: Checked,
@@ -57,40 +67,56 @@ pub struct Files {
 /// never affect the devices against which it was checked.
 type Checked = BTreeMap<String, Arc<VmDraft>>;
 
+/// Texts of changes that were replaced stay, because positions name them by number, until there are so many in addition to twice
+/// the number of changes.
+const OLD_TEXTS_MAX: usize = 64;
+
 impl Files {
-    /// The host that these files describe with other changes. Reuses VMs that no change affects.
+    /// The host that these files describe with changes. Reuses what is as with the changes of the last call.
     pub fn changed(&self, changes: &Changes) -> Result<Host, Diagnostics> {
-        self.check(changes, Report::default()).map(|(host, _)| host)
+        let mut last = Arc::clone(&self.last.lock().unwrap_or_else(PoisonError::into_inner));
+        let own = self.read.sources.next();
+        if (last.sources.next() - own) as usize > 2 * changes.len() + OLD_TEXTS_MAX {
+            last = Arc::clone(&self.read);
+        }
+        let (mut tree, mut sources, report) = (last.tree.clone(), last.sources.clone(), Report::default());
+        let policies = changes.lay(&last.changes, &self.read.tree, (&mut tree, &mut sources), &report);
+        let stays = |(_, vm): &(&String, &Arc<VmDraft>)| policies.is_empty() || !vm.holds_any(&policies);
+        let stay = last.vms.iter().filter(stays).map(|(name, vm)| (name.clone(), Arc::clone(vm))).collect();
+        let (host, vms) = check(tree.clone(), &stay, report, &sources, own)?;
+        let laid = Arc::new(Laid { changes: changes.clone(), tree, sources, vms });
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = laid;
+        Ok(host)
     }
 
     /// Names of the files, in the order in which they were read.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.sources.names()
+        self.read.sources.names()
     }
 
     /// Whether the files have this VM, volume or policy.
     #[must_use]
     pub fn has(&self, target: &Object) -> bool {
-        self.tree.find(&target.path()).is_some()
+        self.read.tree.find(&target.path()).is_some()
     }
 
     /// Names of the policies.
     #[must_use]
     pub fn policies(&self) -> Vec<&str> {
-        let table = self.tree.find(&["policy"]).and_then(|node| node.value.as_table());
+        let table = self.read.tree.find(&["policy"]).and_then(|node| node.value.as_table());
         table.map_or_else(Vec::new, |table| table.entries.keys().map(String::as_str).collect())
     }
 
     /// The whole table of an object as written; `None` if the files do not have it.
     #[must_use]
     pub fn table(&self, target: &Object) -> Option<serde_json::Value> {
-        self.tree.find(&target.path()).map(|node| node.value.to_json())
+        self.read.tree.find(&target.path()).map(|node| node.value.to_json())
     }
 
     /// The name of the file that has an object; of several, the first.
     #[must_use]
     pub fn file_of(&self, target: &Object) -> Option<&str> {
-        self.tree.find(&target.path()).map(|node| self.sources.name(node.key))
+        self.read.tree.find(&target.path()).map(|node| self.read.sources.name(node.key))
     }
 
     /// The value of a key of an object: its own, or that of the policy it names. The parts of a key in a table are
@@ -98,23 +124,13 @@ impl Files {
     #[must_use]
     pub fn stated(&self, target: &Object, key: &str) -> Option<serde_json::Value> {
         let path: Vec<&str> = key.split('.').collect();
-        let own = self.tree.find(&target.path())?.value.as_table()?;
+        let own = self.read.tree.find(&target.path())?.value.as_table()?;
         if let Some(node) = own.nearest(&path) {
             return Some(node.value.to_json());
         }
         let Value::Text(policy) = &own.find(&["policy"])?.value else { return None };
-        let named = self.tree.find(&["policy", policy])?.value.as_table()?;
+        let named = self.read.tree.find(&["policy", policy])?.value.as_table()?;
         named.nearest(&path).map(|node| node.value.to_json())
-    }
-
-    fn check(&self, changes: &Changes, report: Report) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
-        let (mut tree, mut sources) = (self.tree.clone(), self.sources.clone());
-        let changes_from = sources.next();
-        changes.lay(&mut tree, &mut sources, &report);
-        let changed = changes.policies();
-        let checked = self.vms.iter().filter(|(_, vm)| changed.is_empty() || !vm.holds_any(&changed));
-        let checked = checked.map(|(name, vm)| (name.clone(), Arc::clone(vm))).collect();
-        check(tree, &checked, report, &sources, changes_from)
     }
 }
 
@@ -132,7 +148,7 @@ fn check(
     report: Report,
     sources: &Sources,
     changes_from: u32,
-) -> Result<(Host, Vec<Arc<VmDraft>>), Diagnostics> {
+) -> Result<(Host, Checked), Diagnostics> {
     let (draft, daemon) = read(tree, checked, &report);
     // If a part of the text is missing, checks across tables would report false errors.
     if !report.is_incomplete() {
@@ -151,7 +167,7 @@ fn check(
     let net_policies = draft.nets.iter().map(|(name, part)| (name.clone(), part.policy())).collect();
     let (nbd, warnings) = (draft.nbd.settings, found.0);
     let host = Host { devices, uplinks, vms, policies, net_policies, nbd, daemon, warnings };
-    Ok((host, draft.vms))
+    Ok((host, draft.vms.into_iter().map(|draft| (draft.name.clone(), draft)).collect()))
 }
 
 fn read(tree: Table, checked: &Checked, report: &Report) -> (Draft, DaemonSettings) {

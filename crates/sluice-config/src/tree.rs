@@ -115,6 +115,16 @@ impl Table {
         table.entries.remove(*last);
     }
 
+    /// Gives the node at `path` the value that it has in another tree, or removes it if it has none there.
+    pub(crate) fn restore(&mut self, path: &[&str], from: &Table) {
+        match from.find(path) {
+            Some(node) => {
+                self.put(path, node.clone());
+            }
+            None => self.remove(path),
+        }
+    }
+
     /// Inserts a node at `path`, with missing tables on the way. Returns `false` if a value other than a table is in
     /// the way.
     pub fn put(&mut self, path: &[&str], node: Node) -> bool {

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use sluice_config::changes::Changes;
-use sluice_config::load_files;
+use sluice_config::{Host, load_files};
 
 #[test]
 fn a_change_parsed_the_tables_of_all_vms_again() {
@@ -28,6 +29,90 @@ fn a_change_parsed_the_tables_of_all_vms_again() {
     changes.set("c/v".parse().unwrap(), "export.socket = \"/run/a\"".parse().unwrap());
     let refused = files.changed(&changes).unwrap_err();
     assert!(refused.to_string().contains("/run/a is already used by Volume a/v"), "{refused}");
+}
+
+#[test]
+fn a_change_parsed_the_tables_of_all_vms_with_earlier_changes_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("host.toml");
+    std::fs::write(&file, two_policies()).unwrap();
+    let (files, _) = load_files(&file).unwrap();
+    let mut changes = Changes::default();
+    changes.set("a".parse().unwrap(), "weight = 7".parse().unwrap());
+    let first = files.changed(&changes).unwrap();
+    // A refused change changes nothing of this.
+    let mut wrong = changes.clone();
+    wrong.set("a".parse().unwrap(), "weight = 0".parse().unwrap());
+    files.changed(&wrong).unwrap_err();
+    changes.set("b".parse().unwrap(), "weight = 8".parse().unwrap());
+    let second = files.changed(&changes).unwrap();
+    assert!(Arc::ptr_eq(&first.vms["a"], &second.vms["a"]), "nothing of it has changed since");
+    assert_eq!(second.vms["b"].policy.weight.map(|weight| weight.as_f64()), Some(8.0));
+}
+
+fn two_policies() -> String {
+    "[device.d]\nbackend = \"null\"\n[policy.p]\nweight = 300\n[policy.q]\nweight = 400\n".to_owned()
+        + &vm("a", "policy = \"p\"", "")
+        + &vm("b", "policy = \"q\"", "")
+        + &vm("c", "", "")
+}
+
+/// The changes of a list of operations: each a kind, a VM or policy, and a value.
+fn changes_of(operations: &[(u8, u8, u8)]) -> Changes {
+    let mut changes = Changes::default();
+    for (kind, of, value) in operations {
+        let vm = ["a", "b", "c", "d"][*of as usize % 4];
+        let policy = ["p", "q"][*of as usize % 2];
+        match kind % 6 {
+            0 => changes.set(vm.parse().unwrap(), format!("weight = {value}").parse().unwrap()),
+            1 => changes
+                .set(vm.parse().unwrap(), format!("policy = \"{}\"", ["p", "q"][*value as usize % 2]).parse().unwrap()),
+            2 => changes.set(format!("policy/{policy}").parse().unwrap(), format!("weight = {value}").parse().unwrap()),
+            3 => changes.remove(vm.parse().unwrap()),
+            4 => changes.set(format!("{vm}/v").parse().unwrap(), new_volume(vm)),
+            _ => changes.set(format!("{vm}/v").parse().unwrap(), format!("weight = {value}").parse().unwrap()),
+        }
+    }
+    changes
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn files_with_changes_are_what_they_are_without_the_changes_before(
+        operations in prop::collection::vec((any::<u8>(), any::<u8>(), 0_u8..20), 1..40),
+        taken_back in prop::collection::vec(any::<prop::sample::Index>(), 40),
+    ) {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("host.toml");
+        std::fs::write(&file, two_policies()).unwrap();
+        let (files, _) = load_files(&file).unwrap();
+        let mut made: Vec<(u8, u8, u8)> = Vec::new();
+        for (operation, taken_back) in operations.into_iter().zip(taken_back) {
+            // Each third one takes an earlier one back.
+            if operation.0 % 3 == 0 && !made.is_empty() {
+                made.remove(taken_back.index(made.len()));
+            } else {
+                made.push(operation);
+            }
+            let changes = changes_of(&made);
+            let (again, alone) = (files.changed(&changes), load_files(&file).unwrap().0.changed(&changes));
+            let without_warnings = |host: Host| Host { warnings: Vec::new(), ..host };
+            let texts = |host: &Host| {
+                let mut texts: Vec<_> = host.warnings.iter().map(|warning| warning.message.clone()).collect();
+                texts.sort();
+                texts
+            };
+            match (again, alone) {
+                (Ok(again), Ok(alone)) => {
+                    prop_assert_eq!(texts(&again), texts(&alone));
+                    prop_assert_eq!(without_warnings(again), without_warnings(alone));
+                }
+                (again, alone) => prop_assert_eq!(again.map_err(|found| found.errors()), alone.map_err(|found| found.errors())),
+            }
+        }
+    }
 }
 
 #[test]

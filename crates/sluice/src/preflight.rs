@@ -11,6 +11,7 @@ use sluice_config::{Files, Host};
 use sluice_io::endpoint::{Bound, ListenError};
 
 use crate::control::changer::PATH_TIMEOUT;
+use crate::control::roles;
 use crate::control::socket::{self, ControlSocket};
 use crate::failure::chain;
 use crate::findings::{Finding, Level};
@@ -47,6 +48,10 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     };
     let is_served = control(&host, is_state_used, &mut findings);
     findings.extend(metrics(&host, is_served));
+    findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {
+        let fix = "create it, or correct [daemon.access]";
+        Finding::new(Level::Warning, "access", "", text).fix(fix)
+    }));
     let host = Arc::new(host);
     let force = Force::default();
     let Rehearsal { problems, held } =

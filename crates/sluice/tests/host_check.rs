@@ -110,6 +110,18 @@ fn a_check_of_the_host_reports_every_fault_and_changes_nothing() {
 }
 
 #[test]
+fn an_account_without_a_user_or_group_was_found_by_the_daemon_alone() {
+    let place = Place::new();
+    let access = "[daemon.access]\nchange = [\"group:no-such-group\", \"user:root\"]\n";
+    let host =
+        place.control_keys() + access + &place.device("") + &place.volume("a", "v", &place.image("a.img", MIB), "");
+    let ended = check(&place, &host);
+    let expected = "warning : group no-such-group does not exist on this host, so it does not have the role change";
+    assert_eq!(findings(&ended), [expected]);
+    ended.ok();
+}
+
+#[test]
 fn what_a_running_daemon_holds_is_no_fault() {
     let place = Place::new();
     let image = place.image("a.img", MIB);

@@ -290,3 +290,21 @@ fn every_change_is_a_line_with_who_what_before_and_after() {
     ask(&["reset", "--all"]);
     changed(&["what=reset --all", "b/weight=9", "a/v/size=2MiB"]);
 }
+
+#[test]
+fn of_many_changes_at_once_only_some_were_in_the_log() {
+    let place = Place::new();
+    let daemon = Daemon::serve(&place, &two_vms(&place));
+    let count = 100;
+    let ask = |verb: &[&str]| run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).ok();
+    for change in 1..=count {
+        ask(&["set", "a", &format!("weight={change}")]);
+    }
+    let mut lines = String::new();
+    until("the last change is in the log", || {
+        lines += &daemon.stderr().so_far();
+        lines.contains(&format!("set a weight={count}\""))
+    });
+    let logged = lines.lines().filter(|line| line.contains("Changed at run time")).count();
+    assert_eq!(logged, count, "{lines}");
+}

@@ -1,9 +1,10 @@
 //! Checks of policies: against themselves, the schedulers, and the capacities.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_sched::Descriptor;
-use sluice_sched::admission;
+use sluice_sched::admission::{self, Supply};
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::schedulers;
@@ -18,19 +19,31 @@ use crate::policy::Part;
 use crate::source::Span;
 use crate::vm::{VmDraft, VolumeDraft};
 
+/// Findings about fields that a scheduler does not enforce: span, field, device, whether it is inside a VM, and whether it is
+/// allowed. Thousands of VMs may hold one policy, and each finding is made once.
+pub type Unenforced<'a> = BTreeSet<(Span, &'static str, &'a str, bool, bool)>;
+
 pub(super) fn check(draft: &Draft, report: &Report) {
     for (name, part) in &draft.policies {
         check_itself(&format!("Policy {name}"), part, Span::default(), report);
     }
+    let with_supply = |(name, device): (&'_ String, &'_ DeviceDraft)| (name.clone(), device.device.supply());
+    let supplies: BTreeMap<String, Supply> = draft.devices.iter().map(with_supply).collect();
+    let mut unenforced = Unenforced::new();
     for vm in &draft.vms {
-        check_vm(vm, draft, report);
+        check_vm(vm, (draft, &supplies), &mut unenforced, report);
     }
     for device in draft.devices.values().filter(|device| !device.broken) {
         check_capacity(device, draft, report);
     }
 }
 
-fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
+fn check_vm<'a>(
+    vm: &VmDraft,
+    (draft, supplies): (&'a Draft, &BTreeMap<String, Supply>),
+    unenforced: &mut Unenforced<'a>,
+    report: &Report,
+) {
     if vm.has_own {
         check_itself(&format!("VM {}", vm.name), &vm.part, vm.span, report);
     }
@@ -43,7 +56,7 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
             if let Some(device) = device.filter(|_| !part.broken) {
                 check_sizes(part, device, report);
                 check_units(part, device, report);
-                check_enforced(part, inside, device, report);
+                check_enforced(part, inside, device, unenforced, report);
                 check_burst(part, inside, device, report);
             }
         }
@@ -56,8 +69,10 @@ fn check_vm(vm: &VmDraft, draft: &Draft, report: &Report) {
         }
     }
     let devices = vm.devices();
-    for device in devices.iter().filter_map(|name| draft.devices.get(*name)) {
-        check_volumes(vm, device, report);
+    for name in &devices {
+        if let (Some(device), Some(supply)) = (draft.devices.get(*name), supplies.get(*name)) {
+            check_volumes(vm, &device.device, supply, report);
+        }
     }
     check_use(vm, &devices, report);
 }
@@ -117,11 +132,19 @@ pub fn check_units(part: &Part, device: &DeviceDraft, report: &Report) {
 }
 
 /// Reports fields that the device's scheduler does not enforce; `inside`: for a volume inside its VM.
-pub fn check_enforced(part: &Part, inside: bool, device: &DeviceDraft, report: &Report) {
-    let (device, policy) = (&device.device, part.policy());
+pub fn check_enforced<'a>(
+    part: &Part,
+    inside: bool,
+    device: &'a DeviceDraft,
+    known: &mut Unenforced<'a>,
+    report: &Report,
+) {
+    let (device, policy, allowed) = (&device.device, part.policy(), part.allows_unenforced());
     let unenforced = policy.stated().filter(|field| !is_enforced(*field, inside, device));
     for (field, at) in unenforced.filter_map(|field| Some((field, part.span_of(field)?))) {
-        refuse_unenforced(field, &at, part.allows_unenforced(), inside, device, report);
+        if known.insert((at.0, field.name(), device.name.as_str(), inside, allowed)) {
+            refuse_unenforced(field, &at, allowed, inside, device, report);
+        }
     }
     if let Some((span, whose)) = part.span_of(Field::Latency)
         && is_enforced(Field::Latency, inside, device)
@@ -204,9 +227,8 @@ fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> Str
 }
 
 /// Rejects volumes of a VM that together reserve more than the VM.
-fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
-    let device = &device.device;
-    let (name, reference, supply) = (&device.name, device.reference, device.supply());
+fn check_volumes(vm: &VmDraft, device: &Device, supply: &Supply, report: &Report) {
+    let (name, reference) = (&device.name, device.reference);
     let on_device = |volume: &&VolumeDraft| volume.volume.device == *name;
     let reserving = |volume: &&VolumeDraft| volume.volume.policy.is_reserved();
     let mut volumes: Vec<&VolumeDraft> = vm.volumes.iter().filter(on_device).collect();
@@ -217,7 +239,7 @@ fn check_volumes(vm: &VmDraft, device: &DeviceDraft, report: &Report) {
     }
     for count in 1..=volumes.len() {
         let first = volumes[..count].iter().map(|volume| &volume.volume.policy);
-        if let Err(error) = admission::volumes_fit_device(&supply, &vm.policy(), first) {
+        if let Err(error) = admission::volumes_fit_device(supply, &vm.policy(), first) {
             let last = volumes[count - 1];
             let span = last.part.span_of(Field::Reservation).map_or(vm.span, |(span, _)| span);
             let (what, hint) = split_advice(&error.to_string());

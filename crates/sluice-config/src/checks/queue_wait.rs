@@ -9,7 +9,9 @@
 //! matter: requests that pass in the burst count against the limit, and the last request of a refilled window waits as
 //! long.
 
+use core::cell::OnceCell;
 use core::time::Duration;
+use std::collections::BTreeMap;
 
 use sluice_sched::Policy;
 use sluice_sched::policy::Field;
@@ -18,23 +20,26 @@ use super::Draft;
 use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
 use crate::model::Device;
+use crate::policy::Part;
 use crate::source::Span;
 
 /// Maximum delay of a request by a limit, unless the VM allows more.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// Devices by name, with the cost of a full window once it was needed.
+type Devices<'a> = BTreeMap<&'a str, (&'a DeviceDraft, OnceCell<f64>)>;
+
 pub(super) fn check(draft: &Draft, report: &Report) {
+    let devices: Devices<'_> =
+        draft.devices.iter().map(|(name, device)| (name.as_str(), (device, OnceCell::new()))).collect();
     for vm in draft.vms.iter().filter(|vm| !vm.allow_slow) {
-        let whole = (format!("VM {}", vm.name), &vm.part, vm.span, vm.devices());
-        let volumes = vm.volumes.iter().map(|volume| {
-            let span = volume.export.endpoint_at;
-            (format!("Volume {}", volume.title), &volume.part, span, vec![volume.volume.device.as_str()])
-        });
-        for (whose, part, span, devices) in [whole].into_iter().chain(volumes).filter(|(_, part, ..)| !part.broken) {
-            let mut devices = devices.into_iter().filter_map(|name| draft.devices.get(name));
-            if let Some(long) = devices.find_map(|device| wait(&part.policy(), device)) {
-                let span = part.span_of(long.field).map_or(span, |(span, _)| span);
-                refuse(&vm.name, &whose, span, &long, report);
+        if let Some((long, span)) = wait(&vm.part, &vm.devices(), &devices) {
+            refuse(&vm.name, &format!("VM {}", vm.name), span.unwrap_or(vm.span), &long, report);
+        }
+        for volume in &vm.volumes {
+            if let Some((long, span)) = wait(&volume.part, &[&volume.volume.device], &devices) {
+                let span = span.unwrap_or(volume.export.endpoint_at);
+                refuse(&vm.name, &format!("Volume {}", volume.title), span, &long, report);
             }
         }
     }
@@ -49,12 +54,22 @@ struct LongWait<'a> {
     what: &'static str,
 }
 
-fn wait<'a>(policy: &Policy, device: &'a DeviceDraft) -> Option<LongWait<'a>> {
+/// Returns the first limit of a policy that delays requests too long on one of these devices, and its span.
+fn wait<'a>(part: &Part, on: &[&str], devices: &Devices<'a>) -> Option<(LongWait<'a>, Option<Span>)> {
+    let policy = part.policy();
+    let mut known = on.iter().filter_map(|name| devices.get(*name)).filter(|_| !part.broken);
+    let long = known
+        .find_map(|(device, cost)| wait_on(&policy, *device, || *cost.get_or_init(|| window_cost(&device.device))))?;
+    let span = part.span_of(long.field).map(|(span, _)| span);
+    Some((long, span))
+}
+
+fn wait_on<'a>(policy: &Policy, device: &'a DeviceDraft, cost: impl Fn() -> f64) -> Option<LongWait<'a>> {
     let window = device.device.window;
     let limits =
         [(Field::Limit, policy.limit), (Field::ReadLimit, policy.read_limit), (Field::WriteLimit, policy.write_limit)];
     let mut by = limits.into_iter().flat_map(|(field, limit)| {
-        let requests = limit.iops.map(|iops| window_cost(&device.device) * 1000.0 / iops.milli() as f64);
+        let requests = limit.iops.map(|iops| cost() * 1000.0 / iops.milli() as f64);
         let bytes = limit.bytes.map(|bytes| window.bytes as f64 / bytes.bytes_per_second() as f64);
         [(field, requests, "requests"), (field, bytes, "bytes")]
     });

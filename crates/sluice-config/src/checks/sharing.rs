@@ -92,36 +92,58 @@ fn check_disks(draft: &Draft, report: &Report) {
     }
 }
 
+/// User of an endpoint.
+#[derive(Clone, Copy)]
+enum User<'a> {
+    Daemon(&'a str),
+    Nbd,
+    Volume(&'a str),
+    Nic(&'a str),
+}
+
+impl core::fmt::Display for User<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            User::Daemon(key) => write!(f, "[daemon] {key}"),
+            User::Nbd => write!(f, "[nbd]"),
+            User::Volume(title) => write!(f, "Volume {title}"),
+            User::Nic(title) => write!(f, "NIC {title}"),
+        }
+    }
+}
+
 fn check_endpoints(draft: &Draft, report: &Report) {
     let host = draft.nbd.settings.endpoints.iter().zip(&draft.nbd.endpoints_at);
-    let host = host.map(|(endpoint, span)| ("[nbd]".to_owned(), endpoint, *span));
-    let daemon = draft.daemon.iter().map(|(key, endpoint, span)| (format!("[daemon] {key}"), endpoint, *span));
+    let host = host.map(|(endpoint, span)| (User::Nbd, endpoint, *span));
+    let daemon = draft.daemon.iter().map(|(key, endpoint, span)| (User::Daemon(key), endpoint, *span));
     let own = volumes(draft).filter(|volume| !volume.export.broken);
-    let own = own.map(|v| (format!("Volume {}", v.title), &v.volume.export.endpoint, v.export.endpoint_at));
-    let mut sockets: HashMap<&Path, String> = HashMap::new();
-    let mut addresses: BTreeMap<u16, Vec<(SocketAddr, String)>> = BTreeMap::new();
+    let own = own.map(|v| (User::Volume(&v.title), &v.volume.export.endpoint, v.export.endpoint_at));
+    let mut sockets: HashMap<&Path, User<'_>> = HashMap::new();
+    let mut addresses: BTreeMap<u16, Vec<(SocketAddr, User<'_>)>> = BTreeMap::new();
     let nics = nics(draft).filter_map(|nic| match &nic.nic.access {
-        NicAccess::VhostUser { endpoint, .. } => Some((format!("NIC {}", nic.title), endpoint, nic.access_at)),
+        NicAccess::VhostUser { endpoint, .. } => Some((User::Nic(&nic.title), endpoint, nic.access_at)),
         NicAccess::Tap(_) => None,
     });
     let mut own: Vec<_> = own.chain(nics).collect();
     own.sort_by_key(|(_, _, span)| *span);
     for (whose, endpoint, span) in daemon.chain(host).chain(own) {
-        let (what, first) = match endpoint {
-            ListenAddress::Unix { path, .. } => {
-                (path.display().to_string(), sockets.insert(path, whose.clone()).map(|first| (first, path.clone())))
-            }
+        let first = match endpoint {
+            ListenAddress::Unix { path, .. } => sockets.insert(path, whose),
             ListenAddress::Tcp(address) => {
                 let same_port = addresses.entry(address.port()).or_default();
-                let first = same_port.iter().find(|(other, _)| collide(other, address)).map(|(_, first)| first.clone());
+                let first = same_port.iter().find(|(other, _)| collide(other, address)).map(|(_, first)| *first);
                 // One of each kind is enough to find every later collision, and keeps this list short.
                 if first.is_none() {
-                    same_port.push((*address, whose.clone()));
+                    same_port.push((*address, whose));
                 }
-                (address.to_string(), first.map(|first| (first, Default::default())))
+                first
             }
         };
-        if let Some((first, _)) = first {
+        if let Some(first) = first {
+            let what = match endpoint {
+                ListenAddress::Unix { path, .. } => path.display().to_string(),
+                ListenAddress::Tcp(address) => address.to_string(),
+            };
             let message = format!("{whose}: {what} is already used by {first}");
             report.error(
                 span,
@@ -138,7 +160,7 @@ fn collide(a: &SocketAddr, b: &SocketAddr) -> bool {
 }
 
 fn check_names(draft: &Draft, report: &Report) {
-    let mut seen: BTreeMap<&str, &VolumeDraft> = BTreeMap::new();
+    let mut seen: HashMap<&str, &VolumeDraft> = HashMap::new();
     let mut all: Vec<_> = volumes(draft).filter(|volume| !volume.export.broken).collect();
     all.sort_by_key(|volume| volume.export.name_at);
     for volume in all {

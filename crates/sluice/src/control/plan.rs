@@ -11,7 +11,7 @@ use super::describe::{describe_net, describe_nic, describe_policy, words};
 use crate::server::{VolumeName, is_same_nic, is_same_source};
 
 /// Maximum number of log lines about one reload.
-const LINES_MAX: usize = 100;
+const LINES_MAX: usize = 10_000;
 
 /// One difference.
 #[derive(Debug, Clone, PartialEq)]

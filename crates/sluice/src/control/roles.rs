@@ -84,17 +84,45 @@ impl Roles {
 
 fn numbers(role: Role, accounts: &[Account]) -> Vec<Number> {
     let number = |account: &Account| {
-        let (kind, name, number) = match account {
-            Account::User(name) => ("user", name, users::user(name).map(Number::User)),
-            Account::Group(name) => ("group", name, users::group(name).map(Number::Group)),
-        };
+        let number = number(account);
         if number.is_none() {
-            let role = role.name();
+            let ((kind, name), role) = (kind_and_name(account), role.name());
             tracing::warn!(role, kind, name, "Account of [daemon.access] does not exist on this host: it has no role");
         }
         number
     };
     accounts.iter().filter_map(number).collect()
+}
+
+fn number(account: &Account) -> Option<Number> {
+    match account {
+        Account::User(name) => users::user(name).map(Number::User),
+        Account::Group(name) => users::group(name).map(Number::Group),
+    }
+}
+
+fn kind_and_name(account: &Account) -> (&'static str, &str) {
+    match account {
+        Account::User(name) => ("user", name),
+        Account::Group(name) => ("group", name),
+    }
+}
+
+/// Returns the accounts with a role that do not exist on this host, in words.
+pub(crate) fn missing(access: &Access) -> Vec<String> {
+    let granted = [
+        (Role::Observe, access.observe.as_deref()),
+        (Role::Change, Some(access.change.as_slice())),
+        (Role::Attach, Some(access.attach.as_slice())),
+    ];
+    let all = granted
+        .into_iter()
+        .flat_map(|(role, accounts)| accounts.unwrap_or_default().iter().map(move |account| (role, account)));
+    let missing = all.filter(|(_, account)| number(account).is_none()).map(|(role, account)| {
+        let (kind, name) = kind_and_name(account);
+        format!("{kind} {name} does not exist on this host, so it does not have the role {}", role.name())
+    });
+    missing.collect()
 }
 
 /// Rights of the clients of the control socket.

@@ -1,4 +1,6 @@
-//! Events in a SQLite database of the state directory, `events.db`, which any SQLite program can read.
+//! Events in a SQLite database of the state directory, `events.db`, which any SQLite program can read while the daemon does not run.
+//! The daemon locks it: a database that programs share has a part that is mapped into memory, and a disk that fails under a
+//! mapping, or a program that shortens the file, ends the process and so the disks of all VMs.
 //!
 //! It is bounded: the oldest events are deleted. A database that is damaged is moved aside, because events are no reason not to
 //! serve. One that cannot be opened or written for another reason, for example on a full disk or while another program has locked
@@ -150,9 +152,11 @@ impl Store {
         }
     }
 
-    /// Moves the events in memory to the file, if it can be opened by now.
+    /// Moves the events in memory to the file, if it can be opened by now. So it does if the file was removed: its events are still
+    /// there as long as it is open.
     fn leave_memory(&mut self) {
-        let Some(file) = self.file.as_deref().filter(|_| self.is_in_memory) else { return };
+        let is_lost = |file: &&Path| self.is_in_memory || matches!(file.try_exists(), Ok(false));
+        let Some(file) = self.file.as_deref().filter(is_lost) else { return };
         let Ok(connection) = open_or_replace(file) else { return };
         let before = last(&connection);
         end_earlier(&connection, Time::of_clock());
@@ -290,6 +294,8 @@ fn open_or_replace(path: &Path) -> Result<Connection, String> {
 fn open(path: &Path) -> Result<Connection, OpenError> {
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_MAX)?;
+    // Before the first access: so there is no index in shared memory, see above.
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
     let version: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     if version > 1 {
         let error = format!("its version {version} is of a newer program; update this one, or move the file away");
@@ -517,5 +523,30 @@ mod tests {
         drop(store);
         assert_eq!(times(&Store::open(Some(folder.path().to_owned()))), [2, 3]);
         assert!(file.with_extension("db.corrupt").exists());
+    }
+
+    #[test]
+    fn a_database_had_a_part_in_shared_memory_with_which_a_failing_disk_ended_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        // Made by a version that shared it.
+        Connection::open(&file).and_then(prepared).unwrap();
+        let mut store = Store::open(Some(folder.path().to_owned()));
+        store.add(&event(1, "vm"));
+        let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+        assert!(!maps.contains(&*folder.path().to_string_lossy()), "nothing of it is mapped: {maps}");
+        assert_eq!(times(&store), [1]);
+    }
+
+    #[test]
+    fn events_went_into_a_removed_file_until_the_daemon_ended() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join(FILE);
+        let mut store = Store::open(Some(folder.path().to_owned()));
+        store.add(&event(1, "vm"));
+        std::fs::remove_file(&file).unwrap();
+        store.add(&event(2, "vm"));
+        drop(store);
+        assert_eq!(times(&Store::open(Some(folder.path().to_owned()))), [1, 2]);
     }
 }

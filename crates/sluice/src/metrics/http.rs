@@ -2,13 +2,15 @@
 //!
 //! A scrape of a large host takes tens of milliseconds of CPU, for which neither handshakes nor signals nor requests of
 //! VMs wait. Everything that a client may do is bounded: at most [`CLIENTS_MAX`] connections, one request on each, heads of at
-//! most [`HEAD_MAX`] bytes, [`CLIENT_TIMEOUT`] for all of it. One more client ends the oldest connection, so clients that send
-//! nothing keep no other from being served. Each state is made into text once.
+//! most [`HEAD_MAX`] bytes, [`CLIENT_TIMEOUT`] for all of it. One more client ends the oldest connection that has not sent its
+//! request, or the oldest of all if every one has. So clients that send nothing keep no other from being served, and do not end
+//! a scrape. Each state is made into text once.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -104,7 +106,7 @@ async fn listen(bound: Bound, board: Board) {
     let mut clients = VecDeque::new();
     loop {
         match accept(&socket, &board).await {
-            Ok(client) => admit(&mut clients, client),
+            Ok(client) => admit(&mut clients, client).await,
             Err(error) => {
                 tracing::warn!(endpoint = name, %error, "Cannot accept a client of the metrics");
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -113,24 +115,40 @@ async fn listen(bound: Bound, board: Board) {
     }
 }
 
-async fn accept(socket: &TokioSocket, board: &Board) -> io::Result<JoinHandle<()>> {
-    Ok(match socket {
-        TokioSocket::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, board.clone())),
-        TokioSocket::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, board.clone())),
-    })
+/// A connection.
+struct Client {
+    task: JoinHandle<()>,
+    /// Whether it has sent its request.
+    has_asked: Arc<AtomicBool>,
 }
 
-/// Adds a client. If there are too many, the oldest one is disconnected.
-fn admit(clients: &mut VecDeque<JoinHandle<()>>, client: JoinHandle<()>) {
-    clients.retain(|client| !client.is_finished());
+async fn accept(socket: &TokioSocket, board: &Board) -> io::Result<Client> {
+    let has_asked = Arc::<AtomicBool>::default();
+    let (board, asked) = (board.clone(), Arc::clone(&has_asked));
+    let task = match socket {
+        TokioSocket::Unix(listener) => tokio::spawn(converse(listener.accept().await?.0, board, asked)),
+        TokioSocket::Tcp(listener) => tokio::spawn(converse(listener.accept().await?.0, board, asked)),
+    };
+    Ok(Client { task, has_asked })
+}
+
+/// Adds a client. If there are too many, one is disconnected, and its descriptor is closed when this returns: connections that
+/// come faster than they are closed would otherwise take those of VMs.
+async fn admit(clients: &mut VecDeque<Client>, client: Client) {
+    clients.retain(|client| !client.task.is_finished());
     if clients.len() == CLIENTS_MAX {
-        clients.pop_front().inspect(JoinHandle::abort);
+        let silent = clients.iter().position(|client| !client.has_asked.load(Ordering::Relaxed));
+        if let Some(ended) = clients.remove(silent.unwrap_or(0)) {
+            ended.task.abort();
+            let _ = ended.task.await;
+        }
     }
     clients.push_back(client);
 }
 
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, board: Board) {
+async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, board: Board, has_asked: Arc<AtomicBool>) {
     let service = service_fn(|request: Request<Incoming>| {
+        has_asked.store(true, Ordering::Relaxed);
         let response = respond(&board, request.method(), request.uri().path(), request.headers().get(ACCEPT));
         async { Ok::<_, Infallible>(response) }
     });
@@ -174,4 +192,50 @@ fn body(status: StatusCode, kind: &'static str, text: Bytes) -> Response<Full<By
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// A client whose connection is open as long as `Arc` has two owners.
+    fn client(has_asked: bool) -> (Client, Arc<()>) {
+        let open = Arc::new(());
+        let connection = Arc::clone(&open);
+        let task = tokio::spawn(async move {
+            let _connection = connection;
+            pending::<()>().await;
+        });
+        (Client { task, has_asked: Arc::new(has_asked.into()) }, open)
+    }
+
+    #[tokio::test]
+    async fn connections_that_came_faster_than_they_were_closed_kept_their_descriptors() {
+        let mut clients = VecDeque::new();
+        let mut all = Vec::new();
+        for _ in 0..1000 {
+            let (client, open) = client(false);
+            admit(&mut clients, client).await;
+            all.push(open);
+            let open = all.iter().filter(|open| Arc::strong_count(open) == 2).count();
+            assert!(open <= CLIENTS_MAX, "{open} connections are open");
+        }
+    }
+
+    #[tokio::test]
+    async fn silent_clients_ended_a_scrape() {
+        let mut clients = VecDeque::new();
+        let (scrape, open) = client(true);
+        admit(&mut clients, scrape).await;
+        for _ in 0..1000 {
+            admit(&mut clients, client(false).0).await;
+        }
+        assert_eq!(Arc::strong_count(&open), 2, "the scrape goes on");
+        for _ in 0..CLIENTS_MAX {
+            admit(&mut clients, client(true).0).await;
+        }
+        assert_eq!(Arc::strong_count(&open), 1, "clients that all have asked are ended in their order");
+    }
 }

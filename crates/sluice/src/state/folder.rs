@@ -177,9 +177,9 @@ impl StateFolder {
     /// # Errors
     /// The file system refuses; the previous state is then still there, or this one if only the sync of the folder failed.
     pub(crate) fn write(&self, saved: &Saved) -> io::Result<()> {
-        let state = serde_json::to_string_pretty(saved).map_err(io::Error::other)?;
-        let checksum = checksum(&state);
-        let state = RawValue::from_string(state).map_err(io::Error::other)?;
+        // In one line: each change writes all of it.
+        let state = serde_json::value::to_raw_value(saved).map_err(io::Error::other)?;
+        let checksum = checksum(state.get());
         let sealed = Sealed { version: VERSION, checksum, state: &state };
         let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
         text.push(b'\n');
@@ -243,6 +243,8 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tempfile::TempDir;
 
     use super::super::Served;
@@ -317,7 +319,8 @@ mod tests {
         let (folder, _) = StateFolder::open(place.path()).unwrap();
         let mut whole = saved();
         let (source, identity) = ("/srv/a".into(), Some("inode 7".to_owned()));
-        whole.exports.insert("db1/root".to_owned(), Served { source, identity, offset: 0, size: 4096, gone: false });
+        Arc::make_mut(&mut whole.exports)
+            .insert("db1/root".to_owned(), Served { source, identity, offset: 0, size: 4096, gone: false });
         folder.write(&whole).unwrap();
         let file = place.path().join(FILE);
         let text = fs::read(&file).unwrap();
@@ -382,7 +385,7 @@ mod tests {
             size: 4096,
             gone: false,
         };
-        whole.exports.insert("db1/root".to_owned(), served);
+        Arc::make_mut(&mut whole.exports).insert("db1/root".to_owned(), served);
         folder.write(&whole).unwrap();
         let file = place.path().join(FILE);
         let text = fs::read(&file).unwrap();

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +23,9 @@ use overrides::Overrides;
 #[serde(deny_unknown_fields)]
 pub(crate) struct Saved {
     pub(crate) overrides: Overrides,
-    /// The source that each volume last served, by `VM/VOLUME`.
-    pub(crate) exports: BTreeMap<String, Served>,
+    /// The source that each volume last served, by `VM/VOLUME`. Shared, because few changes concern it.
+    #[serde(with = "shared")]
+    pub(crate) exports: Arc<BTreeMap<String, Served>>,
 }
 
 /// The part of a source that a volume served.
@@ -39,4 +41,19 @@ pub(crate) struct Served {
     pub(crate) size: u64,
     /// Whether the volume was removed since. That its source is raw is still known.
     pub(crate) gone: bool,
+}
+
+/// A shared value in a file.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(value: &Arc<T>, to: S) -> Result<S::Ok, S::Error> {
+        T::serialize(value, to)
+    }
+
+    pub(super) fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Arc<T>, D::Error> {
+        T::deserialize(from).map(Arc::new)
+    }
 }

@@ -39,5 +39,14 @@ impl core::fmt::Display for Time {
     }
 }
 
+/// Reads a length of time that an operator states, for example `1h` or `2days`.
+///
+/// # Errors
+/// It is none; the text shows one.
+pub(crate) fn length(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|_| "it is not a length of time; write for example 30m, 1h or 2days".to_owned())
+}
+
 /// The end of the year 9999, after which dates cannot be written.
 const LAST: u64 = 253_402_300_799;

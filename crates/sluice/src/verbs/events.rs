@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
 use crate::show::{events, list};
-use crate::state::time::Time;
+use crate::state::time::{Time, length};
 
 /// Pause between questions with --follow.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub(crate) struct Events {
     #[arg(short, long)]
     follow: bool,
     /// Only events of this last time, for example 1h or 2days.
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", value_parser = length)]
     since: Option<Duration>,
     /// Only events of this VM.
     #[arg(long)]

@@ -40,7 +40,7 @@ use crate::state::time::Time;
 /// exits. SIGUSR1 prints statistics for each VM.
 ///
 /// Serving never waits for the log. When standard error is full, log lines are dropped, and the next line states how many.
-/// Lines are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Log lines suppressed" states
+/// Lines about VMs are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Log lines suppressed" states
 /// how many were suppressed.
 #[derive(Args)]
 pub(crate) struct Serve {

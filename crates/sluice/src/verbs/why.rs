@@ -11,7 +11,7 @@ use crate::failure::Failure;
 use crate::output;
 use crate::output::rows::Form;
 use crate::show::{list, why};
-use crate::state::time::Time;
+use crate::state::time::{Time, length};
 
 /// Say in words why a VM gets what it gets, what broke its promises, and what would help.
 ///
@@ -22,7 +22,7 @@ pub(crate) struct Why {
     /// The VM.
     vm: String,
     /// Length of the past to look at.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = length)]
     since: Duration,
     #[command(flatten)]
     daemon: Daemon,

@@ -30,7 +30,7 @@ use sluice_sched::{ByteRate, Iops, Percent};
 
 use sluice_config::checks::admission::{Room, check_admission};
 use sluice_config::checks::bursts::check_burst;
-use sluice_config::checks::promises::{check_enforced, check_itself, check_sizes, check_units};
+use sluice_config::checks::promises::{Unenforced, check_enforced, check_itself, check_sizes, check_units};
 use sluice_config::diagnostics::{Diagnostic, Diagnostics, Report};
 use sluice_config::dropins;
 use sluice_config::policy::Part;
@@ -330,7 +330,7 @@ fn check_part(vm: &Vm, part: &Part, draft: &Draft, report: &Report) {
     let device = vm.device.as_ref().and_then(|name| draft.devices.get(name));
     if let Some(device) = device.filter(|device| !device.draft.broken && !part.broken) {
         check_sizes(part, &device.draft, report);
-        check_enforced(part, false, &device.draft, report);
+        check_enforced(part, false, &device.draft, &mut Unenforced::new(), report);
         check_units(part, &device.draft, report);
         check_across_nodes(vm, part, device, report);
     }

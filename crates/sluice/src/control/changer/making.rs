@@ -550,13 +550,19 @@ impl Reload {
 const GONE_MAX: usize = 4096;
 
 /// Records what volumes serve when a prepared change is in force.
-fn record(exports: &mut BTreeMap<String, Served>, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
-    exports.extend(prepared.serves());
+fn record(exports: &mut Arc<BTreeMap<String, Served>>, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
+    let served: Vec<_> = prepared.serves().collect();
     let is_there = |name: &str| {
         let Some((vm, volume)) = name.split_once('/') else { return false };
         let is_served = prepared.host().vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
         is_served || held.contains_key(&(vm.to_owned(), volume.to_owned()))
     };
+    // Most changes concern no source: the map stays shared with the state in force.
+    if served.is_empty() && exports.iter().all(|(name, served)| served.gone || is_there(name)) {
+        return;
+    }
+    let exports = Arc::make_mut(exports);
+    exports.extend(served);
     for (name, served) in &mut *exports {
         served.gone |= !is_there(name);
     }
