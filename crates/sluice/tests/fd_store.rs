@@ -217,7 +217,7 @@ fn an_uplink_whose_bridge_was_missing_at_a_restart_stayed_out_of_service() {
     make_bridge(&inside);
     until("the uplink serves", || out_of_service(&place) == json!([]));
     assert_eq!((state(&inside, "sl-lan"), manager.names()), (before, ALL.to_vec()), "the same TAP");
-    assert!(property(&inside, "br0", "brif/sl-lan/state") != "", "it is a port of the bridge");
+    assert!(!property(&inside, "br0", "brif/sl-lan/state").is_empty(), "it is a port of the bridge");
 }
 
 /// What the store holds for a moment longer was taken for the TAP of a VMM.
