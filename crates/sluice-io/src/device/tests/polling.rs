@@ -20,8 +20,8 @@ fn a_client_that_sends_each_request_alone_woke_the_thread_for_each() {
         (0..REQUESTS).for_each(|_| drop(ask(client, Command::Read { offset: 0, len: 4096 })));
         iterations(&device) - before > 10 * REQUESTS
     };
-    // On a machine that leaves client or thread without a CPU, a request may come too late to be polled for.
-    assert!((0..100).any(|_| is_polling(&mut client)), "the loop slept after each request");
+    // Whether it polls depends on what is faster at this moment, but from time to time it tries both.
+    assert!((0..1000).any(|_| is_polling(&mut client)), "the loop slept after each request");
 }
 
 #[test]

@@ -106,6 +106,7 @@ impl Nbd {
     }
 
     fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
+        self.trial.count();
         let connection = &mut self.connections[id];
         let bytes = &connection.received[connection.start..connection.start + RequestHeader::LEN];
         let bytes = bytes.try_into().expect("the slice has this length");
