@@ -59,7 +59,7 @@ fn wait<'a>(part: &Part, on: &[&str], devices: &Devices<'a>) -> Option<(LongWait
     let policy = part.policy();
     let mut known = on.iter().filter_map(|name| devices.get(*name)).filter(|_| !part.broken);
     let long = known
-        .find_map(|(device, cost)| wait_on(&policy, *device, || *cost.get_or_init(|| window_cost(&device.device))))?;
+        .find_map(|(device, cost)| wait_on(&policy, device, || *cost.get_or_init(|| window_cost(&device.device))))?;
     let span = part.span_of(long.field).map(|(span, _)| span);
     Some((long, span))
 }
