@@ -67,8 +67,8 @@ struct Laid {
 /// never affect the devices against which it was checked.
 type Checked = BTreeMap<String, Arc<VmDraft>>;
 
-/// Texts of changes that were replaced stay, because positions name them by number, until there are so many in addition to twice
-/// the number of changes.
+/// Maximum number of texts of changes in addition to two for each change in force. Texts of replaced changes stay, because positions
+/// name them by number. Above it, everything is read again.
 const OLD_TEXTS_MAX: usize = 64;
 
 impl Files {

@@ -212,17 +212,6 @@ pub(crate) fn thread_time() -> Duration {
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// Returns for how long this thread was ready to run and had no CPU since it was started, in nanoseconds; zero if the kernel does not count that.
-pub(crate) fn wait_nanos() -> u64 {
-    let read = std::fs::read_to_string("/proc/thread-self/schedstat");
-    read.ok().and_then(|counts| waited(&counts)).unwrap_or(0)
-}
-
-/// The second of the three counts: time on a CPU, time without one, and how often it got one.
-fn waited(counts: &str) -> Option<u64> {
-    counts.split_whitespace().nth(1)?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,13 +346,5 @@ mod tests {
         thread.meter.received(ids[0], &mut thread.vms[ids[0]].0, 1000);
         thread.iterate(500_000, 100, true);
         assert!(!thread.vms[ids[0]].0.is_held() && thread.used_micros(ids[0]) == 500_000);
-    }
-
-    #[test]
-    fn the_time_without_a_cpu_is_the_second_count_of_the_kernel() {
-        assert_eq!((waited("7 12345 3\n"), waited(""), waited("7 x 3")), (Some(12_345), None, None));
-        let counts = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-        let before = waited(&counts).expect("the kernel has it");
-        assert!(wait_nanos() >= before);
     }
 }

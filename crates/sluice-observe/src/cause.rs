@@ -8,9 +8,6 @@ use crate::flow::Flow;
 
 /// Part of the time above which a device thread has no time left.
 pub(crate) const THREAD_BUSY: f64 = 0.95;
-/// Part of the time without a CPU, although it was ready to run, from which on a device thread lacks one. On a busy host some is
-/// usual, and does no harm.
-pub(crate) const WITHOUT_CPU: f64 = 0.5;
 /// Part of the time without a free slot above which a device is full.
 const DEVICE_FULL: f64 = 0.5;
 /// Part of the time without a free slot above which a device has not idled.
@@ -162,8 +159,6 @@ pub struct DeviceState {
     pub full: f64,
     /// Part of the interval in which its thread worked, 0 to 1.
     pub worked: f64,
-    /// Part of the interval in which its thread was ready to run and had no CPU, 0 to 1.
-    pub without_cpu: f64,
     /// Completed service as a part of the stated capacity; `None` if none is stated.
     pub given: Option<f64>,
     /// Seconds until a request that is due is taken: for the one that it works on, and for one of each VM that is due too.
@@ -173,10 +168,10 @@ pub struct DeviceState {
 }
 
 impl DeviceState {
-    /// Whether its thread had no CPU, or no time left while the device could have done more.
+    /// Whether its thread had no time left, and the device could have done more.
     fn lacks_cpu(&self) -> bool {
         let does_its_part = self.full >= DEVICE_FULL && self.given.is_some_and(|given| given >= AS_STATED);
-        self.is_late || self.without_cpu >= WITHOUT_CPU || self.worked >= THREAD_BUSY && !does_its_part
+        self.is_late || self.worked >= THREAD_BUSY && !does_its_part
     }
 
     /// Whether it was full and gave less than its stated capacity.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_sched::admission::Capacity;
 
 use crate::capacity::{self, Capacities, Verdict};
-use crate::cause::{DeviceState, THREAD_BUSY, WITHOUT_CPU};
+use crate::cause::{DeviceState, THREAD_BUSY};
 use crate::event::{EventKind, Unit};
 use crate::flow::Flow;
 use crate::glance::{VmDetails, VmGlance};
@@ -128,7 +128,6 @@ impl DeviceTrack {
         let part = |nanos: u64| nanos as f64 / total.nanos as f64;
         let full = part(sample.stats.full_nanos(sample.at).saturating_sub(last.stats.full_nanos(last.at)));
         let worked = part(sample.worked_nanos.saturating_sub(last.worked_nanos));
-        let without_cpu = part(sample.cpu_wait_nanos.saturating_sub(last.cpu_wait_nanos));
         if self.loads.len() == LOADS {
             self.loads.pop_front();
         }
@@ -137,15 +136,14 @@ impl DeviceTrack {
         let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0;
         let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
         now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
-        // A stall, or a thread without a CPU or time left, says nothing about what the device gives when it works.
-        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY && without_cpu < WITHOUT_CPU;
+        // A stall, or a thread without time left, says nothing about what the device gives when it works.
+        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY;
         self.judge_capacity(now, interval, is_working.then_some(full));
         let state = DeviceState {
             serving: !is_stalled,
             is_late: now.is_late,
             full,
             worked,
-            without_cpu,
             given: capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
             turn: turn(&sample.capacity, &self.total.counts(JOINED)) * (1 + interval.reserving()) as f64,
             misses_reservations: interval.misses_reservations(),

@@ -40,8 +40,6 @@ pub struct DeviceSample {
     pub in_flight: u64,
     /// Time that the device thread has worked, in nanoseconds.
     pub worked_nanos: u64,
-    /// Time that it was ready to run and had no CPU, in nanoseconds; 0 if that is not known.
-    pub cpu_wait_nanos: u64,
     /// Restarts of the device thread; known even if it does not respond.
     pub restarts: u64,
     pub stats: DeviceStats,
@@ -106,7 +104,6 @@ impl DeviceSample {
             queued: 0,
             in_flight: 0,
             worked_nanos: 0,
-            cpu_wait_nanos: 0,
             restarts: 0,
             stats: DeviceStats::default(),
             uplink: None,

@@ -236,17 +236,6 @@ fn a_device_thread_without_cpu_time_while_slots_are_free() {
 }
 
 #[test]
-fn a_device_thread_that_was_ready_and_had_no_cpu_was_the_fault_of_the_device_or_of_the_vms_limit() {
-    for policy in [reserving(2000), reserving(2000).limited(3000)] {
-        let mut observed = Observed::exact(&mclock(10_000), iops(300));
-        observed.without_cpu = 0.7;
-        observed.add("a", policy, closed(64, "a"));
-        observed.expect("a", RESERVATION, Cause::DaemonCpu, |observed| observed.stop(0));
-        assert!(observed.events.iter().all(|event| event.kind == RESERVATION), "no verdict on the device");
-    }
-}
-
-#[test]
 fn a_vm_that_its_limit_of_cpu_time_holds_back() {
     let mut observed = Observed::exact(&mclock(10_000), iops(300));
     observed.add("a", within(5), closed(8, "a"));

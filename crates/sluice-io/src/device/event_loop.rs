@@ -16,7 +16,6 @@ use crate::backend::retry::Later;
 use crate::backend::ring::{Event, Ring};
 use crate::backend::slot_log;
 use crate::backend::tag::Tag;
-use crate::cpu;
 use crate::device::blocking;
 use crate::device::core::{Core, Ending};
 use crate::device::deadline_timer::DeadlineTimer;
@@ -126,7 +125,6 @@ impl Machine for Loop {
             depth: self.core.gate.settings().depth,
             stats: self.core.gate.device_stats().clone(),
             worked_nanos: self.worked_nanos,
-            cpu_wait_nanos: cpu::wait_nanos(),
             queued: self.core.gate.queued(),
             in_flight: self.core.gate.in_flight(),
             connections: self.frontends.clients() as u64,

@@ -211,8 +211,6 @@ pub struct Snapshot {
     pub stats: DeviceStats,
     /// Time that the thread has spent with work, in nanoseconds; polling without work does not count.
     pub worked_nanos: u64,
-    /// Time that the thread was ready to run and had no CPU, in nanoseconds; 0 if the kernel does not count it.
-    pub cpu_wait_nanos: u64,
     /// Queued requests (pieces).
     pub queued: u64,
     /// Requests (pieces) in flight.
@@ -241,7 +239,6 @@ impl Snapshot {
             depth: 0,
             stats: DeviceStats::default(),
             worked_nanos: 0,
-            cpu_wait_nanos: 0,
             queued: 0,
             in_flight: 0,
             connections: 0,

@@ -166,7 +166,6 @@ impl Machine for UplinkLoop {
             depth: self.core.gate.settings().depth,
             stats: self.core.gate.device_stats().clone(),
             worked_nanos: self.worked_nanos,
-            cpu_wait_nanos: cpu::wait_nanos(),
             queued: self.core.gate.queued(),
             in_flight: self.core.gate.in_flight(),
             connections: self.ports.vhost.clients() as u64,

@@ -122,9 +122,6 @@ pub(crate) struct Observed {
     /// Part of the time in which the device thread works.
     pub(crate) worked: f64,
     worked_nanos: u64,
-    /// Part of the time in which it is ready to run and has no CPU.
-    pub(crate) without_cpu: f64,
-    cpu_wait_nanos: u64,
     /// CPU time of the VMs, by number.
     pub(crate) cpu: Vec<CpuSample>,
     pub(crate) serving: bool,
@@ -149,8 +146,6 @@ impl Observed {
             second: 0,
             worked: 0.1,
             worked_nanos: 0,
-            without_cpu: 0.0,
-            cpu_wait_nanos: 0,
             cpu: Vec::new(),
             serving: true,
             events: Vec::new(),
@@ -205,7 +200,6 @@ impl Observed {
             queued: gate.queued(),
             in_flight: gate.in_flight(),
             worked_nanos: self.worked_nanos,
-            cpu_wait_nanos: self.cpu_wait_nanos,
             stats: gate.device_stats().clone(),
             uplink: None,
             vms: self.names.iter().enumerate().map(vm).collect(),
@@ -218,7 +212,6 @@ impl Observed {
             self.second += 1;
             self.simulation.run_until(at(self.second));
             self.worked_nanos += (self.worked * 1e9) as u64;
-            self.cpu_wait_nanos += (self.without_cpu * 1e9) as u64;
             self.sample();
         }
     }

@@ -28,7 +28,6 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         queued: snapshot.queued,
         in_flight: snapshot.in_flight,
         worked_nanos: snapshot.worked_nanos,
-        cpu_wait_nanos: snapshot.cpu_wait_nanos,
         restarts: snapshot.restarts,
         stats: snapshot.stats,
         uplink: snapshot.uplink,
