@@ -127,7 +127,7 @@ impl Thread {
         ))
     }
 
-    /// Holds volumes back whose source, offset or size differs from when they were last served.
+    /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
     fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
         let new = held.into_iter().map(|((vm, volume), how)| {
             let reason = format!(
@@ -145,7 +145,7 @@ impl Thread {
                 vm,
                 volume,
                 reason,
-                "Volume held back: its source, offset or size differs from when it was last served"
+                "Volume held back: its source or offset differs from when it was last served, or it is smaller"
             );
         }
         attempt.held.extend(new);
