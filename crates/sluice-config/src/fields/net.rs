@@ -40,7 +40,8 @@ pub static UPLINK: Section = Section {
             "reservable",
             Kind::Percent(0, 10_000),
             "\"75%\"",
-            "The part of `rate` that VMs may reserve together. A scheduler with a `weight_floor` keeps at least that",
+            "The part of `rate` that VMs may reserve together. It is at most 100 % minus the scheduler's `weight_floor`, if it \
+             has one",
         )
         .default("\"75%\""),
         ADMISSION,

@@ -33,7 +33,7 @@ use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
 
-/// Serve the virtual disks of a host file.
+/// Serve the virtual disks and NICs of a host file.
 ///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
 /// volume is held back until it is forced if its source or offset differs from when it was last served, or if it is smaller.
