@@ -466,6 +466,7 @@ fn words(kind: &Kind) -> String {
         Kind::Decimal(..) => "a number".to_owned(),
         Kind::Word(words) => one_of(words.iter().copied()),
         Kind::Scheduler => "the name of a scheduler".to_owned(),
+        Kind::Name(what) if what.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("the name of an {what}"),
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Text => "text".to_owned(),
         Kind::Path => "a path".to_owned(),

@@ -59,7 +59,7 @@ pub struct Limits {
 /// A port that cannot be added.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SwitchError {
-    #[error("Port {port}: the switch has {ports} ports")]
+    #[error("Port {port} does not exist: the switch has {ports} ports")]
     PortRange { port: u32, ports: u32 },
     #[error("Port {0}: it is in use; remove it first")]
     PortTaken(u32),

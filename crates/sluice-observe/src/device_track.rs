@@ -238,7 +238,11 @@ impl DeviceTrack {
         });
         add(self.stalled.broken(), &|now| format!("completes nothing, with {} in flight", now.unit.show(now.got)));
         add(self.too_slow.broken(), &|now| {
-            format!("gives {} while it is full; stated are {}", now.unit.show(now.got), now.unit.show(now.wanted))
+            format!(
+                "gives {} while it is full; its stated capacity is {}",
+                now.unit.show(now.got),
+                now.unit.show(now.wanted)
+            )
         });
         add(self.overcommitted.broken(), &|now| {
             format!("reservations of {} do not fit into {}", now.unit.show(now.wanted), now.unit.show(now.got))

@@ -154,9 +154,11 @@ impl Event {
         let what = match self.kind {
             EventKind::Reservation => format!("{subject} got {got} of the {wanted} that it has reserved and asked for"),
             EventKind::Latency => {
-                format!("{got} of the requests of {subject} took longer than its latency target; {wanted} may")
+                format!("{got} of the requests of {subject} took longer than its latency target; {wanted} are allowed")
             }
-            EventKind::Capacity => format!("Device {device} gives {got} while it is full; stated are {wanted}"),
+            EventKind::Capacity => {
+                format!("Device {device} gives {got} while it is full; its stated capacity is {wanted}")
+            }
             EventKind::Overcommitted => {
                 format!("Reservations of {wanted} do not fit into the {got} that device {device} gives")
             }

@@ -248,10 +248,10 @@ pub enum PolicyError {
         limit: String,
     },
     /// There is no limit that the burst could exceed.
-    #[error("Burst rate {0} has no limit in the same unit to exceed; state such a limit, or remove the burst")]
+    #[error("Burst rate {0} needs a limit in the same unit; state such a limit, or remove the burst")]
     BurstWithoutLimit(String),
     /// Out of range.
-    #[error("Idle credit {0} is above 256 requests, at which it would distort the weights; lower it")]
+    #[error("Idle credit {0} is above 256 requests, and would distort the weights; lower it")]
     IdleCredit(u32),
     /// Out of range.
     #[error("Burst {0} must be from 1 to 65535 requests")]

@@ -11,15 +11,16 @@ use crate::output::Format;
 pub(crate) const CODES: &str = "\
 Exit codes:
   0  Success
-  1  Failure, or a negative result: errors in a file, a guarantee or an exact row that does not hold
+  1  Failure, or a negative result: errors in a file, a guarantee that was not kept, or for
+     `reproduce` an exact row that was not reproduced
   2  Wrong arguments; for `sim run`: it ran, and a guarantee to a VM was not kept
   3  No such VM, volume, scheduler, workload, figure, ...
   4  Rejected in the current state; nothing has changed
   5  No daemon listens at the control socket
   6  `status`: a promise is broken, or a device or volume is out of service
 
-With `-o json` a failed command also prints {\"ok\": false, \"error\": ...} on standard output; a file with
-errors prints its \"diagnostics\". Errors in arguments are printed on standard error only.";
+With `-o json` a failed command also prints {\"ok\": false, \"error\": ...} on standard output; a file
+with errors prints its \"diagnostics\". Errors in arguments are printed on standard error only.";
 
 /// Why a verb did not succeed.
 pub(crate) enum Failure {

@@ -59,7 +59,7 @@ const VERSION: &str = match option_env!("SLUICE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Per-VM reservation, limit and weight for shared disks.
+/// Per-VM reservation, limit and weight for shared disks and network links.
 #[derive(Parser)]
 #[command(name = "sluice", version = VERSION, propagate_version = true, arg_required_else_help = true, after_long_help = failure::CODES)]
 struct Cli {

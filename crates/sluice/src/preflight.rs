@@ -88,7 +88,7 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
     let Problem { about, text, kind } = problem;
     match kind {
         ProblemKind::Taken if is_served => {
-            let text = format!("A daemon is running, and this may be its own: {text}");
+            let text = format!("In use, perhaps by the running daemon itself: {text}");
             Finding::new(Level::Note, "in-use", about, text)
         }
         ProblemKind::Taken | ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),

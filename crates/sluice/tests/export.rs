@@ -141,7 +141,7 @@ fn a_nic_that_a_vmm_cannot_use_is_rejected_with_what_to_change() {
         (
             &["nbd-uri", "s"],
             1,
-            "There are no volumes among what is exported, and NBD serves nothing else; choose another format",
+            "Nothing to export: this format is only for volumes, and none is selected; choose another format",
         ),
         (&["qmp", "s", "--volume", "nic/eth1"], 3, "No NIC of VM s is called 'eth1'; there are: eth0"),
     ];

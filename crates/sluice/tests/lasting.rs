@@ -90,7 +90,8 @@ fn a_change_yields_to_the_file_only_when_its_field_changes() {
     let daemon = Daemon::serve(&place, &host);
     json(ask(&place, &["set", "a", "limit=100 iops"]));
     let log = daemon.reload(&host.replace(LIMIT, &format!("{LIMIT}weight = 7\n")));
-    let kept = "Override stays in force over the file name=\"a/limit\" value=\"100 iops\" hides=\"500 iops\"";
+    let kept =
+        "Override stays in force and replaces the file's value name=\"a/limit\" value=\"100 iops\" hides=\"500 iops\"";
     assert!(log.contains(kept) && log.contains("Reload applied"), "{log}");
     assert_eq!(limit(&place), 100.0);
     let log = daemon.reload(&host.replace("500 iops", "800 iops"));
@@ -199,7 +200,7 @@ fn a_change_until_restart_survives_a_crash_and_no_stop() {
     daemon.kill();
     let daemon = Daemon::serve(&place, &host);
     assert_eq!(overrides(&place), ["a/limit=100 iops"]);
-    assert!(daemon.terminate().stderr.contains("Override ended with the daemon's stop"));
+    assert!(daemon.terminate().stderr.contains("Override ended: it was made with --until-restart"));
     let _daemon = Daemon::serve(&place, &host);
     assert_eq!(overrides(&place), [""; 0]);
 }
@@ -396,7 +397,7 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     json(ask(&place, &["set", "b", "weight=7", "--for", "1s"]));
     let log = daemon.stderr().up_to(&["Override expired name=\"b/weight\""]);
     let log = log + &daemon.stderr().so_far();
-    assert!(log.contains("Override is over and kept: its end would close a volume in use"), "{log}");
+    assert!(log.contains("Expired override stays in force: ending it would close a volume in use"), "{log}");
     client.read(0, 512).unwrap();
     let all = json(ask(&place, &["get", "overrides"]));
     let known =
@@ -413,7 +414,7 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     // A restart gives its client time to come back.
     attach();
     let client = open();
-    daemon.stderr().up_to(&["Override is over and kept"]);
+    daemon.stderr().up_to(&["Expired override stays in force"]);
     daemon.kill();
     drop(client);
     let daemon = Daemon::serve(&place, &host);

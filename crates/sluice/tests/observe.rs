@@ -141,7 +141,7 @@ fn kept_promises_are_shown_as_kept_with_what_holds_a_vm_back() {
     assert_eq!(vm(&place, "db")["state"], "kept");
     let described = ask(&place, &["describe", "web/v"]).ok();
     assert!(described.contains("web/v on device disk") && described.contains("Waited for: its limit"), "{described}");
-    assert!(ask(&place, &["why", "web"]).ok().contains("but for: its own limit"));
+    assert!(ask(&place, &["why", "web"]).ok().contains("because of: its own limit"));
     assert_eq!(json(&place, &["events"])["events"], Value::Array(Vec::new()), "nothing is broken");
     let clients = json(&place, &["get", "clients"]);
     let peer = format!("process {} of user", std::process::id());

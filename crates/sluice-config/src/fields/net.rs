@@ -40,7 +40,8 @@ pub static UPLINK: Section = Section {
             "reservable",
             Kind::Percent(0, 10_000),
             "\"75%\"",
-            "The part of `rate` that VMs may reserve together. A scheduler with a `weight_floor` keeps at least that",
+            "The part of `rate` that VMs may reserve together. It is at most 100 % minus the scheduler's `weight_floor`, if it \
+             has one",
         )
         .default("\"75%\""),
         ADMISSION,
@@ -81,9 +82,9 @@ pub static NIC: Section = Section {
                 "tap",
                 Kind::Interface,
                 "\"db1-eth0\"",
-                "Name of a TAP, instead of a socket. One that exists when the NIC is added is that of a VMM, and the daemon is on the \
-                 host's side of it; otherwise the daemon makes it, for a namespace or a container. What does not fit into its \
-                 queue is dropped by the kernel, unlike with a socket, where it stays in the guest",
+                "Name of a TAP, instead of a socket. If it exists when the NIC is added, it belongs to a VMM, and the daemon uses the \
+                 host's side of it. Otherwise the daemon creates it, for a namespace or a container. The kernel drops frames that do \
+                 not fit into its queue; with a socket they wait in the guest",
             ),
             Key::new("queues", Kind::Integer(1, 64), "4", "Socket: the maximum number of pairs of virtqueues of the VM")
                 .default("16"),

@@ -105,7 +105,7 @@ pub const CPU_KEY: &[Key] = &[Key::new(
     "\"25%\"",
     "Maximum CPU time of the daemon for the VM, as a part of one CPU, on each device and on each uplink that it uses. Above it, \
      nothing is taken from its sockets, rings and TAPs until the excess is made up for. Frames that it receives do not count. \
-     Of the policy of a volume or a NIC it is ignored",
+     Ignored in the policy of a volume or a NIC",
 )
 .default("\"unlimited\"")];
 const CPU_LIMIT: Kind = Kind::Percent(100, 10_000);

@@ -91,7 +91,7 @@ pub static ACCESS: Section = Section {
             "change",
             Kind::Accounts,
             "[\"user:alice\", \"group:operators\"]",
-            "May also change policies with `set`, and take such changes back with `reset`",
+            "May also change policies with `set`, and undo such changes with `reset`",
         )
         .default("[]"),
         Key::new(
@@ -138,8 +138,8 @@ pub static DAEMON: Section = Section {
             "control",
             Kind::Either(&[Kind::Path, Kind::Word(&["none"])]),
             "\"/run/sluice/control.sock\"",
-            "Socket through which commands such as set, attach and apply reach the daemon; none: no socket. A stated socket \
-             must be possible; if the default one is not, the daemon logs the reason and serves without it",
+            "Socket through which commands such as set, attach and apply reach the daemon; none: no socket. If a stated socket \
+             cannot be created, that is an error; if the default one cannot, the daemon logs the reason and serves without it",
         )
         .default("`$SLUICE_SOCKET`, or /run/sluice/control.sock"),
         Key::new(
@@ -153,15 +153,15 @@ pub static DAEMON: Section = Section {
             Kind::Either(&[Kind::Address, Kind::Path]),
             "\"127.0.0.1:9925\"",
             "Where Prometheus reads metrics (`/metrics`): a loopback address and a port, which every user of this host can \
-             reach, or a socket with the group and the mode of `access`. Read at the start. `sluice metrics` needs none",
+             reach, or a socket with the group and the mode of `access`. Read at the start. `sluice metrics` works without it",
         )
         .default("none: metrics are not served"),
         Key::new(
             "state",
             Kind::Path,
             "\"/var/lib/sluice\"",
-            "Folder for changes made at run time, so that they survive a restart, and for what each volume last served. \
-             The daemon makes it if its parent exists. Only one daemon may use it",
+            "Folder for what must survive a restart: changes made at run time, events, and the source, offset and size of each \
+             volume when it was last served. The daemon creates it if its parent exists. Only one daemon may use it",
         )
         .default("`$STATE_DIRECTORY`, which systemd sets; without either, a change needs --until-restart, --for or --persist"),
         Key::new(
@@ -188,9 +188,9 @@ pub static DAEMON: Section = Section {
 /// `[alert.CLASS]`
 pub static ALERT: Section = Section {
     title: "alert.NAME",
-    doc: "Who is told when a promise is broken, a device fails, or this is over. NAME is a class of events: reservation, \
-          latency, capacity, overcommitted, stalled, down, held_back, out_of_service, link_down, or all for the classes without a table of \
-          their own. Events are also in the log and in `sluice events`",
+    doc: "A program or a URL that is notified when a promise is broken or a device fails, and when that has ended. NAME is a class of \
+          events: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service, link_down, or all: every \
+          class without a separate table. Events are also in the log and in `sluice events`",
     groups: &[&[
         Key::new(
             "command",

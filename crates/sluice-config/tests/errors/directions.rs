@@ -95,7 +95,7 @@ fn bursts_for_a_time() {
         (
             POLICY,
             "limit = \"100 iops\"\nburst = { rate = \"100MiB/s\", for = \"5s\" }",
-            &[(7, "Policy p: burst rate 100MiB/s has no limit in the same unit to exceed")],
+            &[(7, "Policy p: burst rate 100MiB/s needs a limit in the same unit")],
         ),
     ]);
     let host =

@@ -76,7 +76,7 @@ pub enum SourceError {
 
     /// The configured range goes past the end.
     #[error(
-        "Volume {path} is shorter than declared: it has {size_bytes} bytes and the volume needs {end_bytes}, extend it or lower `offset` and `size`"
+        "Volume {path} is shorter than declared: it has {size_bytes} bytes and the volume needs {end_bytes}; extend it or lower `offset` and `size`"
     )]
     TooShort {
         path: PathBuf,
@@ -88,7 +88,7 @@ pub enum SourceError {
 
     /// Offset or length do not fit direct I/O, or a virtual disk's sectors.
     #[error(
-        "Volume {path}: the volume's {what} of {value_bytes} bytes is not a multiple of the block size {alignment_bytes}, round it with `offset` and `size`, or a file itself with `truncate -s %{alignment_bytes}`"
+        "Volume {path}: the volume's {what} of {value_bytes} bytes is not a multiple of the block size {alignment_bytes}; round it with `offset` and `size`, or a file itself with `truncate -s %{alignment_bytes}`"
     )]
     Misaligned {
         path: PathBuf,

@@ -145,7 +145,7 @@ pub enum Refusal {
     #[error(transparent)]
     Log(#[from] LogError),
     /// The log has no part for a ring.
-    #[error("The in-flight log has no region for ring {0} with its size")]
+    #[error("The in-flight log has no region of the right size for ring {0}")]
     NotInLog(u16),
     /// The new memory table has a running ring at another address, or not at all.
     #[error("Ring {0} is running, and the new memory table does not contain it at the same address")]

@@ -362,7 +362,8 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
         }
         if known.is_some() && !vm.is_empty() {
-            let error = format!("VM {} exists already; change it with set, not with vm.KEY", target.vm);
+            let error =
+                format!("VM {} exists already, so vm.KEY=VALUE cannot set its policy; use `sluice set`", target.vm);
             return Err(Reply::failed(Code::Exists, error));
         }
         if self.lasts == Lasts::Persisted && self.state.files.has(&target.clone().into()) {
@@ -417,7 +418,10 @@ impl Draft<'_> {
             None => self.saved.overrides.clear(),
         };
         if let Some(persisted) = taken.iter().find(|known| known.lasts == Lasts::Persisted) {
-            let error = format!("{} is in a drop-in: reload the daemon, then change the drop-in", persisted.name());
+            let error = format!(
+                "{} was written into a drop-in, which reset does not change; reload the daemon, then edit the drop-in",
+                persisted.name()
+            );
             return Err(Reply::failed(Code::Refused, error));
         }
         if taken.is_empty()

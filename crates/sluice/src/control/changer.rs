@@ -284,7 +284,7 @@ struct Attempt {
     proposal: Option<(u64, Proposal)>,
     /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
-    /// Volumes that it leaves out because their source, offset or size has changed, and why.
+    /// Volumes that it leaves out because their source or offset has changed, or they are smaller, and why.
     held: BTreeMap<VolumeName, String>,
     /// Names of overrides that do not end, because their volumes are in use.
     kept: BTreeSet<String>,

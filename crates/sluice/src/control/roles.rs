@@ -87,7 +87,12 @@ fn numbers(role: Role, accounts: &[Account]) -> Vec<Number> {
         let number = number(account);
         if number.is_none() {
             let ((kind, name), role) = (kind_and_name(account), role.name());
-            tracing::warn!(role, kind, name, "Account of [daemon.access] does not exist on this host: it has no role");
+            tracing::warn!(
+                role,
+                kind,
+                name,
+                "Account in [daemon.access] does not exist on this host and gets no role: create it, or correct its name"
+            );
         }
         number
     };
@@ -185,7 +190,7 @@ impl Rights<'_> {
         }
         if let Some(key) = ADMIN_KEYS.into_iter().find(|key| keys.contains_key(*key)) {
             return Err(format!(
-                "{key}: with the role attach it cannot be set, because it reaches beyond the VM; state it in {}",
+                "{key} cannot be set with the role attach, because it affects more than the VM; state it in {}",
                 self.file.display()
             ));
         }
@@ -239,7 +244,7 @@ impl Rights<'_> {
 const ADMIN_KEYS: [&str; 4] = ["tap", "spoof", "dhcp_server", "router_advertisement"];
 
 fn other_volume(key: &str) -> String {
-    format!("{key}: with the role attach a volume or NIC can only be named as the target, VM/VOLUME or VM/nic/NIC")
+    format!("{key} is a key of a volume or NIC; with the role attach, name that as the target: VM/VOLUME or VM/nic/NIC")
 }
 
 /// By name; symbolic links are checked when the socket is made.
@@ -382,9 +387,9 @@ mod tests {
                 "owner: with the role attach a socket cannot be given to user root",
             ),
             (r#""socket":"/run/vms/a","mode":"0666""#, "mode: 0666 permits more than 0660"),
-            (r#""uplink":"lan","tap":"eth0""#, "tap: with the role attach it cannot be set"),
-            (r#""uplink":"lan","spoof":true"#, "spoof: with the role attach it cannot be set"),
-            (r#""uplink":"lan","dhcp_server":true"#, "dhcp_server: with the role attach it cannot be set"),
+            (r#""uplink":"lan","tap":"eth0""#, "tap cannot be set with the role attach"),
+            (r#""uplink":"lan","spoof":true"#, "spoof cannot be set with the role attach"),
+            (r#""uplink":"lan","dhcp_server":true"#, "dhcp_server cannot be set with the role attach"),
         ] {
             for verb in ["attach", "set"] {
                 assert!(ask(verb, 9, keys).contains(error), "{verb} {keys}: {}", ask(verb, 9, keys));

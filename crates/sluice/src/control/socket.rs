@@ -151,7 +151,7 @@ fn bind(path: &Path, access: &Access) -> Result<(Bound, Group), ListenError> {
         Err(ListenError::Io { .. }) if !rustix::process::geteuid().is_root() => {
             let bound = with(None)?;
             tracing::info!(
-                "The control socket belongs to the daemon's group, because its user may not use group {GROUP}"
+                "The control socket belongs to the daemon's group, because the daemon's user is not in group {GROUP}"
             );
             Ok((bound, own))
         }

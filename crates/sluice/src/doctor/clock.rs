@@ -15,7 +15,9 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         return vec![Finding::new(Level::Ok, NAME, "", format!("The clock source is {current}"))];
     }
     let available = subject.read(&format!("{folder}/available_clocksource")).unwrap_or_default();
-    let text = format!("The clock source is {current}: each look at the time costs microseconds, with a system call");
+    let text = format!(
+        "The clock source is {current}: each reading of the time needs a system call, which takes microseconds"
+    );
     let fix = match available.split_whitespace().find(|name| !SLOW.contains(name)) {
         Some(better) => format!(
             "echo {better} > /{folder}/current_clocksource, and clocksource={better} on the kernel's command line"

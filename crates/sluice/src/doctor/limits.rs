@@ -40,7 +40,7 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     }
     for (key, name) in [("Max address space", "LimitAS"), ("Max file size", "LimitFSIZE")] {
         if let Some(most) = limit(&limits, key) {
-            let text = format!("{key} is {most} bytes: memory of guests is mapped, and images are written");
+            let text = format!("{key} is {most} bytes, but the daemon maps the memory of guests and writes images");
             found.push(Finding::new(Level::Warning, NAME, &about, text).fix(format!("{name}=infinity in the unit")));
         }
     }

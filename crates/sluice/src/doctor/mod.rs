@@ -1,4 +1,4 @@
-//! `sluice doctor`: what on this host keeps the daemon from working, or its guarantees from holding.
+//! `sluice doctor`: what on this host prevents the daemon from working or breaks its guarantees.
 //!
 //! A check is a function in a file of its own and an entry in [`CHECKS`]. It reads /proc, /sys and /etc through the
 //! [`Subject`], whose root a test replaces with a folder, and returns findings with their fixes.

@@ -30,9 +30,9 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         if !may_connect(&user, owner.as_deref(), group.as_deref(), *mode) {
             let kind = if volume.export.protocol == Protocol::Nbd { "NBD" } else { "vhost-user" };
             let text = format!(
-                "Its {kind} socket {} cannot be connected to by {}, under which libvirt runs QEMU",
-                path.display(),
-                user.name
+                "libvirt runs QEMU as {}, which cannot connect to the {kind} socket {}",
+                user.name,
+                path.display()
             );
             let fix = format!(
                 "owner = \"{}\" in the export of the volume, or a group and a mode that allow it to write",

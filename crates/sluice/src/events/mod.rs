@@ -64,7 +64,7 @@ impl Events {
             self.lost += 1;
             tracing::warn!(
                 lost = self.lost,
-                "Event is in the log alone, because the disk of the state directory is too slow"
+                "Event is only in the log, not in the database: the disk of the state directory is too slow"
             );
         }
     }

@@ -110,7 +110,7 @@ impl Store {
             Ok(connection) => Some(connection),
             Err(error) => {
                 let file = file.display();
-                tracing::error!(%file, error, "Events are in memory until this file can be opened; it is left as it is");
+                tracing::error!(%file, error, "Cannot open the event database: keeping events in memory until it can be opened");
                 None
             }
         });
@@ -141,12 +141,12 @@ impl Store {
         match added {
             Ok(()) if self.fails => {
                 self.fails = false;
-                tracing::info!("Events are written again");
+                tracing::info!("Events are written to the database again");
             }
             Ok(()) => {}
             Err(error) if !self.fails => {
                 self.fails = true;
-                tracing::error!(%error, "Events cannot be written and are in the log alone; look at the state directory: is its disk full, or read-only?");
+                tracing::error!(%error, "Cannot write events, they are only in the log; check whether the disk of the state directory is full or read-only");
             }
             Err(_) => {}
         }
@@ -164,7 +164,7 @@ impl Store {
         if let Err(error) = copied {
             return tracing::debug!(%error, "Events stay in memory");
         }
-        tracing::info!(file = %file.display(), "Events are in the file again");
+        tracing::info!(file = %file.display(), "Event database is open again: events from memory were written to it");
         (self.connection, self.is_in_memory, self.before) = (connection, false, before);
     }
 
@@ -250,8 +250,13 @@ impl Store {
 fn end_earlier(connection: &Connection, now: Time) {
     match try_end_earlier(connection, now) {
         Ok(0) => {}
-        Ok(ended) => tracing::info!(ended, "Violations that lasted when the daemon stopped are recorded as ended"),
-        Err(error) => tracing::error!(%error, "Violations that lasted when the daemon stopped stay without an end"),
+        Ok(ended) => tracing::info!(
+            ended,
+            "Promises that were broken when the daemon stopped: their violations are recorded as ended"
+        ),
+        Err(error) => {
+            tracing::error!(%error, "Cannot record the end of violations that lasted when the daemon stopped")
+        }
     }
 }
 
@@ -337,7 +342,7 @@ fn replaced(path: &Path, error: &str) -> Result<Connection, String> {
     for side in ["db-wal", "db-shm"] {
         let _ = std::fs::remove_file(path.with_extension(side));
     }
-    tracing::error!(%file, error, aside = %aside.display(), "Events cannot be read: the file was moved aside, and a new one begun");
+    tracing::error!(%file, error, aside = %aside.display(), "Cannot read the event database: it was renamed, and a new one created");
     open(path).map_err(|error| match error {
         OpenError::Damaged(error) | OpenError::Unusable(error) => error,
     })

@@ -101,7 +101,7 @@ pub(crate) struct Rendered {
 pub(crate) enum ExportError {
     #[error("VM {vm} has neither volumes nor NICs; add [vm.{vm}.volume.NAME] or [vm.{vm}.nic.NAME] to the host file")]
     Nothing { vm: String },
-    #[error("There are no volumes among what is exported, and NBD serves nothing else; choose another format")]
+    #[error("Nothing to export: this format is only for volumes, and none is selected; choose another format")]
     NoVolumes,
     #[error(
         "NIC {title} is served over vhost-user-net, and {vmm} uses only TAPs; write tap = \"NAME\" instead of socket for it"

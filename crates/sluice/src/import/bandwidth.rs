@@ -70,7 +70,7 @@ impl Nic {
         let within = stated.clamp(BURST.0.min(most), most);
         if within != stated {
             let (stated, within) = (show_duration(stated), show_duration(within));
-            warnings.push(format!("{}: its burst lasts {stated} at its limit, and here {within}", self.name));
+            warnings.push(format!("{}: its burst lasts {stated} at its limit; a host file allows {within}", self.name));
         }
         within
     }
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(none, [""; 0]);
         let (long, warnings) = lines(Some(1_024_000), Some(10_240_000), None);
         assert_eq!(long, ["limit = \"8.192Mbit/s\"", "burst = \"1s\""]);
-        assert_eq!(warnings, ["net0: its burst lasts 10s at its limit, and here 1s"]);
+        assert_eq!(warnings, ["net0: its burst lasts 10s at its limit; a host file allows 1s"]);
         let (fast, warnings) = lines(Some(1 << 40), Some(1 << 40), None);
         assert_eq!((fast[1].as_str(), warnings.len()), ("burst = \"91us\"", 1), "{fast:?}");
         let (slow, warnings) = lines(Some(5), None, None);

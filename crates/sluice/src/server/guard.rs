@@ -179,18 +179,15 @@ fn difference(before: &Served, now: &Served) -> Option<String> {
             return Some(format!("{new} is now another file or disk: {other}; the volume served {one} before"));
         }
         (Some(one), Some(other)) if one != other => {
-            return Some(format!("its source is {new}, and it served {old} before"));
+            return Some(format!("its source is {new}, and was {old} before"));
         }
         (None, _) | (_, None) if before.source != now.source => {
-            return Some(format!("its source is {new}, and it served {old} before"));
+            return Some(format!("its source is {new}, and was {old} before"));
         }
         _ => {}
     }
     if before.offset != now.offset {
-        return Some(format!(
-            "it begins at byte {} of its source, and began at byte {} before",
-            now.offset, before.offset
-        ));
+        return Some(format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset));
     }
     (now.size < before.size).then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
 }

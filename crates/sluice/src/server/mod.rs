@@ -140,8 +140,8 @@ pub(crate) struct Server {
     /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead
     /// process hold their bytes.
     missing: BTreeSet<VolumeName>,
-    /// Volumes that the file in force lacks because their source, offset or size differs from when they were last
-    /// served, and why.
+    /// Volumes that the file in force lacks because their source or offset differs from when they were last
+    /// served, or because they are smaller, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
     /// By name.
     listeners: BTreeMap<String, NbdListener>,
@@ -175,8 +175,8 @@ pub(crate) enum Step {
     Prepared(Box<Prepared>),
     /// This is needed first, and may take long.
     Needs(Needs),
-    /// The source, offset or size of these volumes differs from when they were last served, and how. They must be left
-    /// out, or forced.
+    /// The source or offset of these volumes differs from when they were last served, or they are smaller, and how. They
+    /// must be left out, or forced.
     Held(BTreeMap<VolumeName, String>),
 }
 

@@ -204,7 +204,7 @@ fn kept(
                 store.rest(name, fd);
                 return Err(error);
             }
-            Err(error) => tracing::warn!(tap = name, %error, "Cannot continue with the TAP from before the restart"),
+            Err(error) => tracing::warn!(tap = name, %error, "Cannot reuse the TAP from before the restart"),
         }
         drop(fd);
         store.forget(name);

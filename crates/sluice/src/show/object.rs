@@ -16,7 +16,7 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
         _ => format!("Promises: {}", mark(&object["state"])),
     });
     if let Some(held_by) = object["held_by"].as_str() {
-        lines.push(format!("It would get more but for: {}", cause(held_by)));
+        lines.push(format!("It does not get more because of: {}", cause(held_by)));
     }
     lines.extend([String::new(), "Policy".to_owned(), policy(&object["policy"])]);
     lines.extend([String::new(), rates(&object["rates"])]);

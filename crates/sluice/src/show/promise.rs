@@ -27,7 +27,9 @@ fn sentence(name: &str, promise: &Value) -> String {
     let cause = cause(text(&promise["cause"]));
     match promise["kind"].as_str() {
         Some("latency") => {
-            format!("{name}: {got} of the requests take longer than the target, {wanted} may,{since}; cause: {cause}")
+            format!(
+                "{name}: {got} of the requests take longer than the target, which allows {wanted},{since}; cause: {cause}"
+            )
         }
         _ => format!("{name}: gets {got} of the {wanted} that it has reserved and asks for,{since}; cause: {cause}"),
     }

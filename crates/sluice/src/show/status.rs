@@ -58,7 +58,7 @@ pub(crate) fn table(status: &Value) -> String {
     lines.push(match (all, broken.len()) {
         (0, _) => format!("{vms} VMs; none has a reservation or a latency target"),
         (_, 0) => {
-            format!("No promise is broken: {} kept, {} not asked for, {vms} VMs", number("kept"), number("not_asked"))
+            format!("No promise is broken: {} kept, {} without demand, {vms} VMs", number("kept"), number("not_asked"))
         }
         (all, count) => format!("{count} of {all} promises are BROKEN:"),
     });

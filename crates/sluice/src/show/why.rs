@@ -318,7 +318,7 @@ fn now_in_words(name: &str, vm: &Value) -> String {
             percent(&parts["backlogged_percent"]),
         ));
         if let Some(held_by) = vm["held_by"].as_str() {
-            lines.push(format!("It would get more, or sooner, but for: {}.", cause(held_by)));
+            lines.push(format!("It does not get more, or sooner, because of: {}.", cause(held_by)));
         }
     }
     let mut all = broken(name, vm);
@@ -439,7 +439,7 @@ mod tests {
             "parts": { "backlogged_percent": 100.0 },
         })];
         let words = Answer::of("web", &now, &[], (0, 3600)).in_words();
-        for part in ["gets 200 normalised iops", "but for: its own limit", "last 1h no promise", "Raise the limit"] {
+        for part in ["gets 200 normalised iops", "because of: its own limit", "last 1h no promise", "Raise the limit"] {
             assert!(words.contains(part), "{part}: {words}");
         }
     }

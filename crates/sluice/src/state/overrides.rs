@@ -208,7 +208,9 @@ pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
             }
             Gone::InFile => tracing::info!(name, value, "Override dropped: it is now part of the file"),
             Gone::Expired => tracing::info!(name, value, now = hidden, "Override expired"),
-            Gone::Stopped => tracing::info!(name, value, now = hidden, "Override ended with the daemon's stop"),
+            Gone::Stopped => {
+                tracing::info!(name, value, now = hidden, "Override ended: it was made with --until-restart")
+            }
         }
     }
 }

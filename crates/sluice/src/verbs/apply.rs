@@ -26,8 +26,8 @@ pub(crate) struct Apply {
     /// Accepted for scripts that state it: the command always waits for the result.
     #[arg(long)]
     wait: bool,
-    /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it, or serves it although its
-    /// source, offset or size has changed since it was last served. '*' stands for all, also for a file without volumes.
+    /// Closes or replaces a volume, or those of a VM (db1/root or db1), although clients are connected, or serves it although it
+    /// would be held back. '*' stands for all of them; it also accepts a file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
     #[command(flatten)]

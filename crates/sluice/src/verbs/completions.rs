@@ -7,9 +7,9 @@ use crate::failure::Failure;
 
 /// Print shell completions.
 ///
-/// The script completes commands and options, for packages. To complete the names of running VMs, volumes and devices too, put a
-/// line into the start-up file of the shell instead: `source <(COMPLETE=bash sluice)` for bash, `source <(COMPLETE=zsh sluice)`
-/// for zsh; for fish, `COMPLETE=fish sluice | source`.
+/// The script is for packages, and completes commands and options. To complete the names of running VMs, volumes and devices too,
+/// put a line into the start-up file of the shell instead: `source <(COMPLETE=bash sluice)` for bash, `source <(COMPLETE=zsh
+/// sluice)` for zsh, `COMPLETE=fish sluice | source` for fish.
 #[derive(Args)]
 pub(crate) struct Completions {
     /// Shell to print them for.

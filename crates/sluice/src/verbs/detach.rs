@@ -8,9 +8,9 @@ use crate::control::keys::Lasting;
 use crate::failure::Failure;
 use crate::output::Format;
 
-/// Detach a volume or NIC, or a VM with all of its, from the running daemon.
+/// Detach a volume, a NIC or a whole VM from the running daemon.
 ///
-/// Disconnects its clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
+/// A VM is detached with all its volumes and NICs. Disconnects the clients; requests in flight complete at the device. Queued NBD requests fail. Queued vhost-user requests
 /// stay in the guest's rings until the volume is attached again. The change survives restarts
 /// until the file's value changes or `sluice reset` undoes it; without a state directory, --until-restart, --for or --persist is required. If
 /// the device does not confirm the change within 1 s, the command fails and says so; clients are disconnected when the device

@@ -9,15 +9,16 @@ use crate::failure::Failure;
 use crate::findings::{self, Level};
 use crate::output::Format;
 
-/// Look for what on this host keeps the daemon from working, or its guarantees from holding.
+/// Find what on this host prevents the daemon from working or breaks its guarantees.
 ///
 /// Each finding has its fix. Looks at the kernel, io_uring, limits, the clock source, the disks (the kernel's scheduler, the write
-/// cache, the queue depth), limits of control groups and of QEMU below the daemon's, the memory of running VMs (shared, huge
-/// pages), and whether libvirt's user can connect to the sockets. Needs no daemon; of a running one it reports the limits and the
-/// control group. With a host file only its disks are looked at, and its sockets too. Changes nothing.
+/// cache, the queue depth), limits of control groups and of QEMU that apply in addition to the daemon's, the memory of running VMs
+/// (shared, huge pages), and whether libvirt's user can connect to the sockets. Needs no daemon; if one is running, its limits and
+/// its control group are reported too. With a host file, only the disks of that file are looked at, and also its sockets. Changes
+/// nothing.
 ///
-/// Exits with 1 if there is an error. Warnings and notes are no failure. Whether the images and sockets of a host file can be used is the question of
-/// `sluice check --host`.
+/// Exits with 1 if there is an error; warnings and notes do not change the exit code. To check whether the images and sockets of a
+/// host file can be used, run `sluice check --host`.
 #[derive(Args)]
 pub(crate) struct Doctor {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.

@@ -21,8 +21,8 @@ const PAGE: usize = 1000;
 
 /// List what happened to promises, devices and volumes, and why.
 ///
-/// An event begins when a promise is broken, a device is too slow, stalls or fails, or a volume is not served; it ends when that is
-/// over. Events are kept over restarts if the daemon has a state directory, and the latest 100,000 at most.
+/// An event begins when a promise is broken, a device is too slow, stalls or fails, or a volume is not served; it ends when the
+/// problem has ended. Events survive restarts if the daemon has a state directory. At most the latest 100,000 are kept.
 #[derive(Args)]
 pub(crate) struct Events {
     /// Wait for further events, and show them as they come.

@@ -33,7 +33,7 @@ enum What {
     Overrides(Overrides),
 }
 
-/// List VMs: what was promised to each beside what it gets.
+/// List VMs: what was promised to each, and what it gets.
 ///
 /// One row for each VM and device. IOPS are normalised requests per second (large requests count as several), MIB/S, P50 and P99
 /// are those of the last 10 s; P50 and P99 run from the arrival of a request to its completion. PROMISES says whether the
@@ -47,7 +47,7 @@ struct Vms {
     asked: Asked,
 }
 
-/// List volumes: what was promised to each beside what it gets.
+/// List volumes: what was promised to each, and what it gets.
 #[derive(Args)]
 struct Volumes {
     /// Only these volumes, as VM/VOLUME or VM; `*` stands for any text.

@@ -17,7 +17,7 @@ use crate::failure::Failure;
 
 /// Print the daemon's metrics for Prometheus, or write them for node_exporter.
 ///
-/// They are those that the daemon serves if its host file states `daemon.metrics`, which this command does not need.
+/// The metrics are those of the endpoint `daemon.metrics` of the host file. The command works without that endpoint too.
 ///
 /// With --textfile they go to a file for the textfile collector of Prometheus' node exporter. The file is replaced as a
 /// whole, so a reader never sees a part of it; its name must end in .prom. Run the command regularly, for example each 15

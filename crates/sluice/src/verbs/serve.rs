@@ -33,11 +33,11 @@ use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
 
-/// Serve the virtual disks of a host file.
+/// Serve the virtual disks and NICs of a host file.
 ///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
-/// volume whose source, offset or size differs from when it was last served is held back until it is forced. SIGTERM completes the requests already received, then
-/// exits. SIGUSR1 prints statistics for each VM.
+/// volume is held back until it is forced if its source or offset differs from when it was last served, or if it is smaller.
+/// SIGTERM completes the requests already received, then exits. SIGUSR1 prints statistics for each VM.
 ///
 /// Serving never waits for the log. When standard error is full, log lines are dropped, and the next line states how many.
 /// Lines about VMs are rate limited for each VM and kind: 32 immediately, then one per second. Every 5 seconds "Log lines suppressed" states
@@ -46,8 +46,8 @@ use crate::state::time::Time;
 pub(crate) struct Serve {
     /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
     file: PathBuf,
-    /// Serves a VM or volume (db1 or db1/root) although its source, offset or size has changed since it was last served. '*' stands for all, also for a host
-    /// file without volumes.
+    /// Serves a volume, or those of a VM (db1/root or db1), that would be held back. '*' stands for all of them; it also accepts a
+    /// host file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
     /// Level of log messages, as `sluice --log`: error, warn, info, debug or trace, also for one module.

@@ -13,10 +13,10 @@ use crate::output::rows::Form;
 use crate::show::{list, why};
 use crate::state::time::{Time, length};
 
-/// Say in words why a VM gets what it gets, what broke its promises, and what would help.
+/// Explain why a VM gets what it gets, what broke its promises, and what would help.
 ///
-/// It looks at what is so now and at the events of the last time: how often and for how long each promise was broken, the causes by
-/// their time, and the neighbours that were served meanwhile.
+/// It looks at the present state and at the events of the past hour, or of `--since`: how often and for how long each promise was
+/// broken, the causes by their duration, and the other VMs that were served in that time.
 #[derive(Args)]
 pub(crate) struct Why {
     /// The VM.

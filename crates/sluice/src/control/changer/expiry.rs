@@ -41,7 +41,7 @@ impl Thread {
                     volume,
                     name,
                     until,
-                    "Override is over and kept: its end would close a volume in use; retrying"
+                    "Expired override stays in force: ending it would close a volume in use; retrying"
                 );
             }
         }

@@ -127,7 +127,7 @@ impl Thread {
         ))
     }
 
-    /// Holds volumes back whose source, offset or size differs from when they were last served.
+    /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
     fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
         let new = held.into_iter().map(|((vm, volume), how)| {
             let reason = format!(
@@ -145,7 +145,7 @@ impl Thread {
                 vm,
                 volume,
                 reason,
-                "Volume held back: its source, offset or size differs from when it was last served"
+                "Volume held back: its source or offset differs from when it was last served, or it is smaller"
             );
         }
         attempt.held.extend(new);
@@ -429,7 +429,7 @@ impl Thread {
                 who,
                 files,
                 reason,
-                "Only part of the reload was applied: devices have not confirmed theirs"
+                "Only part of the reload was applied: some devices have not confirmed their part"
             ),
         }
         self.answer_reload(asked, (plan, warnings), &done.unapplied);
@@ -454,7 +454,7 @@ impl Thread {
     fn report_kept(&self) {
         for kept in self.state.saved.overrides.iter() {
             let (name, value, hides, until) = (kept.name(), kept.value(), kept.hidden(), kept.lasts.to_string());
-            tracing::info!(name, value, hides, until, "Override stays in force over the file");
+            tracing::info!(name, value, hides, until, "Override stays in force and replaces the file's value");
         }
     }
 
@@ -491,7 +491,7 @@ impl Thread {
             Kind::Expire => {
                 tracing::error!(
                     error,
-                    "Cannot end expired overrides: the file's values that they hide cannot be applied; retrying"
+                    "Cannot end expired overrides: the file's values that would replace them cannot be applied; retrying"
                 );
                 self.repeat_later();
             }

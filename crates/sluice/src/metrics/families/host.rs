@@ -38,7 +38,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_volumes_held_back",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Volumes that are not served because their source, offset or size has changed",
+        help: "Volumes that are held back: not served because their source or offset has changed, or because they are smaller than before",
         samples: Samples::Of(|state, series| series.count(&[], state.held_back as u64)),
     },
     Family {

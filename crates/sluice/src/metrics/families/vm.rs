@@ -89,8 +89,8 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_dispatches_total",
         kind: Kind::Counter,
         labels: &["device", "vm", "phase"],
-        help: "Requests submitted to the device, by the right by which they were chosen: `reservation`, `weight`, or `other` with \
-               a scheduler that has neither; a right that was never used is missing",
+        help: "Requests submitted to the device, by phase: `reservation`, `weight`, or `other` with a scheduler that has neither; \
+               a phase that never occurred is missing",
         samples: Samples::Of(|state, series| {
             each(state, series, |series, [device, vm], sample| {
                 [Phase::Reservation, Phase::Weight, Phase::None].into_iter().try_for_each(|of| {
