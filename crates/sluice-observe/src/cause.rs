@@ -174,9 +174,9 @@ impl DeviceState {
         self.is_late || self.worked >= THREAD_BUSY && !does_its_part
     }
 
-    /// Whether it was full and gave less than its stated capacity.
+    /// Whether it was full and gave less than its stated capacity in that time.
     fn is_slow(&self) -> bool {
-        self.full >= DEVICE_FULL && self.given.is_some_and(|given| given < AS_STATED)
+        self.full >= DEVICE_FULL && self.given.is_some_and(|given| given < AS_STATED * self.full)
     }
 }
 
@@ -289,5 +289,26 @@ impl Scene<'_> {
             Some(part) if part > 0.5 => Cause::OthersReservation,
             Some(_) | None => Cause::OthersWeight,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Load that begins or ends within a second fills the device for a part of it.
+    #[test]
+    fn a_device_that_was_full_for_a_part_of_a_second_was_called_slow() {
+        let device = |full: f64, given: f64| DeviceState {
+            serving: true,
+            is_late: false,
+            full,
+            worked: 0.3,
+            given: Some(given),
+            turn: 0.0,
+            misses_reservations: false,
+        };
+        assert!(!device(0.84, 0.83).is_slow() && !device(0.6, 0.6).is_slow());
+        assert!(device(1.0, 0.83).is_slow() && device(0.84, 0.5).is_slow());
     }
 }

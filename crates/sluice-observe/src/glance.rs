@@ -140,7 +140,6 @@ pub struct VmGlance {
     pub volumes: Vec<VolumeGlance>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_zero(value: &f64) -> bool {
     *value == 0.0
 }

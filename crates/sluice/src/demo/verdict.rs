@@ -160,7 +160,7 @@ mod tests {
         };
         assert_eq!(broken([50.0, 35.0, 15.0]), [0; 0]);
         assert_eq!(broken([33.0, 33.0, 34.0]), [0, 1, 2], "as without a policy");
-        assert_eq!(broken([50.0, 25.0, 15.0]), [3], "a part of the rate was lost");
+        assert_eq!(broken([50.0, 26.6, 13.4]), [3], "a part of the rate was lost");
         assert_eq!(broken([55.0, 30.0, 15.0]), [1]);
     }
 
