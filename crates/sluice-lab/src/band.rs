@@ -70,6 +70,16 @@ impl BandPoint {
         Some((&axis.name, axis.values[value]))
     }
 
+    /// The point whose runs are also those of this one: a sweep passes through the nominal point at the nominal value of its axis.
+    #[must_use]
+    pub fn same_run(self) -> BandPoint {
+        let is_nominal = self.sweep.is_some_and(|(axis, value)| {
+            let axis = &claims::axes()[axis];
+            axis.values[value] == axis.nominal
+        });
+        if is_nominal { BandPoint { sweep: None, ..self } } else { self }
+    }
+
     /// Name of its file of results.
     #[must_use]
     pub fn file_name(self) -> String {
@@ -163,6 +173,16 @@ mod tests {
             }
             let names: BTreeSet<_> = all.iter().map(|point| point.file_name()).collect();
             assert_eq!(names.len(), all.len());
+            let shared: Vec<_> = all.iter().filter(|at| at.same_run() != **at).collect();
+            let of_axis = shared.iter().filter(|at| at.sweep.is_some_and(|(axis, _)| axis == index));
+            assert_eq!(of_axis.count(), 5, "one value, with five seeds");
+            assert!(shared.iter().all(|at| {
+                let run = at.same_run();
+                !run.is_sweep()
+                    && run.number() == 0
+                    && run.seed() == at.seed()
+                    && run.setting(&axis.name) == axis.nominal
+            }));
         }
     }
 }

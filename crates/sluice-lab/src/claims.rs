@@ -6,6 +6,8 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
+use crate::proof::Proof;
+
 /// Side of the score that a row counts for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -51,6 +53,9 @@ pub struct Claim {
     /// Fact without which the row cannot be decided; empty if none is known.
     #[serde(default)]
     pub missing: String,
+    /// Contradictions between the row's sentence and the paper's own table, each of which refutes it.
+    #[serde(default, rename = "proof")]
+    pub proofs: Vec<Proof>,
 }
 
 #[derive(Deserialize)]

@@ -115,19 +115,42 @@ pub struct Finding {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     pub id: String,
-    /// Whether the expected result was reached; `None` without a check.
+    /// Whether the expected result was reached; `None` without a check, or if the row's precondition is not met at this point.
     pub holds: Option<bool>,
     /// Measured value, with its unit.
     pub measured: String,
     /// Means that the paper prints, each with the one measured; empty if the row has none.
     #[serde(default)]
     pub means: Vec<(f64, f64)>,
+    /// Effects that the paper prints as relative changes, each with the one measured; empty if the row has none.
+    #[serde(default)]
+    pub effects: Vec<(f64, f64)>,
+}
+
+impl Judged {
+    /// A row without a check.
+    #[must_use]
+    pub fn new(id: &str, measured: impl Into<String>) -> Judged {
+        Judged { id: id.into(), holds: None, measured: measured.into(), means: Vec::new(), effects: Vec::new() }
+    }
+}
+
+/// Whether a measured effect has the direction of the printed one and at least half of its size.
+#[must_use]
+pub fn is_half(printed: f64, measured: f64) -> bool {
+    measured * printed.signum() >= 0.5 * printed.abs()
 }
 
 impl Finding {
     /// Adds a row that is checked.
     pub fn judge(&mut self, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into(), means: Vec::new() });
+        self.rows.push(Judged { holds: Some(holds), ..Judged::new(id, measured) });
+        self
+    }
+
+    /// Adds a row that is checked where its precondition is met.
+    pub fn judge_if(&mut self, met: bool, id: &str, holds: bool, measured: impl Into<String>) -> &mut Self {
+        self.rows.push(Judged { holds: met.then_some(holds), ..Judged::new(id, measured) });
         self
     }
 
@@ -139,13 +162,26 @@ impl Finding {
         measured: impl Into<String>,
         means: Vec<(f64, f64)>,
     ) -> &mut Self {
-        self.rows.push(Judged { id: id.into(), holds: Some(holds), measured: measured.into(), means });
+        self.rows.push(Judged { holds: Some(holds), means, ..Judged::new(id, measured) });
+        self
+    }
+
+    /// Adds a row that holds if `others` does and if each effect, printed and measured, has at least half of its printed size.
+    pub fn judge_effects(
+        &mut self,
+        id: &str,
+        others: bool,
+        measured: impl Into<String>,
+        effects: Vec<(f64, f64)>,
+    ) -> &mut Self {
+        let holds = others && effects.iter().all(|(printed, measured)| is_half(*printed, *measured));
+        self.rows.push(Judged { holds: Some(holds), effects, ..Judged::new(id, measured) });
         self
     }
 
     /// Adds a row that is only shown.
     pub fn show(&mut self, id: &str, measured: impl Into<String>) -> &mut Self {
-        self.rows.push(Judged { id: id.into(), holds: None, measured: measured.into(), means: Vec::new() });
+        self.rows.push(Judged::new(id, measured));
         self
     }
 }

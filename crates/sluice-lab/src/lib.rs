@@ -23,6 +23,7 @@ pub mod experiment;
 pub mod figure;
 pub mod figures;
 pub mod parallel;
+pub mod proof;
 pub mod report;
 pub mod run;
 pub mod setup;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use sluice_report::{Page, Table};
 
 use crate::claims::Board;
-use crate::figure::{Class, Figure, LabError, Paper};
+use crate::figure::{Class, Figure, LabError, Paper, is_half};
 use crate::run::{Reproduced, Row};
 use crate::verdict::Verdict;
 use crate::{device, figures};
@@ -14,7 +14,8 @@ use crate::{device, figures};
 /// Explanation of the classes for readers of the report.
 const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
                        hold at nine of ten points of a band, the device's parameters 30 % to both sides and the facts that the paper \
-                       does not state at all their values, with each of five seeds. Class H, hardware: depends on a machine that we \
+                       does not state at all their values, with each of five seeds. Where the paper prints an effect, at least half of \
+                       it must come out, and the 95 % interval of the seeds must not contain zero. Class H, hardware: depends on a machine that we \
                        have not; shown beside the paper's number. A row whose result was an input of a fit is never reproduced.";
 
 /// All rows as JSON, with the version.
@@ -51,6 +52,9 @@ impl Row {
         if !self.condition.is_empty() {
             let post_hoc = if self.post_hoc { " (post hoc)" } else { "" };
             text += &format!(": {}{post_hoc}", self.condition);
+        }
+        if !self.proof.is_empty() {
+            text += &format!(": {}", self.proof.join("; "));
         }
         if let Some(share) = self.band_share {
             text += &format!(" ({:.0} % of the band)", 100.0 * share);
@@ -107,6 +111,22 @@ fn sensitivities(rows: &[Row]) -> Option<Table> {
     (all.count() > 0).then_some(table)
 }
 
+/// Effects that the paper prints, by row.
+fn effects(rows: &[Row]) -> Option<Table> {
+    let columns = ["row", "paper", "here", "95 % interval of five seeds", "half of the effect"];
+    let mut table = Table::new("Effects as relative changes, at the nominal point", &columns);
+    let all = rows.iter().flat_map(|row| row.effects.iter().map(move |effect| (row, effect)));
+    for (row, effect) in all.clone() {
+        let percent = |value: f64| format!("{:+.1} %", 100.0 * value);
+        let interval = effect.interval.map_or("one seed".to_owned(), |half| {
+            format!("{} to {}", percent(effect.measured - half), percent(effect.measured + half))
+        });
+        let half = if is_half(effect.printed, effect.measured) { "yes" } else { "no" };
+        table.row([row.id, &percent(effect.printed), &percent(effect.measured), &interval, half]);
+    }
+    (all.count() > 0).then_some(table)
+}
+
 /// Parts that were not run.
 fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
     let of_paper = |figure: &Figure| paper.is_none_or(|paper| figure.paper == paper);
@@ -129,6 +149,24 @@ fn table(rows: &[Row]) -> Table {
         table.row([row.id, class, row.must, row.paper_value, &row.measured, &row.verdict_text(), row.note]);
     }
     table
+}
+
+/// What a paper claims, what was found, and why: in a few lines, written by hand.
+fn about(paper: Paper) -> &'static str {
+    match paper {
+        Paper::Mclock => include_str!("../pages/mclock.md"),
+        Paper::Flubber => include_str!("../pages/flubber.md"),
+        Paper::Mcfq => include_str!("../pages/mcfq.md"),
+        Paper::Netback => include_str!("../pages/netback.md"),
+        Paper::TwoTier => include_str!("../pages/two-tier.md"),
+        Paper::Ablations => "",
+    }
+}
+
+/// The verdicts of all papers, by paper and board, and of each row.
+fn verdicts(rows: &[&Row]) -> String {
+    let head = "# Verdicts\n\nWritten by `sluice reproduce all --docs DIR`; do not edit. [README.md](README.md) says what the words mean.\n";
+    format!("{head}\n{}\n{}", score(rows).markdown(), overview(rows).markdown())
 }
 
 /// All results, to find rows to read.
@@ -156,6 +194,9 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
             continue;
         }
         page.heading(2, paper.name(), paper.title());
+        about(paper).split("\n\n").filter(|text| !text.is_empty()).for_each(|text| {
+            page.paragraph(text);
+        });
         for reproduced in of_paper {
             let figure = reproduced.figure;
             page.heading(3, figure.id, &format!("{}: {}", figure.label, figure.title)).paragraph(figure.setup);
@@ -163,9 +204,15 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
             reproduced.finding.charts.iter().for_each(|chart| {
                 page.chart(chart);
             });
-            reproduced.finding.tables.iter().chain(&sensitivities(&reproduced.rows)).for_each(|table| {
-                page.table(table);
-            });
+            reproduced
+                .finding
+                .tables
+                .iter()
+                .chain(&effects(&reproduced.rows))
+                .chain(&sensitivities(&reproduced.rows))
+                .for_each(|table| {
+                    page.table(table);
+                });
             if let Some(text) = device::text(figure.device) {
                 page.paragraph("The device, as it was fitted and frozen:").listing(text);
             }
@@ -193,6 +240,9 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     );
     let of_paper = || all.iter().filter(|reproduced| reproduced.figure.paper == paper);
     let rows: Vec<_> = of_paper().flat_map(|reproduced| &reproduced.rows).collect();
+    if !about(paper).is_empty() {
+        text += &format!("\n{}", about(paper));
+    }
     text += &format!("\nOf this page's rows, {}.\n", summary(&rows));
     text += &format!("\n{}", score(&rows).markdown());
     if let Some(left_out) = left_out(Some(paper), all) {
@@ -205,7 +255,8 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
             text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
         }
-        for table in reproduced.finding.tables.iter().chain(&sensitivities(&reproduced.rows)) {
+        let found = (effects(&reproduced.rows), sensitivities(&reproduced.rows));
+        for table in reproduced.finding.tables.iter().chain(&found.0).chain(&found.1) {
             text += &format!("{}\n", table.markdown());
         }
         if !figure.device.is_empty() {
@@ -219,7 +270,7 @@ fn chart_file(reproduced: &Reproduced<'_>, number: usize) -> String {
     format!("{}-{}.svg", reproduced.figure.id, number + 1)
 }
 
-/// Writes a text for each paper that was run, and its charts, into `folder`.
+/// Writes a text for each paper that was run, and its charts, into `folder`; if all were, also `verdicts.md`.
 ///
 /// # Errors
 /// If a file cannot be written.
@@ -229,6 +280,9 @@ pub fn write_markdown(folder: &Path, all: &[Reproduced<'_>]) -> Result<(), LabEr
         if all.iter().any(|reproduced| reproduced.figure.paper == paper) {
             write(&folder.join(format!("{}.md", paper.name())), &markdown(paper, all))?;
         }
+    }
+    if figures::ALL.iter().all(|figure| all.iter().any(|reproduced| reproduced.figure.id == figure.id)) {
+        write(&folder.join("verdicts.md"), &verdicts(&rows(all).rows))?;
     }
     for reproduced in all {
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
@@ -250,4 +304,48 @@ pub fn write(file: &Path, text: &str) -> Result<(), LabError> {
         let _ = std::fs::remove_file(&part);
     }
     written.map_err(|error| LabError::Write(file.display().to_string(), error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::band::BandPoint;
+    use crate::figure::{Finding, RowSpec};
+    use crate::run::{Plan, run};
+
+    const fn row(id: &'static str) -> RowSpec {
+        RowSpec { id, class: Class::Shape, must: "", paper: "", note: "" }
+    }
+
+    static FIGURE: Figure = Figure {
+        id: "contradiction",
+        paper: Paper::Ablations,
+        label: "",
+        title: "",
+        setup: "",
+        device: "",
+        rows: &[row("F2h"), row("T1")],
+        run: contradiction,
+    };
+
+    /// A row that has a proof, and one with an effect that varies by 0.01 from seed to seed.
+    fn contradiction(point: &BandPoint) -> Result<Finding, LabError> {
+        let mut finding = Finding::default();
+        let effect = 0.38 + 0.01 * point.seed() as f64;
+        finding.judge("F2h", false, "").judge_effects("T1", true, "", vec![(0.5, effect)]);
+        Ok(finding)
+    }
+
+    #[test]
+    fn a_page_states_proofs_and_effects_with_their_intervals() {
+        let plan = Plan { figures: vec![&FIGURE], quick: false, threads: 2, kept: None };
+        let all = run(&plan, &|_, _| {}).unwrap();
+        let text = markdown(Paper::Ablations, &all);
+        let proof =
+            "refuted: Table III, sequential read, CFQ to Flubber: from 64.42 to 54.16 is 15.93 %; the text says 17 %";
+        assert!(text.contains(proof), "{text}");
+        // Student's t for five values from 0.39 to 0.43: 2.776 x 0.0158 / sqrt(5) = 0.0196.
+        assert!(text.contains("| T1 | +50.0 % | +41.0 % | +39.0 % to +43.0 % | yes |"), "{text}");
+        assert_eq!(summary(&rows(&all).rows), "our variants: 1 claim holds, 1 refuted");
+    }
 }

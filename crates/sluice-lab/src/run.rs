@@ -1,6 +1,8 @@
 //! Runs figures over their ranges, in parallel, and determines the result of each row.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use sluice_report::Table;
@@ -10,7 +12,8 @@ use crate::claims::{self, Board};
 use crate::device;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::parallel::{self, Progress};
-use crate::verdict::{Decision, Sensitivity, Verdict, decide};
+use crate::proof::Proof;
+use crate::verdict::{Decision, Effect, Sensitivity, Verdict, decide};
 
 /// Figures to run.
 pub struct Plan<'a> {
@@ -48,6 +51,10 @@ pub struct Row {
     pub derived: Vec<String>,
     /// Results at each value of each axis, everything else nominal.
     pub sensitivity: Vec<Sensitivity>,
+    /// Effects that the paper prints, and those at the nominal point over all seeds.
+    pub effects: Vec<Effect>,
+    /// For `refuted`: the calculations from the paper's own numbers. Otherwise empty.
+    pub proof: Vec<String>,
     /// Value of the paper.
     pub paper_value: &'static str,
     /// Measured value at the nominal point, with its unit.
@@ -73,6 +80,8 @@ pub struct Reproduced<'a> {
     pub rows: Vec<Row>,
     /// Result at the nominal point.
     pub finding: Finding,
+    /// Time that its runs took, the sum over all threads; stored results took none.
+    pub took: Duration,
 }
 
 /// Runs all figures. The same program gives the same results with any number of threads.
@@ -82,21 +91,23 @@ pub struct Reproduced<'a> {
 pub fn run<'a>(plan: &Plan<'a>, progress: Progress<'_>) -> Result<Vec<Reproduced<'a>>, LabError> {
     let jobs: Vec<(usize, BandPoint)> = (0..plan.figures.len())
         .flat_map(|figure| points(plan.figures[figure], plan.quick).map(move |point| (figure, point)))
+        .filter(|(_, point)| point.same_run() == *point)
         .collect();
-    let found =
-        parallel::each(&jobs, plan.threads, progress, |(figure, point)| run_at(plan, plan.figures[*figure], point))?;
-    // The points of a figure are consecutive.
-    let mut found = found.into_iter();
-    let mut all = Vec::new();
-    for figure in &plan.figures {
-        let mut findings: Vec<_> = found.by_ref().take(points(figure, plan.quick).count()).collect();
+    let found = parallel::each(&jobs, plan.threads, progress, |(figure, point)| {
+        let start = Instant::now();
+        run_at(plan, plan.figures[*figure], point).map(|finding| (finding, start.elapsed()))
+    })?;
+    let found: BTreeMap<_, _> = jobs.into_iter().zip(found).collect();
+    let reproduced = |(number, figure): (usize, &&'a Figure)| {
+        let runs = || points(figure, plan.quick).map(|point| &found[&(number, point.same_run())]);
+        let findings: Vec<_> = runs().map(|(finding, _)| finding).collect();
         let rows = figure.rows.iter().map(|row| row_of(figure, row, &findings)).collect();
-        let off_nominal = off_nominal(figure, &findings);
-        let mut finding = findings.swap_remove(0);
-        finding.tables.extend(off_nominal);
-        all.push(Reproduced { figure, rows, finding });
-    }
-    Ok(all)
+        let mut finding = findings[0].clone();
+        finding.tables.extend(off_nominal(figure, &findings));
+        let took = found.range((number, BandPoint::NOMINAL)..).take_while(|((of, _), _)| *of == number);
+        Reproduced { figure, rows, finding, took: took.map(|(_, (_, took))| *took).sum() }
+    };
+    Ok(plan.figures.iter().enumerate().map(reproduced).collect())
 }
 
 /// The points at which a figure is run: only shapes have a range.
@@ -126,7 +137,7 @@ fn kept(file: &Path, program: &str, figure: &Figure) -> Option<Finding> {
 }
 
 /// Points of the range at which a row fails that holds at others, with its results there, for the notes.
-fn off_nominal(figure: &Figure, findings: &[Finding]) -> Option<Table> {
+fn off_nominal(figure: &Figure, findings: &[&Finding]) -> Option<Table> {
     let columns = ["row", "point", "seed", "measured"];
     let mut table = Table::new("Points of the band where rows do not hold that hold elsewhere; 0 is nominal", &columns);
     let mut any = false;
@@ -149,14 +160,18 @@ fn off_nominal(figure: &Figure, findings: &[Finding]) -> Option<Table> {
 }
 
 /// A row with its verdict, from its results at all points, the nominal one first.
-fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
+fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row {
     let judged = findings
         .iter()
         .map(|finding| finding.rows.iter().find(|judged| judged.id == row.id))
         .map(|judged| judged.unwrap_or_else(|| panic!("{} says nothing of its row {}", figure.id, row.id)));
     let found: Vec<_> = BandPoint::all(figure.id).zip(judged).collect();
     let claim = claims::of(row.id);
-    let Decision { verdict, band_share, condition, post_hoc, sensitivity } = decide(row.class, &claim, &found);
+    let Decision { verdict, band_share, condition, post_hoc, sensitivity, effects } = decide(row.class, &claim, &found);
+    let proof = match verdict {
+        Verdict::Refuted => claim.proofs.iter().map(Proof::text).collect(),
+        _ => Vec::new(),
+    };
     Row {
         id: row.id,
         paper: figure.paper,
@@ -170,6 +185,8 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[Finding]) -> Row {
         printed: Some(row.paper).filter(|text| !text.is_empty()).into_iter().collect(),
         derived: claim.derived,
         sensitivity,
+        effects,
+        proof,
         paper_value: row.paper,
         measured: found[0].1.measured.clone(),
         band_share,

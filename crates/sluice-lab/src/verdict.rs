@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::band::BandPoint;
 use crate::claims::{self, Axis, Claim};
 use crate::figure::{Class, Judged};
+use crate::proof::Proof;
 
 /// Part of the points at which a shape must hold.
 pub const BAND_SHARE: f64 = 0.9;
@@ -22,6 +23,9 @@ pub enum Verdict {
     /// The default.
     #[serde(rename = "not reproduced")]
     NotReproduced,
+    /// The paper's own numbers contradict it, and no run has it.
+    #[serde(rename = "refuted")]
+    Refuted,
     /// It depends on a fact that the paper does not state, and on more than one axis.
     #[serde(rename = "not determinable")]
     NotDeterminable,
@@ -31,7 +35,7 @@ pub enum Verdict {
     /// Shown without a check.
     #[serde(rename = "shown")]
     Shown,
-    /// The claim holds at nine of ten points.
+    /// The claim holds at nine of ten points where its precondition is met.
     #[serde(rename = "claim holds")]
     ClaimHolds,
     /// Exact, or all printed means within 10 %.
@@ -41,8 +45,9 @@ pub enum Verdict {
 
 impl Verdict {
     /// All words, from worst to best.
-    pub const ALL: [Verdict; 6] = [
+    pub const ALL: [Verdict; 7] = [
         Verdict::NotReproduced,
+        Verdict::Refuted,
         Verdict::NotDeterminable,
         Verdict::HoldsIf,
         Verdict::Shown,
@@ -54,6 +59,7 @@ impl Verdict {
     pub fn word(self) -> &'static str {
         match self {
             Verdict::NotReproduced => "not reproduced",
+            Verdict::Refuted => "refuted",
             Verdict::NotDeterminable => "not determinable",
             Verdict::HoldsIf => "holds if",
             Verdict::Shown => "shown",
@@ -86,6 +92,8 @@ pub struct Decision {
     /// Whether the condition was chosen after its result was seen.
     pub post_hoc: bool,
     pub sensitivity: Vec<Sensitivity>,
+    /// At the nominal point.
+    pub effects: Vec<Effect>,
 }
 
 /// Decides a row from its results, the nominal point with the first seed first.
@@ -97,7 +105,10 @@ pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> De
     let circular = !claim.inputs.is_empty();
     let is_complete = found.len() > 1;
     let all_hold = found.iter().all(|(_, judged)| judged.holds == Some(true));
+    let none_holds = found.iter().all(|(_, judged)| judged.holds == Some(false));
+    let effects = effects(&seeds_at(found, 0));
     let verdict = match class {
+        _ if none_holds && claim.proofs.iter().any(Proof::refutes) => Verdict::Refuted,
         Class::Hardware => Verdict::Shown,
         Class::Exact if all_hold && circular => Verdict::ClaimHolds,
         Class::Exact if all_hold => Verdict::Reproduced,
@@ -114,20 +125,62 @@ pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> De
         _ => (String::new(), false),
     };
     let band_share = (class == Class::Shape && is_complete).then_some(share);
-    Decision { verdict, band_share, condition, post_hoc, sensitivity }
+    Decision { verdict, band_share, condition, post_hoc, sensitivity, effects }
 }
 
-/// Part of the points of the range at which the row's check passes with every seed. This is no interval of 95 %, and the size of
-/// the effect is judged by the check alone: five seeds pass a check that passes half of the time once in 32 points.
+/// Part of the points of the range at which the row holds, of those where its precondition is met.
 fn share(found: &[(BandPoint, &Judged)]) -> f64 {
     let mut points: Vec<u32> = found.iter().filter(|(at, _)| !at.is_sweep()).map(|(at, _)| at.number()).collect();
     points.sort_unstable();
     points.dedup();
-    let holds = |number: &&u32| {
-        let mut seeds = found.iter().filter(|(at, _)| !at.is_sweep() && at.number() == **number);
-        seeds.all(|(_, judged)| judged.holds == Some(true))
+    let held: Vec<bool> = points.iter().filter_map(|number| holds_at(&seeds_at(found, *number))).collect();
+    if held.is_empty() { 0.0 } else { held.iter().filter(|held| **held).count() as f64 / held.len() as f64 }
+}
+
+/// Results of all seeds at a point of the range.
+fn seeds_at<'a>(found: &[(BandPoint, &'a Judged)], number: u32) -> Vec<&'a Judged> {
+    found.iter().filter(|(at, _)| !at.is_sweep() && at.number() == number).map(|(_, judged)| *judged).collect()
+}
+
+/// Whether a row holds at a point: with every seed, and with the interval of each effect off zero. `None` if its precondition is not met
+/// with any seed.
+fn holds_at(seeds: &[&Judged]) -> Option<bool> {
+    let held: Vec<bool> = seeds.iter().filter_map(|judged| judged.holds).collect();
+    let off_zero = effects(seeds).iter().all(Effect::is_off_zero);
+    (!held.is_empty()).then(|| off_zero && held.iter().all(|held| *held))
+}
+
+/// An effect that the paper prints, as a relative change: 1 is twice as much.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Effect {
+    pub printed: f64,
+    /// Mean over the seeds.
+    pub measured: f64,
+    /// Half of the 95 % interval of the mean, by Student's t; none with one seed.
+    pub interval: Option<f64>,
+}
+
+impl Effect {
+    fn is_off_zero(&self) -> bool {
+        self.interval.is_none_or(|interval| self.measured.abs() > interval)
+    }
+}
+
+/// Quantiles of Student's t for 95 % on both sides, from one degree of freedom on.
+const STUDENT: [f64; 4] = [12.706, 4.303, 3.182, 2.776];
+
+/// The row's effects over all seeds at a point.
+fn effects(seeds: &[&Judged]) -> Vec<Effect> {
+    let count = seeds.len() as f64;
+    let of = |index: usize| {
+        let values = || seeds.iter().map(|judged| judged.effects[index].1);
+        let mean = values().sum::<f64>() / count;
+        let variance = values().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let student = seeds.len().checked_sub(2).map(|at| STUDENT[at.min(STUDENT.len() - 1)]);
+        let interval = student.map(|student| student * (variance / count).sqrt());
+        Effect { printed: seeds[0].effects[index].0, measured: mean, interval }
     };
-    points.iter().filter(holds).count() as f64 / points.len() as f64
+    (0..seeds.first().map_or(0, |judged| judged.effects.len())).map(of).collect()
 }
 
 /// Whether the row has printed means, and the results at the nominal point agree with all of them.
@@ -176,7 +229,7 @@ mod tests {
     use super::*;
 
     fn judged(holds: bool) -> Judged {
-        Judged { id: "T1".into(), holds: Some(holds), measured: String::new(), means: Vec::new() }
+        Judged { holds: Some(holds), ..Judged::new("T1", "") }
     }
 
     fn decided(class: Class, claim: &Claim, holds: impl Fn(BandPoint) -> bool) -> Decision {
@@ -218,6 +271,52 @@ mod tests {
         assert_eq!(gap.verdict, Verdict::NotReproduced, "no threshold");
         let seeds: Vec<_> = found.sensitivity.iter().map(|at| (at.value, at.holds, at.seeds)).collect();
         assert_eq!(seeds, [(1.0, 0, 5), (2.0, 0, 5), (4.0, 5, 5), (8.0, 5, 5), (31.0, 5, 5)]);
+    }
+
+    #[test]
+    fn an_effect_must_have_half_of_its_printed_size_and_an_interval_off_zero() {
+        use crate::figure::Finding;
+        let of = |values: [f64; 5]| {
+            let mut finding = Finding::default();
+            for value in values {
+                finding.judge_effects("T1", true, "", vec![(-0.2, value)]);
+            }
+            let points = BandPoint::band().take(5).zip(&finding.rows).collect::<Vec<_>>();
+            decide(Class::Shape, &Claim::default(), &points)
+        };
+        let found = of([-0.12, -0.11, -0.12, -0.13, -0.12]);
+        assert_eq!(found.verdict, Verdict::ClaimHolds);
+        let Effect { printed, measured, interval } = found.effects[0].clone();
+        // The deviations are 0, 0.01, 0, 0.01, 0: s = 0.00707, 2.776 s / sqrt(5) = 0.00878.
+        let near = |value: f64, of: f64| (value - of).abs() < 1e-5;
+        assert!(near(printed, -0.2) && near(measured, -0.12) && near(interval.unwrap(), 0.00878), "{interval:?}");
+        assert_eq!(of([-0.09; 5]).verdict, Verdict::NotReproduced, "less than half");
+        assert_eq!(of([0.2; 5]).verdict, Verdict::NotReproduced, "the other direction");
+        // The mean is -0.34 and its interval 0.60: each seed has the effect, and together they do not show it.
+        assert_eq!(of([-0.1, -0.1, -0.1, -0.2, -1.2]).verdict, Verdict::NotReproduced);
+    }
+
+    #[test]
+    fn points_without_the_precondition_do_not_count() {
+        let of = |least: u32| {
+            let mut finding = crate::figure::Finding::default();
+            for point in BandPoint::band() {
+                finding.judge_if(point.number() < 10, "T1", point.number() >= least, "");
+            }
+            let points = BandPoint::band().zip(&finding.rows).collect::<Vec<_>>();
+            decide(Class::Shape, &Claim::default(), &points)
+        };
+        assert_eq!((of(1).verdict, of(1).band_share), (Verdict::ClaimHolds, Some(0.9)));
+        assert_eq!((of(2).verdict, of(2).band_share), (Verdict::NotReproduced, Some(0.8)));
+    }
+
+    #[test]
+    fn a_row_is_refuted_by_the_papers_own_numbers_if_no_run_has_it() {
+        let proof = Proof { says: 16.0, less_than: false, from: 53.45, to: 46.34, table: String::new() };
+        let claim = Claim { proofs: vec![proof], ..Claim::default() };
+        assert_eq!(decided(Class::Shape, &claim, |_| false).verdict, Verdict::Refuted);
+        assert_ne!(decided(Class::Shape, &claim, |at| at.number() == 3).verdict, Verdict::Refuted);
+        assert_eq!(decided(Class::Shape, &Claim::default(), |_| false).verdict, Verdict::NotReproduced);
     }
 
     #[test]

@@ -77,6 +77,9 @@ impl Reproduce {
             progress.lock().unwrap_or_else(PoisonError::into_inner).show(over as f64 / of as f64);
         })?;
         progress.into_inner().unwrap_or_else(PoisonError::into_inner).end();
+        if !quiet && self.progress == Style::Auto {
+            print_times(&all);
+        }
         if let Some(out) = &self.out {
             write(out, &all)?;
         }
@@ -155,6 +158,13 @@ fn write(out: &Path, all: &[Reproduced<'_>]) -> Result<(), Failure> {
     report::write_markdown(&out.join("papers"), all)?;
     crate::output::message(format_args!("Written: {}", out.join("report.html").display()));
     Ok(())
+}
+
+/// Prints the time that each figure took, if it was a second or more. It is not part of any result, which would differ from run to run.
+fn print_times(all: &[Reproduced<'_>]) {
+    for reproduced in all.iter().filter(|reproduced| reproduced.took.as_secs() > 0) {
+        crate::output::message(format_args!("{}: {:.0} s", reproduced.figure.id, reproduced.took.as_secs_f64()));
+    }
 }
 
 fn list(figures: &[&Figure], format: Format) {

@@ -9,7 +9,7 @@ use crate::band::BandPoint;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
 use crate::setup::{Host, refused};
 
-use super::sharing::{self, DEVICE, Drives, LONG, Shares, VMS, share};
+use super::sharing::{self, DEVICE, Drives, Shares, VMS, long, share};
 
 /// Workloads, the profile of each, and its rows in modes paper and window.
 const WORKLOADS: [(&str, &str, [&str; 2]); 5] = [
@@ -40,7 +40,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
     setup: "The four VMs and the aged drive of Fig. 2, each VM with the same workload: Filebench's fileserver and varmail, and synthetic workloads like \
             the MSN, Exchange and Financial traces by their ratio of writes to reads and mean size (Table 3; the traces are \
             not free). Assumed: 16 requests outstanding in a synthetic workload, anywhere in the volume. A window of 10 s, measured \
-            for ten minutes from 40 s on.",
+            for ten minutes from 40 s on at the nominal point, elsewhere for 200 s.",
     device: DEVICE,
     rows: &[
         row("C3a", "Fileserver: the error of the ratio is no larger under MoTS than under CFQ, mode \"paper\"", PAPER),
@@ -59,7 +59,7 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
 
 fn test(host: &Host, profile: &str, drives: &Drives, point: &BandPoint) -> Result<Shares, LabError> {
     let volume = drives.volume();
-    share(host, &drives.aged, volume, LONG, |vm| {
+    share(host, &drives.aged, volume, long(point), |vm| {
         let context = profiles::BuildContext { volume, start: Instant::ZERO, random: point.stream(VMS[vm]) };
         profiles::build(profile, context, &ParamTable::new()).map_err(refused)
     })

@@ -93,6 +93,8 @@ struct Bench {
     point: BandPoint,
     /// Payload of a datagram in bytes.
     payload: u32,
+    /// Whether generators pace by absolute times.
+    absolute: bool,
 }
 
 /// The device at a point of the range.
@@ -140,7 +142,7 @@ impl Bench {
             let vm = simulation.add_vm_at(Placement::Pinned(0), *policy).map_err(refused)?;
             simulation.guest_on(vm, vcpu, micros(link.guest_us));
         }
-        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
+        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD, absolute: false })
     }
 
     /// A guest that sends and one that reads from a disk of the same driver domain, each on a separate CPU; the latter
@@ -162,12 +164,18 @@ impl Bench {
         let load = closed(32, random_reads(4096, 1 << 30), point, "fio");
         simulation.add_thread(1, Thread::new(load)).map_err(refused)?;
         simulation.start_paused(1);
-        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD })
+        Ok(Bench { simulation, link, point: *point, payload: PAYLOAD, absolute: false })
     }
 
     /// Sets the payload of datagrams.
     fn payload(mut self, payload: u32) -> Self {
         self.payload = payload;
+        self
+    }
+
+    /// Makes the generators of flows that are added pace by absolute times.
+    fn paced_absolutely(mut self) -> Self {
+        self.absolute = true;
         self
     }
 
@@ -180,7 +188,10 @@ impl Bench {
     fn flow_at(&mut self, vm: usize, bits_per_second: u64, start: Instant, name: &str) -> Result<(), LabError> {
         let LinkFile { buffer, jitter, .. } = self.link;
         let params = DatagramParams { payload: self.payload, bits_per_second, jitter, buffer };
-        let flow = Datagrams::new(params, start, self.point.stream(name));
+        let mut flow = Datagrams::new(params, start, self.point.stream(name));
+        if self.absolute {
+            flow = flow.paced_absolutely();
+        }
         self.simulation.add_thread(vm, Thread::new(Box::new(flow))).map_err(refused)?;
         Ok(())
     }

@@ -29,14 +29,30 @@ struct Load {
     seconds: u64,
     /// Whether it fills a write cache.
     writes: bool,
+    /// Seconds of a window behind a write cache, in which a sequential load has tens of thousands of requests per second.
+    window: u64,
 }
 
 const LOADS: [Load; 5] = [
-    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21, writes: false },
-    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21, writes: true },
-    Load { name: "sequential read", profile: "ffsb-sequential-read", random: None, seconds: 4, writes: false },
-    Load { name: "sequential write", profile: "ffsb-sequential-write", random: None, seconds: 21, writes: true },
-    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21, writes: true },
+    Load { name: "random read", profile: "ffsb-random-read", random: None, seconds: 21, writes: false, window: 5 },
+    Load { name: "random write", profile: "ffsb-random-write", random: None, seconds: 21, writes: true, window: 5 },
+    Load {
+        name: "sequential read",
+        profile: "ffsb-sequential-read",
+        random: None,
+        seconds: 4,
+        writes: false,
+        window: 1,
+    },
+    Load {
+        name: "sequential write",
+        profile: "ffsb-sequential-write",
+        random: None,
+        seconds: 21,
+        writes: true,
+        window: 1,
+    },
+    Load { name: "mixed", profile: "ffsb-mixed", random: Some(1.0), seconds: 21, writes: true, window: 5 },
 ];
 
 impl Load {

@@ -23,6 +23,8 @@ const STRIPE: u64 = 64 << 10;
 const WRITE_CACHE: u64 = 256 << 20;
 /// Time of a request that the controller completes.
 const CONTROLLER: Duration = Duration::from_micros(100);
+/// Measured windows of a machine with a write cache, after its warm-up.
+const WINDOWS: u64 = 4;
 /// Relative difference that counts as none.
 const TIE: f64 = 0.05;
 /// Maximum relative difference between the guest's schedulers for random writes.
@@ -150,9 +152,10 @@ fn rate(load: &Load, guest: &Host, host: &Host, machine: Machine, point: &BandPo
         run(&mut vm, load.seconds, load.name)?;
         return Ok(vm.rate(0));
     };
-    let from = tiers::warm_up(&mut vm, load.writes.then_some(&filled), load.name)?;
-    run(&mut vm, from + load.seconds, load.name)?;
-    Ok(mean_rate(&vm, 0, from as usize, (from + load.seconds) as usize))
+    let from = tiers::warm_up(&mut vm, load.writes.then_some(&filled), load.window, load.name)?;
+    let to = from + WINDOWS * load.window;
+    run(&mut vm, to, load.name)?;
+    Ok(mean_rate(&vm, 0, from as usize, to as usize))
 }
 
 fn kernel(point: &BandPoint) -> Kernel {

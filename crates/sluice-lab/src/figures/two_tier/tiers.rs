@@ -53,31 +53,39 @@ pub(super) fn real_machine(
     Ok(simulation)
 }
 
-/// Seconds of a window of the warm-up, and the maximum length of a warm-up.
-const WINDOW: u64 = 5;
-const WARM_MAX: u64 = 120;
+/// Maximum length of a warm-up in windows; after half of it, a cache that has not been full will not be.
+const WINDOWS_MAX: u64 = 24;
 
 /// Runs until a machine with a write cache is in a steady state: a window's rate differs by less than 5 % from the one before, and the
-/// cache has been full, or the load writes less than the disk and never fills it in a minute. `filled` is `None` for a load that
-/// does not write. Returns the second of its end, at most two minutes.
+/// cache has been full, or the load writes less than the disk and has not filled it in twelve windows. `filled` is `None` for a
+/// load that does not write, and `window` the seconds of a window. Returns the second of its end.
+///
+/// Example: random writes have windows of 5 s. They fill 256 MiB in the first second, the windows from 5 to 10 s and from 10 to 15 s are
+/// alike, and the warm-up ends after 15 s.
 ///
 /// # Errors
 /// A violated invariant.
-pub(super) fn warm_up(simulation: &mut Simulation, filled: Option<&Filled>, what: &str) -> Result<u64, LabError> {
-    let mut end = 2 * WINDOW;
-    run(simulation, end, what)?;
-    while end < WARM_MAX {
+pub(super) fn warm_up(
+    simulation: &mut Simulation,
+    filled: Option<&Filled>,
+    window: u64,
+    what: &str,
+) -> Result<u64, LabError> {
+    let mut windows = 2;
+    run(simulation, windows * window, what)?;
+    while windows < WINDOWS_MAX {
         let [before, last] = [2, 1].map(|back| {
-            let from = (end - back * WINDOW) as usize;
-            mean_rate(simulation, 0, from, from + WINDOW as usize)
+            let from = ((windows - back) * window) as usize;
+            mean_rate(simulation, 0, from, from + window as usize)
         });
-        if (filled.is_none_or(Filled::get) || end >= WARM_MAX / 2) && (last - before).abs() < 0.05 * before {
+        let full = filled.is_none_or(Filled::get) || windows >= WINDOWS_MAX / 2;
+        if full && (last - before).abs() < 0.05 * before {
             break;
         }
-        end += WINDOW;
-        run(simulation, end, what)?;
+        windows += 1;
+        run(simulation, windows * window, what)?;
     }
-    Ok(end)
+    Ok(windows * window)
 }
 
 fn add(simulation: &mut Simulation, vm: usize, threads: Vec<Box<dyn Workload>>) -> Result<(), LabError> {
