@@ -17,7 +17,7 @@ use crate::diagnostics::Diagnostic;
 
 mod net;
 
-pub use net::{IpNetwork, Mac, NetPolicy, Nic, NicAccess, Port, Receive, Uplink};
+pub use net::{NetPolicy, Nic, NicAccess, Port, Receive, Uplink};
 
 /// A host file without errors.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,8 +3,11 @@
 use core::net::IpAddr;
 use std::path::PathBuf;
 
+use ipnet::IpNet;
+use sluice_net::Mac;
+
 use crate::export::unix;
-use crate::model::{IpNetwork, ListenAddress, Mac, NetPolicy, Nic, NicAccess, Receive};
+use crate::model::{ListenAddress, NetPolicy, Nic, NicAccess, Receive};
 use crate::net_policy::{NetPart, read_net_policy};
 use crate::reader::Reader;
 use crate::source::Span;
@@ -107,8 +110,8 @@ fn read_mac(reader: &Reader<'_>) -> Option<Mac> {
         reader.refuse(KEY, format!("'{text}' is not an Ethernet address"), hint);
         return None;
     };
-    if !mac.is_unicast() {
-        let what = if mac.0[0] & 1 == 1 { "the address of a group of interfaces" } else { "no interface's address" };
+    if !mac.is_station() {
+        let what = if mac.is_multicast() { "the address of a group of interfaces" } else { "no interface's address" };
         let hint = "write an address whose first byte is even, for example \"52:54:00:12:34:56\"";
         reader.refuse(KEY, format!("{mac} is {what}"), hint);
         return None;
@@ -116,7 +119,7 @@ fn read_mac(reader: &Reader<'_>) -> Option<Mac> {
     Some(mac)
 }
 
-fn read_addresses(reader: &Reader<'_>) -> Vec<IpNetwork> {
+fn read_addresses(reader: &Reader<'_>) -> Vec<IpNet> {
     const KEY: &str = "addresses";
     let Some(node) = reader.node(KEY) else { return Vec::new() };
     let Value::List(items) = &node.value else {
@@ -145,7 +148,7 @@ fn read_addresses(reader: &Reader<'_>) -> Vec<IpNetwork> {
 }
 
 /// Reads `10.0.0.0/24`, or one address without a prefix.
-fn read_network(text: &str) -> Result<IpNetwork, (String, String)> {
+fn read_network(text: &str) -> Result<IpNet, (String, String)> {
     let (address, prefix) = text.split_once('/').map_or((text, None), |(address, prefix)| (address, Some(prefix)));
     let wrong = || {
         (
@@ -160,10 +163,10 @@ fn read_network(text: &str) -> Result<IpNetwork, (String, String)> {
         Some(digits) if digits.bytes().all(|c| c.is_ascii_digit()) => digits.parse().map_err(|_| wrong())?,
         Some(_) => return Err(wrong()),
     };
-    let Some(network) = IpNetwork::around(address, prefix) else {
+    let Ok(network) = IpNet::new(address, prefix).map(|net| net.trunc()) else {
         return Err((format!("'{text}': the prefix has more than {bits} bits"), format!("write at most /{bits}")));
     };
-    if network.address != address {
+    if network.addr() != address {
         let what = format!("'{text}' has bits after its prefix");
         return Err((
             what,

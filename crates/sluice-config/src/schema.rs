@@ -136,7 +136,9 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::LinkRate => quantity(&format!("{PREFIX}(bit|B)/s")),
         Kind::Percent(..) => quantity("%"),
         Kind::Interface => json!({ "type": "string", "pattern": "^[!-~]{1,15}$" }),
-        Kind::Mac => json!({ "type": "string", "pattern": "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$" }),
+        Kind::Mac => {
+            json!({ "type": "string", "pattern": "^[0-9A-Fa-f]{2}((:[0-9A-Fa-f]{2}){5}|(-[0-9A-Fa-f]{2}){5})$" })
+        }
         Kind::Networks => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^[0-9A-Fa-f.:]+(/[0-9]{1,3})?$" } })
         }

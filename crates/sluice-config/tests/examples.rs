@@ -5,7 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use sluice_config::{Backend, Delay, DelayTime, ListenAddress, Mac, NicAccess, Window, load, parse};
+use sluice_config::{Backend, Delay, DelayTime, ListenAddress, NicAccess, Window, load, parse};
+use sluice_net::Mac;
 use sluice_sched::admission::{Capacity, reservation_for};
 use sluice_sched::params::Value;
 use sluice_sched::policy::{Class, LatencyTarget};

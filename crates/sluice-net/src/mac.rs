@@ -16,6 +16,20 @@ impl Mac {
     /// The address of all stations.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
+    /// The address of a NIC for which none is stated: locally administered, and the same for the same names on every host and after
+    /// every restart.
+    #[must_use]
+    pub fn of(vm: &str, nic: &str) -> Mac {
+        // FNV-1a. A name contains no slash, so different pairs of names are different texts.
+        let text = vm.bytes().chain(*b"/").chain(nic.bytes());
+        let hash = text
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+        // Its high bits depend on all bytes, unlike the low ones.
+        let [first, rest @ ..] = hash.to_be_bytes();
+        let [b, c, d, e, f, ..] = rest;
+        Mac([first & 0xfc | 0x02, b, c, d, e, f])
+    }
+
     /// Whether the address names a group of stations. A broadcast is such a group. No station sends from it.
     #[must_use]
     pub const fn is_multicast(self) -> bool {
@@ -102,6 +116,20 @@ mod tests {
         ] {
             assert_eq!(text.parse::<Mac>(), Err(MacError(text.to_owned())), "{text}");
         }
+    }
+
+    #[test]
+    fn the_default_address_is_stable_and_local_and_differs_between_names() {
+        // Stated as a number, because guests keep it: it must be the same in every version.
+        assert_eq!(Mac::of("db1", "eth0").to_string(), "4e:ba:3c:e4:4d:b8");
+        let mut all: Vec<Mac> = (0..100)
+            .flat_map(|vm| (0..100).map(move |nic| Mac::of(&format!("vm{vm}"), &format!("eth{nic}"))))
+            .collect();
+        assert!(all.iter().all(|mac| mac.is_station() && mac.0[0] & 2 == 2));
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), 10_000);
+        assert_ne!(Mac::of("a", "b1"), Mac::of("ab", "1"));
     }
 
     #[test]

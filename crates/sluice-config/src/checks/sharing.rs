@@ -7,9 +7,11 @@ use core::net::SocketAddr;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
+use sluice_net::Mac;
+
 use super::Draft;
 use crate::diagnostics::Report;
-use crate::model::{Backend, ListenAddress, Mac, NicAccess};
+use crate::model::{Backend, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
 use crate::source::Span;
 use crate::vm::VolumeDraft;

@@ -15,7 +15,8 @@ use std::path::Path;
 
 use serde_json::Value;
 use sluice_config::changes::Target;
-use sluice_config::{Host, ListenAddress, Mac, Nic, NicAccess, Protocol, Vm, Volume};
+use sluice_config::{Host, ListenAddress, Nic, NicAccess, Protocol, Vm, Volume};
+use sluice_net::Mac;
 use sluice_sched::Bytes;
 use thiserror::Error;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::Path;
 
-use sluice_config::Mac;
+use sluice_net::Mac;
 
 use super::bandwidth::Nic;
 use super::throttle::{Fields, Throttle};
@@ -148,7 +148,7 @@ fn nic(text: &mut String, machine: &Machine, nic: &Nic, uplink: &str, warnings: 
         text.push_str("owner = \"libvirt-qemu\"\ngroup = \"kvm\"\n");
     }
     match &nic.mac {
-        Some(mac) if mac.parse().is_ok_and(Mac::is_unicast) => {
+        Some(mac) if mac.parse().is_ok_and(Mac::is_station) => {
             let _ = writeln!(text, "mac = {}", quoted(mac));
         }
         Some(mac) => warnings.push(format!("{}: '{mac}' is not the address of an interface; it is left out", nic.name)),

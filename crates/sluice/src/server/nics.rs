@@ -8,7 +8,6 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ipnet::IpNet;
 use sluice_config::changes::Target;
 use sluice_config::{Host, Nic, NicAccess, Port, Uplink, Vm};
 use sluice_io::device::{Edit, SchedulerSpec, VolumeGeneration};
@@ -58,7 +57,7 @@ impl NewNics {
 /// Gives a TAP the address and the MTU of its NIC: it may be that of the NIC before the change.
 fn configure(host: &Host, name: &VolumeName, link: &Link) {
     let Some(nic) = find(host, name) else { return };
-    if let Err(error) = link.configure(Some(Mac(nic.mac.0)), Some(nic.mtu), nic.offloads) {
+    if let Err(error) = link.configure(Some(nic.mac), Some(nic.mtu), nic.offloads) {
         let (vm, nic, error) = (&name.0, &name.1, chain(&error));
         tracing::warn!(vm, nic, error, "The TAP keeps its former address or MTU");
     }
@@ -243,7 +242,7 @@ pub(super) fn open_tap(name: &str, nic: &Nic, store: &FdStore) -> Result<Link, L
             return packet_socket::open(name);
         }
     }
-    open_own_tap(name, (Some(Mac(nic.mac.0)), nic.mtu, nic.offloads), store)
+    open_own_tap(name, (Some(nic.mac), nic.mtu, nic.offloads), store)
 }
 
 /// Name of the TAP that is the port of a bridge: that of the uplink as far as it fits, and otherwise a part of it and its checksum.
@@ -381,14 +380,13 @@ fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit
 }
 
 fn nic_spec(name: &str, nic: &Nic, generation: VolumeGeneration, tap: Option<&Arc<Link>>) -> NicSpec {
-    let addresses = nic.addresses.iter().map(|network| IpNet::new_assert(network.address, network.prefix));
     NicSpec {
         name: name.to_owned(),
         generation,
         policy: nic.policy.transmit,
         guard: Guard {
-            mac: (!nic.spoof).then_some(Mac(nic.mac.0)),
-            addresses: addresses.collect(),
+            mac: (!nic.spoof).then_some(nic.mac),
+            addresses: nic.addresses.clone(),
             dhcp_server: nic.dhcp_server,
             router_advertisement: nic.router_advertisement,
         },
@@ -436,7 +434,7 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
         else {
             continue;
         };
-        let kind = Net { mac: Mac(nic.mac.0), mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
+        let kind = Net { mac: nic.mac, mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
         let ((vm, volume), generation) = (key.clone(), server.generations[key]);
         let entry = session::Entry { kind, vm, volume, generation, device: running.device.handle() };
         let listener = server.nic_sockets.get(&name_of(endpoint));
