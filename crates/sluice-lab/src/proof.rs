@@ -12,7 +12,7 @@ use serde::Deserialize;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {
-    /// What the text says, in percent.
+    /// The change that the text states, in percent.
     pub says: f64,
     /// Whether the text says "less than".
     #[serde(default)]

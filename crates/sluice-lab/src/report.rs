@@ -151,7 +151,7 @@ fn table(rows: &[Row]) -> Table {
     table
 }
 
-/// What a paper claims, what was found, and why: in a few lines, written by hand.
+/// Returns the first lines of a paper's page, written by hand: its claims, the findings and the reasons for differences.
 fn about(paper: Paper) -> &'static str {
     match paper {
         Paper::Mclock => include_str!("../pages/mclock.md"),

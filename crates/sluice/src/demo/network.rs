@@ -27,21 +27,20 @@ use sluice_io::vhost_user::session::Entry;
 use sluice_net::Mac;
 use sluice_net::guard::Guard;
 use sluice_sched::schedulers::find;
-use sluice_sched::{ByteRate, Limit, Policy, Reservation, Weight};
+use sluice_sched::{ByteRate, CostModel, Limit, Policy, Reservation, Weight};
 
 use super::setup::{BACKUP, OLTP, VMS};
 use super::share::Claim;
 
 /// Rate of the link, in Mbit/s of the wire.
 pub(super) const LINK: u64 = 100;
-/// What VMs are promised of it, in Mbit/s.
+/// Reservation of one VM and limit of another, in Mbit/s of the wire.
 const RESERVED: u64 = 50;
 const LIMIT: u64 = 15;
-/// Weight of the VM with neither.
+/// Weight of the VM without a reservation or limit.
 const WEIGHT: u32 = 200;
-/// Length of a frame, and the bytes around it on the wire.
+/// Length of a frame in bytes, without those around it on the wire.
 const FRAME: usize = 1514;
-const AROUND: usize = 24;
 /// Frames of a VM on their way: those of 8 ms of the whole link, so that its ring is never empty.
 const SLOTS: u16 = 64;
 /// Pause of a guest before it fills its ring again.
@@ -85,13 +84,13 @@ pub(crate) enum NetworkError {
     },
 }
 
-/// What VMs got of the link with one scheduler, in Mbit/s of the wire.
+/// Throughput of each VM on the link with one scheduler, in Mbit/s of the wire.
 pub(crate) struct Shares {
     pub(super) scheduler: &'static str,
     pub(super) mbit: Vec<f64>,
 }
 
-/// Returns what each VM is promised of the link, in Mbit/s.
+/// Returns the reservation, limit and weight of each VM on the link, in Mbit/s.
 pub(super) fn claims() -> Vec<Claim> {
     let mbit = |policy: &Policy| {
         let of = |rate: ByteRate| rate.bytes_per_second() as f64 * 8.0 / 1e6;
@@ -127,7 +126,7 @@ pub(super) async fn measure(scheduler: &'static str, folder: &Path) -> Result<Sh
         let (before, began) = (counter.frames(), Instant::now());
         tokio::time::sleep(MEASURED).await;
         let (after, seconds) = (counter.frames(), began.elapsed().as_secs_f64());
-        let mbit = |frames: u64| (frames * (FRAME + AROUND) as u64 * 8) as f64 / seconds / 1e6;
+        let mbit = |frames: u64| (frames * (FRAME as u64 + CostModel::FRAME_OVERHEAD.0) * 8) as f64 / seconds / 1e6;
         shares.mbit = after.iter().zip(&before).map(|(after, before)| mbit(after - before)).collect();
         if shares.mbit.iter().sum::<f64>() >= USED_MIN * LINK as f64 {
             break;

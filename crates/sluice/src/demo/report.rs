@@ -18,7 +18,7 @@ pub(crate) struct Report {
     pub(super) claims: Vec<Claim>,
     /// noop, then mClock.
     pub(super) phases: [Phase; 2],
-    /// What VMs got of the link, with noop and with mClock.
+    /// Throughput of the VMs on the link, with noop and with mClock.
     pub(super) network: [Shares; 2],
     pub(super) promises: Vec<Promise>,
     /// Whether the disks used the page cache.

@@ -27,7 +27,7 @@ pub(super) struct Promise {
     pub(super) kept: bool,
     /// Normalised requests per second, or Mbit/s on the link.
     pub(super) measured: f64,
-    /// What was expected.
+    /// The expected value.
     pub(super) expected: f64,
 }
 

@@ -145,7 +145,7 @@ fn table(name: &str, outcomes: &[Outcome; BETAS.len()]) -> Table {
     table
 }
 
-/// What Table II keeps outstanding by Little's law, if its delays are means over requests.
+/// Outstanding requests of Table II by Little's law, if its delays are means over requests.
 fn outstanding() -> [[f64; 2]; BETAS.len()] {
     PAPER.map(|row| row.map(|[iops, _, delay, _]| iops * delay / 1000.0))
 }

@@ -90,7 +90,7 @@ fn pair(outcome: &Outcome) -> String {
     format!("{seq:.0}/{rnd:.0}")
 }
 
-/// What Flubber takes off the response times of both VMs under CFQ and under EDF with credits, as parts of these.
+/// Reduction of the response times of both VMs by Flubber, as parts of those under CFQ and under EDF with credits.
 fn gains(flubber: usize, seconds: &dyn Fn(usize, usize) -> f64) -> [[f64; 2]; 2] {
     [CFQ, EDF].map(|which| [0, 1].map(|vm| 1.0 - seconds(vm, flubber) / seconds(vm, which)))
 }
