@@ -45,8 +45,7 @@ pub(super) struct NewNics {
 
 impl NewNics {
     /// Keeps all of it, because the change is in force.
-    pub(super) fn keep(mut self, server: &mut Server) {
-        self.sockets.values_mut().for_each(VhostListener::keep);
+    pub(super) fn keep(self, server: &mut Server) {
         server.nic_sockets.extend(self.sockets);
         self.taps.iter().for_each(|(name, link)| configure(&server.host, name, link));
         server.taps.extend(self.taps);
