@@ -7,6 +7,7 @@ use sluice_sched::params::Parameter;
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Descriptor, schedulers};
 
+mod kinds;
 mod net;
 mod policy;
 mod serving;

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use sluice_sched::scheduler::DeviceClass;
 
-use super::policy::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND};
+use super::kinds::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND, WEIGHT_RANGE};
 use super::serving::SOCKET_KEYS;
 use super::{ADMISSION, Key, Kind, Section};
 
@@ -230,7 +230,7 @@ static RECEIVE: Section = Section {
         .default("\"unlimited\""),
         Key::new(
             "weight",
-            super::policy::WEIGHT_RANGE,
+            WEIGHT_RANGE,
             "400",
             "Share of the daemon's CPU time for received frames, relative to the weights of other NICs of the uplink",
         )

@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 
+use super::kinds::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND};
 use super::net::NET_KEY;
-use super::{HOUR, Key, Kind, MICROSECOND, Section};
+use super::{Key, Kind, Section};
 
 /// `[policy.NAME]`
 pub static POLICY: Section = Section {
@@ -109,21 +110,10 @@ pub const CPU_KEY: &[Key] = &[Key::new(
 )
 .default("\"unlimited\"")];
 const CPU_LIMIT: Kind = Kind::Percent(100, 10_000);
-pub(super) const ALLOW_UNENFORCED: Key = Key::new(
-    "allow_unenforced",
-    Kind::Bool,
-    "true",
-    "Accepts fields that the device's scheduler does not enforce, with a warning",
-)
-.default("false");
 const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, NONE, Kind::Table(&RESERVATION)]);
 const BURST_KIND: Kind = Kind::Either(&[Kind::Integer(1, BURST_MAX as u64), Kind::Table(&BURST)]);
 const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
 const LATENCY_KIND: Kind = Kind::Either(&[NONE, Kind::Table(&LATENCY)]);
-pub(super) const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
-pub(super) const WEIGHT_KIND: Kind = Kind::Either(&[WEIGHT_RANGE, NONE]);
-pub(super) const WEIGHT_RANGE: Kind = Kind::Decimal(0.01, 1_000_000.0);
-pub(super) const NONE: Kind = Kind::Word(&["none"]);
 
 /// `reservation` as a table.
 pub static RESERVATION: Section = Section {
@@ -138,7 +128,6 @@ pub static RESERVATION: Section = Section {
     ]],
     scheduler_tables: &[],
 };
-pub(super) const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
 
 /// `limit` as a table.
 pub static LIMIT: Section = Section {

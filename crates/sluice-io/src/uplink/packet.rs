@@ -10,16 +10,10 @@ use sluice_net::segment;
 use sluice_net::tag::{self, TAGGED_LEN};
 use sluice_sched::Instant;
 
-use crate::slab::ids;
-use crate::uplink::nic::NicId;
+use crate::uplink::ids::NicId;
 use crate::virtio::data::MemoryTable;
 use crate::virtio::queue_set::QueueId;
 use crate::virtio::segment::Segment;
-
-ids! {
-    /// A frame that waits for the gate, at the gate, or on the wire.
-    PacketId;
-}
 
 /// The first bytes of a frame, copied once: everything is decided on this copy, and it is what is sent.
 #[derive(Debug, Clone, Copy)]
