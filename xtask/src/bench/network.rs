@@ -4,9 +4,11 @@
 //! HTB, and the daemon. The link is a pair of virtual interfaces, shaped to 100 Mbit/s by each of the three itself. Each
 //! experiment runs with all three in turn, round by round. Rates are those of the wire: 24 bytes around each frame count.
 //!
-//! On a link without a rate, TCP with segmentation offload shows what one thread carries, in pairs with the bridge.
+//! On a link without a rate, TCP with segmentation offload shows what one thread carries, next to the bridge and to a plain forwarder.
 
+mod forwarder;
 mod lab;
+mod packets;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -31,6 +33,9 @@ pub(super) struct Options {
     /// Number of pairs on a link without a rate.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pairs: usize,
+    /// Length of a round of an experiment; a pair takes half of it.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(2..=60))]
+    seconds: u8,
     /// Run only these experiments.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -112,13 +117,16 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     server::build_sluice()?;
     let effort = match quick {
         true => Effort { warm: Duration::from_millis(500), seconds: 2 },
-        false => Effort { warm: Duration::from_secs(1), seconds: 6 },
+        false => Effort { warm: Duration::from_secs(1), seconds: options.seconds.into() },
     };
     let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
     let mut report = Report::new("network");
     shares(&mut report, options.rounds, effort, chosen)?;
     if chosen("unlimited") {
         throughput(&mut report, options.pairs, effort)?;
+    }
+    if chosen("packets") {
+        packets(&mut report, options.pairs, effort)?;
     }
     report.note(format!(
         "{} rounds of {} s, {} pairs; median (best to worst round). Rates in Mbit/s of the wire.",
@@ -252,18 +260,57 @@ fn convergence(bins: &[Vec<f64>], expected: &[f64]) -> f64 {
     first.map_or(f64::NAN, |bin| bin as f64 * BIN.as_secs_f64())
 }
 
-/// TCP with segmentation offload on a link without a rate, in pairs with the bridge.
+/// Small frames, with and without the system call that writes each of them.
+fn packets(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
+    let mut table =
+        Table::new("Frames of 64 bytes of one guest", &["interface", "Mframes/s", "CPU of the daemon [cores]"]);
+    let mut rates = [Samples::default(), Samples::default()];
+    let mut cpu = [Samples::default(), Samples::default()];
+    for pair in 0..pairs {
+        eprintln!("network: frames of 64 bytes, pair {} of {pairs}", pair + 1);
+        for (at, has_interface) in [false, true].into_iter().enumerate() {
+            let time = Duration::from_secs(effort.seconds as u64 / 2);
+            let (rate, used) = packets::measure(has_interface, time).map_err(|error| error.to_string())?;
+            rates[at].push(rate / 1e6);
+            cpu[at].push(used);
+        }
+    }
+    for (at, name) in ["none", "pair of virtual interfaces"].into_iter().enumerate() {
+        table.row(vec![Cell::text(name), Cell::spread(&rates[at], 2), Cell::spread(&cpu[at], 2)]);
+    }
+    report.target(
+        "frames of 64 bytes in the daemon's loop [millions/s]".to_owned(),
+        Bound::AtLeast(1.0),
+        rates[0].median(),
+    );
+    report.table(table);
+    Ok(())
+}
+
+/// The three whose throughput is compared on a link without a rate.
+const CARRIERS: [Mode; 3] = [Mode::Plain, Mode::Forwarder, Mode::Daemon];
+
+/// TCP with segmentation offload on a link without a rate, next to the bridge and a plain forwarder.
 fn throughput(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
     let mut table = Table::new(
         "TCP on a link without a rate",
-        &["VMs", "bridge [Gbit/s]", "daemon [Gbit/s]", "daemon to bridge", "CPU of the daemon [cores]"],
+        &[
+            "VMs",
+            "bridge [Gbit/s]",
+            "forwarder [Gbit/s]",
+            "daemon [Gbit/s]",
+            "daemon to bridge",
+            "daemon to forwarder",
+            "CPU of the forwarder [cores]",
+            "of the daemon",
+        ],
     );
     for vms in [1, 4] {
-        let mut rates = [Samples::default(), Samples::default()];
-        let mut cpu = Samples::default();
+        let mut rates = CARRIERS.map(|_| Samples::default());
+        let mut cpu = CARRIERS.map(|_| Samples::default());
         for pair in 0..pairs {
             eprintln!("network: TCP over {vms} TAPs, pair {} of {pairs}", pair + 1);
-            for (mode, rates) in [Mode::Plain, Mode::Daemon].into_iter().zip(&mut rates) {
+            for ((mode, rates), cpu) in CARRIERS.into_iter().zip(&mut rates).zip(&mut cpu) {
                 let lab = Lab::start(mode, None, &vec![tcp(1); vms]).map_err(|error| error.to_string())?;
                 thread::sleep(effort.warm);
                 let (before, begin, used) = (lab.arrived_mbit(), Instant::now(), lab.cpu_seconds());
@@ -276,14 +323,20 @@ fn throughput(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), S
                 }
             }
         }
-        let [bridge, daemon] = &rates;
+        let [bridge, forwarder, daemon] = &rates;
+        let [_, forwarder_cpu, daemon_cpu] = &cpu;
         table.row(vec![
             Cell::Number(vms as f64, 0),
             Cell::spread(bridge, 1),
+            Cell::spread(forwarder, 1),
             Cell::spread(daemon, 1),
             Cell::spread(&daemon.ratio(bridge), 2),
-            Cell::spread(&cpu, 2),
+            Cell::spread(&daemon.ratio(forwarder), 2),
+            Cell::spread(forwarder_cpu, 2),
+            Cell::spread(daemon_cpu, 2),
         ]);
+        let to_forwarder = daemon.ratio(forwarder).median();
+        report.target(format!("TCP over {vms} TAPs, to a plain forwarder"), Bound::AtLeast(0.9), to_forwarder);
         report.target(format!("TCP over {vms} TAPs [Gbit/s]"), Bound::AtLeast(10.0), daemon.median());
     }
     report.table(table);

@@ -13,6 +13,7 @@ use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
 use tempfile::TempDir;
 
+use super::forwarder::Forwarder;
 use crate::bench::server::{self, Server};
 
 /// Address of the station outside.
@@ -37,9 +38,12 @@ pub(super) enum Mode {
     Htb,
     /// The daemon, with TAPs and a packet socket.
     Daemon,
+    /// A plain forwarder between TAPs and a packet socket.
+    Forwarder,
 }
 
 impl Mode {
+    /// Those that divide a link.
     pub(super) const ALL: [Mode; 3] = [Mode::Plain, Mode::Htb, Mode::Daemon];
 
     pub(super) fn name(self) -> &'static str {
@@ -47,6 +51,7 @@ impl Mode {
             Mode::Plain => "one queue",
             Mode::Htb => "HTB",
             Mode::Daemon => "sluice",
+            Mode::Forwarder => "forwarder",
         }
     }
 }
@@ -77,6 +82,7 @@ pub(super) struct Lab {
     sinks: Vec<Sink>,
     _echo: Echo,
     daemon: Option<Server>,
+    forwarder: Option<Forwarder>,
     stations: Vec<Namespace>,
     switch: Namespace,
     _outside: Namespace,
@@ -100,6 +106,7 @@ impl Lab {
             sinks: Vec::new(),
             _echo: Echo::start(&outside, 7)?,
             daemon: None,
+            forwarder: None,
             stations,
             switch,
             _outside: outside,
@@ -107,6 +114,11 @@ impl Lab {
         };
         match mode {
             Mode::Daemon => lab.start_daemon(link)?,
+            Mode::Forwarder => {
+                let taps: Vec<String> = (0..lab.stations.len()).map(|number| format!("v{number}")).collect();
+                lab.forwarder = Some(Forwarder::start(&lab.switch, "up0", &taps)?);
+                lab.take_taps()?;
+            }
             Mode::Plain | Mode::Htb => lab.build_bridge()?,
         }
         for (number, station) in lab.stations.iter().enumerate() {
@@ -147,6 +159,11 @@ impl Lab {
         std::fs::write(&file, host)?;
         let mut command = self.switch.command(Command::new(server::sluice_binary()).arg("serve").arg(&file));
         self.daemon = Some(Server::start(&mut command, vec![control]).map_err(io::Error::other)?);
+        self.take_taps()
+    }
+
+    /// Gives each station its TAP.
+    fn take_taps(&self) -> io::Result<()> {
         for (number, station) in self.stations.iter().enumerate() {
             // The control socket answers before the TAPs are made.
             let (tap, begin) = (format!("v{number}"), Instant::now());
@@ -232,7 +249,7 @@ impl Lab {
         for (number, weight) in weights.iter().enumerate() {
             self.vms[number].weight = *weight;
             match self.mode {
-                Mode::Plain => {}
+                Mode::Plain | Mode::Forwarder => {}
                 Mode::Htb => {
                     self.htb_class("change", number, &self.vms[number]).map_err(|error| error.to_string())?;
                 }
@@ -259,9 +276,10 @@ impl Lab {
         all.map(|(sink, vm)| sink.bytes() as f64 * FRAME / payload(vm) as f64 * 8.0 / 1e6).collect()
     }
 
-    /// Returns the CPU time of the daemon, in seconds.
+    /// Returns the CPU time of the daemon or the forwarder, in seconds.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
-        self.daemon.as_ref().map(Server::cpu_seconds)
+        let daemon = self.daemon.as_ref().map(Server::cpu_seconds);
+        daemon.or_else(|| self.forwarder.as_ref().map(Forwarder::cpu_seconds))
     }
 
     /// Lets the light VM ask questions.
