@@ -199,7 +199,7 @@ impl Service for Handshakes {
                     tracing::debug!(endpoint, %error, "Client left");
                 }
                 Ok(Err(error)) => tracing::warn!(endpoint, %error, "Handshake failed"),
-                Err(_) => tracing::warn!(endpoint, "Client took too long for its handshake"),
+                Err(_) => tracing::warn!(endpoint, "Client did not complete its handshake in time"),
             }
         });
         self.unfinished.add(peer, handshake);

@@ -130,7 +130,7 @@ fn apply(server: &Server, started: &BTreeMap<String, Running>, edits: Edits) -> 
         has_begun = true;
     }
     for error in &unapplied {
-        tracing::error!(%error, "Change is not fully in force");
+        tracing::error!(%error, "A device has not applied its part of the change");
     }
     Ok(unapplied)
 }

@@ -58,7 +58,12 @@ fn configure(host: &Host, name: &VolumeName, link: &Link) {
     let Some(nic) = find(host, name) else { return };
     if let Err(error) = link.configure(Some(nic.mac), Some(nic.mtu), nic.offloads) {
         let (vm, nic, error) = (&name.0, &name.1, chain(&error));
-        tracing::warn!(vm, nic, error, "The TAP keeps its former address or MTU");
+        tracing::warn!(
+            vm,
+            nic,
+            error,
+            "Cannot set the address, MTU or offloads of the TAP: it keeps the previous ones"
+        );
     }
 }
 
