@@ -22,6 +22,7 @@ pub mod link;
 pub(crate) mod nic;
 pub(crate) mod pacer;
 pub(crate) mod packet;
+pub(crate) mod rooms;
 pub mod spec;
 pub(crate) mod taps;
 #[cfg(test)]
