@@ -11,6 +11,7 @@ mod charge;
 mod forwarder;
 mod lab;
 mod packets;
+mod together;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -140,6 +141,9 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     }
     if chosen("packets") {
         packets(&mut report, options.pairs, effort)?;
+    }
+    if chosen("disk and link") {
+        together(&mut report, options.rounds, effort)?;
     }
     if chosen("charge") {
         charge(&mut report, options.pairs, effort)?;
@@ -311,6 +315,27 @@ fn packets(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), Stri
         Bound::AtLeast(1.0),
         rates[0].median(),
     );
+    report.table(table);
+    Ok(())
+}
+
+/// Disk and link of two VMs at once.
+fn together(report: &mut Report, rounds: usize, effort: Effort) -> Result<(), String> {
+    let vms = [Vm { weight: 3, ..udp(120) }, udp(120)];
+    let mut parts = [(); 4].map(|()| Samples::default());
+    let mut error = Samples::default();
+    for round in 0..rounds {
+        eprintln!("network: disk and link, round {} of {rounds}", round + 1);
+        let time = Duration::from_secs(effort.seconds as u64 / 2);
+        let measured = together::measure(LINK, &vms, effort.warm, time).map_err(|error| error.to_string())?;
+        parts.iter_mut().zip(measured).for_each(|(all, part)| all.push(part));
+        error.push(measured.iter().map(|part| (part - 1.0).abs() * 100.0).fold(0.0, f64::max));
+    }
+    let mut table = Table::new("Disk and link at once, as parts of each alone", &["of", "VM 1", "VM 2"]);
+    for (name, parts) in ["link", "disk"].into_iter().zip(parts.chunks(2)) {
+        table.row(vec![Cell::text(name), Cell::spread(&parts[0], 3), Cell::spread(&parts[1], 3)]);
+    }
+    report.target("disk and link at once: largest deviation [%]".to_owned(), Bound::AtMost(2.0), error.median());
     report.table(table);
     Ok(())
 }

@@ -24,6 +24,7 @@ pub(crate) mod nic;
 pub(crate) mod pacer;
 pub(crate) mod packet;
 pub(crate) mod ports;
+pub(crate) mod rooms;
 pub mod spec;
 pub(crate) mod taps;
 #[cfg(test)]

@@ -92,6 +92,15 @@ pub(super) struct Lab {
 impl Lab {
     /// Connects `vms` and a further one to a link of `link` Mbit/s, and lets them send.
     pub(super) fn start(mode: Mode, link: Option<f64>, vms: &[Vm]) -> io::Result<Lab> {
+        Lab::start_by(mode, link, vms, "")
+    }
+
+    /// Starts a lab with the daemon, whose host file has more: `FOLDER` there is the folder of [`Lab::file`].
+    pub(super) fn start_with(link: f64, vms: &[Vm], more: &str) -> io::Result<Lab> {
+        Lab::start_by(Mode::Daemon, Some(link), vms, more)
+    }
+
+    fn start_by(mode: Mode, link: Option<f64>, vms: &[Vm], more: &str) -> io::Result<Lab> {
         let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
         switch.ip(&format!("link add up0 type veth peer name eth0 netns {}", outside.name()))?;
         switch.ip("link set up0 up")?;
@@ -113,7 +122,7 @@ impl Lab {
             folder,
         };
         match mode {
-            Mode::Daemon => lab.start_daemon(link)?,
+            Mode::Daemon => lab.start_daemon(link, more)?,
             Mode::Forwarder => {
                 let taps: Vec<String> = (0..lab.stations.len()).map(|number| format!("v{number}")).collect();
                 lab.forwarder = Some(Forwarder::start(&lab.switch, "up0", &taps)?);
@@ -145,8 +154,8 @@ impl Lab {
         Ok(())
     }
 
-    fn start_daemon(&mut self, link: Option<f64>) -> io::Result<()> {
-        let control = self.control();
+    fn start_daemon(&mut self, link: Option<f64>, more: &str) -> io::Result<()> {
+        let control = self.file("control");
         let rate = link.map_or_else(String::new, |rate| format!("rate = \"{rate}Mbit/s\"\n"));
         let state = self.folder.path().join("state");
         let real_time = if link.is_some() { "real_time = \"auto\"\n" } else { "" };
@@ -162,6 +171,7 @@ impl Lab {
             }
             host += &format!("[vm.v{number}.nic.eth0]\nuplink = \"lan\"\ntap = \"v{number}\"\n");
         }
+        host += &more.replace("FOLDER", &self.folder.path().display().to_string());
         let file = self.folder.path().join("host.toml");
         std::fs::write(&file, host)?;
         let mut command = self.switch.command(Command::new(server::sluice_binary()).arg("serve").arg(&file));
@@ -188,8 +198,13 @@ impl Lab {
         self.vms.iter().copied().chain([light])
     }
 
-    fn control(&self) -> PathBuf {
-        self.folder.path().join("control")
+    /// Returns the path of a file of the lab.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(super) fn stop_senders(&mut self) {
+        self.senders.clear();
     }
 
     fn start_traffic(&mut self) -> io::Result<()> {
@@ -269,7 +284,7 @@ impl Lab {
                 Mode::Daemon => {
                     let mut command = Command::new(server::sluice_binary());
                     command.args(["set", &format!("v{number}"), &format!("net.weight={}", weight * 100), "--socket"]);
-                    let output = command.arg(self.control()).output().map_err(|error| error.to_string())?;
+                    let output = command.arg(self.file("control")).output().map_err(|error| error.to_string())?;
                     if !output.status.success() {
                         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
                     }
