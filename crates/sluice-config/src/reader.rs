@@ -237,7 +237,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns a name that must be one of `known`.
-    pub(crate) fn known<T>(&self, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
+    pub fn known<T>(&self, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
         let name = self.text(key)?;
         if known.contains_key(name) || self.report.is_incomplete() {
             return Some(name);

@@ -155,7 +155,7 @@ fn disks(place: &Place) -> String {
 fn requests(daemon: &Daemon, count: u64) -> [u64; 2] {
     let completed = || {
         let accounts = daemon.accounts();
-        ["vm1", "vm2"].map(|vm| accounts.vm(vm)["completed"]["read"].as_u64().unwrap())
+        ["vm1", "vm2"].map(|vm| accounts.vm_on("disk", vm)["completed"]["read"].as_u64().unwrap())
     };
     let first = completed();
     let mut last = first;

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -80,12 +80,12 @@ pub(super) struct Lab {
     vms: Vec<Vm>,
     senders: Vec<Sender>,
     sinks: Vec<Sink>,
-    _echo: Echo,
+    echo: Option<Echo>,
     daemon: Option<Server>,
     forwarder: Option<Forwarder>,
     stations: Vec<Namespace>,
     switch: Namespace,
-    _outside: Namespace,
+    outside: Namespace,
     folder: TempDir,
 }
 
@@ -104,12 +104,12 @@ impl Lab {
             vms: vms.to_vec(),
             senders: Vec::new(),
             sinks: Vec::new(),
-            _echo: Echo::start(&outside, 7)?,
+            echo: None,
             daemon: None,
             forwarder: None,
             stations,
             switch,
-            _outside: outside,
+            outside,
             folder,
         };
         match mode {
@@ -124,7 +124,13 @@ impl Lab {
         for (number, station) in lab.stations.iter().enumerate() {
             station.up("eth0", &format!("{}/24", address(number)))?;
         }
-        lab.start_traffic(link)?;
+        // On a link of a stated rate the stations shall not be what is late. They use little of the CPUs.
+        if link.is_some() {
+            at_real_time(|| lab.start_traffic())?;
+        } else {
+            lab.start_traffic()?;
+        }
+        lab.shape(link)?;
         Ok(lab)
     }
 
@@ -143,8 +149,9 @@ impl Lab {
         let control = self.control();
         let rate = link.map_or_else(String::new, |rate| format!("rate = \"{rate}Mbit/s\"\n"));
         let state = self.folder.path().join("state");
+        let real_time = if link.is_some() { "real_time = \"auto\"\n" } else { "" };
         let mut host = format!(
-            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n[uplink.lan]\nnic = \"up0\"\n{rate}",
+            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n{real_time}[uplink.lan]\nnic = \"up0\"\n{rate}",
             control.display(),
             state.display()
         );
@@ -185,7 +192,8 @@ impl Lab {
         self.folder.path().join("control")
     }
 
-    fn start_traffic(&mut self, link: Option<f64>) -> io::Result<()> {
+    fn start_traffic(&mut self) -> io::Result<()> {
+        self.echo = Some(Echo::start(&self.outside, 7)?);
         // Connections are made before the link is full: their first segments would be lost for seconds in a full queue.
         for (number, vm) in self.vms.iter().enumerate() {
             let port = 7001 + number as u16;
@@ -193,20 +201,25 @@ impl Lab {
             let station = &self.stations[number];
             match vm.load {
                 Load::Udp { mbit, senders } => {
-                    self.sinks.push(Sink::udp(&self._outside, port)?);
+                    self.sinks.push(Sink::udp(&self.outside, port)?);
                     let rate = (mbit as f64 * 125_000.0 / FRAME) as u64;
                     for _ in 0..senders {
                         self.senders.push(Sender::udp(station, to, DATAGRAM, rate)?);
                     }
                 }
                 Load::Tcp { connections } => {
-                    self.sinks.push(Sink::tcp(&self._outside, port)?);
+                    self.sinks.push(Sink::tcp(&self.outside, port)?);
                     for _ in 0..connections {
                         self.senders.push(Sender::tcp(station, to)?);
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Gives the link its rate, if the daemon does not.
+    fn shape(&self, link: Option<f64>) -> io::Result<()> {
         match (self.mode, link) {
             (Mode::Plain, Some(rate)) => {
                 self.tc(&format!("qdisc replace dev up0 root tbf rate {rate}mbit burst 16kb limit {QUEUE}"))
@@ -285,7 +298,43 @@ impl Lab {
     /// Lets the light VM ask questions.
     pub(super) fn light_vm(&self) -> io::Result<LightVm> {
         let probe = Probe::new(self.stations.last().expect("there is the light VM"), outside(7))?;
-        Ok(LightVm::start(probe))
+        at_real_time(|| Ok(LightVm::start(probe)))
+    }
+}
+
+/// Gives real-time priority to the threads that `start` starts.
+fn at_real_time<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    set_priority(&["--rr", "--pid", "1"])?;
+    let started = start();
+    set_priority(&["--other", "--pid", "0"])?;
+    started
+}
+
+/// Sets the priority of this thread.
+fn set_priority(options: &[&str]) -> io::Result<()> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let status = Command::new("chrt").args(options).arg(thread).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other("chrt cannot set the priority of a thread")) }
+}
+
+/// Processes at normal priority that want all of the CPUs, three for each.
+pub(super) struct Busy(Vec<Child>);
+
+impl Busy {
+    pub(super) fn start() -> io::Result<Busy> {
+        let count = 3 * thread::available_parallelism()?.get();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        (0..count).map(|_| shell.spawn()).collect::<io::Result<_>>().map(Busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
