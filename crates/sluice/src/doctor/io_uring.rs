@@ -17,8 +17,8 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         Some("1") => {
             let group = subject.read("proc/sys/kernel/io_uring_group").unwrap_or_default();
             let text = format!(
-                "Only for processes with CAP_SYS_ADMIN or in the group kernel.io_uring_group, which is {group}: \
-                 kernel.io_uring_disabled is 1"
+                "Allowed only for processes with CAP_SYS_ADMIN or in the group kernel.io_uring_group, which is \
+                 {group}: kernel.io_uring_disabled is 1"
             );
             found.push(
                 Finding::new(Level::Warning, NAME, "", text)
