@@ -15,6 +15,7 @@
 //! | the vhost-user protocol, and its listeners | [`vhost_user`] |
 //! | opening volumes | [`source`] |
 //! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
+//! | descriptors that peers send: whether they may, and closing them | [`rights`], [`closing`] |
 //! | descriptors from before a restart | [`inherited`] |
 //! | limits that sockets share | [`shared_limit`] |
 //! | signals that arrive before their handlers are installed | [`signals`] |
@@ -22,6 +23,7 @@
 mod accept;
 pub mod backend;
 pub mod clock;
+pub mod closing;
 pub mod cpu;
 pub mod device;
 pub mod endpoint;
@@ -31,6 +33,7 @@ pub mod limits;
 pub mod memory_budget;
 pub mod nbd;
 pub mod path_walk;
+pub mod rights;
 pub mod shared_limit;
 pub mod signals;
 pub(crate) mod slab;

@@ -20,6 +20,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::UnshareFlags;
 
 use crate::path_walk::{self, Exposed, Trust, WalkError};
+use crate::rights;
 
 /// Length of the queue of connections that are not accepted yet, as in tokio and the standard library.
 const BACKLOG: i32 = 1024;
@@ -288,6 +289,8 @@ impl PrivateFolder {
         let bind = |address: &SocketAddrUnix| rustix::net::bind(&socket, address);
         with_address(&in_proc(&self.itself).join(&self.socket), &self.itself, &self.socket, bind)?;
         rustix::fs::chmodat(&self.itself, &self.socket, mode, AtFlags::empty())?;
+        // An old kernel has no such option; `sluice doctor` says so.
+        let _ = rights::allow(&socket, false);
         rustix::net::listen(&socket, BACKLOG)?;
         Ok(UnixListener::from(socket))
     }

@@ -166,6 +166,10 @@ impl<K: DeviceKind> Service for Sessions<K> {
     /// Whether the volume can be served to another VMM; waits for the end of one that has disconnected.
     async fn is_ready(&mut self) -> bool {
         self.end_previous().await;
+        if self.bounds.closing.is_behind() {
+            self.reject(&"descriptors of a previous VMM are still being closed");
+            return false;
+        }
         if self.serving.is_none() && self.offered.borrow().is_none() {
             self.reject(&"the volume is not offered");
             return false;

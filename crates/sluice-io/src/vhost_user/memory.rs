@@ -5,7 +5,7 @@
 //! which shares the mappings of regions that stay. So a request in flight keeps the table with which it arrived.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -170,7 +170,7 @@ struct Region {
 impl Region {
     fn map(
         wanted: &VhostUserMemoryRegion,
-        file: &OwnedFd,
+        file: &impl AsFd,
         owner: &MappingOwner,
         usage: &Arc<Usage>,
     ) -> Result<Self, MemoryError> {
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// Returns a table with the given regions instead (`SET_MEM_TABLE`).
-    pub fn replaced(&self, wanted: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Table, MemoryError> {
+    pub fn replaced(&self, wanted: &[VhostUserMemoryRegion], files: &[impl AsFd]) -> Result<Table, MemoryError> {
         if wanted.len() != files.len() {
             return Err(MemoryError::Descriptors { regions: wanted.len(), descriptors: files.len() });
         }
@@ -227,7 +227,7 @@ impl Table {
     }
 
     /// Returns the table with another region (`ADD_MEM_REG`).
-    pub fn with(&self, wanted: &VhostUserMemoryRegion, file: &OwnedFd) -> Result<Table, MemoryError> {
+    pub fn with(&self, wanted: &VhostUserMemoryRegion, file: &impl AsFd) -> Result<Table, MemoryError> {
         check(self.regions.iter().map(Place::at).chain([Place::of(wanted)]).collect())?;
         self.check_usage(std::slice::from_ref(wanted))?;
         let mut regions = self.regions.clone();
@@ -325,6 +325,8 @@ fn check(mut places: Vec<Place>) -> Result<(), MemoryError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::OwnedFd;
+
     use rustix::event::{EventfdFlags, eventfd};
     use vm_memory::{Bytes, GuestMemoryBackend};
 
@@ -426,7 +428,7 @@ mod tests {
         assert!(matches!(add(&[region(0, BYTES_MAX + 1, 0, 0)]), Err(MemoryError::TooLarge(_))));
         let many: Vec<_> = (0..=REGIONS_MAX as u64).map(|n| region(n * PAGE, PAGE, n * PAGE, 0)).collect();
         assert!(matches!(add(&many), Err(MemoryError::TooMany(257))));
-        let alone = empty().replaced(&[region(0, PAGE, 0, 0)], &[]);
+        let alone = empty().replaced(&[region(0, PAGE, 0, 0)], &[] as &[OwnedFd]);
         assert!(matches!(alone, Err(MemoryError::Descriptors { regions: 1, descriptors: 0 })));
     }
 

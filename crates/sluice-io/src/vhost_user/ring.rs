@@ -12,6 +12,7 @@ use vm_memory::GuestAddress;
 
 use super::eventfd::is_eventfd;
 use super::memory::Table;
+use crate::closing::Received;
 
 /// Maximum number of entries of a ring.
 pub const ENTRIES_MAX: u16 = 1024;
@@ -108,13 +109,13 @@ impl Ring {
 ///
 /// # Errors
 /// [`RingError::NoEventfd`], [`RingError::Io`].
-pub fn eventfd(descriptor: OwnedFd) -> Result<OwnedFd, RingError> {
+pub fn eventfd(descriptor: Received) -> Result<OwnedFd, RingError> {
     if !is_eventfd(&descriptor)? {
         return Err(RingError::NoEventfd);
     }
     let flags = fcntl_getfl(descriptor.as_fd()).map_err(io::Error::from)?;
     fcntl_setfl(descriptor.as_fd(), flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
-    Ok(descriptor)
+    Ok(descriptor.into_checked())
 }
 
 #[cfg(test)]
@@ -124,11 +125,13 @@ mod tests {
     use vhost::vhost_user::message::VhostUserMemoryRegion;
 
     use super::*;
+    use crate::closing::Closing;
     use crate::vhost_user::mapping::MappingOwner;
 
     #[test]
     fn only_eventfds_are_accepted_for_notifications() {
-        let made = eventfd(rustix::event::eventfd(0, EventfdFlags::empty()).unwrap()).unwrap();
+        let received = |descriptor| Received::new(descriptor, &Closing::default());
+        let made = eventfd(received(rustix::event::eventfd(0, EventfdFlags::empty()).unwrap())).unwrap();
         assert!(fcntl_getfl(&made).unwrap().contains(OFlags::NONBLOCK));
         let (pipe, _) = io::pipe().unwrap();
         let null = std::fs::File::open("/dev/null").unwrap();
@@ -137,7 +140,7 @@ mod tests {
         let timer =
             rustix::time::timerfd_create(rustix::time::TimerfdClockId::Monotonic, rustix::time::TimerfdFlags::empty());
         for other in [pipe.into(), null.into(), folder, timer.unwrap()] {
-            assert!(matches!(eventfd(other), Err(RingError::NoEventfd)));
+            assert!(matches!(eventfd(received(other)), Err(RingError::NoEventfd)));
         }
     }
 

@@ -31,6 +31,7 @@ use super::session_handle::{SessionError, SessionHandle};
 use super::socket::{Socket, SocketError, hung_up, try_send};
 use super::wire::{self, Message, MessageError};
 use crate::accept::describe_process;
+use crate::closing::{Closing, Received};
 use crate::device::{DeviceHandle, VolumeGeneration};
 use crate::limits::is_for_clients;
 use crate::shared_limit::Quota;
@@ -64,6 +65,8 @@ pub struct Entry<K = Blk> {
 pub struct Bounds {
     /// Mappings of guest memory.
     mappings: Arc<Quota>,
+    /// Descriptors that they have sent.
+    pub(super) closing: Closing,
     pace: Mutex<Pace>,
 }
 
@@ -72,7 +75,7 @@ impl Bounds {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one keeps mappings from the others")]
     pub fn new() -> Self {
-        Bounds { mappings: Arc::new(mapping::quota()), pace: Mutex::default() }
+        Bounds { mappings: Arc::new(mapping::quota()), closing: Closing::default(), pace: Mutex::default() }
     }
 }
 
@@ -209,7 +212,7 @@ pub async fn serve<K: DeviceKind>(
     }
     // Closes the connection before the drain, which may take long.
     let Session { socket, handle, .. } = session;
-    drop(socket);
+    socket.close();
     if permit_released.is_terminated() {
         handle.forget();
     } else {
@@ -233,7 +236,7 @@ struct Session<K: DeviceKind> {
     log: Option<Log>,
     rings: Vec<Ring>,
     /// For messages to the VMM.
-    channel: Option<OwnedFd>,
+    channel: Option<Received>,
     /// Signalled when a missing page is accessed.
     fault_event: Arc<OwnedFd>,
     owner: MappingOwner,
@@ -257,7 +260,7 @@ impl<K: DeviceKind> Session<K> {
             MappingOwner { fault_event: Some(Arc::clone(&fault_event)), quota: Some(Arc::clone(&bounds.mappings)) };
         let queues = entry.kind.queues();
         Ok(Session {
-            socket: Socket::new(stream),
+            socket: Socket::new(stream, bounds.closing.clone()),
             entry,
             handle,
             counts,

@@ -6,7 +6,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +19,17 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 
+use crate::closing::{Closing, Received};
 use crate::limits::is_for_clients;
+use crate::rights;
 
 use super::wire::{DESCRIPTORS_MAX, HEADER_LEN, Header, HeaderError, Message};
 
 /// Maximum time for a message from its first byte to its last, and for the VMM to read a reply.
 pub const MESSAGE_MAX: Duration = Duration::from_secs(5);
+
+/// Descriptors of one message as the kernel allows them (`SCM_MAX_FD`).
+const SENT_MAX: usize = 253;
 
 /// Why a connection has failed.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +49,11 @@ pub enum SocketError {
     /// The host has few descriptors left.
     #[error("Too few file descriptors are left to receive a message; raise LimitNOFILE")]
     NoDescriptors,
+    /// Closing earlier ones waits.
+    #[error(
+        "Descriptors that the VMM sent before are still being closed; their files wait for a peer or a file system"
+    )]
+    Unclosed,
     /// A system call failed.
     #[error("The connection failed: {0}")]
     Io(#[from] io::Error),
@@ -63,7 +73,8 @@ pub struct Socket {
     stream: Arc<UnixStream>,
     /// Received bytes of the next message.
     bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Received>,
+    closing: Closing,
     /// Header of the next message, when it is complete.
     header: Option<Header>,
     /// When the message must be complete.
@@ -71,10 +82,20 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Creates the socket of a new connection.
+    /// Creates the socket of a new connection, over which the VMM may send descriptors.
     #[must_use]
-    pub fn new(stream: Arc<UnixStream>) -> Self {
-        Socket { stream, bytes: Vec::new(), descriptors: Vec::new(), header: None, deadline: None }
+    pub fn new(stream: Arc<UnixStream>, closing: Closing) -> Self {
+        // An old kernel lets every peer send descriptors.
+        let _ = rights::allow(&*stream, true);
+        Socket { stream, bytes: Vec::new(), descriptors: Vec::new(), closing, header: None, deadline: None }
+    }
+
+    /// Closes the connection. The kernel closes descriptors in unread messages with it.
+    pub fn close(self) {
+        let stream = Arc::into_inner(self.stream).and_then(|stream| stream.into_std().ok());
+        if let Some(stream) = stream {
+            self.closing.close(stream.into());
+        }
     }
 
     /// Returns the connection.
@@ -140,14 +161,15 @@ impl Socket {
     fn read(&self) -> io::Result<Read> {
         let whole = HEADER_LEN + self.header.map_or(0, |header| header.len);
         let mut bytes = vec![0; whole - self.bytes.len()];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        // As many as the kernel lets anybody send: it closes what does not fit, which may wait.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         let received = recvmsg(&*self.stream, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)?;
         let mut descriptors = Vec::new();
         for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(rights) = message {
-                descriptors.extend(rights);
+                descriptors.extend(rights.map(|descriptor| Received::new(descriptor, &self.closing)));
             }
         }
         bytes.truncate(received.bytes);
@@ -163,6 +185,9 @@ impl Socket {
         }
         if !descriptors.iter().all(is_for_clients) {
             return Err(SocketError::NoDescriptors);
+        }
+        if !descriptors.is_empty() && self.closing.is_behind() {
+            return Err(SocketError::Unclosed);
         }
         if bytes.is_empty() {
             return if self.bytes.is_empty() { Ok(false) } else { Err(SocketError::Truncated) };
@@ -192,7 +217,7 @@ impl Socket {
 /// Result of a read.
 struct Read {
     bytes: Vec<u8>,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Received>,
     /// Whether there were more descriptors than a message may have.
     cut: bool,
 }
@@ -212,7 +237,7 @@ fn write(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) 
 ///
 /// # Errors
 /// The error of the system call.
-pub fn try_send(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+pub fn try_send(socket: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     let sent = rustix::net::send(socket, bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)?;
     if sent == bytes.len() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
@@ -229,17 +254,18 @@ pub fn hung_up(socket: BorrowedFd<'_>) -> bool {
 mod tests {
     use std::fs::File;
     use std::io::{Read as _, Write as _};
-    use std::os::fd::AsFd;
+    use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream as StdStream;
 
     use super::*;
+    use crate::closing::tests::lingering;
     use sluice_client::vhost::link::Link;
 
     /// Returns a socket and the VMM's end of it.
     fn pair() -> (Socket, StdStream) {
         let (ours, theirs) = StdStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Socket::new(Arc::new(UnixStream::from_std(ours).unwrap())), theirs)
+        (Socket::new(Arc::new(UnixStream::from_std(ours).unwrap()), Closing::default()), theirs)
     }
 
     fn link(stream: StdStream) -> Link {
@@ -255,6 +281,12 @@ mod tests {
     fn is_closed(mut reader: File) -> bool {
         rustix::io::ioctl_fionbio(&reader, true).unwrap();
         matches!(reader.read(&mut [0]), Ok(0))
+    }
+
+    /// Another thread closes it.
+    fn wait_until_closed(mut reader: File) {
+        rustix::io::ioctl_fionbio(&reader, false).unwrap();
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
     }
 
     #[tokio::test]
@@ -277,7 +309,7 @@ mod tests {
         assert!(socket.receive().await.unwrap().is_none());
         assert!(!is_closed(reader.try_clone().unwrap()));
         drop((first, third));
-        assert!(is_closed(reader));
+        wait_until_closed(reader);
     }
 
     #[tokio::test]
@@ -347,7 +379,7 @@ mod tests {
         theirs.send_bytes(&[0; 8], &[writer.as_fd()]).unwrap();
         assert!(matches!(socket.receive().await, Err(SocketError::Descriptors)));
         drop((socket, writer));
-        assert!(is_closed(reader));
+        wait_until_closed(reader);
 
         for many in [DESCRIPTORS_MAX, DESCRIPTORS_MAX + 1, 253] {
             let (mut socket, theirs) = pair();
@@ -361,8 +393,38 @@ mod tests {
             let received = socket.receive().await;
             assert_eq!(received.is_ok(), many <= DESCRIPTORS_MAX, "{many}");
             drop((socket, writer, received));
-            assert!(is_closed(reader), "{many}");
+            wait_until_closed(reader);
         }
+    }
+
+    /// The test does not end if this thread closes one of them, or leaves it to the kernel.
+    #[tokio::test]
+    async fn a_socket_that_lingers_when_it_is_closed_stopped_all_sessions() {
+        let sent = |many: usize| {
+            let (socket, theirs) = pair();
+            let (lingering, peer) = lingering();
+            let (null, theirs) = (File::open("/dev/null").unwrap(), link(theirs));
+            let mut descriptors = vec![null.as_fd(); many];
+            descriptors.push(lingering.as_fd());
+            let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(many + 1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+            let header = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
+            sendmsg(theirs.as_fd(), &[IoSlice::new(&header)], &mut ancillary, SendFlags::empty()).unwrap();
+            drop(ancillary);
+            drop(lingering);
+            (socket, theirs, peer)
+        };
+        let (mut socket, theirs, peer) = sent(0);
+        drop(socket.receive().await.unwrap().unwrap());
+        theirs.send(4, 0, &[], &[]).unwrap();
+        assert_eq!(socket.receive().await.unwrap().unwrap().header.request, 4, "the next message");
+        drop(peer);
+        let (mut socket, _theirs, peer) = sent(DESCRIPTORS_MAX);
+        assert!(matches!(socket.receive().await, Err(SocketError::Descriptors)));
+        drop(peer);
+        let (socket, _theirs, _peer) = sent(0);
+        socket.close();
     }
 
     #[tokio::test]

@@ -4,13 +4,13 @@
 //! Descriptors arrive with its first byte. A [`Message`] has its announced length. The handler of the message checks
 //! whether the length is the one that its type requires.
 
-use std::os::fd::OwnedFd;
-
 use vhost::vhost_user::message::{
     BackendReq, FrontendReq, MAX_ATTACHED_FD_ENTRIES, MAX_MSG_SIZE, VhostUserHeaderFlag, VhostUserMemory,
     VhostUserMemoryRegion, VhostUserMsgValidator,
 };
 use vm_memory::ByteValued;
+
+use crate::closing::Received;
 
 /// Length of a header, in bytes.
 pub const HEADER_LEN: usize = 12;
@@ -78,12 +78,12 @@ impl Header {
     }
 }
 
-/// A message of a front end. Descriptors that are not taken out are closed with it.
+/// A message of a front end. Descriptors that are not taken out are closed by [`crate::closing`].
 #[derive(Debug)]
 pub struct Message {
     pub header: Header,
     pub payload: Vec<u8>,
-    pub descriptors: Vec<OwnedFd>,
+    pub descriptors: Vec<Received>,
 }
 
 impl Message {
@@ -108,7 +108,7 @@ impl Message {
     }
 
     /// Takes the only descriptor.
-    pub fn one_descriptor(&mut self) -> Result<OwnedFd, MessageError> {
+    pub fn one_descriptor(&mut self) -> Result<Received, MessageError> {
         match self.descriptors.len() {
             1 => Ok(self.descriptors.remove(0)),
             other => Err(MessageError::Descriptors(other)),
@@ -150,7 +150,7 @@ impl Message {
     }
 
     /// Returns the index of a ring and the descriptor for it, if there is one.
-    pub fn ring_descriptor(&mut self) -> Result<(u32, Option<OwnedFd>), MessageError> {
+    pub fn ring_descriptor(&mut self) -> Result<(u32, Option<Received>), MessageError> {
         let number = self.number()?;
         if number & !(RING | NO_DESCRIPTOR) != 0 {
             return Err(MessageError::Value);
@@ -196,6 +196,7 @@ mod tests {
     use vhost::vhost_user::message::VhostUserVringState;
 
     use super::*;
+    use crate::closing::Closing;
 
     fn header(request: u32, flags: u32, len: u32) -> Result<Header, HeaderError> {
         let bytes = [request, flags, len].map(u32::to_ne_bytes);
@@ -203,7 +204,8 @@ mod tests {
     }
 
     fn message(payload: &[u8], descriptors: usize) -> Message {
-        let descriptor = || std::fs::File::open("/dev/null").unwrap().into();
+        let file = || std::fs::File::open("/dev/null").unwrap().into();
+        let descriptor = || Received::new(file(), &Closing::default());
         Message {
             header: Header { request: 1, need_reply: false, len: payload.len() },
             payload: payload.to_vec(),

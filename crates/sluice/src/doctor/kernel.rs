@@ -1,5 +1,7 @@
 //! The kernel's version.
 
+use sluice_io::rights;
+
 use super::Subject;
 use crate::findings::{Finding, Level};
 
@@ -11,6 +13,10 @@ const OLDEST: (u32, u32) = (5, 11);
 const WORKERS: (u32, u32) = (5, 15);
 /// The first one with the cheapest completion mode of io_uring.
 const CHEAPEST: (u32, u32) = (6, 1);
+
+/// What clients may do before Linux 6.16.
+const DESCRIPTORS: &str = "a client of an NBD socket of this host, or of the control socket, can send a file that takes long to close, and \
+                           so stop the device, or the daemon's changes, for that time";
 
 pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     let Some(release) = subject.read("proc/sys/kernel/osrelease") else {
@@ -31,6 +37,8 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         version if version < CHEAPEST => {
             finding(Level::Note, "completions cost more CPU time than with Linux 6.1 or newer")
         }
+        version if version < rights::SINCE => finding(Level::Note, DESCRIPTORS)
+            .fix("install Linux 6.16 or newer, or let only programs of the host open those sockets; vhost-user is not affected"),
         _ => finding(Level::Ok, "new enough"),
     }]
 }
@@ -52,7 +60,8 @@ mod tests {
             ("5.10.0-26-amd64", Level::Error),
             ("5.11.1", Level::Warning),
             ("5.15.0-91-generic", Level::Note),
-            ("6.1.0-13-amd64", Level::Ok),
+            ("6.1.0-13-amd64", Level::Note),
+            ("6.16.1", Level::Ok),
             ("unknown", Level::Note),
         ];
         for (release, level) in levels {
@@ -60,7 +69,7 @@ mod tests {
             fake.write("proc/sys/kernel/osrelease", release);
             let found = run(&fake.subject(""));
             assert_eq!((found.len(), found[0].level), (1, level), "{found:?}");
-            assert_eq!(found[0].fix.is_some(), level >= Level::Warning);
+            assert_eq!(found[0].fix.is_some(), level >= Level::Warning || release.starts_with("6.1."));
         }
     }
 }

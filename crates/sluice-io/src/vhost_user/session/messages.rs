@@ -137,7 +137,8 @@ impl<K: DeviceKind> Session<K> {
 
     async fn set_memory_table(&mut self, message: Message) -> Result<Answer, Refusal> {
         let table = self.memory.replaced(&message.regions()?, &message.descriptors)?;
-        drop(message);
+        // They are files in memory, which the mappings keep.
+        message.descriptors.into_iter().for_each(|descriptor| drop(descriptor.into_checked()));
         self.adopt(table).await?;
         Ok(Answer::Done)
     }
@@ -145,7 +146,9 @@ impl<K: DeviceKind> Session<K> {
     async fn add_region(&mut self, mut message: Message) -> Result<Answer, Refusal> {
         self.needs(Protocol::CONFIGURE_MEM_SLOTS)?;
         let region: VhostUserSingleMemoryRegion = message.structure()?;
-        let table = self.memory.with(&region, &message.one_descriptor()?)?;
+        let file = message.one_descriptor()?;
+        let table = self.memory.with(&region, &file)?;
+        drop(file.into_checked());
         self.adopt(table).await?;
         Ok(Answer::Done)
     }
@@ -293,7 +296,8 @@ impl<K: DeviceKind> Session<K> {
             return Err(Refusal::Running);
         }
         let file = message.one_descriptor()?;
-        self.log = Some(Log::open(&wanted, file, &self.owner)?);
+        self.log = Some(Log::open(&wanted, &file, &self.owner)?);
+        drop(file.into_checked());
         Ok(Answer::Done)
     }
 
