@@ -121,8 +121,16 @@ fn a_reload_checks_the_file_also_where_an_override_hides_it() {
 
 /// Removes counters and times, which a restart may change.
 fn without_figures(mut all: Value) -> Value {
-    const FIGURES: [&str; 7] =
-        ["rates", "parts", "held_by", "full_percent", "thread_busy_percent", "service_times", "waiting"];
+    const FIGURES: [&str; 8] = [
+        "rates",
+        "parts",
+        "held_by",
+        "full_percent",
+        "thread_busy_percent",
+        "thread_late_percent",
+        "service_times",
+        "waiting",
+    ];
     match &mut all {
         Value::Object(keys) => {
             keys.retain(|key, _| !FIGURES.contains(&key.as_str()));
