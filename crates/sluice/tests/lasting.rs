@@ -109,6 +109,44 @@ fn a_change_yields_to_the_file_only_when_its_field_changes() {
 }
 
 #[test]
+fn apply_did_not_say_which_overrides_hide_what_of_the_file() {
+    let place = Place::new();
+    let host = host(&place);
+    let _daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    json(ask(&place, &["set", "a", "weight=50", "--for", "2days"]));
+    let path = place.file("host.toml");
+    let apply = |options: &[&str]| ask(&place, &[&["apply", path.to_str().unwrap()], options].concat());
+    let table = |options: &[&str]| {
+        let verb = [&["apply", path.to_str().unwrap()], options].concat();
+        run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).ok()
+    };
+    std::fs::write(&path, host.replace(LIMIT, &format!("{LIMIT}cpu_limit = \"90%\"\n"))).unwrap();
+    for options in [&["--dry-run"][..], &[]] {
+        let plan = json(apply(options));
+        let names = |key: &str| {
+            let all = plan[key].as_array().unwrap().iter();
+            all.map(|one| format!("{}: {} hides {}", one["name"], one["value"], one["file"])).collect::<Vec<_>>()
+        };
+        let hidden = ["\"a/limit\": \"100 iops\" hides \"500 iops\"", "\"a/weight\": 50 hides null"];
+        assert_eq!((names("overrides"), names("overrides_ended")), (hidden.map(str::to_owned).to_vec(), Vec::new()));
+    }
+    std::fs::write(&path, host.replace("500 iops", "800 iops")).unwrap();
+    let (plan, words) = (json(apply(&["--dry-run"])), table(&["--dry-run"]));
+    assert_eq!(plan["overrides_ended"][0]["why"], "the file's value has changed from 500 iops to 800 iops", "{plan}");
+    assert!(words.contains("would stay in force and hide the file's value") && words.contains("a/weight"), "{words}");
+    assert!(words.contains("Overrides would end:\n") && words.contains("from 500 iops to 800 iops"), "{words}");
+    assert!(table(&[]).contains("Overrides end:\n"));
+    assert_eq!(overrides_left(&place), ["a/weight"]);
+}
+
+/// Names of the overrides that are in force.
+fn overrides_left(place: &Place) -> Vec<String> {
+    let all = json(ask(place, &["get", "overrides"]));
+    all["overrides"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
 fn a_reload_checks_the_file_also_where_an_override_hides_it() {
     let place = Place::new();
     let host = host(&place);
