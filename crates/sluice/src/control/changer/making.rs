@@ -386,7 +386,8 @@ impl Thread {
                 self.state.saved = proposal.saved;
                 self.await_clients_of_overdue();
                 self.report_kept();
-                drop(self.news.send(ServerEvent::Started(Ok(()))));
+                self.stated = self.version;
+                drop(self.news.send(ServerEvent::Started(Ok(self.watch.status(&self.server)))));
             }
             Kind::Retry(_) => self.state.saved = proposal.saved,
             Kind::Expire => {
