@@ -140,6 +140,33 @@ fn apply_did_not_say_which_overrides_hide_what_of_the_file() {
     assert_eq!(overrides_left(&place), ["a/weight"]);
 }
 
+#[test]
+fn a_reset_of_everything_that_was_refused_did_not_say_what_to_do() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    json(ask(&place, &["resize", "a/v", "3MiB"]));
+    let refused = ask(&place, &["reset", "--all"]);
+    assert_eq!(refused.code(), Some(4));
+    assert!(refused.stderr.contains("cannot shrink") && refused.stderr.contains("back by name"), "{}", refused.stderr);
+    assert_eq!(overrides_left(&place), ["a/limit", "a/v/size"]);
+    json(ask(&place, &["reset", "a/limit"]));
+}
+
+#[test]
+fn a_reason_with_control_characters_reached_the_terminals_of_others() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    for reason in ["\u{1b}[2J", "two\nlines"] {
+        for verb in [&["set", "a", "limit=100 iops"][..], &["reset", "--all"]] {
+            let refused = ask(&place, &[verb, &["--reason", reason]].concat());
+            assert_eq!(refused.code(), Some(1), "{verb:?}");
+            assert!(refused.stderr.contains("control character"), "{}", refused.stderr);
+        }
+    }
+    assert_eq!(overrides_left(&place), [""; 0]);
+}
+
 /// Names of the overrides that are in force.
 fn overrides_left(place: &Place) -> Vec<String> {
     let all = json(ask(place, &["get", "overrides"]));

@@ -471,6 +471,12 @@ impl Thread {
         drop((found, waits));
         match kind {
             Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
+            Kind::Change(Asked { reply, request: Request::Reset { .. }, .. }) => {
+                let error = format!(
+                    "{error}. Nothing was taken back; `sluice reset` takes changes that `sluice get overrides` lists back by name"
+                );
+                drop(reply.send(Reply::failed(Code::Refused, error)));
+            }
             Kind::Change(Asked { reply, .. }) => drop(reply.send(Reply::failed(Code::Refused, error))),
             Kind::Reload(reload) => {
                 tracing::error!(error, "Reload failed: the running configuration is unchanged");
