@@ -4,6 +4,7 @@
 //! the names of VMs, volumes, NICs, devices, uplinks, policies and overrides, and with the keys that a target has (`keys.rs`). The scripts of `sluice completions` know only commands and options.
 //! A daemon that does not answer in time, or refuses, has no names: completion must not stop the shell or print errors.
 
+mod bash;
 mod keys;
 
 use std::cell::LazyCell;
@@ -15,6 +16,7 @@ use std::time::Duration;
 use clap::{Command, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
 use serde_json::Value;
 
 use crate::control::Request;
@@ -65,7 +67,8 @@ const ARGUMENTS: &[(&[&str], &str, Names)] = &[
 
 /// Answers a shell that asks for completions, and exits. Returns if no shell asks.
 pub(crate) fn answer() {
-    CompleteEnv::with_factory(command).complete();
+    let shells: [&dyn EnvCompleter; 5] = [&bash::Bash, &Elvish, &Fish, &Powershell, &Zsh];
+    CompleteEnv::with_factory(command).shells(Shells(&shells)).complete();
 }
 
 /// Returns the command line, whose arguments know the names.

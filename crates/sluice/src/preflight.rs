@@ -41,7 +41,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         Err(found) => {
             let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
             let text = format!("not valid with the changes made at run time ({}): {found}", names.join(", "));
-            let fix = "correct the file, or take changes back with `sluice reset NAME`";
+            let fix = "correct the file, or undo changes with `sluice reset NAME`";
             findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
             own.clone()
         }

@@ -27,9 +27,9 @@ pub(crate) fn note(device: &Device, size: Bytes) -> String {
     let largest = device.gate_settings().transfer_max;
     let cost = device.cost.cost(Kind::Read, u32::try_from(largest.0).unwrap_or(u32::MAX)).as_f64();
     format!(
-        "Device {}: its bandwidth of {bandwidth} carries all that is reserved in requests for requests of up to {size}; one of \
-         {largest} counts as {cost:.2} requests and takes more. VMs with larger requests are promised their rate by a \
-         reservation in bytes.",
+        "Device {}: its bandwidth of {bandwidth} suffices for all reservations in requests only up to a request \
+         size of {size}; a request of {largest} counts as {cost:.2} requests, but takes more of the bandwidth. For \
+         VMs with larger requests, reserve bytes.",
         device.name
     )
 }

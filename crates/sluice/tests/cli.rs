@@ -185,8 +185,9 @@ fn check_says_up_to_which_size_of_requests_reservations_hold() {
         place.write("host.toml", format!("{device}[vm.a]\nreservation = \"{iops} iops\"\n{volume}"));
         run_in(&place, &["-o", form, "check", "host.toml"]).ok()
     };
-    let note = "Device d: its bandwidth of 100MiB/s carries all that is reserved in requests for requests of up to 159232B; one of \
-                256KiB counts as 1.82 requests and takes more.";
+    let note = "Device d: its bandwidth of 100MiB/s suffices for all reservations in requests only up to a \
+                request size of 159232B; a request of 256KiB counts as 1.82 requests, but takes more of the \
+                bandwidth.";
     let all = check("table", 980);
     assert!(all.contains(note), "{all}");
     assert_eq!(json_of(&check("json", 980))["devices"][0]["reserved_iops_hold_up_to_bytes"], 159_232);

@@ -42,6 +42,43 @@ fn names_of_running_vms_are_completed() {
     assert_eq!(candidates(&elsewhere, &["set", "we"]), [""; 0]);
 }
 
+/// What bash offers for a line, as readline breaks it into words.
+fn in_bash(socket: &Path, words: &[&str], current: &str) -> String {
+    let registration = run(sluice().env("COMPLETE", "bash")).ok();
+    // Options of a completion can be set only while readline runs one.
+    let script = format!(
+        "compopt() {{ :; }}\n{registration}\nCOMP_WORDS=(sluice \"${{@:2}}\") COMP_CWORD=$(($# - 1)) COMP_TYPE=9\n\
+         function=$(complete -p sluice | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n$function sluice \"$1\" before\n\
+         printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    );
+    let mut bash = tool("bash", "bash");
+    run(bash.args(["-c", &script, "bash", current]).args(words).env("SLUICE_SOCKET", socket)).ok()
+}
+
+#[test]
+fn bash_did_not_complete_the_value_behind_an_equals_sign() {
+    let place = Place::new();
+    let image = place.image("web.img", 4 * MIB);
+    let host = place.control_keys() + "[policy.gold]\nweight = 200\n" + &place.device("");
+    let _daemon = Daemon::serve(&place, &(host + &place.volume("web", "root", &image, "")));
+    let socket = place.socket("control");
+    for (words, current, offered) in [
+        (&["set", "web", "policy", "=", "g"][..], "g", "gold"),
+        (&["set", "web", "policy", "="], "", "gold"),
+        (&["attach", "web/more", "device", "=", "di"], "di", "disk"),
+        (&["set", "web", "policy", "=", "gold", "policy"], "policy", "policy=gold"),
+        (&["set", "web", "policy", "=", "gold", "limit", "=", "u"], "u", "unlimited"),
+        // As with a `COMP_WORDBREAKS` without the equals sign.
+        (&["set", "web", "policy=g"], "policy=g", "policy=gold"),
+        (&["set", "w"], "w", "web\nweb/root"),
+        (&["attach", "web/nic/eth0", "spoof", "=", "x"], "x", ""),
+    ] {
+        assert_eq!(in_bash(&socket, words, current).trim_end(), offered, "{words:?}");
+    }
+    let next = in_bash(&socket, &["set", "web", "weight", "=", ""], "");
+    assert!(next.lines().any(|line| line == "policy=gold"), "a space ends the assignment: {next}");
+}
+
 #[test]
 fn a_daemon_that_does_not_answer_does_not_stop_the_shell() {
     let place = Place::new();

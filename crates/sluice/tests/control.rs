@@ -112,16 +112,17 @@ fn a_reservation_that_holds_for_small_requests_alone_was_accepted_without_a_word
     let place = Place::new();
     let host = host(&place).replace("capacity", "bandwidth = \"100MiB/s\"\ncapacity");
     let daemon = Daemon::serve(&place, &host);
-    let note = "Device disk: its bandwidth of 100MiB/s carries all that is reserved in requests for requests of up to 159232B; one of \
-                256KiB counts as 1.82 requests and takes more.";
+    let note = "Device disk: its bandwidth of 100MiB/s suffices for all reservations in requests only up to a \
+                request size of 159232B; a request of 256KiB counts as 1.82 requests, but takes more of the \
+                bandwidth.";
     let file = place.write("new.toml", host.replace("weight = 100", "reservation = \"980 iops\""));
     assert!(run(sluice().arg("check").arg(&file)).ok().contains(note));
     let warned = |verb: &[&str]| run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).stderr;
-    assert!(!warned(&["set", "a", "reservation=700 iops"]).contains("carries"), "requests of any size");
+    assert!(!warned(&["set", "a", "reservation=700 iops"]).contains("its bandwidth"), "requests of any size");
     let set = warned(&["set", "a", "reservation=980 iops"]);
     assert!(set.contains(note), "{set}");
-    assert!(daemon.stderr().up_to(&["carries all"]).contains(note));
-    assert!(!warned(&["set", "a", "weight=7"]).contains("carries"), "it is as before");
+    assert!(daemon.stderr().up_to(&["suffices for all"]).contains(note));
+    assert!(!warned(&["set", "a", "weight=7"]).contains("its bandwidth"), "it is as before");
     let reset = json(ask(&place, &["set", "a", "reservation=none"]));
     assert!(reset["warnings"].is_null(), "{reset}");
     let set = json(ask(&place, &["set", "a", "reservation=980 iops"]));

@@ -256,3 +256,66 @@ fn a_tap_kept_the_address_that_its_nic_had_before_a_change() {
     let now = ["address", "mtu", "ifindex", "carrier"].map(|name| property(&inside, "b0", name));
     assert_eq!(now, ["02:00:00:00:00:02", "1400", &index, "1"]);
 }
+
+/// An interface that has taken the name of a TAP, whose link is on.
+fn make_namesake(inside: &Namespace, name: &str) {
+    for words in [
+        format!("link add {name} mtu 1300 type veth peer name peer-{name}"),
+        format!("link set peer-{name} up"),
+        format!("link set {name} up"),
+    ] {
+        inside.ip(&words).unwrap();
+    }
+}
+
+/// Containers rename the TAP of a NIC, or get it under its own name. Another interface may then have that name on the host.
+#[test]
+fn an_interface_that_took_the_name_of_a_tap_got_its_mtu() {
+    let (place, inside, other) = (Place::new(), with_bridge(), namespace("moved"));
+    let host = |mac: &str, mtu: u16| host(&place) + &format!("mac = \"{mac}\"\nmtu = {mtu}\n");
+    let mut manager = Manager::new(&place);
+    let daemon = manager.serve(&place, &host("02:00:00:00:00:01", 1500), &inside);
+    manager.up_to("READY=1");
+    inside.ip("link set a0 down").unwrap();
+    inside.ip("link set a0 name renamed up").unwrap();
+    inside.move_to("b0", &other, "b0").unwrap();
+    other.ip("link set b0 up").unwrap();
+    ["a0", "b0"].into_iter().for_each(|name| make_namesake(&inside, name));
+    let before = [state(&inside, "renamed"), state(&other, "b0")];
+    assert!(before.iter().all(|tap| tap[0] == "1"), "{before:?}");
+    let mtus = || {
+        let here = ["renamed", "a0", "b0"].map(|name| property(&inside, name, "mtu"));
+        (here, property(&other, "b0", "mtu"))
+    };
+    let expected = (["1500", "1300", "1300"].map(str::to_owned), "1500".to_owned());
+    kill(daemon);
+    let daemon = manager.serve(&place, &host("02:00:00:00:00:01", 1500), &inside);
+    manager.up_to("READY=1");
+    assert_eq!(
+        ([state(&inside, "renamed"), state(&other, "b0")], mtus()),
+        (before, expected.clone()),
+        "at the restart"
+    );
+    daemon.accept(&host("02:00:00:00:00:02", 1400));
+    assert_eq!(property(&other, "b0", "address"), "02:00:00:00:00:02", "the address is set by the descriptor");
+    assert_eq!(mtus(), expected, "after a change");
+}
+
+/// Between two runs of the daemon its TAP was deleted, and a VMM made another one.
+#[test]
+fn a_tap_that_a_vmm_made_in_place_of_a_stored_one_was_taken_from_it() {
+    let (place, inside) = (Place::new(), with_bridge());
+    let mut manager = Manager::new(&place);
+    let daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    kill(daemon);
+    for words in ["link del a0", "tuntap add dev a0 mode tap", "link set a0 up"] {
+        inside.ip(words).unwrap();
+    }
+    assert_eq!(property(&inside, "a0", "carrier"), "0", "nothing holds it");
+    let index = property(&inside, "a0", "ifindex");
+    let _daemon = manager.serve(&place, &host(&place), &inside);
+    manager.up_to("READY=1");
+    assert_eq!((property(&inside, "a0", "carrier"), property(&inside, "a0", "ifindex")), ("0".to_owned(), index));
+    assert_eq!((out_of_service(&place), manager.names()), (json!([]), vec!["tap-b0", "tap-sl-lan"]));
+}

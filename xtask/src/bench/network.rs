@@ -2,11 +2,16 @@
 //!
 //! Stations in network namespaces send through one of three: a Linux bridge with a plain queue at the link, the same bridge with
 //! HTB, and the daemon. The link is a pair of virtual interfaces, shaped to 100 Mbit/s by each of the three itself. Each
-//! experiment runs with all three in turn, round by round. Rates are those of the wire: 24 bytes around each frame count.
+//! experiment runs with all three in turn, round by round. Rates are those of the wire: 24 bytes around each frame count. Stations and the
+//! daemon's thread have real-time priority there, so that what is measured is not the wait of a probe for a CPU.
 //!
-//! On a link without a rate, TCP with segmentation offload shows what one thread carries, in pairs with the bridge.
+//! On a link without a rate, TCP with segmentation offload shows what one thread carries, next to the bridge and to a plain forwarder.
 
+mod charge;
+mod forwarder;
 mod lab;
+mod packets;
+mod together;
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,7 +19,7 @@ use std::time::{Duration, Instant};
 use super::report::{Bound, Cell, Report, Table};
 use super::server;
 use super::stats::Samples;
-use lab::{Lab, Load, Mode, Vm};
+use lab::{Busy, Lab, Load, Mode, Vm};
 
 /// Rate of the link, in Mbit/s.
 const LINK: f64 = 100.0;
@@ -31,6 +36,9 @@ pub(super) struct Options {
     /// Number of pairs on a link without a rate.
     #[arg(long, value_name = "N", default_value_t = 5)]
     pairs: usize,
+    /// Length of a round of an experiment; a pair takes half of it.
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u8).range(2..=60))]
+    seconds: u8,
     /// Run only these experiments.
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
@@ -42,7 +50,11 @@ struct Experiment {
     vms: &'static [(Vm, f64)],
     /// Weights that are set while it runs, and the parts from then on.
     change: Option<(&'static [u32], &'static [f64])>,
+    /// Whether three processes for each CPU run beside.
+    is_busy: bool,
 }
+
+const PLAIN: Experiment = Experiment { name: "", vms: &[], change: None, is_busy: false };
 
 const fn udp(mbit: u64) -> Vm {
     Vm { weight: 1, reservation: 0, limit: 0, load: Load::Udp { mbit, senders: 1 } }
@@ -53,34 +65,41 @@ const fn tcp(connections: usize) -> Vm {
 }
 
 const EXPERIMENTS: &[Experiment] = &[
-    Experiment { name: "weights 3:1", vms: &[(Vm { weight: 3, ..udp(120) }, 75.0), (udp(60), 25.0)], change: None },
+    Experiment { name: "weights 3:1", vms: &[(Vm { weight: 3, ..udp(120) }, 75.0), (udp(60), 25.0)], ..PLAIN },
     Experiment {
         name: "weights 30:1",
         vms: &[(Vm { weight: 30, ..udp(120) }, 3000.0 / 31.0), (udp(60), 100.0 / 31.0)],
-        change: None,
+        ..PLAIN
     },
     Experiment {
         name: "minimum 60, two others",
         vms: &[(Vm { reservation: 60, ..udp(100) }, 60.0), (udp(60), 20.0), (udp(60), 20.0)],
-        change: None,
+        ..PLAIN
     },
     Experiment {
         name: "a: limits of 25",
         vms: &[(Vm { limit: 25, ..udp(60) }, 25.0), (Vm { limit: 25, ..udp(60) }, 25.0)],
-        change: None,
+        ..PLAIN
     },
-    Experiment { name: "c: UDP, no limits", vms: &[(udp(100), 50.0), (udp(100), 50.0)], change: None },
+    Experiment { name: "c: UDP, no limits", vms: &[(udp(100), 50.0), (udp(100), 50.0)], ..PLAIN },
     Experiment {
         name: "d: UDP, 1 and 3 senders",
         vms: &[(udp(60), 50.0), (Vm { load: Load::Udp { mbit: 60, senders: 3 }, ..udp(0) }, 50.0)],
-        change: None,
+        ..PLAIN
     },
-    Experiment { name: "c: TCP, 1 connection each", vms: &[(tcp(1), 50.0), (tcp(1), 50.0)], change: None },
-    Experiment { name: "d: TCP, 1 and 3 connections", vms: &[(tcp(1), 50.0), (tcp(3), 50.0)], change: None },
+    Experiment { name: "c: TCP, 1 connection each", vms: &[(tcp(1), 50.0), (tcp(1), 50.0)], ..PLAIN },
+    Experiment { name: "d: TCP, 1 and 3 connections", vms: &[(tcp(1), 50.0), (tcp(3), 50.0)], ..PLAIN },
     Experiment {
         name: "sweep, from 1:1 to 10:1",
         vms: &[(udp(120), 50.0), (udp(80), 50.0)],
         change: Some((&[10, 1], &[1000.0 / 11.0, 100.0 / 11.0])),
+        ..PLAIN
+    },
+    Experiment {
+        name: "busy: UDP beside 3 processes per CPU",
+        vms: &[(udp(100), 50.0), (udp(100), 50.0)],
+        is_busy: true,
+        ..PLAIN
     },
 ];
 
@@ -112,13 +131,22 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     server::build_sluice()?;
     let effort = match quick {
         true => Effort { warm: Duration::from_millis(500), seconds: 2 },
-        false => Effort { warm: Duration::from_secs(1), seconds: 6 },
+        false => Effort { warm: Duration::from_secs(1), seconds: options.seconds.into() },
     };
     let chosen = |name: &str| options.only.is_empty() || options.only.iter().any(|only| name.contains(only.as_str()));
     let mut report = Report::new("network");
     shares(&mut report, options.rounds, effort, chosen)?;
     if chosen("unlimited") {
         throughput(&mut report, options.pairs, effort)?;
+    }
+    if chosen("packets") {
+        packets(&mut report, options.pairs, effort)?;
+    }
+    if chosen("disk and link") {
+        together(&mut report, options.rounds, effort)?;
+    }
+    if chosen("charge") {
+        charge(&mut report, options.pairs, effort)?;
     }
     report.note(format!(
         "{} rounds of {} s, {} pairs; median (best to worst round). Rates in Mbit/s of the wire.",
@@ -184,6 +212,9 @@ fn targets(report: &mut Report, experiment: &Experiment, of: &Measured) {
     if experiment.change.is_some() {
         at_most("convergence [s]", 0.1, &of.convergence_s);
     }
+    if experiment.is_busy {
+        report.target(format!("{}: total [Mbit/s]", experiment.name), Bound::AtLeast(99.0), of.total.median());
+    }
 }
 
 /// Runs one experiment once.
@@ -191,6 +222,7 @@ fn measure(experiment: &Experiment, mode: Mode, effort: Effort, measured: &mut M
     let vms: Vec<Vm> = experiment.vms.iter().map(|(vm, _)| *vm).collect();
     let mut lab = Lab::start(mode, Some(LINK), &vms).map_err(|error| format!("{}: {error}", experiment.name))?;
     let light = lab.light_vm().map_err(|error| error.to_string())?;
+    let _busy = experiment.is_busy.then(Busy::start).transpose().map_err(|error| error.to_string())?;
     thread::sleep(effort.warm);
     let mut expected: Vec<f64> = experiment.vms.iter().map(|(_, part)| *part).collect();
     if let Some((weights, parts)) = experiment.change {
@@ -252,18 +284,103 @@ fn convergence(bins: &[Vec<f64>], expected: &[f64]) -> f64 {
     first.map_or(f64::NAN, |bin| bin as f64 * BIN.as_secs_f64())
 }
 
-/// TCP with segmentation offload on a link without a rate, in pairs with the bridge.
+/// Small frames, with and without the system call that writes each of them.
+fn packets(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
+    let mut table = Table::new(
+        "Frames of 64 bytes of one guest",
+        &["interface", "Mframes/s", "CPU of the daemon [cores]", "Mframes per CPU second"],
+    );
+    let mut rates = [Samples::default(), Samples::default()];
+    let mut cpu = [Samples::default(), Samples::default()];
+    for pair in 0..pairs {
+        eprintln!("network: frames of 64 bytes, pair {} of {pairs}", pair + 1);
+        for (at, has_interface) in [false, true].into_iter().enumerate() {
+            let time = Duration::from_secs(effort.seconds as u64 / 2);
+            let (rate, used) = packets::measure(has_interface, time).map_err(|error| error.to_string())?;
+            rates[at].push(rate / 1e6);
+            cpu[at].push(used);
+        }
+    }
+    for (at, name) in ["none", "pair of virtual interfaces"].into_iter().enumerate() {
+        let of_cpu = rates[at].ratio(&cpu[at]);
+        table.row(vec![
+            Cell::text(name),
+            Cell::spread(&rates[at], 2),
+            Cell::spread(&cpu[at], 2),
+            Cell::spread(&of_cpu, 2),
+        ]);
+    }
+    report.target(
+        "frames of 64 bytes in the daemon's loop [millions/s]".to_owned(),
+        Bound::AtLeast(1.0),
+        rates[0].median(),
+    );
+    report.table(table);
+    Ok(())
+}
+
+/// Disk and link of two VMs at once.
+fn together(report: &mut Report, rounds: usize, effort: Effort) -> Result<(), String> {
+    let vms = [Vm { weight: 3, ..udp(120) }, udp(120)];
+    let mut parts = [(); 4].map(|()| Samples::default());
+    let mut error = Samples::default();
+    for round in 0..rounds {
+        eprintln!("network: disk and link, round {} of {rounds}", round + 1);
+        let time = Duration::from_secs(effort.seconds as u64 / 2);
+        let measured = together::measure(LINK, &vms, effort.warm, time).map_err(|error| error.to_string())?;
+        parts.iter_mut().zip(measured).for_each(|(all, part)| all.push(part));
+        error.push(measured.iter().map(|part| (part - 1.0).abs() * 100.0).fold(0.0, f64::max));
+    }
+    let mut table = Table::new("Disk and link at once, as parts of each alone", &["of", "VM 1", "VM 2"]);
+    for (name, parts) in ["link", "disk"].into_iter().zip(parts.chunks(2)) {
+        table.row(vec![Cell::text(name), Cell::spread(&parts[0], 3), Cell::spread(&parts[1], 3)]);
+    }
+    report.target("disk and link at once: largest deviation [%]".to_owned(), Bound::AtMost(2.0), error.median());
+    report.table(table);
+    Ok(())
+}
+
+/// CPU time of one piece of each kind of work.
+fn charge(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
+    let mut measured = vec![Samples::default(); charge::ALL.len()];
+    for pair in 0..pairs {
+        eprintln!("network: charge of each kind of work, round {} of {pairs}", pair + 1);
+        for (work, nanos) in charge::ALL.iter().zip(&mut measured) {
+            nanos.push(charge::measure(work, Duration::from_secs(effort.seconds as u64 / 2))?);
+        }
+    }
+    let mut table = Table::new("CPU time of the daemon's thread", &["for each", "[ns]"]);
+    for (work, nanos) in charge::ALL.iter().zip(&measured) {
+        table.row(vec![Cell::text(work.name), Cell::spread(nanos, 0)]);
+    }
+    report.table(table);
+    Ok(())
+}
+
+/// The three whose throughput is compared on a link without a rate.
+const CARRIERS: [Mode; 3] = [Mode::Plain, Mode::Forwarder, Mode::Daemon];
+
+/// TCP with segmentation offload on a link without a rate, next to the bridge and a plain forwarder.
 fn throughput(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), String> {
     let mut table = Table::new(
         "TCP on a link without a rate",
-        &["VMs", "bridge [Gbit/s]", "daemon [Gbit/s]", "daemon to bridge", "CPU of the daemon [cores]"],
+        &[
+            "VMs",
+            "bridge [Gbit/s]",
+            "forwarder [Gbit/s]",
+            "daemon [Gbit/s]",
+            "daemon to bridge",
+            "daemon to forwarder",
+            "CPU of the forwarder [cores]",
+            "of the daemon",
+        ],
     );
     for vms in [1, 4] {
-        let mut rates = [Samples::default(), Samples::default()];
-        let mut cpu = Samples::default();
+        let mut rates = CARRIERS.map(|_| Samples::default());
+        let mut cpu = CARRIERS.map(|_| Samples::default());
         for pair in 0..pairs {
             eprintln!("network: TCP over {vms} TAPs, pair {} of {pairs}", pair + 1);
-            for (mode, rates) in [Mode::Plain, Mode::Daemon].into_iter().zip(&mut rates) {
+            for ((mode, rates), cpu) in CARRIERS.into_iter().zip(&mut rates).zip(&mut cpu) {
                 let lab = Lab::start(mode, None, &vec![tcp(1); vms]).map_err(|error| error.to_string())?;
                 thread::sleep(effort.warm);
                 let (before, begin, used) = (lab.arrived_mbit(), Instant::now(), lab.cpu_seconds());
@@ -276,14 +393,20 @@ fn throughput(report: &mut Report, pairs: usize, effort: Effort) -> Result<(), S
                 }
             }
         }
-        let [bridge, daemon] = &rates;
+        let [bridge, forwarder, daemon] = &rates;
+        let [_, forwarder_cpu, daemon_cpu] = &cpu;
         table.row(vec![
             Cell::Number(vms as f64, 0),
             Cell::spread(bridge, 1),
+            Cell::spread(forwarder, 1),
             Cell::spread(daemon, 1),
             Cell::spread(&daemon.ratio(bridge), 2),
-            Cell::spread(&cpu, 2),
+            Cell::spread(&daemon.ratio(forwarder), 2),
+            Cell::spread(forwarder_cpu, 2),
+            Cell::spread(daemon_cpu, 2),
         ]);
+        let to_forwarder = daemon.ratio(forwarder).median();
+        report.target(format!("TCP over {vms} TAPs, to a plain forwarder"), Bound::AtLeast(0.9), to_forwarder);
         report.target(format!("TCP over {vms} TAPs [Gbit/s]"), Bound::AtLeast(10.0), daemon.median());
     }
     report.table(table);

@@ -64,16 +64,19 @@ fn check_interfaces(draft: &Draft, report: &Report) {
     }
 }
 
-/// Reports NICs of one uplink with the same address.
+/// Reports NICs of one uplink and VLAN with the same address. Each VLAN is a network of its own.
 fn check_macs(draft: &Draft, report: &Report) {
-    let mut seen: BTreeMap<(&str, Mac), &NicDraft> = BTreeMap::new();
+    let mut seen: BTreeMap<(&str, Option<u16>, Mac), &NicDraft> = BTreeMap::new();
     let mut all: Vec<_> = nics(draft).collect();
     all.sort_by_key(|nic| nic.mac_at);
     for nic in all {
         let (uplink, mac) = (nic.nic.uplink.as_str(), nic.nic.mac);
-        if let Some(first) = seen.insert((uplink, mac), nic) {
+        let vlan = nic.nic.vlan;
+        if let Some(first) = seen.insert((uplink, vlan, mac), nic) {
+            let within = vlan.map_or(String::new(), |vlan| format!(" in VLAN {vlan}"));
+            let (nic_title, first) = (&nic.title, &first.title);
             let message =
-                format!("NIC {}: mac {mac} is already that of NIC {} on uplink {uplink}", nic.title, first.title);
+                format!("NIC {nic_title}: mac {mac} is already that of NIC {first} on uplink {uplink}{within}");
             report.error(nic.mac_at, message, "state another mac for one of them".to_owned());
         }
     }

@@ -136,6 +136,14 @@ fn nics() {
     let same = GOOD.replace("uplink = \"lan\"\n", &format!("uplink = \"lan\"\n{mac}"));
     let text = refused(&same);
     assert!(text.contains("NIC b/nic/n: mac 52:54:00:12:34:56 is already that of NIC a/nic/n on uplink lan"), "{text}");
+    let in_vlans = |vlans: [u16; 2]| {
+        let [a, b] = vlans.map(|vlan| format!("{mac}vlan = {vlan}\n"));
+        let [before, between, behind] = GOOD.splitn(3, "uplink = \"lan\"\n").collect::<Vec<_>>().try_into().unwrap();
+        format!("{before}uplink = \"lan\"\n{a}{between}uplink = \"lan\"\n{b}{behind}")
+    };
+    let text = refused(&in_vlans([20, 20]));
+    assert!(text.contains("is already that of NIC a/nic/n on uplink lan in VLAN 20"), "{text}");
+    parse("host.toml", &in_vlans([20, 30])).unwrap();
     let text = refused(&GOOD.replace("lan\"\ntap", "lna\"\ntap"));
     assert!(text.contains("did you mean 'lan'?"), "{text}");
 }

@@ -12,11 +12,11 @@ use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
-use crate::uplink::event_loop::Ports;
+use crate::uplink::ids::NicId;
 use crate::uplink::link::Link;
-use crate::uplink::nic::{Nic, NicId, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Work, receive_policy};
+use crate::uplink::nic::{Nic, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Watch, Work, receive_policy};
+use crate::uplink::ports::Ports;
 use crate::uplink::spec::{NicPlug, NicSpec};
-use crate::uplink::taps::Watch;
 
 /// The window of a VM on an uplink, which has none: its NICs bound what waits.
 const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };
@@ -24,7 +24,15 @@ const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };
 /// Applies changes in order. Stops at the first that fails.
 pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
     let mut editor = Editor { core, ports, now };
-    edits.into_iter().try_for_each(|edit| editor.apply(edit))
+    // NICs of one address may exchange their VLANs: each leaves its VLAN before the first joins another.
+    let moved: Vec<NicId> = edits.iter().filter_map(|edit| editor.changed_nic(edit)).collect();
+    moved.iter().for_each(|id| editor.core.switch.remove(editor.core.nics[*id].port));
+    let applied = edits.into_iter().try_for_each(|edit| editor.apply(edit));
+    if applied.is_err() {
+        // Those that were not reached stay where they were. One that has its port gets no second one.
+        moved.into_iter().for_each(|id| drop(editor.connect(id)));
+    }
+    applied
 }
 
 /// Returns the changes that give an empty thread the same VMs, NICs and settings.
@@ -262,6 +270,12 @@ impl Editor<'_> {
         self.core.vms[id].nics.insert(name, nic);
         self.ports.taps.open(self.core, nic);
         Ok(())
+    }
+
+    /// Returns the NIC that an edit changes, if it changes one.
+    fn changed_nic(&self, edit: &Edit) -> Option<NicId> {
+        let Edit::SetNic { vm, nic } = edit else { return None };
+        self.core.find_nic(vm, &nic.name)
     }
 
     fn set_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {

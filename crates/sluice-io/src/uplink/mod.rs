@@ -18,10 +18,13 @@ pub(crate) mod core;
 mod deliver;
 pub(crate) mod edit;
 pub(crate) mod event_loop;
+pub(crate) mod ids;
 pub mod link;
 pub(crate) mod nic;
 pub(crate) mod pacer;
 pub(crate) mod packet;
+pub(crate) mod ports;
+pub(crate) mod rooms;
 pub mod spec;
 pub(crate) mod taps;
 #[cfg(test)]

@@ -10,16 +10,11 @@ use sluice_net::segment;
 use sluice_net::tag::{self, TAGGED_LEN};
 use sluice_sched::Instant;
 
-use crate::slab::ids;
-use crate::uplink::nic::NicId;
+use crate::uplink::ids::NicId;
+use crate::uplink::rooms::Own;
 use crate::virtio::data::MemoryTable;
 use crate::virtio::queue_set::QueueId;
 use crate::virtio::segment::Segment;
-
-ids! {
-    /// A frame that waits for the gate, at the gate, or on the wire.
-    PacketId;
-}
 
 /// The first bytes of a frame, copied once: everything is decided on this copy, and it is what is sent.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +36,13 @@ impl Prefix {
         prefix
     }
 
+    /// Makes one of up to [`PREFIX_LEN`] bytes, which `read` copies into the room for them. It returns their number.
+    pub(crate) fn read(read: impl FnOnce(&mut [u8]) -> usize) -> Self {
+        let mut prefix = Prefix { bytes: [0; TAGGED_LEN], length: 0 };
+        prefix.length = read(&mut prefix.bytes[..PREFIX_LEN]) as u8;
+        prefix
+    }
+
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.length)]
     }
@@ -52,8 +54,8 @@ pub(crate) enum Rest {
     None,
     /// The kernel reads them from the guest's memory when the frame is sent.
     Guest(Vec<Segment>, Rc<MemoryTable>),
-    /// A part of a frame that was read from a TAP.
-    Own(Rc<[u8]>, std::ops::Range<usize>),
+    /// A part of bytes in memory of the daemon.
+    Own(Own, std::ops::Range<usize>),
 }
 
 /// The bytes of a frame.
@@ -64,11 +66,11 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Takes a frame that lies in memory of the daemon.
+    /// Copies a frame.
     pub(crate) fn own(bytes: &[u8]) -> Self {
         let first = bytes.len().min(PREFIX_LEN);
-        let rest =
-            if bytes.len() > first { Rest::Own(Rc::from(&bytes[first..]), 0..bytes.len() - first) } else { Rest::None };
+        let copied = || Own::Copied(Rc::from(&bytes[first..]));
+        let rest = if bytes.len() > first { Rest::Own(copied(), 0..bytes.len() - first) } else { Rest::None };
         Data { prefix: Prefix::new(&[&bytes[..first]]), rest }
     }
 
@@ -113,7 +115,7 @@ impl Data {
         let rest = match &self.rest {
             _ if from == to => Rest::None,
             Rest::None => Rest::None,
-            Rest::Own(bytes, range) => Rest::Own(Rc::clone(bytes), range.start + from..range.start + to),
+            Rest::Own(bytes, range) => Rest::Own(bytes.clone(), range.start + from..range.start + to),
             Rest::Guest(segments, memory) => Rest::Guest(between(segments, from, to), Rc::clone(memory)),
         };
         Data { prefix, rest }

@@ -13,27 +13,16 @@ use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
 use crate::slab::{FrontendNumber, Id as _};
 use crate::uplink::core::{Core, Outgoing};
-use crate::uplink::link::{FRAME_MAX, Read};
-use crate::uplink::nic::{NicId, Plug};
-use crate::uplink::packet::Data;
+use crate::uplink::ids::NicId;
+use crate::uplink::link::Read;
+use crate::uplink::nic::{Plug, Watch};
+use crate::uplink::rooms::Rooms;
 
 /// Frames that are read from a TAP before the next TAP is served.
 const BATCH_MAX: u32 = 32;
 
 /// Pause before an interface that cannot be read (it is down, or was removed) is looked at again.
 pub(crate) const DOWN_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether the kernel was asked to report frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Watch {
-    /// Neither an operation nor the list of TAPs to read refers to the NIC.
-    #[default]
-    Idle,
-    /// An operation waits for frames.
-    Waiting,
-    /// It has frames, as far as is known, or cannot be read.
-    Ready,
-}
 
 /// The TAPs of an uplink.
 pub(crate) struct Taps {
@@ -43,12 +32,12 @@ pub(crate) struct Taps {
     failed: Vec<(Instant, NicId)>,
     /// TAPs of VMs that have used up their CPU time.
     held: Vec<NicId>,
-    room: Vec<u8>,
+    rooms: Rooms,
 }
 
 impl Taps {
     pub(crate) fn new(number: FrontendNumber) -> Self {
-        Taps { number, ready: Vec::new(), failed: Vec::new(), held: Vec::new(), room: vec![0; FRAME_MAX] }
+        Taps { number, ready: Vec::new(), failed: Vec::new(), held: Vec::new(), rooms: Rooms::new() }
     }
 
     /// Starts to read from a new NIC, if it is a TAP.
@@ -123,13 +112,12 @@ impl Taps {
         let Plug::Tap(link) = &core.nics[id].plug else { return None };
         let link = std::sync::Arc::clone(link);
         for count in 0..BATCH_MAX {
-            match link.receive(&mut self.room) {
+            match link.receive(self.rooms.next()) {
                 Ok(Read::Frame(received)) => {
-                    let bytes = &self.room[received.start..received.start + received.length];
                     let outgoing = Outgoing {
                         header: received.header,
-                        data: Data::own(bytes),
-                        length: bytes.len() as u32,
+                        data: self.rooms.take(received.start..received.start + received.length),
+                        length: received.length as u32,
                         origin: None,
                     };
                     core.transmit(now, id, outgoing);

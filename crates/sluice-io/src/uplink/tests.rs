@@ -365,6 +365,35 @@ fn a_removed_nic_gets_and_sends_nothing_and_the_thread_ends() {
     assert!(device.stop().is_some());
 }
 
+/// Two VMs in their own VLANs, with the same address: the first change would join a VLAN that still has it.
+#[test]
+fn nics_of_one_address_could_not_exchange_their_vlans() {
+    let mut lab = Lab::new(None);
+    let spec = |vlan: u16| NicSpec { vlan: Some(vlan), ..nic(1, NicPlug::VhostUser) };
+    let set = |vm: &str, vlan: u16| Edit::SetNic { vm: vm.to_owned(), nic: Box::new(spec(vlan)) };
+    for (vm, vlan) in [("a", 20), ("b", 30)] {
+        let (link, far) = link();
+        lab.nics.push(far);
+        let nic = NicSpec { plug: NicPlug::Tap(link), ..spec(vlan) };
+        lab.state.apply(lab.now, add(vm, Policy::default(), nic)).unwrap();
+    }
+    let tags = |lab: &mut Lab| {
+        lab.nics.iter().for_each(|nic| nic.send(OffloadHeader::default(), &frame(1, mac(99), 100)));
+        lab.step(Duration::from_millis(1));
+        let mut tags: Vec<u16> = lab.far.all().iter().map(|frame| u16::from_be_bytes([frame[14], frame[15]])).collect();
+        tags.sort_unstable();
+        tags
+    };
+    assert_eq!(tags(&mut lab), [20, 30]);
+    lab.state.apply(lab.now, vec![set("a", 30), set("b", 20)]).unwrap();
+    assert_eq!(tags(&mut lab), [20, 30]);
+    let failing = Edit::SetNic { vm: "nobody".to_owned(), nic: Box::new(spec(40)) };
+    assert!(lab.state.apply(lab.now, vec![failing, set("a", 40)]).is_err());
+    assert_eq!(tags(&mut lab), [20, 30], "a NIC that a failed change did not reach stays");
+    assert!(lab.state.apply(lab.now, vec![set("a", 20)]).is_err(), "the VLAN has the address");
+    assert_eq!(tags(&mut lab), [20, 30]);
+}
+
 fn counted(device: &Device) -> (u64, u64) {
     let snapshot = device.snapshot().unwrap();
     let nic = snapshot.vms[0].volumes[0].nic.clone().unwrap();

@@ -23,6 +23,8 @@ use crate::virtio::used_ring::{BATCH_MAX, UsedPlace, UsedRing};
 
 /// Maximum number of requests of a queue whose descriptors are loaded ahead.
 const PREFETCHED_MAX: u16 = 8;
+/// Position behind the next request whose header is loaded ahead: its descriptor has been loaded by then.
+const TARGETS_AHEAD: u16 = PREFETCHED_MAX / 2;
 
 ids! {
     /// A session of a VMM.
@@ -361,6 +363,19 @@ impl VirtQueue {
         let next = self.queue.next_avail();
         let found = self.filled.wrapping_sub(next).min(PREFETCHED_MAX);
         (0..found).map(move |at| self.entry(next.wrapping_add(at)))
+    }
+
+    /// Starts to load what is read first of a request some positions behind the next one. A queue that is emptied in one go has more
+    /// requests than [`VirtQueue::prefetch_descriptors`] has loaded.
+    pub(crate) fn prefetch_ahead(&self) {
+        let next = self.queue.next_avail();
+        let left = self.filled.wrapping_sub(next);
+        if left > PREFETCHED_MAX {
+            self.rings.descriptors.prefetch(self.entry(next.wrapping_add(PREFETCHED_MAX)));
+        }
+        if left > TARGETS_AHEAD {
+            self.rings.descriptors.prefetch_target(&self.memory, self.entry(next.wrapping_add(TARGETS_AHEAD)));
+        }
     }
 
     /// Returns the position of the request that was taken last from the available ring.

@@ -352,6 +352,7 @@ impl QueueSet {
                 consumer.park(id, queue);
                 return found;
             }
+            queue.prefetch_ahead();
             let taken = match queue.take() {
                 Ok(Some(taken)) => consumer.take(now, id, queue, taken, &mut self.chain),
                 Ok(None) => Ok(0),

@@ -74,8 +74,8 @@ impl Daemon {
             let path = socket.display();
             Failure::Unreachable(match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
-                    "Cannot connect to {path}: {error}; only its owner and its group may: become root, or a member of the group \
-                     (usermod -a -G sluice USER, then log in again)"
+                    "Cannot connect to {path}: {error}; only its owner and its group may connect: become root, or \
+                     a member of the group (usermod -a -G sluice USER, then log in again)"
                 ),
                 std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => format!(
                     "No daemon at {path}: {error}; start it (`systemctl start sluice`, or `sluice serve FILE`), or name the \

@@ -94,8 +94,8 @@ impl ControlSocket {
                 tracing::warn!(
                     path,
                     error,
-                    "No control socket: commands such as `sluice set` do not reach this daemon; make its folder, or state \
-                     `control` in [daemon]"
+                    "No control socket: commands such as `sluice set` do not reach this daemon; correct the \
+                     cause, or state another path as `control` in [daemon]"
                 );
                 Ok(None)
             }

@@ -13,8 +13,9 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
         let text = format!(
             "{file} is '{limit}': it limits all VMs together, below the scheduler, so reservations may be missed"
         );
-        let fix = "take the limit from the unit of the daemon and the slices above it (IOReadBandwidthMax=, IOWriteIOPSMax=, CPUQuota=, \
-                   MemoryHigh= and their like), and limit VMs in the host file";
+        let fix = "remove the limit from the unit of the daemon and from the slices above it \
+                   (IOReadBandwidthMax=, IOWriteIOPSMax=, CPUQuota=, MemoryHigh= and similar), and limit VMs in \
+                   the host file";
         found.push(Finding::new(Level::Warning, NAME, &about, text).fix(fix));
     }
     for pid in super::guests::vmms(subject) {

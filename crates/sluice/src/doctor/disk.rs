@@ -26,8 +26,8 @@ fn of_disk(subject: &Subject, disk: &str) -> Vec<Finding> {
     let current = schedulers.split_whitespace().find_map(|name| name.strip_prefix('[')?.strip_suffix(']'));
     if let Some(current) = current.filter(|name| *name != "none") {
         let text = format!(
-            "The kernel's scheduler {current} reorders and holds requests after the daemon's: latency is no longer the daemon's, and \
-             reservations may be missed"
+            "The kernel's scheduler {current} reorders and holds requests after the daemon's: the daemon no \
+             longer controls the latency, and reservations may be missed"
         );
         let rule = format!("ACTION==\"add|change\", KERNEL==\"{disk}\", ATTR{{queue/scheduler}}=\"none\"");
         let fix = format!(
@@ -36,8 +36,8 @@ fn of_disk(subject: &Subject, disk: &str) -> Vec<Finding> {
         found.push(Finding::new(Level::Warning, NAME, &about, text).fix(fix));
     }
     if queue("write_cache").as_deref() == Some("write back") {
-        let text = "It has a volatile write cache: flushes of guests are real and cost time, and what no guest has flushed is lost \
-                    at a power cut";
+        let text = "It has a volatile write cache: each flush of a guest takes time, and a power cut loses data \
+                    that no guest has flushed";
         found.push(Finding::new(Level::Note, NAME, &about, text));
     }
     let depth =

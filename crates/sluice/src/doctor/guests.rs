@@ -41,8 +41,9 @@ fn of_vmm(subject: &Subject, pid: u32) -> Vec<Finding> {
     }
     let throttles = words.iter().filter(|word| is_throttle(word)).count();
     if throttles > 0 {
-        let text = "QEMU limits disks of this VM itself (throttling.* or a throttle group): below that limit a reservation is not reached, \
-                    and `sluice` reports too few requests instead of a limit";
+        let text = "QEMU limits disks of this VM itself (throttling.* or a throttle group): the VM does not reach \
+                    a reservation above that limit, and `sluice` reports too few outstanding requests as the \
+                    cause";
         let fix = "take throttling.* and throttle groups (libvirt: <iotune>, `virsh blkdeviotune`) away, and set limit and burst in the host file";
         found.push(Finding::new(Level::Warning, NAME, &about, text).fix(fix));
     }

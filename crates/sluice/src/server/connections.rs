@@ -59,8 +59,8 @@ pub(crate) fn shortage(host: &Host) -> Option<String> {
     let descriptors = u64::from(wanted) + own + RESERVED;
     (allowed < wanted).then(|| {
         format!(
-            "{allowed} connections would be allowed, and nbd.connections_max is {wanted}, because the limit of file descriptors is \
-             too low: raise it to {descriptors}, or lower nbd.connections_max"
+            "nbd.connections_max is {wanted}, but only {allowed} connections would be allowed, because the limit \
+             of file descriptors is too low: raise it to {descriptors}, or lower nbd.connections_max"
         )
     })
 }

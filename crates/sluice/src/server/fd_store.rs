@@ -55,11 +55,6 @@ impl FdStore {
         self.state().resting.insert(name.to_owned(), fd);
     }
 
-    /// Whether the TAP of this name from before the restart is not in use yet.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.state().resting.contains_key(name)
-    }
-
     /// Puts a TAP into the store. One of this name that the store has was deleted, and this one was made in its place.
     pub(super) fn keep(&self, link: &Link) {
         let mut state = self.state();
@@ -69,7 +64,7 @@ impl FdStore {
         let name = format!("{PREFIX}{}", link.name());
         let states = [NotifyState::FdStore, NotifyState::FdName(&name), NotifyState::Custom("FDPOLL=0")];
         if let Err(error) = sd_notify::notify_with_fds(&states, &[link.as_fd()]) {
-            tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP over a restart");
+            tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP across a restart");
         }
     }
 

@@ -45,8 +45,7 @@ pub(super) struct NewNics {
 
 impl NewNics {
     /// Keeps all of it, because the change is in force.
-    pub(super) fn keep(mut self, server: &mut Server) {
-        self.sockets.values_mut().for_each(VhostListener::keep);
+    pub(super) fn keep(self, server: &mut Server) {
         server.nic_sockets.extend(self.sockets);
         self.taps.iter().for_each(|(name, link)| configure(&server.host, name, link));
         server.taps.extend(self.taps);
@@ -59,7 +58,12 @@ fn configure(host: &Host, name: &VolumeName, link: &Link) {
     let Some(nic) = find(host, name) else { return };
     if let Err(error) = link.configure(Some(nic.mac), Some(nic.mtu), nic.offloads) {
         let (vm, nic, error) = (&name.0, &name.1, chain(&error));
-        tracing::warn!(vm, nic, error, "The TAP keeps its former address or MTU");
+        tracing::warn!(
+            vm,
+            nic,
+            error,
+            "Cannot set the address, MTU or offloads of the TAP: it keeps the previous ones"
+        );
     }
 }
 
@@ -168,46 +172,60 @@ pub(super) fn open(uplink: &Uplink, store: &FdStore) -> Result<Link, LinkError> 
     let isolated = uplink.isolated;
     match &uplink.port {
         Port::Nic(nic) => packet_socket::open(nic),
-        Port::Tap(name) => open_own_tap(name, (None, uplink.mtu, true), store),
+        Port::Tap(name) => {
+            let settings = (None, uplink.mtu, true);
+            resume_own_tap(name, settings, store)?.map_or_else(|| make_own_tap(name, settings, store), Ok)
+        }
         Port::Bridge(bridge) => {
             let name = port_name(&uplink.link.name);
-            let resume = |fd| tap::resume_bridge_port(fd, bridge, &name, isolated);
-            kept(store, &name, resume, || tap::open_bridge_port(bridge, &name, isolated))
+            let resumed = resume(store, &name, |fd| tap::resume_bridge_port(fd, bridge, &name, isolated))?;
+            let open = || tap::open_bridge_port(bridge, &name, isolated);
+            resumed.map_or_else(|| make(store, &name, open), Ok)
         }
     }
 }
 
-/// Opens a TAP of the daemon, or continues with the one from before a restart.
-fn open_own_tap(
+/// Continues with a TAP of the daemon from before a restart.
+fn resume_own_tap(
+    name: &str,
+    (mac, mtu, offloads): (Option<Mac>, u16, bool),
+    store: &FdStore,
+) -> Result<Option<Link>, LinkError> {
+    resume(store, name, |fd| tap::resume(fd, name, mac, Some(mtu), offloads))
+}
+
+fn make_own_tap(
     name: &str,
     (mac, mtu, offloads): (Option<Mac>, u16, bool),
     store: &FdStore,
 ) -> Result<Link, LinkError> {
-    let resume = |fd| tap::resume(fd, name, mac, Some(mtu), offloads);
-    kept(store, name, resume, || tap::open(name, mac, Some(mtu), offloads))
+    make(store, name, || tap::open(name, mac, Some(mtu), offloads))
 }
 
-/// Continues with a TAP of the store, or opens it, and keeps it there. One that cannot be used yet stays in the store: nothing else could
-/// open it meanwhile.
-fn kept(
+/// Continues with a TAP of the store; `None` if the store has none that can be used. One that cannot be used yet stays in the store: nothing
+/// else could open it meanwhile.
+fn resume(
     store: &FdStore,
     name: &str,
-    resume: impl FnOnce(OwnedFd) -> Result<Link, LinkError>,
-    open: impl FnOnce() -> Result<Link, LinkError>,
-) -> Result<Link, LinkError> {
-    if let Some(fd) = store.take(name) {
-        let copy = fd.try_clone().map_err(LinkError::io("Cannot copy a descriptor"))?;
-        match resume(copy) {
-            Ok(link) => return Ok(link),
-            Err(error) if error.may_pass() => {
-                store.rest(name, fd);
-                return Err(error);
-            }
-            Err(error) => tracing::warn!(tap = name, %error, "Cannot reuse the TAP from before the restart"),
+    open: impl FnOnce(OwnedFd) -> Result<Link, LinkError>,
+) -> Result<Option<Link>, LinkError> {
+    let Some(fd) = store.take(name) else { return Ok(None) };
+    let copy = fd.try_clone().map_err(LinkError::io("Cannot copy a descriptor"))?;
+    match open(copy) {
+        Ok(link) => return Ok(Some(link)),
+        Err(error) if error.may_pass() => {
+            store.rest(name, fd);
+            return Err(error);
         }
-        drop(fd);
-        store.forget(name);
+        Err(error) => tracing::warn!(tap = name, %error, "Cannot reuse the TAP from before the restart"),
     }
+    drop(fd);
+    store.forget(name);
+    Ok(None)
+}
+
+/// Opens a TAP and keeps it in the store.
+fn make(store: &FdStore, name: &str, open: impl FnOnce() -> Result<Link, LinkError>) -> Result<Link, LinkError> {
     store.wait_for_end(name);
     let link = open()?;
     store.keep(&link);
@@ -236,13 +254,16 @@ pub(super) fn forget_taps(server: &Server) {
 /// Opens the TAP of a NIC. One that exists is that of a VMM, which reads and writes it: the daemon is on the host's side of it.
 /// Otherwise the daemon makes it, for a namespace or a container.
 pub(super) fn open_tap(name: &str, nic: &Nic, store: &FdStore) -> Result<Link, LinkError> {
-    if !store.has(name) {
-        store.wait_for_end(name);
-        if interface::mtu(name).is_ok() {
-            return packet_socket::open(name);
-        }
+    let settings = (Some(nic.mac), nic.mtu, nic.offloads);
+    if let Some(link) = resume_own_tap(name, settings, store)? {
+        return Ok(link);
     }
-    open_own_tap(name, (Some(nic.mac), nic.mtu, nic.offloads), store)
+    store.wait_for_end(name);
+    // Also if the store had one: that was deleted, and a VMM may have made another one of this name.
+    if interface::mtu(name).is_ok() {
+        return packet_socket::open(name);
+    }
+    make_own_tap(name, settings, store)
 }
 
 /// Name of the TAP that is the port of a bridge: that of the uplink as far as it fits, and otherwise a part of it and its checksum.

@@ -3,7 +3,10 @@
 use serde_json::{Value, json};
 
 use super::promise::broken;
-use super::{devices, list, text};
+use super::{devices, list, percent, text};
+
+/// Number of VMs whose CPU time is shown: those that use most.
+const CPU_SHOWN: usize = 5;
 
 /// Whether every promise is kept, every device serves and every volume is in service.
 pub(crate) fn is_well(status: &Value) -> bool {
@@ -40,6 +43,7 @@ pub(crate) fn json(status: &Value) -> Value {
         },
         "broken": all.iter().filter(|promise| promise["state"] == "broken").collect::<Vec<_>>(),
         "real_time": status["real_time"],
+        "cpu": cpu(list(&status["vms"])),
         "devices": status["devices"],
         "out_of_service": status["out_of_service"],
         "interfaces_out_of_service": status["interfaces_out_of_service"],
@@ -87,7 +91,38 @@ pub(crate) fn table(status: &Value) -> String {
     }
     lines.push(String::new());
     lines.push(devices::table(list(&status["devices"]), false));
+    lines.extend(cpu_lines(&summary["cpu"]));
     lines.join("\n")
+}
+
+/// CPU time of the daemon for all VMs in the last ten seconds, in percent of one CPU, and the VMs that used most of it.
+fn cpu(vms: &[Value]) -> Value {
+    let used = |vm: &Value| vm["cpu"]["used_percent"].as_f64().unwrap_or(0.0);
+    let mut users: Vec<&Value> = vms.iter().filter(|vm| used(vm) > 0.0).collect();
+    // Stable, so that equal VMs keep their order.
+    users.sort_by(|one, other| used(other).total_cmp(&used(one)));
+    let sum: f64 = users.iter().map(|vm| used(vm)).sum();
+    let shown = users.iter().take(CPU_SHOWN).map(|vm| {
+        let mut shown = vm["cpu"].clone();
+        (shown["vm"], shown["device"]) = (vm["vm"].clone(), vm["device"].clone());
+        shown
+    });
+    json!({ "used_percent": (sum * 100.0).round() / 100.0, "users": users.len(), "most": shown.collect::<Vec<_>>() })
+}
+
+fn cpu_lines(cpu: &Value) -> Option<String> {
+    let (most, users) = (list(&cpu["most"]), cpu["users"].as_u64().unwrap_or(0) as usize);
+    let one = |vm: &Value| {
+        let used = format!("{} on {} {}", text(&vm["vm"]), text(&vm["device"]), percent(&vm["used_percent"]));
+        match vm["held_percent"].as_f64().filter(|held| *held > 0.0) {
+            Some(held) => format!("{used} (held back by its cpu_limit for {held:.0} % of the time)"),
+            None => used,
+        }
+    };
+    let mut shown: Vec<String> = most.iter().map(one).collect();
+    shown.extend((users > most.len()).then(|| format!("{} more", users - most.len())));
+    let total = percent(&cpu["used_percent"]);
+    (!most.is_empty()).then(|| format!("\nCPU time of the daemon for VMs: {total} of one CPU; {}", shown.join(", ")))
 }
 
 fn broken_promises(status: &Value) -> Vec<String> {
@@ -100,4 +135,30 @@ fn broken_promises(status: &Value) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vm(name: &str, used: f64, held: f64) -> Value {
+        json!({ "vm": name, "device": "ssd", "cpu": { "limit_percent": null, "used_percent": used, "held_percent": held } })
+    }
+
+    #[test]
+    fn the_vms_that_cost_the_daemon_most_cpu_time_are_named_with_the_sum() {
+        let names: Vec<String> = (0..7).map(|number| format!("vm{number}")).collect();
+        let mut vms: Vec<Value> = (0..).zip(&names).map(|(used, name)| vm(name, f64::from(used), 0.0)).collect();
+        vms.push(vm("db", 30.5, 40.0));
+        let status = json!({ "vms": vms, "devices": [] });
+        let json = json(&status);
+        assert_eq!((&json["cpu"]["used_percent"], &json["cpu"]["users"]), (&json!(51.5), &json!(7)), "vm0 used none");
+        assert_eq!(json["cpu"]["most"][0]["vm"], "db");
+        assert_eq!(list(&json["cpu"]["most"]).len(), CPU_SHOWN);
+        let expected = "CPU time of the daemon for VMs: 52 % of one CPU; db on ssd 30 % (held back by its cpu_limit for 40 % of the \
+                        time), vm6 on ssd 6 %, vm5 on ssd 5 %, vm4 on ssd 4 %, vm3 on ssd 3 %, 2 more";
+        assert_eq!(table(&status).lines().last(), Some(expected));
+        let idle = json!({ "vms": [vm("a", 0.0, 0.0)], "devices": [] });
+        assert!(!table(&idle).contains("CPU"));
+    }
 }

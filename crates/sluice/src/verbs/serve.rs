@@ -230,8 +230,8 @@ impl Begun {
             let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
             let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
             output::message(format_args!(
-                "error: The file is right by itself, but not with the changes made at run time: {}. Correct the file, or take \
-                 changes back with `sluice reset NAME --state {path}`",
+                "error: The file is valid by itself, but not with the changes made at run time: {}. Correct the \
+                 file, or undo changes with `sluice reset NAME --state {path}`",
                 names.join(", ")
             ));
             Failure::Config(found)

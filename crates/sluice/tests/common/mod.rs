@@ -500,7 +500,20 @@ impl Accounts {
     /// Returns a VM of that device.
     #[track_caller]
     pub(crate) fn vm(&self, name: &str) -> &Value {
-        let vms = self.device()["vms"].as_array().unwrap();
+        self.vm_of(self.device(), name)
+    }
+
+    /// Returns a VM of one of several devices and uplinks.
+    #[track_caller]
+    pub(crate) fn vm_on(&self, device: &str, name: &str) -> &Value {
+        let devices = self.0["devices"].as_array().unwrap();
+        let found = devices.iter().find(|known| known["device"] == device);
+        self.vm_of(found.unwrap_or_else(|| panic!("no device {device} in {}", self.0)), name)
+    }
+
+    #[track_caller]
+    fn vm_of<'a>(&self, device: &'a Value, name: &str) -> &'a Value {
+        let vms = device["vms"].as_array().unwrap();
         vms.iter().find(|vm| vm["vm"] == name).unwrap_or_else(|| panic!("no VM {name} in {}", self.0))
     }
 

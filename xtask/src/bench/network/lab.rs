@@ -3,7 +3,7 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -13,6 +13,7 @@ use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
 use tempfile::TempDir;
 
+use super::forwarder::Forwarder;
 use crate::bench::server::{self, Server};
 
 /// Address of the station outside.
@@ -37,9 +38,12 @@ pub(super) enum Mode {
     Htb,
     /// The daemon, with TAPs and a packet socket.
     Daemon,
+    /// A plain forwarder between TAPs and a packet socket.
+    Forwarder,
 }
 
 impl Mode {
+    /// Those that divide a link.
     pub(super) const ALL: [Mode; 3] = [Mode::Plain, Mode::Htb, Mode::Daemon];
 
     pub(super) fn name(self) -> &'static str {
@@ -47,6 +51,7 @@ impl Mode {
             Mode::Plain => "one queue",
             Mode::Htb => "HTB",
             Mode::Daemon => "sluice",
+            Mode::Forwarder => "forwarder",
         }
     }
 }
@@ -75,17 +80,27 @@ pub(super) struct Lab {
     vms: Vec<Vm>,
     senders: Vec<Sender>,
     sinks: Vec<Sink>,
-    _echo: Echo,
+    echo: Option<Echo>,
     daemon: Option<Server>,
+    forwarder: Option<Forwarder>,
     stations: Vec<Namespace>,
     switch: Namespace,
-    _outside: Namespace,
+    outside: Namespace,
     folder: TempDir,
 }
 
 impl Lab {
     /// Connects `vms` and a further one to a link of `link` Mbit/s, and lets them send.
     pub(super) fn start(mode: Mode, link: Option<f64>, vms: &[Vm]) -> io::Result<Lab> {
+        Lab::start_by(mode, link, vms, "")
+    }
+
+    /// Starts a lab with the daemon, whose host file has more: `FOLDER` there is the folder of [`Lab::file`].
+    pub(super) fn start_with(link: f64, vms: &[Vm], more: &str) -> io::Result<Lab> {
+        Lab::start_by(Mode::Daemon, Some(link), vms, more)
+    }
+
+    fn start_by(mode: Mode, link: Option<f64>, vms: &[Vm], more: &str) -> io::Result<Lab> {
         let (switch, outside) = (Namespace::new("switch")?, Namespace::new("outside")?);
         switch.ip(&format!("link add up0 type veth peer name eth0 netns {}", outside.name()))?;
         switch.ip("link set up0 up")?;
@@ -98,21 +113,33 @@ impl Lab {
             vms: vms.to_vec(),
             senders: Vec::new(),
             sinks: Vec::new(),
-            _echo: Echo::start(&outside, 7)?,
+            echo: None,
             daemon: None,
+            forwarder: None,
             stations,
             switch,
-            _outside: outside,
+            outside,
             folder,
         };
         match mode {
-            Mode::Daemon => lab.start_daemon(link)?,
+            Mode::Daemon => lab.start_daemon(link, more)?,
+            Mode::Forwarder => {
+                let taps: Vec<String> = (0..lab.stations.len()).map(|number| format!("v{number}")).collect();
+                lab.forwarder = Some(Forwarder::start(&lab.switch, "up0", &taps)?);
+                lab.take_taps()?;
+            }
             Mode::Plain | Mode::Htb => lab.build_bridge()?,
         }
         for (number, station) in lab.stations.iter().enumerate() {
             station.up("eth0", &format!("{}/24", address(number)))?;
         }
-        lab.start_traffic(link)?;
+        // On a link of a stated rate the stations shall not be what is late. They use little of the CPUs.
+        if link.is_some() {
+            at_real_time(|| lab.start_traffic())?;
+        } else {
+            lab.start_traffic()?;
+        }
+        lab.shape(link)?;
         Ok(lab)
     }
 
@@ -127,12 +154,13 @@ impl Lab {
         Ok(())
     }
 
-    fn start_daemon(&mut self, link: Option<f64>) -> io::Result<()> {
-        let control = self.control();
+    fn start_daemon(&mut self, link: Option<f64>, more: &str) -> io::Result<()> {
+        let control = self.file("control");
         let rate = link.map_or_else(String::new, |rate| format!("rate = \"{rate}Mbit/s\"\n"));
         let state = self.folder.path().join("state");
+        let real_time = if link.is_some() { "real_time = \"auto\"\n" } else { "" };
         let mut host = format!(
-            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n[uplink.lan]\nnic = \"up0\"\n{rate}",
+            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n{real_time}[uplink.lan]\nnic = \"up0\"\n{rate}",
             control.display(),
             state.display()
         );
@@ -143,10 +171,16 @@ impl Lab {
             }
             host += &format!("[vm.v{number}.nic.eth0]\nuplink = \"lan\"\ntap = \"v{number}\"\n");
         }
+        host += &more.replace("FOLDER", &self.folder.path().display().to_string());
         let file = self.folder.path().join("host.toml");
         std::fs::write(&file, host)?;
         let mut command = self.switch.command(Command::new(server::sluice_binary()).arg("serve").arg(&file));
         self.daemon = Some(Server::start(&mut command, vec![control]).map_err(io::Error::other)?);
+        self.take_taps()
+    }
+
+    /// Gives each station its TAP.
+    fn take_taps(&self) -> io::Result<()> {
         for (number, station) in self.stations.iter().enumerate() {
             // The control socket answers before the TAPs are made.
             let (tap, begin) = (format!("v{number}"), Instant::now());
@@ -164,11 +198,17 @@ impl Lab {
         self.vms.iter().copied().chain([light])
     }
 
-    fn control(&self) -> PathBuf {
-        self.folder.path().join("control")
+    /// Returns the path of a file of the lab.
+    pub(super) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
     }
 
-    fn start_traffic(&mut self, link: Option<f64>) -> io::Result<()> {
+    pub(super) fn stop_senders(&mut self) {
+        self.senders.clear();
+    }
+
+    fn start_traffic(&mut self) -> io::Result<()> {
+        self.echo = Some(Echo::start(&self.outside, 7)?);
         // Connections are made before the link is full: their first segments would be lost for seconds in a full queue.
         for (number, vm) in self.vms.iter().enumerate() {
             let port = 7001 + number as u16;
@@ -176,20 +216,25 @@ impl Lab {
             let station = &self.stations[number];
             match vm.load {
                 Load::Udp { mbit, senders } => {
-                    self.sinks.push(Sink::udp(&self._outside, port)?);
+                    self.sinks.push(Sink::udp(&self.outside, port)?);
                     let rate = (mbit as f64 * 125_000.0 / FRAME) as u64;
                     for _ in 0..senders {
                         self.senders.push(Sender::udp(station, to, DATAGRAM, rate)?);
                     }
                 }
                 Load::Tcp { connections } => {
-                    self.sinks.push(Sink::tcp(&self._outside, port)?);
+                    self.sinks.push(Sink::tcp(&self.outside, port)?);
                     for _ in 0..connections {
                         self.senders.push(Sender::tcp(station, to)?);
                     }
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Gives the link its rate, if the daemon does not.
+    fn shape(&self, link: Option<f64>) -> io::Result<()> {
         match (self.mode, link) {
             (Mode::Plain, Some(rate)) => {
                 self.tc(&format!("qdisc replace dev up0 root tbf rate {rate}mbit burst 16kb limit {QUEUE}"))
@@ -232,14 +277,14 @@ impl Lab {
         for (number, weight) in weights.iter().enumerate() {
             self.vms[number].weight = *weight;
             match self.mode {
-                Mode::Plain => {}
+                Mode::Plain | Mode::Forwarder => {}
                 Mode::Htb => {
                     self.htb_class("change", number, &self.vms[number]).map_err(|error| error.to_string())?;
                 }
                 Mode::Daemon => {
                     let mut command = Command::new(server::sluice_binary());
                     command.args(["set", &format!("v{number}"), &format!("net.weight={}", weight * 100), "--socket"]);
-                    let output = command.arg(self.control()).output().map_err(|error| error.to_string())?;
+                    let output = command.arg(self.file("control")).output().map_err(|error| error.to_string())?;
                     if !output.status.success() {
                         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
                     }
@@ -259,15 +304,52 @@ impl Lab {
         all.map(|(sink, vm)| sink.bytes() as f64 * FRAME / payload(vm) as f64 * 8.0 / 1e6).collect()
     }
 
-    /// Returns the CPU time of the daemon, in seconds.
+    /// Returns the CPU time of the daemon or the forwarder, in seconds.
     pub(super) fn cpu_seconds(&self) -> Option<f64> {
-        self.daemon.as_ref().map(Server::cpu_seconds)
+        let daemon = self.daemon.as_ref().map(Server::cpu_seconds);
+        daemon.or_else(|| self.forwarder.as_ref().map(Forwarder::cpu_seconds))
     }
 
     /// Lets the light VM ask questions.
     pub(super) fn light_vm(&self) -> io::Result<LightVm> {
         let probe = Probe::new(self.stations.last().expect("there is the light VM"), outside(7))?;
-        Ok(LightVm::start(probe))
+        at_real_time(|| Ok(LightVm::start(probe)))
+    }
+}
+
+/// Gives real-time priority to the threads that `start` starts.
+fn at_real_time<T>(start: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    set_priority(&["--rr", "--pid", "1"])?;
+    let started = start();
+    set_priority(&["--other", "--pid", "0"])?;
+    started
+}
+
+/// Sets the priority of this thread.
+fn set_priority(options: &[&str]) -> io::Result<()> {
+    let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let status = Command::new("chrt").args(options).arg(thread).status()?;
+    if status.success() { Ok(()) } else { Err(io::Error::other("chrt cannot set the priority of a thread")) }
+}
+
+/// Processes at normal priority that want all of the CPUs, three for each.
+pub(super) struct Busy(Vec<Child>);
+
+impl Busy {
+    pub(super) fn start() -> io::Result<Busy> {
+        let count = 3 * thread::available_parallelism()?.get();
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
+        (0..count).map(|_| shell.spawn()).collect::<io::Result<_>>().map(Busy)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

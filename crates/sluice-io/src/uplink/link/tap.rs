@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd as _, OwnedFd};
 
 use rustix::fs::{Mode, OFlags};
 use sluice_net::Mac;
@@ -16,6 +16,7 @@ const TUNGETIFF: libc::c_ulong = 0x8004_54d2;
 const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
 const TUNSETOFFLOAD: libc::c_ulong = 0x4004_54d0;
 const TUNSETVNETHDRSZ: libc::c_ulong = 0x4004_54d8;
+const TUNGETDEVNETNS: libc::c_ulong = 0x54e3;
 
 /// Offloads that the host's side may leave to the daemon: partial checksums, and large segments of TCP over IPv4 and IPv6.
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04;
@@ -54,7 +55,8 @@ pub fn resume(fd: OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>, offlo
     adopt(fd, name, offloads)
 }
 
-/// Sets address and MTU of an open TAP. One that was renamed, as happens to those of containers, keeps its MTU, which is set by the name.
+/// Sets address and MTU of an open TAP. One that was renamed or moved, as happens to those of containers, keeps its MTU: that is set by the
+/// name, which is that of another interface by now, or of none.
 pub(super) fn configure(fd: &OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<u16>) -> Result<(), LinkError> {
     let what = || format!("Cannot set up TAP {name}");
     // The kernel writes name and flags of the TAP, and refuses any other file.
@@ -66,10 +68,23 @@ pub(super) fn configure(fd: &OwnedFd, name: &str, mac: Option<Mac>, mtu: Option<
         let mut request = Request::new(name, &[&kind[..], &mac.0].concat())?;
         request.call(fd, libc::SIOCSIFHWADDR as _).map_err(LinkError::io(what()))?;
     }
-    match mtu.filter(|_| !is_renamed && interface::mtu(name).is_ok()) {
+    match mtu.filter(|_| !is_renamed && is_here(fd) && interface::mtu(name).is_ok()) {
         Some(mtu) => interface::set_mtu(name, mtu),
         None => Ok(()),
     }
+}
+
+/// Whether a TAP is in the network namespace of this thread. A kernel before Linux 5.2 does not say.
+fn is_here(fd: &OwnedFd) -> bool {
+    // SAFETY: the call takes no argument; the descriptor that it returns has no other owner.
+    let namespace = unsafe {
+        match libc::ioctl(fd.as_raw_fd(), TUNGETDEVNETNS as _) {
+            namespace if namespace < 0 => return true,
+            namespace => OwnedFd::from_raw_fd(namespace),
+        }
+    };
+    let number = |of: rustix::io::Result<rustix::fs::Stat>| of.map(|stat| (stat.st_dev, stat.st_ino));
+    number(rustix::fs::fstat(&namespace)) == number(rustix::fs::stat("/proc/thread-self/ns/net"))
 }
 
 /// Uses a TAP that another process has opened and handed over. It keeps its name and its namespace.

@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use sluice_net::PREFIX_LEN;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
@@ -13,6 +12,7 @@ use crate::slab::{Id as _, Slab};
 use crate::uplink::core::{Core, Outgoing};
 use crate::uplink::link::FRAME_MAX;
 use crate::uplink::packet::{Data, Origin, Prefix, Rest};
+use crate::uplink::rooms::Own;
 use crate::uplink::vhost_net::NetSession;
 use crate::uplink::vhost_net::chains::Chains;
 use crate::virtio::VirtQueue;
@@ -76,17 +76,12 @@ impl Consumer for Transmit<'_> {
         let header = header.ok_or(Malformed::Frame)?;
         let length = u32::try_from(total(&chain.readable)).unwrap_or(u32::MAX);
         self.core.count_work(session.nic, length.into(), chain.descriptors());
-        let mut first = [0; PREFIX_LEN];
-        let copied = chain.take_up_to(&mut first);
+        let prefix = Prefix::read(|room| chain.take_up_to(room));
         let rest = rest_of(chain, memory);
         let number = self.chains[id.index() as usize].push(taken);
         queue.held += 1;
-        let outgoing = Outgoing {
-            header,
-            data: Data { prefix: Prefix::new(&[&first[..copied]]), rest },
-            length,
-            origin: Some(Origin { queue: id, number }),
-        };
+        let outgoing =
+            Outgoing { header, data: Data { prefix, rest }, length, origin: Some(Origin { queue: id, number }) };
         let frames = self.core.transmit(now, session.nic, outgoing);
         self.chains[id.index() as usize].set_frames(frames);
         if frames == 0 {
@@ -125,5 +120,5 @@ fn rest_of(chain: &mut Chain, memory: Rc<MemoryTable>) -> Rest {
     let mut bytes = vec![0; length as usize];
     chain.take_up_to(&mut bytes);
     let range = 0..bytes.len();
-    Rest::Own(bytes.into(), range)
+    Rest::Own(Own::Copied(bytes.into()), range)
 }

@@ -33,8 +33,8 @@ impl Thread {
         if let Err(error) = self.await_last_writes(unmade, last, inbox) {
             tracing::error!(
                 error,
-                "Cannot write the state at exit: changes made with --until-restart may still be in force after the restart, and a \
-                 refused one with --persist in its drop-in"
+                "Cannot write the state at exit: after the restart, changes made with --until-restart may still \
+                 be in force, and a drop-in may still have a refused change made with --persist"
             );
         }
     }
