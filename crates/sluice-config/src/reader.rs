@@ -422,7 +422,9 @@ impl<'a> Reader<'a> {
     pub fn check_name(&self, name: &str, span: Span, whose: &str) {
         let fits = |c: char| c.is_ascii_alphanumeric() || "_.-".contains(c);
         if name.is_empty() || name.len() > NAME_LENGTH_MAX || !name.chars().all(fits) {
-            let hint = format!("use letters, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them");
+            let hint = format!(
+                "use the letters a to z and A to Z, digits, '_', '.' and '-', from 1 to {NAME_LENGTH_MAX} of them"
+            );
             self.report.error(span, format!("{whose}: the name is not valid"), hint);
         }
     }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use sluice_sched::gate::histogram::SparseHistogram;
-use sluice_sched::{Phase, Wait};
+use sluice_sched::policy::Limit;
+use sluice_sched::{Phase, Policy, Wait};
 
 use crate::flow::Flow;
 
@@ -18,6 +19,12 @@ const AS_STATED: f64 = 0.9;
 pub(crate) const NEARLY_ALL: f64 = 0.97;
 /// Part of the service of a device below which all other VMs together do not explain a queue.
 const NEIGHBOURS_MATTER: f64 = 0.2;
+/// Part of a limit from which on a VM has got what the limit lets through.
+const AT_LIMIT: f64 = 0.9;
+/// Part of the time from which on it matters that the device thread is late.
+const LATE_MATTERS: f64 = 0.03;
+/// Part of a shortfall that lateness of the device thread must be able to cause. Parts are those of the time.
+const LATE_EXPLAINS: f64 = 0.5;
 /// Part of the time from which on a VM is held back by its limit of CPU time.
 const HELD_BACK: f64 = 0.1;
 
@@ -131,7 +138,10 @@ impl Cause {
                 "Look at the device (`sluice doctor`, the kernel log). If it is healthy, lower the stated capacity to what \
                  it gives, and the reservations with it."
             }
-            Cause::DaemonCpu => "Give the device thread a CPU of its own, or spread the volumes over several devices.",
+            Cause::DaemonCpu => {
+                "Give the device thread a CPU of its own, start the daemon at a higher priority (`Nice=` or `CPUWeight=` of its unit), \
+                 or spread the volumes over several devices."
+            }
             Cause::SourceChanged => {
                 "Correct the host file or restore the source, and reload; or accept the new source with `sluice apply FILE --force \
                  VM/VOLUME`."
@@ -148,6 +158,25 @@ impl Cause {
     }
 }
 
+/// How late a device thread was to look at its requests.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Lateness {
+    /// Part of the interval in which it was late, 0 to 1.
+    pub part: f64,
+    /// The same of the last ten seconds.
+    pub part_of_ten_seconds: f64,
+    /// Nanoseconds by which it was late once, at the most.
+    pub longest: u64,
+}
+
+impl Lateness {
+    /// Whether it can be the main reason for missing a part of the interval's service, 0 to 1.
+    fn explains(&self, missing: f64) -> bool {
+        let part = self.part.max(self.part_of_ten_seconds);
+        part >= LATE_MATTERS && part >= LATE_EXPLAINS * missing
+    }
+}
+
 /// State of the device in the same interval.
 #[derive(Debug, Clone, Copy)]
 pub struct DeviceState {
@@ -159,6 +188,8 @@ pub struct DeviceState {
     pub full: f64,
     /// Part of the interval in which its thread worked, 0 to 1.
     pub worked: f64,
+    /// How late its thread was.
+    pub late: Lateness,
     /// Completed service as a part of the stated capacity; `None` if none is stated.
     pub given: Option<f64>,
     /// Seconds until a request that is due is taken: for the one that it works on, and for one of each VM that is due too.
@@ -170,14 +201,43 @@ pub struct DeviceState {
 impl DeviceState {
     /// Whether its thread had no time left, and the device could have done more.
     fn lacks_cpu(&self) -> bool {
-        let does_its_part = self.full >= DEVICE_FULL && self.given.is_some_and(|given| given >= AS_STATED);
-        self.is_late || self.worked >= THREAD_BUSY && !does_its_part
+        self.is_late || self.worked >= THREAD_BUSY && !self.does_its_part()
+    }
+
+    fn does_its_part(&self) -> bool {
+        self.full >= DEVICE_FULL && self.given.is_some_and(|given| given >= AS_STATED)
+    }
+
+    /// The facts behind [`Cause::DaemonCpu`], in words.
+    #[must_use]
+    pub fn cpu_in_words(&self) -> String {
+        if self.is_late {
+            return "the daemon took no sample for seconds".to_owned();
+        }
+        let Lateness { part, part_of_ten_seconds, longest } = self.late;
+        if self.worked >= THREAD_BUSY {
+            return format!("the device thread worked for {:.0} % of the time", 100.0 * self.worked);
+        }
+        let millis = longest as f64 / 1e6;
+        let percent = 100.0 * part.max(part_of_ten_seconds);
+        format!("the device thread looked at its requests up to {millis:.0} ms late, in {percent:.0} % of the time")
     }
 
     /// Whether it was full and gave less than its stated capacity in that time.
     fn is_slow(&self) -> bool {
         self.full >= DEVICE_FULL && self.given.is_some_and(|given| given < AS_STATED * self.full)
     }
+}
+
+/// Whether a VM or volume got about what the limits of its policy let through. Of limits for one direction that is not known, so
+/// with them it is assumed.
+#[must_use]
+pub fn reaches(policy: &Policy, flow: &Flow) -> bool {
+    let of = |got: f64, rate: f64| flow.nanos > 0 && flow.per_second(got) >= AT_LIMIT * rate;
+    let by_requests = policy.limit.iops.is_some_and(|limit| of(flow.dispatched_requests(), limit.as_f64()));
+    let by_bytes =
+        policy.limit.bytes.is_some_and(|limit| of(flow.dispatched_bytes as f64, limit.bytes_per_second() as f64));
+    by_requests || by_bytes || policy.read_limit != Limit::default() || policy.write_limit != Limit::default()
 }
 
 /// A VM and its neighbours on one device.
@@ -188,13 +248,16 @@ pub struct Scene<'a> {
     pub own: &'a Flow,
     /// The sum of all others: what they dispatched.
     pub others: &'a Flow,
+    /// Whether it or one of its volumes got what a limit lets through, see [`reaches`].
+    pub at_limit: bool,
 }
 
 impl Scene<'_> {
-    /// Why a reservation that was asked for was not met.
+    /// Why a reservation that was asked for was not met. `missing`: the part of it that was missing, 0 to 1.
     #[must_use]
-    pub fn why_too_little(&self) -> Cause {
+    pub fn why_too_little(&self, missing: f64) -> Cause {
         let cause = self.device_down().or_else(|| self.lacks_own_cpu());
+        let cause = cause.or_else(|| self.thread_late(missing));
         cause.or_else(|| self.scheduler_waits()).unwrap_or_else(|| self.device_or_others())
     }
 
@@ -207,6 +270,11 @@ impl Scene<'_> {
     pub fn why_too_late(&self, target: u64) -> Cause {
         if let Some(cause) = self.device_down().or_else(|| self.lacks_own_cpu()) {
             return cause;
+        }
+        // If most requests are late, single delays are not the reason.
+        let is_single = self.own.latency.percentile(50.0).unwrap_or(0) <= target;
+        if self.device.late.longest >= target && (is_single || self.device.late.part >= LATE_EXPLAINS) {
+            return Cause::DaemonCpu;
         }
         let p99 = |times: &SparseHistogram| times.percentile(99.0).unwrap_or(0);
         let is_late_at_device = p99(&self.own.service_time) > p99(&self.own.queue_time);
@@ -234,7 +302,7 @@ impl Scene<'_> {
         if self.own.backlogged() < 0.5 && self.device.serving && self.lacks_own_cpu().is_none() {
             return Cause::OwnQueue;
         }
-        match self.why_too_little() {
+        match self.why_too_little(1.0) {
             Cause::OthersReservation | Cause::OthersWeight if !self.has_neighbours() => Cause::Device,
             cause => cause,
         }
@@ -244,6 +312,13 @@ impl Scene<'_> {
     fn device_down(&self) -> Option<Cause> {
         let down = (!self.device.serving).then_some(if self.device.is_late { Cause::DaemonCpu } else { Cause::Device });
         down.or_else(|| self.device.lacks_cpu().then_some(Cause::DaemonCpu))
+    }
+
+    /// Its device thread was late for so long that the device idled. If the device gives what is stated, or the VM gets what its
+    /// limits let through, this did no harm: what is late is made up for.
+    fn thread_late(&self, missing: f64) -> Option<Cause> {
+        let harms = !self.at_limit && !self.device.does_its_part();
+        (harms && self.device.late.explains(missing * self.own.backlogged())).then_some(Cause::DaemonCpu)
     }
 
     /// Its limit of CPU time kept its requests where they were.
@@ -304,6 +379,7 @@ mod tests {
             is_late: false,
             full,
             worked: 0.3,
+            late: Lateness::default(),
             given: Some(given),
             turn: 0.0,
             misses_reservations: false,

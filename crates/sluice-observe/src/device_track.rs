@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_sched::admission::Capacity;
 
 use crate::capacity::{self, Capacities, Verdict};
-use crate::cause::{DeviceState, THREAD_BUSY};
+use crate::cause::{DeviceState, Lateness, THREAD_BUSY};
 use crate::event::{EventKind, Unit};
 use crate::flow::Flow;
 use crate::glance::{VmDetails, VmGlance};
@@ -24,6 +24,8 @@ use crate::vm_track::{Interval, VmTrack};
 const FITS: f64 = 1.001;
 /// The shortest interval that is judged.
 const SHORTEST: Duration = Duration::from_millis(500);
+/// Part of a second from which on a late thread says nothing about the device.
+const LATE: f64 = 0.5;
 /// Seconds over which the load of a device is averaged.
 const LOADS: usize = 10;
 
@@ -39,14 +41,24 @@ pub(crate) struct DeviceTrack {
     /// All VMs together.
     total: Recent,
     waits: Times,
-    /// Parts of each second without a free slot, and with a working thread.
-    loads: VecDeque<(f64, f64)>,
+    loads: VecDeque<Load>,
     capacities: Capacities,
     too_slow: Watch<About>,
     overcommitted: Watch<About>,
     stalled: Watch<About>,
     down: Watch<About>,
     link_down: Watch<About>,
+}
+
+/// Parts of a second, 0 to 1.
+#[derive(Debug, Clone, Copy, Default)]
+struct Load {
+    /// Without a free slot.
+    full: f64,
+    /// With a working thread.
+    worked: f64,
+    /// In which the thread was late.
+    late: f64,
 }
 
 /// The device itself, as the subject of an event.
@@ -128,22 +140,29 @@ impl DeviceTrack {
         let part = |nanos: u64| nanos as f64 / total.nanos as f64;
         let full = part(sample.stats.full_nanos(sample.at).saturating_sub(last.stats.full_nanos(last.at)));
         let worked = part(sample.worked_nanos.saturating_sub(last.worked_nanos));
+        let late = part(sample.late_nanos.saturating_sub(last.late_nanos)).min(1.0);
         if self.loads.len() == LOADS {
             self.loads.pop_front();
         }
-        self.loads.push_back((full, worked));
+        self.loads.push_back(Load { full, worked, late });
         let completed = sample.stats.completed - last.stats.completed;
-        let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0;
+        // What the device has completed while its thread was late is not known.
+        let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0 && late < LATE;
         let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
         now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
         // A stall, or a thread without time left, says nothing about what the device gives when it works.
-        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY;
+        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY && late < LATE;
         self.judge_capacity(now, interval, is_working.then_some(full));
         let state = DeviceState {
             serving: !is_stalled,
             is_late: now.is_late,
             full,
             worked,
+            late: Lateness {
+                part: late,
+                part_of_ten_seconds: self.load().late,
+                longest: sample.late.since(&last.late).percentile(100.0).unwrap_or(0),
+            },
             given: capacity::given(&sample.capacity, total.normalised_iops(), total.bytes_per_second()),
             turn: turn(&sample.capacity, &self.total.counts(JOINED)) * (1 + interval.reserving()) as f64,
             misses_reservations: interval.misses_reservations(),
@@ -180,10 +199,10 @@ impl DeviceTrack {
         now.judge(device(EventKind::Overcommitted), &mut self.overcommitted, over, About::device);
     }
 
-    fn load(&self) -> (f64, f64) {
-        let count = self.loads.len().max(1) as f64;
-        let sum = self.loads.iter().fold((0.0, 0.0), |sum, load| (sum.0 + load.0, sum.1 + load.1));
-        (sum.0 / count, sum.1 / count)
+    /// The load of the last ten seconds.
+    fn load(&self) -> Load {
+        let mean = |of: fn(&Load) -> f64| self.loads.iter().map(of).sum::<f64>() / self.loads.len().max(1) as f64;
+        Load { full: mean(|load| load.full), worked: mean(|load| load.worked), late: mean(|load| load.late) }
     }
 
     pub(crate) fn history(&self, vm: &str, volume: Option<&str>) -> Option<&History> {
@@ -191,7 +210,7 @@ impl DeviceTrack {
     }
 
     pub(crate) fn status(&self, name: &str, second: u64) -> DeviceStatus {
-        let (full, worked) = self.load();
+        let Load { full, worked, late } = self.load();
         let unknown = DeviceSample::unknown(name);
         let last = self.last.as_deref().unwrap_or(&unknown);
         let (stated_iops, stated_bytes_per_second) = CapacityStatus::stated(&last.capacity);
@@ -203,6 +222,7 @@ impl DeviceTrack {
             queued: last.queued,
             full_percent: percent(full),
             thread_busy_percent: percent(worked),
+            thread_late_percent: percent(late),
             rates: Intervals::of(&self.total),
             service_times: last.service_times(),
             capacity: CapacityStatus {

@@ -11,6 +11,8 @@ pub(crate) struct About {
     pub(crate) cause: Cause,
     /// Neighbours in the last interval with that cause.
     pub(crate) neighbours: Vec<Neighbour>,
+    /// Facts of that interval, in words.
+    detail: Option<String>,
     /// Number of intervals with each cause.
     counts: [u32; Cause::ALL.len()],
 }
@@ -20,7 +22,12 @@ impl About {
     pub(crate) fn new(cause: Cause, neighbours: Vec<Neighbour>) -> About {
         let mut counts = [0; Cause::ALL.len()];
         counts[cause as usize] = 1;
-        About { cause, neighbours, counts }
+        About { cause, neighbours, detail: None, counts }
+    }
+
+    /// Adds facts in words.
+    pub(crate) fn with(self, detail: Option<String>) -> About {
+        About { detail, ..self }
     }
 
     /// The device itself.
@@ -38,7 +45,7 @@ impl About {
         let cause = next.cause;
         self.counts[cause as usize] += 1;
         if cause == self.cause || self.counts[cause as usize] > self.counts[self.cause as usize] {
-            (self.cause, self.neighbours) = (cause, next.neighbours);
+            (self.cause, self.neighbours, self.detail) = (cause, next.neighbours, next.detail);
         }
         self
     }
@@ -109,7 +116,7 @@ impl Now<'_> {
             unit,
             seconds,
             neighbours: broken.about.neighbours.clone(),
-            detail: None,
+            detail: broken.about.detail.clone(),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::admission::Capacity;
+use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::gate::{DeviceStats, GateStats};
 use sluice_sched::{Instant, Kind, Percent, Policy};
 
@@ -40,6 +41,9 @@ pub struct DeviceSample {
     pub in_flight: u64,
     /// Time that the device thread has worked, in nanoseconds.
     pub worked_nanos: u64,
+    /// Time by which the device thread looked at its requests too late, in nanoseconds, and how often it was how late.
+    pub late_nanos: u64,
+    pub late: Histogram,
     /// Restarts of the device thread; known even if it does not respond.
     pub restarts: u64,
     pub stats: DeviceStats,
@@ -104,6 +108,8 @@ impl DeviceSample {
             queued: 0,
             in_flight: 0,
             worked_nanos: 0,
+            late_nanos: 0,
+            late: Histogram::default(),
             restarts: 0,
             stats: DeviceStats::default(),
             uplink: None,

@@ -306,6 +306,8 @@ pub struct DeviceStatus {
     pub full_percent: f64,
     /// Part of the last ten seconds in which its thread worked.
     pub thread_busy_percent: f64,
+    /// Part of the last ten seconds by which its thread looked at its requests too late.
+    pub thread_late_percent: f64,
     pub rates: Intervals,
     /// From submission to completion, since the start of its thread.
     pub service_times: Vec<ServiceTime>,

@@ -6,12 +6,12 @@ use sluice_sched::gate::GateStats;
 use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
-use crate::cause::{Cause, DeviceState, NEARLY_ALL, Scene};
+use crate::cause::{self, Cause, DeviceState, NEARLY_ALL, Scene};
 use crate::event::{EventKind, Neighbour};
 use crate::flow::Flow;
 use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
 use crate::history::History;
-use crate::judge::{self, Grain, Watch};
+use crate::judge::{self, Grain, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::reading::{PromisesReading, Violations, VmReading};
 use crate::recent::{JOINED, Recent};
@@ -101,6 +101,13 @@ impl<'a> Interval<'a> {
     }
 }
 
+/// A promise that was broken in an interval.
+#[derive(Debug, Clone, Copy)]
+enum Broken {
+    Reservation(Shortfall),
+    Latency(LatencyTarget),
+}
+
 /// A VM or volume over time.
 #[derive(Debug, Default, Clone)]
 struct Series {
@@ -154,12 +161,19 @@ impl VmTrack {
         self.series.push(now.second, own.clone());
         let is_busy = !own.is_idle() || sample.stats.outstanding.waiting > 0;
         let others = interval.others(index);
-        self.held_by = is_busy.then(|| Scene { device, own, others: &others }.why_not_more());
-        let explain = |flow: &Flow, target: Option<LatencyTarget>| {
-            let scene = Scene { device, own: flow, others: &others };
-            let nanos = |target: LatencyTarget| u64::try_from(target.p99.as_nanos()).unwrap_or(u64::MAX);
-            let cause = target.map_or_else(|| scene.why_too_little(), |target| scene.why_too_late(nanos(target)));
-            About::new(cause, interval.neighbours(index))
+        let of_volumes =
+            sample.volumes.iter().zip(&flows).map(|(volume, flow)| (&volume.policy, flow.as_ref().unwrap_or(own)));
+        let mut limits = of_volumes.chain([(&sample.policy, own)]);
+        let at_limit = is_busy && limits.any(|(policy, flow)| cause::reaches(policy, flow));
+        self.held_by = is_busy.then(|| Scene { device, own, others: &others, at_limit }.why_not_more());
+        let explain = |flow: &Flow, broken: Broken| {
+            let scene = Scene { device, own: flow, others: &others, at_limit };
+            let cause = match broken {
+                Broken::Reservation(shortfall) => scene.why_too_little(1.0 - shortfall.got / shortfall.wanted),
+                Broken::Latency(target) => scene.why_too_late(u64::try_from(target.p99.as_nanos()).unwrap_or(u64::MAX)),
+            };
+            let detail = (cause == Cause::DaemonCpu).then(|| device.cpu_in_words());
+            About::new(cause, interval.neighbours(index)).with(detail)
         };
         let vm = sample.vm.as_str();
         self.promises.judge(now, (vm, None), &sample.policy, (&self.series.recent, own), device.turn, &explain);
@@ -339,7 +353,7 @@ impl Promises {
         policy: &Policy,
         (recent, last): (&Recent, &Flow),
         turn: f64,
-        explain: &dyn Fn(&Flow, Option<LatencyTarget>) -> About,
+        explain: &dyn Fn(&Flow, Broken) -> About,
     ) {
         let subject = |kind| Subject { kind, vm: Some(vm), volume };
         let (promised, intervals) = self.reserve(&policy.reservation);
@@ -348,14 +362,16 @@ impl Promises {
             self.step = recent.counts(JOINED).step().unwrap_or(self.step);
             let grain = Grain { step: self.step, turn };
             let found = judge::reservation(&promised, last, &recent.counts(intervals), grain);
-            now.judge(subject(EventKind::Reservation), &mut self.reservation, found, || explain(last, None));
+            now.judge(subject(EventKind::Reservation), &mut self.reservation, found, || {
+                explain(last, Broken::Reservation(found.expect("it is explained because it was found")))
+            });
             self.violations.add(EventKind::Reservation, found, &self.reservation, recent);
         } else {
             now.end(subject(EventKind::Reservation), &mut self.reservation);
         }
-        if policy.latency.is_some() {
+        if let Some(target) = policy.latency {
             let found = judge::latency(&recent.counts(targeted.min(1)), &recent.counts(targeted));
-            now.judge(subject(EventKind::Latency), &mut self.latency, found, || explain(last, policy.latency));
+            now.judge(subject(EventKind::Latency), &mut self.latency, found, || explain(last, Broken::Latency(target)));
             self.violations.add(EventKind::Latency, found, &self.latency, recent);
         } else {
             now.end(subject(EventKind::Latency), &mut self.latency);

@@ -9,7 +9,7 @@ use sluice_observe::cause::Cause;
 use sluice_observe::event::{EventKind, Phase};
 use sluice_observe::sample::CpuSample;
 use sluice_sched::policy::Limit;
-use sluice_sched::{ByteRate, Percent, Policy};
+use sluice_sched::{ByteRate, Instant, Percent, Policy};
 use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::speed::Speed;
 use sluice_sim::engine::Change;
@@ -233,6 +233,86 @@ fn a_device_thread_without_cpu_time_while_slots_are_free() {
     observed.worked = 0.99;
     observed.add("a", within(20), closed(16, "a"));
     observed.expect("a", LATENCY, Cause::DaemonCpu, |observed| observed.stop(0));
+}
+
+/// A device that gives the 1,000 iops that are stated, but completes nothing from 5.3 s to 5.9 s.
+fn paused(policy: Policy, outstanding: u32) -> Observed {
+    let mut observed = Observed::exact(&mclock(1000), iops(1000));
+    observed.simulation.plan_change(Instant::from_millis(5300), Change::Speed(0, Speed::Stalled));
+    observed.simulation.plan_change(Instant::from_millis(5900), Change::Speed(0, Speed::NORMAL));
+    observed.add("a", policy, closed(outstanding, "a"));
+    observed.add("b", Policy::default(), closed(8, "b"));
+    observed.run(5);
+    observed
+}
+
+#[test]
+fn a_vm_with_a_limit_whose_thread_had_no_cpu_was_said_to_wait_for_its_limit() {
+    let policy = reserving(500).limited(550);
+    let mut observed = paused(policy, 32);
+    observed.late_by(590);
+    observed.run(1);
+    let began = observed.events.last().expect("the reservation was missed");
+    assert_eq!((began.kind, began.phase, began.cause), (RESERVATION, Phase::Began, Cause::DaemonCpu), "{began:?}");
+    let words = began.in_words();
+    assert!(words.contains("up to 6") && words.contains(" ms late, in 59 % of the time"), "{words}");
+    assert_eq!(observed.observer.status().devices[0].thread_late_percent, 11.8, "of five seconds");
+    // The same pause with a thread that was on time.
+    let mut observed = paused(policy, 32);
+    observed.late_by(5);
+    observed.run(1);
+    let began = observed.events.last().expect("the reservation was missed");
+    assert_eq!((began.kind, began.detail.as_deref()), (RESERVATION, None));
+    assert_eq!(began.cause, Cause::Device, "{began:?}");
+}
+
+#[test]
+fn a_device_whose_thread_had_no_cpu_for_a_second_was_said_to_be_stalled() {
+    let mut observed = Observed::exact(&mclock(1000), iops(1000));
+    observed.simulation.plan_change(at(5), Change::Speed(0, Speed::Stalled));
+    observed.simulation.plan_change(Instant::from_millis(6500), Change::Speed(0, Speed::NORMAL));
+    observed.add("a", reserving(500), closed(32, "a"));
+    observed.run(5);
+    observed.late_by(990);
+    observed.run(1);
+    observed.late_by(490);
+    observed.run(10);
+    let kinds = observed.events.iter().map(|event| (event.kind, event.cause)).collect::<Vec<_>>();
+    assert_eq!(kinds, [(RESERVATION, Cause::DaemonCpu); 2]);
+}
+
+#[test]
+fn a_thread_at_idle_priority_that_is_late_all_the_time_does_not_hide_the_cause() {
+    let all_the_time = |observed: &mut Observed| {
+        for _ in 0..5 {
+            (0..100).for_each(|_| observed.late_by(9));
+            observed.run(1);
+        }
+    };
+    // A limit below the reservation lets through what it does, however late the thread is.
+    let mut observed = Observed::exact(&mclock(10_000), iops(10_000));
+    let vm = observed.add("a", reserving(500), closed(32, "a"));
+    let (owner, volume) = observed.simulation.owner(vm, 0).unwrap();
+    let now = observed.simulation.now();
+    observed.simulation.gate_mut(0).set_volume(now, owner, volume, Policy::default().limited(200)).unwrap();
+    observed.volume_policy = Policy::default().limited(200);
+    all_the_time(&mut observed);
+    assert_eq!(observed.of("a"), [(RESERVATION, Phase::Began, Cause::OwnLimit)]);
+    // A device that gives all that is stated has not idled.
+    let mut observed = Observed::exact(&mclock(1000), iops(1000));
+    observed.add("a", reserving(500), closed(32, "a"));
+    observed.add("b", reserving(900), closed(32, "b"));
+    all_the_time(&mut observed);
+    assert_eq!(observed.of("a"), [(RESERVATION, Phase::Began, Cause::OthersReservation)]);
+}
+
+#[test]
+fn late_requests_of_a_thread_that_had_no_cpu_for_a_moment() {
+    let mut observed = paused(within(200), 64);
+    observed.late_by(590);
+    observed.run(1);
+    let found = observed.of("a");
+    assert_eq!(found, [(LATENCY, Phase::Began, Cause::DaemonCpu)]);
 }
 
 #[test]

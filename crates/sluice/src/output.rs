@@ -277,12 +277,20 @@ fn bounded(text: &[u8]) -> Vec<u8> {
     line.into_bytes()
 }
 
-/// Returns a table with a header.
+/// Width of the terminal in characters; `None` if standard output is none, or its width is not known.
+pub(crate) fn width() -> Option<u16> {
+    let is_terminal = io::stdout().is_terminal();
+    is_terminal.then(ratatui::crossterm::terminal::size).and_then(Result::ok).map(|(width, _)| width)
+}
+
+/// Returns a table with a header, unless that is empty.
 #[must_use]
 pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    table.set_header(header);
+    if !header.is_empty() {
+        table.set_header(header);
+    }
     table
 }
 

@@ -116,7 +116,8 @@ impl Service {
         }
     }
 
-    fn set_status(&mut self, status: String) {
+    /// Reports the state in a line, if it has changed.
+    pub(crate) fn set_status(&mut self, status: String) {
         if self.status != status {
             notify(&[NotifyState::Status(&status)]);
             self.status = status;

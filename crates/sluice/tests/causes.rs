@@ -3,10 +3,11 @@
 //! The device serves at most 400 requests per second: 4 concurrently, 10 ms each. A busy machine takes some of that, so less is stated
 //! where the device is not to be the cause.
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::reads::End;
-use common::{Daemon, Ended, Place, Running, fio, run, sluice, start, until};
+use common::{Daemon, Ended, Place, Running, fio, run, sluice, start, tool, until};
 use serde_json::Value;
 use sluice_client::vhost::{ClientOptions, Request};
 
@@ -75,23 +76,38 @@ fn is_blamed(place: &Place, event: &Value, cause: &str, words: &str) {
     assert!(why.contains(words), "{words}: {why}");
 }
 
-/// Checks that the latency target of the first of these VMs is missed because of `cause`, while the first `loaded` of them read. On a
-/// busy machine the device gives less than stated, or the daemon has no CPU, and then that is the cause: it fails an attempt, and a
-/// daemon that names a wrong cause fails all of them.
+/// Constructs a violation, and checks its cause. On a busy machine the device gives less than stated, or the daemon has no CPU, and
+/// then that is the cause: it fails an attempt, and a daemon that names a wrong cause fails all of them. `attempt` calls what it is
+/// given with the event, and returns what that returns.
+fn is_caused(
+    cause: &str,
+    words: &str,
+    mut attempt: impl FnMut(&dyn Fn(&Place, Value) -> Option<Value>) -> Option<Value>,
+) -> Value {
+    for number in 1.. {
+        let check = |place: &Place, event: Value| {
+            let is_busy = event["cause"] == "device" || event["cause"] == "daemon_cpu";
+            if event["cause"] != cause && is_busy && number < ATTEMPTS {
+                return None;
+            }
+            is_blamed(place, &event, cause, words);
+            Some(event)
+        };
+        if let Some(event) = attempt(&check) {
+            return event;
+        }
+    }
+    unreachable!("the last attempt returns or fails")
+}
+
+/// Checks that the latency target of the first of these VMs is missed because of `cause`, while the first `loaded` of them read.
 fn is_missed(capacity: u32, vms: &[Vm], loaded: usize, (cause, words): (&str, &str)) -> Value {
-    for attempt in 1.. {
+    is_caused(cause, words, |check| {
         let place = Place::new();
         let _daemon = Daemon::serve(&place, &host(&place, capacity, vms));
         let _load = load(&place, &vms[..loaded]);
-        let event = broken(&place, vms[0].name, "latency");
-        let is_busy = event["cause"] == "device" || event["cause"] == "daemon_cpu";
-        if is_busy && attempt < ATTEMPTS {
-            continue;
-        }
-        is_blamed(&place, &event, cause, words);
-        return event;
-    }
-    unreachable!("the last attempt returns or fails")
+        check(&place, broken(&place, vms[0].name, "latency"))
+    })
 }
 
 #[test]
@@ -122,28 +138,58 @@ fn a_neighbour_with_most_of_the_device_reserved_is_the_reservation_of_others() {
 
 #[test]
 fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost_user() {
-    let place = Place::new();
-    // Sold twice over: 1,000 are stated.
-    let mut text = host(&place, 1000, &[]);
-    let socket = place.volume_socket("db", "v");
-    text += "[vm.db]\nreservation = \"800 iops\"\n[vm.db.volume.v]\ndevice = \"disk\"\nsize = \"1MiB\"\n";
-    text += &format!("export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n", socket.display());
-    let _daemon = Daemon::serve(&place, &text);
-    let mut client = place.vhost("db", "v", &ClientOptions::default());
-    let is_enough = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let guest = scope.spawn(|| {
-            while !is_enough.load(Ordering::Relaxed) {
-                let queue = client.queue(0);
-                (0..16).for_each(|slot| queue.submit(slot, Request::Read { offset: 0, len: 8192 }).unwrap());
-                queue.publish().unwrap();
-                client.wait(0, 16).unwrap();
-            }
-        });
-        let _end = End(&is_enough);
-        is_blamed(&place, &broken(&place, "db", "reservation"), "device", "Cause: the device");
-        assert!(!guest.is_finished());
+    is_caused("device", "Cause: the device", |check| {
+        let place = Place::new();
+        // Sold twice over: 1,000 are stated.
+        let mut text = host(&place, 1000, &[]);
+        let socket = place.volume_socket("db", "v");
+        text += "[vm.db]\nreservation = \"800 iops\"\n[vm.db.volume.v]\ndevice = \"disk\"\nsize = \"1MiB\"\n";
+        text += &format!("export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n", socket.display());
+        let _daemon = Daemon::serve(&place, &text);
+        let mut client = place.vhost("db", "v", &ClientOptions::default());
+        let is_enough = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let guest = scope.spawn(|| {
+                while !is_enough.load(Ordering::Relaxed) {
+                    let queue = client.queue(0);
+                    (0..16).for_each(|slot| queue.submit(slot, Request::Read { offset: 0, len: 8192 }).unwrap());
+                    queue.publish().unwrap();
+                    client.wait(0, 16).unwrap();
+                }
+            });
+            let _end = End(&is_enough);
+            let found = check(&place, broken(&place, "db", "reservation"));
+            assert!(!guest.is_finished());
+            found
+        })
     });
+}
+
+/// Starts busy programs beside the device thread, which gets the lowest priority, so that it gets a CPU late. They end when they
+/// are dropped.
+fn starve(daemon: &Daemon, device: &str) -> Vec<Running> {
+    let mut threads =
+        std::fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap().map(|entry| entry.unwrap().path());
+    let is_of_device = |thread: &PathBuf| std::fs::read_to_string(thread.join("comm")).unwrap().trim() == device;
+    let thread = threads.find(is_of_device).expect("a device has a thread");
+    let number: i32 = thread.file_name().unwrap().to_str().unwrap().parse().unwrap();
+    rustix::process::setpriority_process(rustix::process::Pid::from_raw(number), 19).unwrap();
+    let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+    (0..2 * cpus).map(|_| start(tool("sh", "dash").args(["-c", "while :; do :; done"]))).collect()
+}
+
+#[test]
+fn a_device_thread_without_a_cpu_was_said_to_wait_for_a_limit_or_the_device() {
+    let vms = [vm("db", "reservation = \"300 iops\"\nlimit = \"350 iops\"", 16)];
+    let event = is_caused("daemon_cpu", "CPU time of the daemon", |check| {
+        let place = Place::new();
+        let daemon = Daemon::serve(&place, &host(&place, 400, &vms));
+        let _load = load(&place, &vms);
+        let _busy = starve(&daemon, "dev-disk");
+        check(&place, broken(&place, "db", "reservation"))
+    });
+    let text = event["text"].as_str().unwrap();
+    assert!(text.contains("the device thread looked at its requests up to"), "{text}");
 }
 
 #[test]

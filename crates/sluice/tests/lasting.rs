@@ -109,6 +109,71 @@ fn a_change_yields_to_the_file_only_when_its_field_changes() {
 }
 
 #[test]
+fn apply_did_not_say_which_overrides_hide_what_of_the_file() {
+    let place = Place::new();
+    let host = host(&place);
+    let _daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    json(ask(&place, &["set", "a", "weight=50", "--for", "2days"]));
+    let path = place.file("host.toml");
+    let apply = |options: &[&str]| ask(&place, &[&["apply", path.to_str().unwrap()], options].concat());
+    let table = |options: &[&str]| {
+        let verb = [&["apply", path.to_str().unwrap()], options].concat();
+        run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).ok()
+    };
+    std::fs::write(&path, host.replace(LIMIT, &format!("{LIMIT}cpu_limit = \"90%\"\n"))).unwrap();
+    for options in [&["--dry-run"][..], &[]] {
+        let plan = json(apply(options));
+        let names = |key: &str| {
+            let all = plan[key].as_array().unwrap().iter();
+            all.map(|one| format!("{}: {} hides {}", one["name"], one["value"], one["file"])).collect::<Vec<_>>()
+        };
+        let hidden = ["\"a/limit\": \"100 iops\" hides \"500 iops\"", "\"a/weight\": 50 hides null"];
+        assert_eq!((names("overrides"), names("overrides_ended")), (hidden.map(str::to_owned).to_vec(), Vec::new()));
+    }
+    std::fs::write(&path, host.replace("500 iops", "800 iops")).unwrap();
+    let (plan, words) = (json(apply(&["--dry-run"])), table(&["--dry-run"]));
+    assert_eq!(plan["overrides_ended"][0]["why"], "the file's value has changed from 500 iops to 800 iops", "{plan}");
+    assert!(words.contains("would stay in force and hide the file's value") && words.contains("a/weight"), "{words}");
+    assert!(words.contains("Overrides would end:\n") && words.contains("from 500 iops to 800 iops"), "{words}");
+    assert!(table(&[]).contains("Overrides end:\n"));
+    assert_eq!(overrides_left(&place), ["a/weight"]);
+}
+
+#[test]
+fn a_reset_of_everything_that_was_refused_did_not_say_what_to_do() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    json(ask(&place, &["set", "a", "limit=100 iops"]));
+    json(ask(&place, &["resize", "a/v", "3MiB"]));
+    let refused = ask(&place, &["reset", "--all"]);
+    assert_eq!(refused.code(), Some(4));
+    assert!(refused.stderr.contains("cannot shrink") && refused.stderr.contains("back by name"), "{}", refused.stderr);
+    assert_eq!(overrides_left(&place), ["a/limit", "a/v/size"]);
+    json(ask(&place, &["reset", "a/limit"]));
+}
+
+#[test]
+fn a_reason_with_control_characters_reached_the_terminals_of_others() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    for reason in ["\u{1b}[2J", "two\nlines"] {
+        for verb in [&["set", "a", "limit=100 iops"][..], &["reset", "--all"]] {
+            let refused = ask(&place, &[verb, &["--reason", reason]].concat());
+            assert_eq!(refused.code(), Some(1), "{verb:?}");
+            assert!(refused.stderr.contains("control character"), "{}", refused.stderr);
+        }
+    }
+    assert_eq!(overrides_left(&place), [""; 0]);
+}
+
+/// Names of the overrides that are in force.
+fn overrides_left(place: &Place) -> Vec<String> {
+    let all = json(ask(place, &["get", "overrides"]));
+    all["overrides"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
 fn a_reload_checks_the_file_also_where_an_override_hides_it() {
     let place = Place::new();
     let host = host(&place);
@@ -121,8 +186,16 @@ fn a_reload_checks_the_file_also_where_an_override_hides_it() {
 
 /// Removes counters and times, which a restart may change.
 fn without_figures(mut all: Value) -> Value {
-    const FIGURES: [&str; 7] =
-        ["rates", "parts", "held_by", "full_percent", "thread_busy_percent", "service_times", "waiting"];
+    const FIGURES: [&str; 8] = [
+        "rates",
+        "parts",
+        "held_by",
+        "full_percent",
+        "thread_busy_percent",
+        "thread_late_percent",
+        "service_times",
+        "waiting",
+    ];
     match &mut all {
         Value::Object(keys) => {
             keys.retain(|key, _| !FIGURES.contains(&key.as_str()));

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use common::disk::Hanging;
 use common::raw::{Raw, WRITE};
-use common::{Daemon, LONG, MIB, Place, noise, start, tool};
+use common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool};
 use rustix::process::Signal;
 
 mod common;
@@ -69,6 +69,32 @@ fn the_daemon_is_ready_when_every_socket_listens() {
     let last = manager.up_to("STATUS=Completing");
     assert!(last.iter().any(|line| line == "STOPPING=1"), "{last:?}");
     assert_eq!(daemon.end().code(), Some(0));
+}
+
+#[test]
+fn a_volume_that_was_held_back_was_counted_as_served_until_the_next_probe() {
+    let place = Place::new();
+    let image = place.image("a.img", MIB);
+    let host = place.control_keys()
+        + &place.device("")
+        + &place.volume("a", "v", &image, "")
+        + &place.volume("b", "v", &place.image("b.img", MIB), "");
+    assert_eq!(Daemon::serve(&place, &host).terminate().code(), Some(0));
+    std::fs::rename(&image, place.file("old.img")).unwrap();
+    place.image("a.img", MIB);
+    let manager = Manager::new(&place);
+    let daemon = serve(&place, &host);
+    let ready = manager.up_to("READY=1");
+    let held = "STATUS=Serving 1 volume of 2 VMs on 1 device; held back: a/v";
+    assert!(ready.iter().any(|line| line == held), "{ready:?}");
+    run(sluice()
+        .args(["apply", "--force", "a/v"])
+        .arg(place.file("host.toml"))
+        .arg("--socket")
+        .arg(place.socket("control")))
+    .ok();
+    manager.up_to("STATUS=Serving 2 volumes of 2 VMs on 1 device");
+    drop(daemon);
 }
 
 #[test]

@@ -20,6 +20,7 @@ use crate::device::blocking;
 use crate::device::core::{Core, Ending};
 use crate::device::deadline_timer::DeadlineTimer;
 use crate::device::edit;
+use crate::device::lateness::{Lateness, Load};
 use crate::device::machine::{Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
@@ -43,6 +44,7 @@ pub(crate) struct Loop {
     iterations: u64,
     /// Time spent with work, in nanoseconds.
     worked_nanos: u64,
+    lateness: Lateness,
     pub(crate) restarts: u64,
     #[cfg(test)]
     tests: Tests,
@@ -87,8 +89,10 @@ impl Machine for Loop {
         while !self.has_ended() {
             self.iterations += 1;
             let timeout = self.wait_timeout(ended);
+            let timeout = self.lateness.limit_wait(ended, timeout, Load::of(&self.core.gate));
             self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
+            self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
             let mut found_work = !events.is_empty();
             for event in events.drain(..) {
@@ -118,6 +122,7 @@ impl Machine for Loop {
     }
 
     fn snapshot(&mut self) -> Snapshot {
+        let (late_nanos, late) = self.lateness.stats();
         Snapshot {
             device: self.core.device.clone(),
             at: self.core.clock.now(),
@@ -125,6 +130,8 @@ impl Machine for Loop {
             depth: self.core.gate.settings().depth,
             stats: self.core.gate.device_stats().clone(),
             worked_nanos: self.worked_nanos,
+            late_nanos,
+            late,
             queued: self.core.gate.queued(),
             in_flight: self.core.gate.in_flight(),
             connections: self.frontends.clients() as u64,
@@ -173,6 +180,7 @@ impl Loop {
             wakeup: Box::new(0),
             iterations: 0,
             worked_nanos: 0,
+            lateness: Lateness::default(),
             restarts,
             #[cfg(test)]
             tests: Tests::default(),

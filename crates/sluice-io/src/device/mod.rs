@@ -41,6 +41,7 @@ pub(crate) mod edit;
 pub(crate) mod event_loop;
 #[cfg(test)]
 pub(crate) mod faults;
+pub(crate) mod lateness;
 pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod mailbox;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sluice_net::switch::SwitchError;
 use sluice_net::{NicTotals, UplinkTotals};
+use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::gate::{DeviceStats, GateStats, Outstanding};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
@@ -211,6 +212,9 @@ pub struct Snapshot {
     pub stats: DeviceStats,
     /// Time that the thread has spent with work, in nanoseconds; polling without work does not count.
     pub worked_nanos: u64,
+    /// Time by which the thread looked at its requests too late, in nanoseconds, and how often it was how late.
+    pub late_nanos: u64,
+    pub late: Histogram,
     /// Queued requests (pieces).
     pub queued: u64,
     /// Requests (pieces) in flight.
@@ -239,6 +243,8 @@ impl Snapshot {
             depth: 0,
             stats: DeviceStats::default(),
             worked_nanos: 0,
+            late_nanos: 0,
+            late: Histogram::default(),
             queued: 0,
             in_flight: 0,
             connections: 0,

@@ -19,6 +19,7 @@ use crate::backend::ring::{Event, Ring};
 use crate::backend::tag::Tag;
 use crate::cpu;
 use crate::device::core::Ending;
+use crate::device::lateness::{Lateness, Load};
 use crate::device::machine::{Helper, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
@@ -74,6 +75,7 @@ pub(crate) struct UplinkLoop {
     iterations: u64,
     /// Time spent with work, in nanoseconds.
     worked_nanos: u64,
+    lateness: Lateness,
     restarts: u64,
 }
 
@@ -120,6 +122,7 @@ impl Machine for UplinkLoop {
             link_failures: 0,
             iterations: 0,
             worked_nanos: 0,
+            lateness: Lateness::default(),
             restarts,
         };
         Ok((state, ()))
@@ -132,8 +135,10 @@ impl Machine for UplinkLoop {
         while self.core.ending == Ending::No || self.core.ending == Ending::Draining && !self.is_drained() {
             self.iterations += 1;
             let timeout = self.wait_timeout(ended);
+            let timeout = self.lateness.limit_wait(ended, timeout, Load::of(&self.core.gate));
             self.core.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
+            self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
             let mut found_work = !events.is_empty();
             for event in events.drain(..) {
@@ -154,6 +159,7 @@ impl Machine for UplinkLoop {
     }
 
     fn snapshot(&mut self) -> Snapshot {
+        let (late_nanos, late) = self.lateness.stats();
         Snapshot {
             device: self.core.uplink.clone(),
             at: self.core.clock.now(),
@@ -161,6 +167,8 @@ impl Machine for UplinkLoop {
             depth: self.core.gate.settings().depth,
             stats: self.core.gate.device_stats().clone(),
             worked_nanos: self.worked_nanos,
+            late_nanos,
+            late,
             queued: self.core.gate.queued(),
             in_flight: self.core.gate.in_flight(),
             connections: self.ports.vhost.clients() as u64,

@@ -13,6 +13,7 @@ use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample, VolumeSa
 use sluice_observe::status::VmStatus;
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::Slot;
+use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, CostModel, Gate, GateSettings, Instant, Iops, Policy, schedulers};
@@ -122,9 +123,13 @@ pub(crate) struct Observed {
     /// Part of the time in which the device thread works.
     pub(crate) worked: f64,
     worked_nanos: u64,
+    /// Times by which the device thread was late.
+    late: (u64, Histogram),
     /// CPU time of the VMs, by number.
     pub(crate) cpu: Vec<CpuSample>,
     pub(crate) serving: bool,
+    /// Policy of every volume.
+    pub(crate) volume_policy: Policy,
     pub(crate) events: Vec<Event>,
 }
 
@@ -146,8 +151,10 @@ impl Observed {
             second: 0,
             worked: 0.1,
             worked_nanos: 0,
+            late: (0, Histogram::default()),
             cpu: Vec::new(),
             serving: true,
+            volume_policy: Policy::default(),
             events: Vec::new(),
         }
     }
@@ -174,7 +181,7 @@ impl Observed {
             let (owner, volume) = self.simulation.owner(index, 0).unwrap();
             let volume = VolumeSample {
                 volume: "root".to_owned(),
-                policy: Policy::default(),
+                policy: self.volume_policy,
                 stats: gate.apart_stats(owner, volume).map(Arc::new),
                 outstanding: 0,
                 clients: 1,
@@ -200,10 +207,18 @@ impl Observed {
             queued: gate.queued(),
             in_flight: gate.in_flight(),
             worked_nanos: self.worked_nanos,
+            late_nanos: self.late.0,
+            late: self.late.1.clone(),
             stats: gate.device_stats().clone(),
             uplink: None,
             vms: self.names.iter().enumerate().map(vm).collect(),
         }
+    }
+
+    /// The device thread is late by `millis` milliseconds, before the next sample.
+    pub(crate) fn late_by(&mut self, millis: u64) {
+        self.late.0 += millis * 1_000_000;
+        self.late.1.add(millis * 1_000_000);
     }
 
     /// Runs for some seconds, with a sample after each.

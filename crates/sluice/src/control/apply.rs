@@ -139,14 +139,21 @@ pub(crate) fn propose(
 
 /// Returns why a change is made and how long it lasts, or why it cannot last so long.
 fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts), Reply> {
-    let how = match request {
-        Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => how,
-        Request::Set { how, .. } => how,
+    let (reason, term) = match request {
+        Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => {
+            (&how.reason, how.term)
+        }
+        Request::Set { how, .. } => (&how.reason, how.term),
         // It adds no change that could last.
-        Request::Reset { reason, .. } => return Ok((reason.clone(), Lasts::Always)),
+        Request::Reset { reason, .. } => (reason, Term::UntilRestart),
         _ => unreachable!("nothing is changed"),
     };
-    let lasts = match how.term {
+    // It is shown on terminals of others.
+    if reason.as_ref().is_some_and(|reason| reason.chars().any(char::is_control)) {
+        let error = "The reason has a line break or another control character; write it in one line";
+        return Err(Reply::failed(Code::Invalid, error));
+    }
+    let lasts = match term {
         Term::Always if place.folder.is_none() => {
             let error = "This change would be lost at the next start, because the daemon has no state directory; set state = \
                          \"/var/lib/sluice\" in [daemon] and restart the daemon, or accept the loss with --until-restart, or \
@@ -158,7 +165,7 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Term::Seconds(seconds) => Lasts::Until(Time(place.now.0.saturating_add(seconds))),
         Term::Persist => Lasts::Persisted,
     };
-    Ok((how.reason.clone(), lasts))
+    Ok((reason.clone(), lasts))
 }
 
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to

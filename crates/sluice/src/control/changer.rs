@@ -71,8 +71,10 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Events for the control thread.
 pub(crate) enum ServerEvent {
-    /// The start has succeeded, or has failed.
-    Started(Result<(), Failure>),
+    /// The start has succeeded, with this state in a line; or it has failed.
+    Started(Result<String, Failure>),
+    /// What is served has changed: the state in a line.
+    Status(String),
     /// Every device is down.
     Dead,
     /// The thread that makes changes has panicked.
@@ -179,7 +181,7 @@ impl Changer {
         thread::Builder::new().name("changes".to_owned()).spawn(move || {
             let _runtime = handle.enter();
             let server = Server::new();
-            watch_devices(&handle, &server, own.clone());
+            watch::look_at_failed(&handle, &server, own.clone());
             match Thread::new((server, board), begin, format, own, news.clone()) {
                 Ok((mut thread, start)) => {
                     thread.begin(start);
@@ -220,18 +222,6 @@ impl Changer {
         let _ = self.events.send(Event::End(is_stop, reply));
         server
     }
-}
-
-fn watch_devices(handle: &Handle, server: &Server, events: Sender<Event>) {
-    let down = server.down();
-    handle.spawn(async move {
-        loop {
-            down.notified().await;
-            if events.send(Event::LookAtDevices).is_err() {
-                return;
-            }
-        }
-    });
 }
 
 /// A kind of change.
@@ -302,6 +292,8 @@ struct Thread {
     next: u64,
     /// Number of changes so far.
     version: u64,
+    /// The same when the state was last reported.
+    stated: u64,
     /// Roles of clients, as the host file in force states them.
     roles: Roles,
     /// The settings at the start, which the control socket has.
@@ -364,6 +356,7 @@ impl Thread {
             attempts: Vec::new(),
             next: 0,
             version: 0,
+            stated: 0,
             roles,
             at_start,
             load: Load::default(),
@@ -406,6 +399,7 @@ impl Thread {
             self.retry_missing();
             self.expire();
             self.board.publish(self.server.served(&self.roles, &self.file, self.load));
+            self.report_status();
         }
     }
 

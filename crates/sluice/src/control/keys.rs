@@ -6,6 +6,7 @@ use clap::Args;
 use sluice_sched::units::parse_duration;
 
 use super::{How, Term};
+use crate::state::time::length;
 
 /// Duration of a change, and its reason. Without an option: until the file's value changes, or `sluice reset`.
 #[derive(Args)]
@@ -13,8 +14,8 @@ pub(crate) struct Lasting {
     /// The change ends when the daemon is stopped; it survives a crash.
     #[arg(long, conflicts_with_all = ["time", "persist"])]
     until_restart: bool,
-    /// The change ends after this time, for example 10m or 2h, also if the daemon does not run then.
-    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "persist")]
+    /// The change ends after this time, for example 10m, 2h or 7days, also if the daemon does not run then.
+    #[arg(long = "for", value_name = "TIME", value_parser = time, conflicts_with = "persist", allow_hyphen_values = true)]
     time: Option<Duration>,
     /// Writes the change into the drop-in `NAME.d/zz-sluice.toml` next to the host file `NAME.toml`, instead of the state
     /// directory; comments in it are kept.
@@ -48,7 +49,7 @@ impl Lasting {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
+    let time = parse_duration(text).or_else(|_| length(text))?;
     if time.is_zero() { Err("write a time above zero, for example 10m".to_owned()) } else { Ok(time) }
 }
 
@@ -118,6 +119,16 @@ mod tests {
         assert_eq!(read(&["a=1", "a=2"]), Err("a is given twice".to_owned()));
         assert_eq!(read(&["a=1", "a.b=2"]), Err("a.b: a already has a value".to_owned()));
         assert!(parse("weight").is_err() && parse(".a=1").is_err() && parse("=1").is_err());
+    }
+
+    #[test]
+    fn a_change_for_a_time_without_its_unit_was_advised_to_last_for_milliseconds() {
+        let millis = |text| time(text).map(|time| time.as_millis());
+        assert_eq!(millis("10"), Err("10 has no unit; write for example 10m, 10h or 10days".to_owned()));
+        let other = Err("it is not a length of time; write for example 30m, 1h or 2days".to_owned());
+        assert_eq!([millis("soon"), millis("10M"), millis("-5m"), millis("")], [(); 4].map(|()| other.clone()));
+        assert_eq!((millis("2days"), millis("1.5h")), (Ok(172_800_000), Ok(5_400_000)));
+        assert!(millis("0s").is_err());
     }
 
     #[test]

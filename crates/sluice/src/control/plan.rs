@@ -53,12 +53,15 @@ pub(crate) fn plan(old: &Host, new: &Host) -> Vec<Effect> {
     plan
 }
 
-/// Returns the differences for programs, and the volumes that are held back.
-pub(crate) fn to_json(plan: &[Effect], held: &BTreeMap<VolumeName, String>) -> Value {
+/// Returns the differences for programs, the volumes that are held back, and what becomes of `overrides`, see [`with_file`](crate::state::overrides::with_file).
+pub(crate) fn to_json(plan: &[Effect], held: &BTreeMap<VolumeName, String>, overrides: Value) -> Value {
     let effect = |Effect { name, key, before, after, effect }: &Effect| json!({ "name": name, "key": key, "before": before, "after": after, "effect": effect });
     let held =
         held.iter().map(|((vm, volume), reason)| json!({ "volume": format!("{vm}/{volume}"), "reason": reason }));
-    json!({ "changes": plan.iter().map(effect).collect::<Vec<_>>(), "held_back": held.collect::<Vec<_>>() })
+    let mut all = overrides;
+    all["changes"] = plan.iter().map(effect).collect();
+    all["held_back"] = held.collect();
+    all
 }
 
 /// Writes a line for each difference.

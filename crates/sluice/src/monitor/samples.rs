@@ -28,6 +28,8 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         queued: snapshot.queued,
         in_flight: snapshot.in_flight,
         worked_nanos: snapshot.worked_nanos,
+        late_nanos: snapshot.late_nanos,
+        late: snapshot.late,
         restarts: snapshot.restarts,
         stats: snapshot.stats,
         uplink: snapshot.uplink,

@@ -11,7 +11,7 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
     let mut header =
         vec!["DEVICE", "HEALTH", "VMS", "IOPS", "MIB/S", "P99", "FULL", "RESERVED", "STATED", "MEASURED", "CAPACITY"];
     if wide {
-        header.extend(["DEPTH", "IN FLIGHT", "QUEUED", "CLIENTS", "THREAD", "IOPS 1S", "IOPS 1M"]);
+        header.extend(["DEPTH", "IN FLIGHT", "QUEUED", "CLIENTS", "THREAD", "LATE", "IOPS 1S", "IOPS 1M"]);
     }
     let mut table = output::table(&header);
     for device in devices {
@@ -40,6 +40,7 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
                 count(&device["queued"]),
                 count(&device["clients"]),
                 percent(&device["thread_busy_percent"]),
+                percent(&device["thread_late_percent"]),
                 operations(&device["rates"]["1s"]),
                 operations(&device["rates"]["1m"]),
             ]);

@@ -195,6 +195,30 @@ pub(crate) enum Gone {
     Stopped,
 }
 
+impl Gone {
+    /// For people and programs. `hidden`: the file's value, which is in force again.
+    fn in_words(&self, hidden: &str) -> String {
+        match self {
+            Gone::Yielded { now } => format!("the file's value has changed from {hidden} to {now}"),
+            Gone::Orphaned => "its VM, volume or policy is no longer in the file".to_owned(),
+            Gone::InFile => "it is now part of the file".to_owned(),
+            Gone::Expired => format!("its time is over; {hidden} is in force again"),
+            Gone::Stopped => "it was made with --until-restart".to_owned(),
+        }
+    }
+}
+
+/// Those that stay in force with a host file, and those that end with it and why, for `sluice apply`.
+pub(crate) fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Value {
+    let ended = gone.iter().map(|(old, why)| {
+        let mut ended = old.to_json(false);
+        ended["why"] = why.in_words(&old.hidden()).into();
+        ended
+    });
+    let kept = kept.iter().map(|known| known.to_json(false)).collect::<Vec<_>>();
+    json!({ "overrides": kept, "overrides_ended": ended.collect::<Vec<_>>() })
+}
+
 /// Writes a line for each override that is gone.
 pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
     for (old, why) in gone {

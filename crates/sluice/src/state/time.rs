@@ -42,10 +42,14 @@ impl core::fmt::Display for Time {
 /// Reads a length of time that an operator states, for example `1h` or `2days`.
 ///
 /// # Errors
-/// It is none; the text shows one.
+/// It is none; the text shows one. `10M` would be ten months, and is more likely meant as ten minutes.
 pub(crate) fn length(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text)
-        .map_err(|_| "it is not a length of time; write for example 30m, 1h or 2days".to_owned())
+    let text = text.trim();
+    if !text.is_empty() && text.chars().all(|digit| digit.is_ascii_digit()) {
+        return Err(format!("{text} has no unit; write for example {text}m, {text}h or {text}days"));
+    }
+    let length = humantime::parse_duration(text).ok().filter(|_| !text.contains('M'));
+    length.ok_or_else(|| "it is not a length of time; write for example 30m, 1h or 2days".to_owned())
 }
 
 /// The end of the year 9999, after which dates cannot be written.

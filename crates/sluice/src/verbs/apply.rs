@@ -10,12 +10,14 @@ use crate::control::client::{Daemon, warnings};
 use crate::control::keys::Reason;
 use crate::failure::Failure;
 use crate::output::{self, Format};
+use crate::show::list;
 
 /// Reload the daemon's host file, wait for the result, and report what has changed.
 ///
 /// Like SIGHUP, but it fails if the reload fails: exit code 1 if the file has errors, 4 if it is refused. A change that
 /// would close a volume with clients, or give it another source, is refused unless `--force` names it. Changes made at run
-/// time stay in force where the file's value has not changed.
+/// time (overrides) stay in force where the file's value has not changed; those that stay, with the file's value that each
+/// hides, and those that end are listed.
 #[derive(Args)]
 pub(crate) struct Apply {
     /// Host file of the daemon; with --dry-run, any file.
@@ -50,7 +52,7 @@ impl Apply {
                 output::json(&json);
             }
             Format::Table => {
-                print(&plan);
+                print(&plan, dry_run);
                 warnings(Some(&plan)).for_each(output::message);
             }
         }
@@ -58,7 +60,7 @@ impl Apply {
     }
 }
 
-fn print(plan: &Value) {
+fn print(plan: &Value, dry_run: bool) {
     let changes = plan["changes"].as_array().map_or(&[][..], Vec::as_slice);
     if changes.is_empty() {
         output::line("Nothing changes");
@@ -72,4 +74,24 @@ fn print(plan: &Value) {
         let text = |key: &str| held[key].as_str().unwrap_or("-").to_owned();
         output::line(&format!("Volume {} is held back: {}", text("volume"), text("reason")));
     }
+    let (stay, end) = if dry_run { ("would stay", "would end") } else { ("stay", "end") };
+    print_overrides(&plan["overrides"], &format!("Overrides {stay} in force and hide the file's value:"), &HIDES);
+    print_overrides(&plan["overrides_ended"], &format!("Overrides {end}:"), &ENDS);
+}
+
+/// Columns of overrides: headers, and keys.
+const HIDES: [(&str, &str); 4] =
+    [("NAME", "name"), ("FILE", "file_in_words"), ("IN FORCE", "value"), ("UNTIL", "until")];
+const ENDS: [(&str, &str); 3] = [("NAME", "name"), ("VALUE", "value"), ("WHY", "why")];
+
+fn print_overrides(overrides: &Value, title: &str, columns: &[(&str, &str)]) {
+    let overrides = list(overrides);
+    if overrides.is_empty() {
+        return;
+    }
+    output::line(title);
+    let mut table = output::table(&columns.iter().map(|(header, _)| *header).collect::<Vec<_>>());
+    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    table.add_rows(overrides.iter().map(|known| columns.iter().map(|(_, key)| cell(&known[*key]))));
+    output::line(&table.to_string());
 }

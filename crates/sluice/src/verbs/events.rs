@@ -64,7 +64,7 @@ impl Events {
         }
         if !self.follow {
             output::line(&match form {
-                Form::Table | Form::Wide => events::table(found, form == Form::Wide),
+                Form::Table | Form::Wide => events::table(found, form == Form::Wide, output::width()),
                 Form::Json => {
                     json!({ "ok": true, "version": 1, "events": found, "more": reply["more"] == true }).to_string()
                 }
@@ -108,6 +108,7 @@ impl Events {
 fn print(form: Form, event: &Value) {
     output::line(&match form {
         Form::Json | Form::Jsonl => event.to_string(),
-        Form::Table | Form::Wide | Form::Csv => events::sentence(event),
+        Form::Table | Form::Wide => events::lines(event, output::width()),
+        Form::Csv => events::sentence(event),
     });
 }

@@ -28,7 +28,7 @@ use crate::monitor::{Board, Monitor};
 use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
-use crate::service::{self, Service};
+use crate::service::Service;
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
@@ -96,12 +96,13 @@ impl Serve {
         let ended = loop {
             tokio::select! {
                 Some(news) = news.recv() => match news {
-                    ServerEvent::Started(Ok(())) => {
+                    ServerEvent::Started(Ok(status)) => {
                         serves = true;
                         ready.print(format);
-                        service.ready(ready.summary.clone());
+                        service.ready(status);
                     }
                     ServerEvent::Started(Err(failure)) => return Err(failure),
+                    ServerEvent::Status(status) => service.set_status(status),
                     ServerEvent::Dead => break Err(Failure::Run(ALL_DOWN.into())),
                     ServerEvent::Panicked => break Err(Failure::Run(NO_CHANGES.into())),
                 },
@@ -175,8 +176,6 @@ struct Ready {
     volumes: usize,
     uplinks: usize,
     nics: usize,
-    /// In a line.
-    summary: String,
 }
 
 impl Ready {
@@ -184,7 +183,7 @@ impl Ready {
         let volumes = host.vms.values().map(|vm| vm.volumes.len()).sum();
         let nics = host.vms.values().map(|vm| vm.nics.len()).sum();
         let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-        Ready { devices, vms, volumes, uplinks, nics, summary: service::summary(host, 0) }
+        Ready { devices, vms, volumes, uplinks, nics }
     }
 
     fn print(&self, format: Format) {

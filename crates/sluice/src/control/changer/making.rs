@@ -30,9 +30,10 @@ use crate::request_sizes;
 use crate::server::{Done, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
-use crate::state::overrides::report_gone;
+use crate::state::overrides::{report_gone, with_file};
 use crate::state::time::Time;
 use crate::state::{Saved, Served};
+use serde_json::Value;
 
 /// Interval between attempts to write a state that could not be written, and to end what has expired.
 const REPEAT_EVERY: Duration = Duration::from_secs(10);
@@ -75,7 +76,7 @@ impl Thread {
             false => Arc::new(without(&proposal.host, &attempt.held.keys().cloned().collect()).into_owned()),
         };
         match self.server.prepare(&host, &proposal.extra, &mut attempt.found, &guard) {
-            Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &host, *prepared),
+            Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &proposal, &host, *prepared),
             Ok(Step::Prepared(prepared)) => self.save(attempt, proposal, *prepared),
             Ok(Step::Held(held)) => self.hold(attempt, held),
             Ok(Step::Needs(needs)) => {
@@ -153,12 +154,13 @@ impl Thread {
     }
 
     /// Answers what a file would change.
-    fn planned(&mut self, attempt: Attempt, host: &Host, prepared: Prepared) {
+    fn planned(&mut self, attempt: Attempt, proposal: &Proposal, host: &Host, prepared: Prepared) {
         drop(prepared);
         let plan = plan::plan(self.server.host(), host);
         let warnings = request_sizes::narrowed(self.server.host(), host);
         if let Kind::Reload(Reload { asked: Some(asked), .. }) = attempt.kind {
-            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held)).and_warn(&warnings));
+            let overrides = with_file(&proposal.saved.overrides, &proposal.gone);
+            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held, overrides)).and_warn(&warnings));
         }
     }
 
@@ -384,7 +386,8 @@ impl Thread {
                 self.state.saved = proposal.saved;
                 self.await_clients_of_overdue();
                 self.report_kept();
-                drop(self.news.send(ServerEvent::Started(Ok(()))));
+                self.stated = self.version;
+                drop(self.news.send(ServerEvent::Started(Ok(self.watch.status(&self.server)))));
             }
             Kind::Retry(_) => self.state.saved = proposal.saved,
             Kind::Expire => {
@@ -432,22 +435,8 @@ impl Thread {
                 "Only part of the reload was applied: some devices have not confirmed their part"
             ),
         }
-        self.answer_reload(asked, (plan, warnings), &done.unapplied);
-    }
-
-    fn answer_reload(
-        &self,
-        asked: Option<Asked>,
-        (plan, warnings): (&[plan::Effect], &[String]),
-        unapplied: &[ServerError],
-    ) {
-        let Some(asked) = asked else { return };
-        let mut reply = Reply::with(plan::to_json(plan, &self.server.held)).and_warn(warnings);
-        if !unapplied.is_empty() {
-            let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
-            (reply.ok, reply.code, reply.error) = (false, Some(Code::Incomplete), Some(errors.join("; ")));
-        }
-        let _ = asked.reply.send(reply);
+        let plan = plan::to_json(plan, &self.server.held, with_file(&self.state.saved.overrides, &proposal.gone));
+        answer_reload(asked, plan, warnings, &done.unapplied);
     }
 
     /// Writes a line for each override that is still in force.
@@ -482,6 +471,12 @@ impl Thread {
         drop((found, waits));
         match kind {
             Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
+            Kind::Change(Asked { reply, request: Request::Reset { .. }, .. }) => {
+                let error = format!(
+                    "{error}. Nothing was taken back; `sluice reset` takes changes that `sluice get overrides` lists back by name"
+                );
+                drop(reply.send(Reply::failed(Code::Refused, error)));
+            }
             Kind::Change(Asked { reply, .. }) => drop(reply.send(Reply::failed(Code::Refused, error))),
             Kind::Reload(reload) => {
                 tracing::error!(error, "Reload failed: the running configuration is unchanged");
@@ -521,6 +516,16 @@ impl Thread {
             _ => self.refuse(attempt, "the configuration would not be valid; see above"),
         }
     }
+}
+
+fn answer_reload(asked: Option<Asked>, plan: Value, warnings: &[String], unapplied: &[ServerError]) {
+    let Some(asked) = asked else { return };
+    let mut reply = Reply::with(plan).and_warn(warnings);
+    if !unapplied.is_empty() {
+        let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
+        (reply.ok, reply.code, reply.error) = (false, Some(Code::Incomplete), Some(errors.join("; ")));
+    }
+    let _ = asked.reply.send(reply);
 }
 
 impl Attempt {

@@ -5,12 +5,18 @@
 //! only make them lose their connections too. It is reported, and the thread answers as before.
 
 use std::collections::BTreeMap;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use sluice_io::device::probe::{Answer, Probe, Pulse};
+use tokio::runtime::Handle;
 
-use crate::server::Server;
+use super::{Event, ServerEvent, Thread};
+use crate::server::{Server, VolumeName};
 use crate::service;
+
+/// Maximum number of names in one part of the status.
+const NAMES_MAX: usize = 3;
 
 /// Reply of the thread that makes changes to a probe.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -51,12 +57,18 @@ impl Watch {
                 *probe = device.probe();
             }
         }
-        let named = |is: fn(&Watched) -> bool| {
-            let named = self.0.iter().filter(move |(_, (_, watched))| is(watched));
-            named.map(|(name, _)| name.clone()).collect::<Vec<_>>()
-        };
-        let (stuck, stalled) = (named(|watched| watched.is_stuck), named(|watched| watched.is_stalled));
-        Report { status: status(server, &stuck, &stalled), stuck }
+        Report { status: self.status(server), stuck: self.named(|watched| watched.is_stuck) }
+    }
+
+    /// Returns the state in a line, for `systemctl status`: as of the last look, and with what is served now.
+    pub(super) fn status(&self, server: &Server) -> String {
+        status(server, &self.named(|watched| watched.is_stuck), &self.named(|watched| watched.is_stalled))
+    }
+
+    /// The devices of which `is` holds.
+    fn named(&self, is: fn(&Watched) -> bool) -> Vec<String> {
+        let named = self.0.iter().filter(move |(_, (_, watched))| is(watched));
+        named.map(|(name, _)| name.clone()).collect()
     }
 }
 
@@ -98,14 +110,39 @@ impl Watched {
     }
 }
 
+/// Has the thread that makes changes look at the devices whenever one goes down.
+pub(super) fn look_at_failed(handle: &Handle, server: &Server, events: Sender<Event>) {
+    let down = server.down();
+    handle.spawn(async move {
+        loop {
+            down.notified().await;
+            if events.send(Event::LookAtDevices).is_err() {
+                return;
+            }
+        }
+    });
+}
+
+impl Thread {
+    /// Reports what is served after a change.
+    pub(super) fn report_status(&mut self) {
+        if self.stated != self.version {
+            self.stated = self.version;
+            let _ = self.news.send(ServerEvent::Status(self.watch.status(&self.server)));
+        }
+    }
+}
+
 /// Returns the state in a line, for `systemctl status`.
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
     let host = server.host();
-    let (held, missing) = (server.held.len(), server.missing().len());
-    let mut status = service::summary(host, missing);
-    let numbers = [(missing + server.outages().len(), "out of service"), (held, "held back")];
-    for (number, what) in numbers.into_iter().filter(|(number, _)| *number > 0) {
-        status += &format!("; {number} {what}");
+    let name = |(vm, volume): &VolumeName| format!("{vm}/{volume}");
+    let missing: Vec<String> = server.missing().iter().map(name).collect();
+    let held: Vec<String> = server.held.keys().map(name).collect();
+    let mut status = service::summary(host, missing.len());
+    let out = missing.into_iter().chain(server.outages().keys().map(ToString::to_string)).collect();
+    for (names, what) in [(out, "out of service"), (held, "held back")] {
+        status += &listed(&names, what);
     }
     let down =
         server.running().filter(|device| server.is_down(Some(device.name()))).map(|device| device.name().to_owned());
@@ -116,6 +153,17 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
         names.iter().for_each(|name| status += &format!("; device {name} {what}"));
     }
     status
+}
+
+/// The names of what is not served, at most [`NAMES_MAX`] of them.
+fn listed(names: &[String], what: &str) -> String {
+    if names.is_empty() {
+        return String::new();
+    }
+    let shown = names[..names.len().min(NAMES_MAX)].join(", ");
+    let more = names.len().saturating_sub(NAMES_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    format!("; {what}: {shown}{more}")
 }
 
 #[cfg(test)]
@@ -142,6 +190,14 @@ mod tests {
     const FINE: (bool, bool) = (false, false);
     const STUCK: (bool, bool) = (true, false);
     const STALLED: (bool, bool) = (false, true);
+
+    #[test]
+    fn the_status_names_what_is_not_served() {
+        let names: Vec<String> = ["a/v", "b/v", "c/v", "d/v", "e/v"].map(str::to_owned).to_vec();
+        assert_eq!(listed(&[], "held back"), "");
+        assert_eq!(listed(&names[..2], "held back"), "; held back: a/v, b/v");
+        assert_eq!(listed(&names, "out of service"), "; out of service: a/v, b/v, c/v and 2 more");
+    }
 
     #[test]
     fn a_thread_that_does_not_answer_is_stuck_until_it_does() {

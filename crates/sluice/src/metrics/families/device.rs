@@ -50,6 +50,11 @@ pub(super) static FAMILIES: &[Family] = &[
         "Time that the thread of the device has worked; polling without work does not count",
         |device| Some((device.sample.worked_nanos as f64 / 1e9).into()),
     ),
+    counter(
+        "sluice_device_thread_late_seconds_total",
+        "Time by which the thread of the device looked at its requests too late, because it had no CPU or too much to do",
+        |device| Some((device.sample.late_nanos as f64 / 1e9).into()),
+    ),
     gauge(
         "sluice_device_capacity_ops_per_second",
         "Stated capacity in normalised requests; missing if none is stated",
