@@ -42,7 +42,7 @@ impl Closing {
         }
     }
 
-    /// Whether so many wait that no more may be accepted.
+    /// Whether no more descriptors may be accepted until some have been closed.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         self.queue().waiting.len() > WAITING_MAX

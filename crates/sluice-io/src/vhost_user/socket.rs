@@ -161,7 +161,7 @@ impl Socket {
     fn read(&self) -> io::Result<Read> {
         let whole = HEADER_LEN + self.header.map_or(0, |header| header.len);
         let mut bytes = vec![0; whole - self.bytes.len()];
-        // As many as the kernel lets anybody send: it closes what does not fit, which may wait.
+        // Room for the most that a message can have: the kernel closes what does not fit, which may wait.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
