@@ -145,6 +145,7 @@ fn kind(kind_: &Kind) -> String {
         Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
         Kind::Word(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(" or "),
         Kind::Scheduler => "the name of a scheduler".to_owned(),
+        Kind::Name(what) if what.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("the name of an {what}"),
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Text => "text".to_owned(),
         Kind::Path => "an absolute path".to_owned(),

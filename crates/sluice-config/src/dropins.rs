@@ -22,7 +22,7 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
     match list(&folder) {
         Ok(files) if files.len() > DROPINS_MAX => {
             let file = sources.add(&folder.display().to_string(), String::new());
-            let message = format!("Folder has {} drop-ins, which is too many", files.len());
+            let message = format!("The folder has {} drop-ins, which is too many", files.len());
             report.error(Span::file(file), message, format!("at most {DROPINS_MAX} are accepted"));
         }
         Ok(files) => files.iter().for_each(|path| tree.merge(read_file(path, sources, report))),

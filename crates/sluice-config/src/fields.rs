@@ -7,6 +7,7 @@ use sluice_sched::params::Parameter;
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Descriptor, schedulers};
 
+mod kinds;
 mod net;
 mod policy;
 mod serving;
@@ -182,7 +183,7 @@ pub static HOST: Section = Section {
         Key::new("vm", Kind::Named(&VM), "", "A VM, the unit to which a policy applies"),
         Key::new("nbd", Kind::Table(&NBD), "", "Serves every volume over NBD by its export name"),
         Key::new("daemon", Kind::Table(&DAEMON), "", "The daemon itself"),
-        Key::new("alert", Kind::Named(&ALERT), "", "Who is told of events of a class"),
+        Key::new("alert", Kind::Named(&ALERT), "", "A program or a URL that is notified of events of a class"),
     ]],
     scheduler_tables: &[],
 };
@@ -193,12 +194,18 @@ pub static DEVICE: Section = Section {
     doc: "A disk shared by VMs, with a scheduler in front of it",
     groups: &[
         &[
-            Key::new("path", Kind::Path, "\"/dev/nvme0n1\"", "The block device, or any file or folder on that disk"),
+            Key::new(
+                "path",
+                Kind::Path,
+                "\"/dev/nvme0n1\"",
+                "The disk's block device, or any file or folder stored on the disk",
+            ),
             Key::new(
                 "backend",
                 Kind::Word(&["direct", "null"]),
                 "\"direct\"",
-                "direct: the disk; null: completes immediately and stores nothing, for measurements; reads return zeroes over NBD; over vhost-user they do not write the guest's buffers",
+                "direct: the disk; null: requests complete immediately and nothing is stored, for measurements. Reads \
+                 return zeroes over NBD, and leave the guest's buffers unchanged over vhost-user",
             )
             .default("\"direct\""),
         ],
@@ -227,7 +234,7 @@ pub static DEVICE: Section = Section {
             "delay",
             Kind::Table(&DELAY),
             "{ time = \"4ms\", parallel = 8 }",
-            "Gives any file the speed of a device of known capacity",
+            "Delays requests, so that any file behaves like a device of known capacity",
         )],
     ],
     scheduler_tables: &[DeviceClass::Disk],
@@ -283,9 +290,9 @@ const BUSY_POLL_KEYS: &[Key] = &[Key::new(
     "busy_poll",
     Kind::Bool,
     "true",
-    "Whether the device's thread looks for work all the time while a client is connected. It then uses a whole CPU, which no \
-     other thread should need; requests need not wake it. Rejected if the daemon runs at a real-time priority, at which \
-     the thread would let nothing else run on that CPU",
+    "Whether the device's thread polls without pause while a client is connected. Requests then need not wake it, but it \
+     uses a whole CPU, which no other thread should need. Rejected if the daemon runs at a real-time priority, because no \
+     other thread could then run on that CPU",
 )
 .default("false")];
 pub const COST_KEYS: &[Key] =
@@ -340,15 +347,15 @@ pub static COST: Section = Section {
             "discard",
             COST_RANGE,
             "1.0",
-            "Minimum cost of a discard, and of a write of zeroes that the device executes itself; zeroes that the \
-             daemon has to write cost as much as the write",
+            "Minimum cost of a discard, and of a write of zeroes that the device executes itself. If the daemon has to \
+             write the zeroes, they cost as much as a write of that length",
         )
         .default("1.0"),
         Key::new(
             "discard_mib",
             DISCARD_MIB_RANGE,
             "0.015625",
-            "Cost per MiB of such a request; the larger of the two costs applies",
+            "Cost per MiB of such a discard or write of zeroes. The larger of this cost and `discard` applies",
         )
         .default("0.015625"),
     ]],
@@ -361,8 +368,8 @@ const DISCARD_MIB_RANGE: Kind = Kind::Decimal(0.015625, 65_535.0);
 /// `[device.NAME.delay]`
 pub static DELAY: Section = Section {
     title: "device.NAME.delay",
-    doc: "Gives any file the speed of a device of known capacity, parallel / time requests per second. Example: 8 / 4 \
-          ms = 2,000 requests per second",
+    doc: "Delays requests, so that any file behaves like a device that completes parallel / time requests per second. \
+          Example: 8 / 4 ms = 2,000 requests per second",
     groups: &[&[
         Key::new(
             "time",
@@ -395,9 +402,9 @@ pub static DELAY_TIME: Section = Section {
 /// `[vm.NAME]`
 pub static VM: Section = Section {
     title: "vm.NAME",
-    doc: "A VM. Its policy applies to all its volumes on a device together, and to each device separately; that in `net` to \
-          all its NICs on an uplink together, and to each uplink separately. Policy fields stated here override those of the \
-          named policy",
+    doc: "A VM. Its policy applies to all its volumes on a device together, and to each device separately. The policy in \
+          `net` applies in the same way to its NICs on each uplink. Policy fields stated here override those of the named \
+          policy",
     groups: &[
         &[
             Key::new("policy", Kind::Name("policy"), "\"gold\"", "Name of its policy").default("only weight 100"),
@@ -405,7 +412,7 @@ pub static VM: Section = Section {
                 "allow_slow",
                 Kind::Bool,
                 "true",
-                "Accepts a limit at which a request may be delayed by more than 30 s, longer than guests wait",
+                "Accepts a limit that may delay a request by more than 30 s, after which guests may give up",
             )
             .default("false"),
             Key::new("volume", Kind::Named(&VOLUME), "", "A virtual disk"),
@@ -422,8 +429,8 @@ pub static VM: Section = Section {
 pub static VOLUME: Section = Section {
     title: "vm.NAME.volume.NAME",
     doc: "A virtual disk. If it has its own policy, it competes by that policy with the other volumes of its VM on the \
-          same device. The volumes of a VM reserve together at most what the VM reserves; if one of them reserves nothing, \
-          at most that minus the scheduler's `weight_floor`",
+          same device. Together, the volumes of a VM may reserve at most what the VM reserves. If one of them reserves \
+          nothing, the others may reserve at most that minus the scheduler's `weight_floor`",
     groups: &[
         &[
             Key::new("device", Kind::Name("device"), "\"nvme0\"", "The device on which it is stored"),
@@ -431,8 +438,8 @@ pub static VOLUME: Section = Section {
                 "source",
                 Kind::Path,
                 "\"/srv/vm/db1.img\"",
-                "File or block device that holds its data; symbolic links are followed only if nobody except root can \
-                 change them",
+                "File or block device that holds its data. A symbolic link is followed only if no user except root can \
+                 change it",
             ),
             Key::new(
                 "offset",
@@ -463,8 +470,13 @@ pub static VOLUME: Section = Section {
                 "buffered: uses the host's page cache, where guarantees do not apply",
             )
             .default("\"direct\""),
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Policy of the volume among the volumes of its VM")
-                .default("only weight 100"),
+            Key::new(
+                "policy",
+                Kind::Name("policy"),
+                "\"gold\"",
+                "Named policy of the volume, relative to the other volumes of its VM",
+            )
+            .default("only weight 100"),
             Key::new(
                 "export",
                 Kind::Table(&EXPORT),

@@ -14,6 +14,7 @@ use crate::diagnostics::{Diagnostics, Report};
 use crate::dropins;
 use crate::export::NbdDraft;
 use crate::fields;
+use crate::known::Known;
 use crate::model::{DaemonSettings, Host};
 use crate::net_policy::NetPart;
 use crate::policy::{Part, read_cpu_limit};
@@ -21,7 +22,7 @@ use crate::reader::Reader;
 use crate::source::Sources;
 use crate::tree::{Table, Value};
 use crate::uplink::UplinkDraft;
-use crate::vm::{Known, VmDraft};
+use crate::vm::VmDraft;
 
 /// Each device has a thread.
 const DEVICES_MAX: usize = 256;

@@ -45,6 +45,7 @@ pub mod dropins;
 mod export;
 pub mod fields;
 mod host;
+mod known;
 pub mod model;
 mod nearest;
 mod net_policy;

@@ -13,7 +13,6 @@ use crate::quantity::parse_weight;
 use crate::reader::{Reader, Stated};
 use crate::source::Span;
 use crate::tree::Value;
-use crate::vm::read_name;
 
 /// Fields of one table, or of several that override each other.
 #[derive(Debug, Clone, Default)]
@@ -128,7 +127,7 @@ impl NetPart {
 /// its other keys.
 pub(crate) fn read_net_policy(reader: &Reader<'_>, policies: &BTreeMap<String, NetPart>) -> (NetPart, bool) {
     let has_policy = reader.node("policy").is_some();
-    let named = read_name(reader, "policy", policies);
+    let named = reader.known("policy", policies);
     overlay(NetPart::read(reader), named.and_then(|name| policies.get(name)), has_policy)
 }
 

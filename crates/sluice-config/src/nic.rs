@@ -7,13 +7,13 @@ use ipnet::IpNet;
 use sluice_net::Mac;
 
 use crate::export::unix;
+use crate::known::Known;
 use crate::model::{ListenAddress, NetPolicy, Nic, NicAccess, Receive};
 use crate::net_policy::{NetPart, read_net_policy};
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::{Node, Value};
 use crate::uplink::read_mtu;
-use crate::vm::{Known, read_name};
 
 /// Default number of pairs of virtqueues: one for each vCPU of most VMs.
 const QUEUES: u16 = 16;
@@ -39,7 +39,7 @@ impl NicDraft {
     pub(crate) fn read(vm: &str, name: &str, reader: &Reader<'_>, known: &Known<'_>, receive: Receive) -> NicDraft {
         let before = reader.report.errors();
         let (part, has_own) = read_net_policy(reader, known.nets);
-        let uplink = read_name(reader, "uplink", known.uplinks);
+        let uplink = reader.known("uplink", known.uplinks);
         if reader.node("uplink").is_none() {
             reader.missing("uplink", "");
         }

@@ -3,6 +3,8 @@
 //! A getter returns `None` for a missing key, and for an invalid value, which it reports. A caller that must
 //! distinguish them compares [`Report::errors`] before and after.
 
+use std::collections::BTreeMap;
+
 use core::str::FromStr;
 use core::time::Duration;
 use std::path::PathBuf;
@@ -232,6 +234,24 @@ impl<'a> Reader<'a> {
                 None
             }
         }
+    }
+
+    /// Returns a name that must be one of `known`.
+    pub fn known<T>(&self, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
+        let name = self.text(key)?;
+        if known.contains_key(name) || self.report.is_incomplete() {
+            return Some(name);
+        }
+        let hint = match self.report.suggest(name, known.keys().map(String::as_str)) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None if known.is_empty() => format!("add [{key}.{name}]"),
+            None => {
+                let some: Vec<&str> = known.keys().take(10).map(String::as_str).collect();
+                format!("known names are {}; or add [{key}.{name}]", some.join(", "))
+            }
+        };
+        self.refuse(key, format!("there is no {key} '{name}'"), hint);
+        None
     }
 
     pub fn bool(&self, key: &str) -> Option<bool> {

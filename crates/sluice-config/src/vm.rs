@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_sched::{Percent, Policy};
+use sluice_sched::Policy;
 
 use crate::changes::POLICY;
-use crate::device::DeviceDraft;
 use crate::export::ExportDraft;
 use crate::fields::OFFSET_MAX;
+use crate::known::Known;
 use crate::model::{Backend, Vm, Volume};
 use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
@@ -16,7 +16,6 @@ use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
-use crate::uplink::UplinkDraft;
 
 /// Maximum number of volumes of one VM.
 pub(crate) const VOLUMES_MAX: usize = 256;
@@ -58,17 +57,6 @@ pub(crate) struct VolumeDraft {
     pub(crate) cache_at: Span,
     /// Whether it has an error.
     pub broken: bool,
-}
-
-/// The tables that VMs refer to by name.
-pub(crate) struct Known<'a> {
-    pub(crate) devices: &'a BTreeMap<String, DeviceDraft>,
-    pub(crate) uplinks: &'a BTreeMap<String, UplinkDraft>,
-    pub(crate) policies: &'a BTreeMap<String, Part>,
-    /// Network halves of the policies.
-    pub(crate) nets: &'a BTreeMap<String, NetPart>,
-    /// CPU time that the policies allow.
-    pub(crate) cpu_limits: &'a BTreeMap<String, Option<Percent>>,
 }
 
 impl VmDraft {
@@ -146,7 +134,7 @@ impl VolumeDraft {
         let before = reader.report.errors();
         let title = format!("{vm}/{name}");
         let (part, has_own) = read_policy(reader, known.policies);
-        let device = read_name(reader, "device", known.devices);
+        let device = reader.known("device", known.devices);
         if reader.node("device").is_none() {
             reader.missing("device", "");
         }
@@ -178,30 +166,12 @@ impl VolumeDraft {
 pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
     let own = Part::read(reader);
     let has_own = own.broken || own.states_anything();
-    let named = read_name(reader, "policy", policies);
+    let named = reader.known("policy", policies);
     match named.and_then(|name| policies.get(name)) {
         Some(base) => (base.overlaid(own), has_own),
         // An unknown name is reported; missing fields must not be reported again.
         None => (Part { broken: own.broken || reader.node("policy").is_some(), ..own }, has_own),
     }
-}
-
-/// A name that must be one of `known`.
-pub fn read_name<'a, T>(reader: &Reader<'a>, key: &str, known: &BTreeMap<String, T>) -> Option<&'a str> {
-    let name = reader.text(key)?;
-    if known.contains_key(name) || reader.report.is_incomplete() {
-        return Some(name);
-    }
-    let hint = match reader.report.suggest(name, known.keys().map(String::as_str)) {
-        Some(near) => format!("did you mean '{near}'?"),
-        None if known.is_empty() => format!("add [{key}.{name}]"),
-        None => {
-            let some: Vec<&str> = known.keys().take(10).map(String::as_str).collect();
-            format!("known names are {}; or add [{key}.{name}]", some.join(", "))
-        }
-    };
-    reader.refuse(key, format!("there is no {key} '{name}'"), hint);
-    None
 }
 
 fn check_source(reader: &Reader<'_>, backend: Option<Backend>) {

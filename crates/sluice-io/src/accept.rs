@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixListener, UnixStream};
+use tokio::sync::oneshot;
 
 use crate::endpoint::TokioSocket;
 use crate::limits::{is_for_clients, is_memory_for_clients};
@@ -71,6 +72,40 @@ pub(crate) trait Service {
 
     /// Takes a client. Returns immediately.
     fn serve(&mut self, stream: <Self::Socket as Incoming>::Stream, peer: Peer, permit: Permit);
+}
+
+/// Starts the accept loop of a listener.
+///
+/// A socket is made while the change that it belongs to may still fail, so its clients can connect before there is a volume
+/// or a connection limit for them. Until then they wait in its backlog: rejecting them would fail a VM that starts with the
+/// daemon.
+#[derive(Debug)]
+pub(crate) struct Opening(Option<oneshot::Sender<()>>);
+
+/// The other half of an [`Opening`].
+pub(crate) struct Opened(oneshot::Receiver<()>);
+
+/// Returns the two halves.
+pub(crate) fn opening() -> (Opening, Opened) {
+    let (sender, receiver) = oneshot::channel();
+    (Opening(Some(sender)), Opened(receiver))
+}
+
+impl Opening {
+    /// Starts the loop; the second call does nothing.
+    pub(crate) fn open(&mut self) {
+        // The task that receives this ends with the listener, which holds this half too.
+        let _ = self.0.take().map(|sender| sender.send(()));
+    }
+}
+
+impl Opened {
+    /// Runs `accepting` once the listener is open, and never if it is dropped before.
+    pub(crate) async fn then(self, accepting: impl Future<Output = ()>) {
+        if self.0.await.is_ok() {
+            accepting.await;
+        }
+    }
 }
 
 /// Accepts clients until it is dropped.

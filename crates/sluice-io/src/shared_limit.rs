@@ -40,7 +40,7 @@ pub enum LimitReached {
     #[error("The limit is reached")]
     Full,
     /// The remaining permits are reserved for other quotas.
-    #[error("The remaining permits are reserved for other sockets")]
+    #[error("The rest of the limit is reserved for other sockets")]
     Reserved,
 }
 

@@ -100,15 +100,15 @@ impl Service {
     fn no_answer(&mut self, since: Duration) {
         if since >= self.limit && !self.is_stuck {
             self.is_stuck = true;
-            tracing::error!("The thread that makes changes does not respond: the watchdog is not fed");
-            self.set_status("The thread that makes changes does not respond".to_owned());
+            tracing::error!("The thread that applies changes does not respond: the watchdog is not fed");
+            self.set_status("The thread that applies changes does not respond".to_owned());
         }
     }
 
     fn answered(&mut self, report: Report) {
         if self.is_stuck {
             self.is_stuck = false;
-            tracing::info!("The thread that makes changes responds again");
+            tracing::info!("The thread that applies changes responds again");
         }
         self.set_status(report.status);
         if self.is_watched && report.stuck.is_empty() {

@@ -1,9 +1,13 @@
 //! A changed host file is applied while clients work, all or nothing. Before the daemon exits, it answers the
 //! requests that it has read.
 
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::thread;
 use std::time::Instant;
 
-use common::raw::{READ, Raw, WRITE, greet, header};
+use common::raw::{READ, Raw, WRITE, greet, greeted, header};
 use common::{Daemon, MIB, Place, noise, run, start, tool, until};
 use rustix::process::{Pid, Signal, kill_process};
 use sluice_client::vhost::{Client, ClientOptions, Request};
@@ -397,6 +401,57 @@ fn a_reload_changes_the_connection_limit() {
     assert!(try_open().is_err(), "two were inside when one became the most");
     first.close();
     until("space is free again", || try_open().is_ok());
+}
+
+/// Connects as soon as the socket exists. From then on the daemon must serve the client.
+fn connect_early(socket: &Path) -> UnixStream {
+    loop {
+        if let Ok(stream) = UnixStream::connect(socket) {
+            break stream;
+        }
+        thread::yield_now();
+    }
+}
+
+/// Sends what a VMM asks first, and returns the features of the device.
+fn ask_features(mut stream: UnixStream) -> u64 {
+    stream.write_all(&[1_u32, 1, 0].map(u32::to_ne_bytes).concat()).expect("the VMM may ask");
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).expect("a reply");
+    u64::from_ne_bytes(reply[12..].try_into().unwrap())
+}
+
+#[test]
+fn clients_that_connected_during_a_start_or_a_reload_were_rejected() {
+    let place = Place::new();
+    let names = |group: &str| (0..24).map(|n| format!("{group}{n}")).collect::<Vec<_>>();
+    let host = |groups: &[&str]| {
+        let vms = groups.iter().flat_map(|group| names(group)).enumerate().map(|(number, name)| {
+            let kind = ["socket = ", "type = \"vhost-user-blk\", socket = "][number % 2];
+            vm(&place, &name, "").replacen("socket = ", kind, 1)
+        });
+        place.device("") + &vms.collect::<String>()
+    };
+    let while_connecting = |group: &str, change: &mut dyn FnMut()| {
+        let clients = names(group).into_iter().enumerate().map(|(number, name)| {
+            let (socket, export) = (place.volume_socket(&name, "v"), format!("{name}/v"));
+            thread::spawn(move || {
+                let stream = connect_early(&socket);
+                if number % 2 == 1 {
+                    return assert_ne!(ask_features(stream), 0);
+                }
+                let mut client = Raw::enter(greeted(stream).expect("a greeting"), &export).expect("an export");
+                client.read(0, 512).expect("data");
+            })
+        });
+        let clients: Vec<_> = clients.collect();
+        change();
+        clients.into_iter().for_each(|client| client.join().expect("the client was served"));
+    };
+    let mut daemon = None;
+    while_connecting("a", &mut || daemon = Some(Daemon::serve(&place, &host(&["a"]))));
+    let daemon = daemon.expect("it was started");
+    while_connecting("b", &mut || daemon.accept(&host(&["a", "b"])));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! It measures completed requests per second of the thread's CPU time, after a warm-up of half as many requests.
 //! noop next to mClock shows the scheduler's part. Memory is counted by the allocator: for each page of an SSD of 400
-//! GB, and for each VM of a simulation at the end of its rounds.
+//! GB, and for each VM of a simulation at the end of its rounds. A complete run also ages such a drive.
 
 use std::time::Duration;
 
@@ -31,6 +31,8 @@ use super::stats::Samples;
 /// Maximum memory of a flash drive: for each page of its flash, and in addition.
 const PAGE_BYTES: f64 = 10.0;
 const DRIVE_BYTES: f64 = (64 << 20) as f64;
+/// Maximum time to age a drive of 400 GB.
+const AGEING_SECONDS: f64 = 20.0;
 /// Maximum ratio of the cost of a request with 10,000 VMs to that with ten.
 const MANY_VMS: f64 = 3.0;
 /// Minimum number of measured requests of each VM.
@@ -165,6 +167,23 @@ fn flash_memory(report: &mut Report) -> Result<(), String> {
     Ok(())
 }
 
+/// Measures how long the same drive takes to be aged as its preset says.
+fn ageing(report: &mut Report, rounds: usize) -> Result<(), String> {
+    let drive = models::find("ssd-sata-400-consumer").ok_or("No such device")?;
+    let mut seconds = Samples::default();
+    for round in 0..rounds {
+        eprintln!("sim: ageing, round {} of {rounds}", round + 1);
+        let begin = cpu();
+        drive.build(&Default::default(), &models::BuildContext::default()).map_err(|error| error.to_string())?;
+        seconds.push(cpu() - begin);
+    }
+    let mut table = Table::new("An aged SSD of 400 GB", &["CPU time until it is ready [s]"]);
+    table.row(vec![Cell::spread(&seconds, 1)]);
+    report.table(table);
+    report.target("s until an aged SSD of 400 GB is ready", Bound::AtMost(AGEING_SECONDS), seconds.median());
+    Ok(())
+}
+
 pub(super) fn run(quick: bool) -> Result<Report, String> {
     let (rounds, requests) = if quick { (1, 50_000) } else { (5, 2_000_000) };
     let mut report = Report::new("sim");
@@ -207,6 +226,9 @@ pub(super) fn run(quick: bool) -> Result<Report, String> {
     // The first two cases differ only in the number of VMs.
     report.target("cost of a request, 10,000 VMs / 10", Bound::AtMost(MANY_VMS), medians[0] / medians[1]);
     flash_memory(&mut report)?;
+    if !quick {
+        ageing(&mut report, 3)?;
+    }
     report.note("B per VM: with the device, which is what counts in cases of few");
     report.note(format!("{rounds} rounds of {requests} requests each, mclock and noop in turns; depth {DEPTH}"));
     Ok(report)

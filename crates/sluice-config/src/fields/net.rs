@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use sluice_sched::scheduler::DeviceClass;
 
-use super::policy::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND};
+use super::kinds::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND, WEIGHT_RANGE};
 use super::serving::SOCKET_KEYS;
 use super::{ADMISSION, Key, Kind, Section};
 
@@ -17,8 +17,8 @@ pub static UPLINK: Section = Section {
             "bridge",
             Kind::Interface,
             "\"br0\"",
-            "A bridge of the host: a TAP of the daemon becomes a port of it. Rules of the bridge see this port, not the single \
-             VMs",
+            "A bridge of the host: a TAP of the daemon becomes a port of it. Rules of the bridge see this port, not the \
+             individual VMs",
         ),
         Key::new(
             "nic",
@@ -27,13 +27,13 @@ pub static UPLINK: Section = Section {
             "A network interface that only the daemon uses. It must have no address, and be no port of a bridge or bond; \
              otherwise use `bridge`",
         ),
-        Key::new("tap", Kind::Interface, "\"up0\"", "A TAP: what uses it on the host is the other end of the link"),
+        Key::new("tap", Kind::Interface, "\"up0\"", "A TAP. The host, or a program on it, is the other end of the link"),
         Key::new(
             "rate",
             Kind::LinkRate,
             "\"1Gbit/s\"",
-            "Capacity of the wire in each direction. Each frame counts with the 24 bytes that surround it on the wire. Required \
-             if anything is reserved",
+            "Capacity of the wire in each direction. Each frame also counts the 24 bytes that surround it on the wire. \
+             Required if anything is reserved",
         )
         .default("none: frames wait only for the interface"),
         Key::new(
@@ -71,9 +71,9 @@ const MTU: Kind = Kind::Integer(68, 65_535);
 pub static NIC: Section = Section {
     title: "vm.NAME.nic.NAME",
     doc: "A virtual NIC, which the guest reaches through a vhost-user-net socket or a TAP. If it has its own policy, it \
-          competes by that policy with the other NICs of its VM on the same uplink. The NICs of a VM reserve together at most \
-          what the VM reserves in its `net` table; if one of them reserves nothing, at most that minus the scheduler's \
-          `weight_floor`",
+          competes by that policy with the other NICs of its VM on the same uplink. Together, the NICs of a VM may \
+          reserve at most what the VM reserves in its `net` table. If one of them reserves nothing, the others may \
+          reserve at most that minus the scheduler's `weight_floor`",
     groups: &[
         &[Key::new("uplink", Kind::Name("uplink"), "\"lan\"", "The uplink that it shares")],
         SOCKET_KEYS,
@@ -82,9 +82,9 @@ pub static NIC: Section = Section {
                 "tap",
                 Kind::Interface,
                 "\"db1-eth0\"",
-                "Name of a TAP, instead of a socket. If it exists when the NIC is added, it belongs to a VMM, and the daemon uses the \
-                 host's side of it. Otherwise the daemon creates it, for a namespace or a container. The kernel drops frames that do \
-                 not fit into its queue; with a socket they wait in the guest",
+                "Name of a TAP, instead of a socket. If the TAP exists when the NIC is added, it belongs to a VMM, and \
+                 the daemon uses the host's side of it. Otherwise the daemon creates it, for a namespace or a container. \
+                 The kernel drops frames that do not fit into the TAP's queue; with a socket, frames wait in the guest",
             ),
             Key::new("queues", Kind::Integer(1, 64), "4", "Socket: the maximum number of pairs of virtqueues of the VM")
                 .default("16"),
@@ -101,8 +101,8 @@ pub static NIC: Section = Section {
                 "spoof",
                 Kind::Bool,
                 "true",
-                "Whether the guest may send from any MAC address, as a bridge or a router does. Otherwise frames with another one \
-                 than `mac` are dropped and counted",
+                "Whether the guest may send from any MAC address, as a bridge or a router does. Otherwise frames from \
+                 any address except `mac` are dropped and counted",
             )
             .default("false"),
             Key::new(
@@ -123,7 +123,8 @@ pub static NIC: Section = Section {
                 "vlan",
                 Kind::Integer(1, 4094),
                 "20",
-                "VLAN whose tag its frames have on the uplink. NICs with different VLANs do not reach each other in the daemon",
+                "VLAN of the NIC: the tag of its frames on the uplink. The daemon passes no frames between NICs of \
+                 different VLANs",
             )
             .default("untagged"),
             Key::new("mtu", MTU, "1500", "Largest packet in bytes, without its Ethernet header; at most the uplink's")
@@ -136,8 +137,13 @@ pub static NIC: Section = Section {
                  frame, which costs several times the CPU time",
             )
             .default("true"),
-            Key::new("policy", Kind::Name("policy"), "\"gold\"", "Named policy whose `net` table holds for the NIC among the NICs of its VM")
-                .default("only weight 100"),
+            Key::new(
+                "policy",
+                Kind::Name("policy"),
+                "\"gold\"",
+                "Named policy. Its `net` table applies to the NIC, relative to the other NICs of its VM",
+            )
+            .default("only weight 100"),
         ],
         NET_KEYS,
     ],
@@ -148,8 +154,9 @@ pub static NIC: Section = Section {
 pub static NET: Section = Section {
     title: "policy.NAME.net",
     doc: "Guarantees and limits of a VM on each uplink that it uses. They are separate from those for disks: nothing is \
-          inherited. Rates are in bits or bytes per second on the wire, in which each frame counts with the 24 bytes that \
-          surround it and each segment of a large one with its headers. `receive` is for the other direction",
+          inherited. Rates are in bits or bytes per second on the wire: each frame also counts the 24 bytes that surround \
+          it, and a large segment counts as the frames into which it is cut, each with its headers. `receive` is for the \
+          other direction",
     groups: &[NET_KEYS],
     scheduler_tables: &[],
 };
@@ -163,7 +170,7 @@ const NET_KEYS: &[Key] = &[
         "reservation",
         Kind::Either(&[Kind::LinkRate, NONE]),
         "\"100Mbit/s\"",
-        "Minimum rate while the VM or NIC has frames to send. It is part of its share, not in addition to it",
+        "Minimum rate while the VM or NIC has frames to send. The reservation is part of the share, not added to it",
     )
     .default("\"none\""),
     Key::new(
@@ -184,23 +191,23 @@ const NET_KEYS: &[Key] = &[
         "burst",
         Kind::Time(Duration::from_micros(100), Duration::from_secs(1)),
         "\"5ms\"",
-        "Amount that the limit lets through back to back after a pause: one frame, and this time at the rate of the limit, \
-         rounded up to whole frames",
+        "Amount that the limit lets through back to back after a pause: one frame, plus what the limit passes in this \
+         time, rounded up to whole frames",
     )
     .default("2ms"),
     Key::new(
         "latency",
         NET_LATENCY_KIND,
         "{ p99 = \"1ms\" }",
-        "Latency target of frames that the VM or NIC sends. It is measured, and a large segment of another NIC that would take \
-         the wire longer is cut into frames",
+        "Latency target of frames that the VM or NIC sends. The daemon measures the latency, and cuts a large segment of \
+         another NIC that would occupy the wire for longer than the target",
     )
     .default("\"none\""),
     Key::new(
         "receive",
         Kind::Table(&RECEIVE),
         "{ limit = \"500Mbit/s\" }",
-        "What each NIC receives; fields that a NIC does not state are those of its VM",
+        "Limit and weight of what each NIC receives. A field that a NIC does not state has the value of its VM",
     ),
     ALLOW_UNENFORCED,
 ];
@@ -218,19 +225,20 @@ static NET_LATENCY: Section = Section {
 /// `receive` of the `net` table.
 static RECEIVE: Section = Section {
     title: "policy.NAME.net.receive",
-    doc: "What each NIC receives. There is no minimum: once the wire before the host is full, it is not the host that decides \
-          whose frames arrive",
+    doc: "Limit and weight of what each NIC receives. There is no minimum: if the link to the host is full, the senders \
+          and the network decide which frames arrive",
     groups: &[&[
         Key::new(
             "limit",
             Kind::Either(&[Kind::LinkRate, UNLIMITED]),
             "\"500Mbit/s\"",
-            "Maximum rate of receiving; what exceeds it waits in a bounded queue, and is then dropped and counted",
+            "Maximum rate of receiving. Frames above it wait in a bounded queue; if the queue is full, they are dropped \
+             and counted",
         )
         .default("\"unlimited\""),
         Key::new(
             "weight",
-            super::policy::WEIGHT_RANGE,
+            WEIGHT_RANGE,
             "400",
             "Share of the daemon's CPU time for received frames, relative to the weights of other NICs of the uplink",
         )

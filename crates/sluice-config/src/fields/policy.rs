@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use sluice_sched::policy::{BURST_MAX, IDLE_CREDIT_MAX, PRIORITY_LEVEL_MAX};
 
+use super::kinds::{ALLOW_UNENFORCED, LATENCY_RANGE, NONE, UNLIMITED, WEIGHT_KIND};
 use super::net::NET_KEY;
-use super::{HOUR, Key, Kind, MICROSECOND, Section};
+use super::{Key, Kind, Section};
 
 /// `[policy.NAME]`
 pub static POLICY: Section = Section {
@@ -56,7 +57,7 @@ pub const POLICY_KEYS: &[Key] = &[
         BURST_KIND,
         "64",
         "Amount that each limit lets through back to back after a pause: one piece of any size plus (`burst` - 1) \
-         requests of the reference size; or a rate above the limits for a time",
+         requests of the reference size. As a table: a rate above the limits, and for how long it may last",
     )
     .default("the device's depth times its largest piece, 256 KiB"),
     Key::new(
@@ -71,8 +72,8 @@ pub const POLICY_KEYS: &[Key] = &[
         "class",
         Kind::Word(&["foreground", "background"]),
         "\"background\"",
-        "background: apart from the reservation, the smallest weight, 0.01, or service only while no foreground VM has \
-         requests queued, depending on the scheduler",
+        "background: the reservation applies unchanged. Above it, depending on the scheduler, the VM has the smallest \
+         weight, 0.01, or is served only while no foreground VM has requests queued",
     )
     .default("\"foreground\""),
     Key::new(
@@ -103,33 +104,22 @@ pub const CPU_KEY: &[Key] = &[Key::new(
     "cpu_limit",
     Kind::Either(&[CPU_LIMIT, UNLIMITED]),
     "\"25%\"",
-    "Maximum CPU time of the daemon for the VM, as a part of one CPU, on each device and on each uplink that it uses. Above it, \
-     nothing is taken from its sockets, rings and TAPs until the excess is made up for. Frames that it receives do not count. \
-     Ignored in the policy of a volume or a NIC",
+    "Maximum CPU time that the daemon uses for the VM, as a part of one CPU, on each device and each uplink separately. \
+     Above it, the daemon takes nothing from the VM's sockets, rings and TAPs until the excess is made up for. Frames \
+     that the VM receives do not count. Ignored in the policy of a volume or a NIC",
 )
 .default("\"unlimited\"")];
 const CPU_LIMIT: Kind = Kind::Percent(100, 10_000);
-pub(super) const ALLOW_UNENFORCED: Key = Key::new(
-    "allow_unenforced",
-    Kind::Bool,
-    "true",
-    "Accepts fields that the device's scheduler does not enforce, with a warning",
-)
-.default("false");
 const RESERVATION_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, NONE, Kind::Table(&RESERVATION)]);
 const BURST_KIND: Kind = Kind::Either(&[Kind::Integer(1, BURST_MAX as u64), Kind::Table(&BURST)]);
 const LIMIT_KIND: Kind = Kind::Either(&[Kind::Iops, Kind::ByteRate, UNLIMITED, Kind::Table(&LIMIT)]);
 const LATENCY_KIND: Kind = Kind::Either(&[NONE, Kind::Table(&LATENCY)]);
-pub(super) const UNLIMITED: Kind = Kind::Word(&["unlimited"]);
-pub(super) const WEIGHT_KIND: Kind = Kind::Either(&[WEIGHT_RANGE, NONE]);
-pub(super) const WEIGHT_RANGE: Kind = Kind::Decimal(0.01, 1_000_000.0);
-pub(super) const NONE: Kind = Kind::Word(&["none"]);
 
 /// `reservation` as a table.
 pub static RESERVATION: Section = Section {
     title: "policy.NAME.reservation",
-    doc: "Minimum in requests and minimum in bytes, either or both; or the request rate that a latency needs by \
-          Little's law, outstanding / latency. Example: 32 requests at 65 ms on average need 32 / 0.065 s = 492 iops",
+    doc: "Minimum in requests, in bytes, or both. Or `outstanding` and `latency`, from which the request rate follows by \
+          Little's law: outstanding / latency. Example: 32 requests at 65 ms on average need 32 / 0.065 s = 492 iops",
     groups: &[&[
         Key::new("iops", Kind::Iops, "\"2000 iops@8KiB\"", "Normalised requests per second"),
         Key::new("bytes", Kind::ByteRate, "\"10MiB/s\"", "Bytes per second"),
@@ -138,7 +128,6 @@ pub static RESERVATION: Section = Section {
     ]],
     scheduler_tables: &[],
 };
-pub(super) const LATENCY_RANGE: Kind = Kind::Time(MICROSECOND, HOUR);
 
 /// `limit` as a table.
 pub static LIMIT: Section = Section {
@@ -161,13 +150,14 @@ pub static LIMIT: Section = Section {
 /// `burst` as a table.
 pub static BURST: Section = Section {
     title: "policy.NAME.burst",
-    doc: "A rate above the limits for a time. What the VM does not use of a limit is saved, at most (`rate` - limit) x `for`, so \
-          after a pause it may go up to `rate` for that time; then its limit applies, and unused service at the rate of the limit \
-          fills the credit again. Example: limit 100 iops, burst 500 iops for 10 s. A VM with a full credit gets 500 iops for \
-          10 s or 300 iops for 20 s, then 100 iops, and an idle VM has a full credit again after (500 - 100) x 10 / 100 = 40 s. \
-          The credit is full at the start. Compared with `iops-total-max` and `iops-total-max-length` of QEMU, a burst at the \
-          full rate ends after exactly this time: QEMU's is longer by what its limit lets through meanwhile. The burst applies to `limit`, \
-          `read_limit` and `write_limit`, to each by itself, and must be above each of them",
+    doc: "A rate above the limits for a time. Each limit has a credit, which is full at the start and holds at most \
+          (`rate` - limit) x `for`. What the VM does not use of the limit fills the credit, and what it gets above the \
+          limit empties it. While there is credit, the VM may use up to `rate`; without credit, its limit applies. \
+          Example: limit 100 iops, burst 500 iops for 10 s. A VM with a full credit gets 500 iops for 10 s or 300 iops \
+          for 20 s, then 100 iops, and an idle VM has a full credit again after (500 - 100) x 10 / 100 = 40 s. A burst at \
+          the full rate ends after exactly `for`. QEMU's (`iops-total-max`, `iops-total-max-length`) lasts longer, \
+          because during the burst QEMU also credits the rate of the limit. The burst applies to `limit`, `read_limit` \
+          and `write_limit` separately, and `rate` must be above each of them",
     groups: &[&[
         Key::new(
             "rate",

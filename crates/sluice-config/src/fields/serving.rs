@@ -12,7 +12,8 @@ pub static EXPORT: Section = Section {
         &[
             Key::new("type", Kind::Word(&["nbd", "vhost-user-blk"]), "\"vhost-user-blk\"", "The protocol")
                 .default("\"nbd\""),
-            Key::new("name", Kind::Text, "\"db1/root\"", "Name of the export at [nbd]").default("VM/VOLUME"),
+            Key::new("name", Kind::Text, "\"db1/root\"", "Export name of the volume on the sockets of `[nbd]`")
+                .default("VM/VOLUME"),
             Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: the maximum number of virtqueues of the VM")
                 .default("16"),
         ],
@@ -59,7 +60,8 @@ pub static NBD: Section = Section {
                 Kind::Integer(1, 65_536),
                 "1024",
                 "Maximum number of connections of the host, over all sockets. Up to half of them are reserved, so that \
-                 each socket can have two. Fewer are allowed, with a warning, if the limit of file descriptors is too low",
+                 each socket can have two. If the limit of file descriptors is too low, the daemon allows fewer, with a \
+                 warning",
             )
             .default("1024"),
             Key::new(
@@ -78,9 +80,10 @@ pub static NBD: Section = Section {
 /// `[daemon.access]`
 pub static ACCESS: Section = Section {
     title: "daemon.access",
-    doc: "Who may do what over the control socket. The kernel states the user and the groups of a client. root and the \
-          daemon's own user may do everything. Every other client needs a role, and each role includes those before it: \
-          observe, change, attach. Only root and the daemon's user may use `apply` and `accept-loss`",
+    doc: "Who may do what over the control socket. The daemon learns the user and the groups of a client from the \
+          kernel. root and the daemon's own user may do everything. Every other client needs a role, and each role \
+          includes those before it: observe, change, attach. Only root and the daemon's user may use `apply` and \
+          `accept-loss`",
     groups: &[&[
         Key::new("group", Kind::Text, "\"sluice\"", "Group that owns the control socket")
             .default("\"sluice\"; the daemon's group if there is no such group"),
@@ -98,8 +101,8 @@ pub static ACCESS: Section = Section {
             "attach",
             Kind::Accounts,
             "[\"user:nova\"]",
-            "May also attach, detach and resize volumes, and set their other keys. Sources must be in `source_root`, which must \
-             be stated, and sockets as the following keys state",
+            "May also attach, detach and resize volumes, and set their other keys. Requires `source_root`, which must \
+             contain the sources. The next three keys restrict the sockets",
         )
         .default("[]"),
         Key::new(
@@ -113,7 +116,8 @@ pub static ACCESS: Section = Section {
             "socket_accounts",
             Kind::Accounts,
             "[\"user:libvirt-qemu\", \"group:kvm\"]",
-            "Users and groups that such a socket may be given to, written as the client writes them",
+            "Users and groups that may own such a socket. Names and numbers are compared as text, so write each as the \
+             client does",
         )
         .default("[]"),
         Key::new("socket_mode", Kind::Mode, "\"0660\"", "Permissions that such a socket may have at most")
@@ -138,8 +142,9 @@ pub static DAEMON: Section = Section {
             "control",
             Kind::Either(&[Kind::Path, Kind::Word(&["none"])]),
             "\"/run/sluice/control.sock\"",
-            "Socket through which commands such as set, attach and apply reach the daemon; none: no socket. If a stated socket \
-             cannot be created, that is an error; if the default one cannot, the daemon logs the reason and serves without it",
+            "Socket through which commands such as set, attach and apply reach the daemon; none: no socket. It is an \
+             error if the daemon cannot create a stated socket. If it cannot create the default one, it logs the reason \
+             and serves without it",
         )
         .default("`$SLUICE_SOCKET`, or /run/sluice/control.sock"),
         Key::new(
@@ -152,8 +157,9 @@ pub static DAEMON: Section = Section {
             "metrics",
             Kind::Either(&[Kind::Address, Kind::Path]),
             "\"127.0.0.1:9925\"",
-            "Where Prometheus reads metrics (`/metrics`): a loopback address and a port, which every user of this host can \
-             reach, or a socket with the group and the mode of `access`. Read at the start. `sluice metrics` works without it",
+            "Where Prometheus reads metrics (`/metrics`): a loopback address and a port, which every user of this host \
+             can reach, or a socket with the group and the mode of `access`. A change needs a restart. `sluice metrics` \
+             works without it",
         )
         .default("none: metrics are not served"),
         Key::new(
@@ -168,9 +174,9 @@ pub static DAEMON: Section = Section {
             "real_time",
             Kind::Word(&["off", "auto"]),
             "\"auto\"",
-            "auto: the threads of devices and uplinks have real-time priority, so that busy processes of the host do not delay them, and \
-             never poll. Where the kernel does not allow it, they have normal priority, which the log, `sluice status` and `sluice \
-             doctor` say. Read at the start",
+            "auto: the threads of devices and uplinks have real-time priority, so that busy processes of the host do not \
+             delay them. They then never poll. If the kernel does not allow the priority, they run at normal priority, \
+             and the log, `sluice status` and `sluice doctor` say so. A change needs a restart",
         )
         .default("\"off\""),
         Key::new(
@@ -188,16 +194,17 @@ pub static DAEMON: Section = Section {
 /// `[alert.CLASS]`
 pub static ALERT: Section = Section {
     title: "alert.NAME",
-    doc: "A program or a URL that is notified when a promise is broken or a device fails, and when that has ended. NAME is a class of \
-          events: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service, link_down, or all: every \
-          class without a separate table. Events are also in the log and in `sluice events`",
+    doc: "A program or a URL that is notified when a promise is broken or a device fails, and when that has ended. NAME \
+          is a class of events (reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service, \
+          link_down), or `all` for every class without a separate table. Events are also in the log and in `sluice \
+          events`",
     groups: &[&[
         Key::new(
             "command",
             Kind::Path,
             "\"/usr/local/bin/alert\"",
-            "Program that is run with the event as JSON on its standard input, without a shell and for at most 10 s; programs that \
-             it has started and leaves in its process group are killed",
+            "Program that is run with the event as JSON on its standard input, without a shell and for at most 10 s. \
+             When it ends, the daemon kills the processes that it leaves in its process group",
         ),
         Key::new(
             "webhook",

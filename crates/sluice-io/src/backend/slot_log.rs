@@ -66,7 +66,7 @@ impl SlotLog {
 impl Write for SlotLog {
     fn write(&mut self, block: &[u8]) -> io::Result<usize> {
         let sent = self.blocks.as_ref().is_some_and(|blocks| blocks.try_send(block.to_vec()).is_ok());
-        let behind = || io::Error::other("The file is slower than the log");
+        let behind = || io::Error::other("The disk of the file is too slow for the log");
         sent.then_some(block.len()).ok_or_else(behind)
     }
 

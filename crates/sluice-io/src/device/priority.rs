@@ -31,7 +31,7 @@ static OF_THREADS: AtomicU8 = AtomicU8::new(Priority::Normal as u8);
 /// The kernel does not allow it: they start with normal priority.
 pub fn use_real_time() -> io::Result<()> {
     let tried = thread::scope(|scope| scope.spawn(set_real_time).join());
-    let tried = tried.unwrap_or_else(|_| Err(io::Error::other("The thread that tried it panicked")));
+    let tried = tried.unwrap_or_else(|_| Err(io::Error::other("The thread that tried to set the priority panicked")));
     let priority = if tried.is_ok() { Priority::RealTime } else { Priority::Refused };
     OF_THREADS.store(priority as u8, Ordering::Relaxed);
     tried

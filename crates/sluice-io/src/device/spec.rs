@@ -156,7 +156,7 @@ pub enum EditError {
     #[error("NIC {nic}: {error}")]
     Switch { nic: String, error: SwitchError },
     /// A disk was changed as if it were an uplink, or the other way round.
-    #[error("This device cannot do that: it is {0}")]
+    #[error("Cannot apply this change to {0}")]
     Kind(&'static str),
     /// The device thread has ended.
     #[error("Device {0} has stopped")]

@@ -107,7 +107,11 @@ fn supervise<M: Machine>(
         let mut ran = began.elapsed();
         (state, helper) = loop {
             let Some(pause) = backoff.failed(ran) else {
-                tracing::error!(device, failures = PAUSES.len() + 1, "Device thread has failed too often");
+                tracing::error!(
+                    device,
+                    failures = PAUSES.len() + 1,
+                    "Device thread has failed too often: the device is down until the daemon is restarted"
+                );
                 return End::Down;
             };
             if kept.ending != Ending::No || inbox.waits_and_must_end(pause) {
@@ -172,7 +176,7 @@ fn drain_and_drop<M: Machine>(device: &str, mut state: ManuallyDrop<M>, mailbox:
     while state.ring().in_kernel() > 0 {
         mailbox.wake();
         if let Err(error) = state.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
-            tracing::error!(device, %error, "Cannot drain io_uring: keeping its memory");
+            tracing::error!(device, %error, "Cannot drain io_uring: its memory stays allocated");
             return helper.keep(device);
         }
         events.clear();

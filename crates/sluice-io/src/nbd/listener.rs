@@ -16,7 +16,7 @@ use super::export::Export;
 use super::handshake::{Exports, Listed, NegotiateError};
 use super::negotiate::negotiate;
 use super::unfinished::Unfinished;
-use crate::accept::{Peer, Service, Stream, accept};
+use crate::accept::{Opening, Peer, Service, Stream, accept, opening};
 use crate::device::{Arrived, DeviceHandle, VolumeGeneration};
 use crate::endpoint::{Bound, Endpoint, ListenError, TokioSocket};
 use crate::shared_limit::{Permit, SharedLimit};
@@ -109,12 +109,14 @@ impl Exports for Offer {
 pub struct NbdListener {
     endpoint: Endpoint,
     catalogue: Catalogue,
+    opening: Opening,
     task: JoinHandle<()>,
     file: Option<SocketFile>,
 }
 
 impl NbdListener {
-    /// Accepts clients; must be called within a tokio runtime. `connections` limits the connections of the host.
+    /// Creates a listener whose clients wait in the socket's backlog until [`NbdListener::open`]; must be called within a tokio
+    /// runtime. `connections` limits the connections of the host.
     ///
     /// # Errors
     /// [`ListenError::Io`].
@@ -124,8 +126,9 @@ impl NbdListener {
         let (quota, name) = (connections.quota(), endpoint.to_string());
         let service =
             Handshakes { endpoint: name.clone(), catalogue: catalogue.clone(), unfinished: Unfinished::default() };
-        let task = tokio::spawn(async move { accept(&name, &socket, &quota, service).await });
-        Ok(NbdListener { endpoint, catalogue, task, file })
+        let (opening, opened) = opening();
+        let task = tokio::spawn(opened.then(async move { accept(&name, &socket, &quota, service).await }));
+        Ok(NbdListener { endpoint, catalogue, opening, task, file })
     }
 
     /// Returns the identity of its socket file, if it has one.
@@ -134,9 +137,10 @@ impl NbdListener {
         self.file.as_ref().map(SocketFile::id)
     }
 
-    /// Removes the file that its own has replaced.
-    pub fn keep(&mut self) {
+    /// Accepts clients from now on, and removes the file that its own has replaced.
+    pub fn open(&mut self) {
         self.file.iter_mut().for_each(SocketFile::keep);
+        self.opening.open();
     }
 
     #[must_use]
@@ -195,7 +199,7 @@ impl Service for Handshakes {
                     tracing::debug!(endpoint, %error, "Client left");
                 }
                 Ok(Err(error)) => tracing::warn!(endpoint, %error, "Handshake failed"),
-                Err(_) => tracing::warn!(endpoint, "Client took too long for its handshake"),
+                Err(_) => tracing::warn!(endpoint, "Client did not complete its handshake in time"),
             }
         });
         self.unfinished.add(peer, handshake);
@@ -260,7 +264,8 @@ mod tests {
         let connections = Arc::<SharedLimit>::default();
         connections.set_max(4);
         let bound = Bound::bind(endpoint, None).unwrap();
-        let _listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        listener.open();
         let (mut first, mut others) = (greeted(&path).await, Vec::new());
         for _ in 0..3 {
             others.push(greeted(&path).await);
@@ -277,15 +282,35 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_client_that_came_while_the_daemon_started_was_rejected() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.sock");
+        let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
+        let connections = Arc::<SharedLimit>::default();
+        let bound = Bound::bind(endpoint, None).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        let mut early = UnixStream::connect(&path).await.unwrap();
+        // Lets an accept loop run that does not wait.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        connections.set_max(1);
+        listener.open();
+        early.read_exact(&mut [0; 18]).await.expect("the greeting");
+    }
+
+    #[tokio::test]
     async fn a_handshake_outlived_the_listener_that_had_accepted_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("v.sock");
         let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
         let connections = Arc::<SharedLimit>::default();
         connections.set_max(8);
-        let listener = NbdListener::start(Bound::bind(endpoint, None).unwrap(), Catalogue::default(), &connections);
+        let bound = Bound::bind(endpoint, None).unwrap();
+        let mut listener = NbdListener::start(bound, Catalogue::default(), &connections).unwrap();
+        listener.open();
         let mut client = greeted(&path).await;
-        drop(listener.unwrap());
+        drop(listener);
         // The time limit is only for a failing test: a handshake may take twice as long.
         let read = tokio::time::timeout(HANDSHAKE_MAX / 2, client.read(&mut [0])).await;
         assert_eq!(read.expect("the connection is closed").unwrap(), 0);

@@ -13,10 +13,10 @@ const BASE_WILDCARD: &[u8] = b"base:";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
     /// A length field points past the end, or a field is missing.
-    #[error("The option is shorter than its fields say")]
+    #[error("The option is shorter than its length fields state")]
     Truncated,
     /// There are bytes after the last field.
-    #[error("The option is longer than its fields say")]
+    #[error("The option is longer than its length fields state")]
     TrailingBytes,
     /// A string is longer than the protocol allows.
     #[error("A string in the option is longer than {STRING_LEN_MAX} bytes")]

@@ -29,10 +29,10 @@ use crate::cpu::{self, CpuMeter, HasCpu, VmCpu};
 use crate::device::core::Ending;
 use crate::device::spec::SchedulerSpec;
 use crate::slab::{Id as _, Slab, VmId};
+use crate::uplink::ids::{NicId, PacketId};
 use crate::uplink::link::{FRAME_MAX, Read};
-use crate::uplink::nic::{Incoming, Nic, NicId, WAIT_MAX};
-use crate::uplink::packet::{Data, Origin, Packet, PacketId};
-use crate::uplink::taps::Watch;
+use crate::uplink::nic::{Incoming, Nic, WAIT_MAX, Watch};
+use crate::uplink::packet::{Data, Origin, Packet};
 use crate::uplink::wire::Wire;
 
 /// Maximum number of rounds in which landed frames are replaced at the wire, for one iteration of the loop.

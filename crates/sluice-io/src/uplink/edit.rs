@@ -12,11 +12,11 @@ use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
-use crate::uplink::event_loop::Ports;
+use crate::uplink::ids::NicId;
 use crate::uplink::link::Link;
-use crate::uplink::nic::{Nic, NicId, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Work, receive_policy};
+use crate::uplink::nic::{Nic, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Watch, Work, receive_policy};
+use crate::uplink::ports::Ports;
 use crate::uplink::spec::{NicPlug, NicSpec};
-use crate::uplink::taps::Watch;
 
 /// The window of a VM on an uplink, which has none: its NICs bound what waits.
 const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };

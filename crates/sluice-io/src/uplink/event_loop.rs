@@ -30,6 +30,7 @@ use crate::uplink::core::Core;
 use crate::uplink::deliver::deliver;
 use crate::uplink::edit;
 use crate::uplink::pacer::Pacer;
+use crate::uplink::ports::Ports;
 use crate::uplink::spec::UplinkSpec;
 use crate::uplink::taps::{self, DOWN_PAUSE, Taps};
 use crate::uplink::vhost_net::VhostNet;
@@ -87,12 +88,6 @@ enum LinkState {
     Ready,
     /// It cannot be read, and is looked at again then.
     Down(Instant),
-}
-
-/// The connections of NICs to their VMs: TAPs and sessions of VMMs.
-pub(crate) struct Ports {
-    pub(crate) taps: Taps,
-    pub(crate) vhost: VhostNet,
 }
 
 impl Helper for () {

@@ -15,18 +15,12 @@ use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Policy, VolumeId};
 
-use crate::slab::{VmId, ids};
+use crate::slab::VmId;
+use crate::uplink::ids::PacketId;
 use crate::uplink::link::{FRAME_MAX, Link};
-use crate::uplink::packet::PacketId;
 use crate::uplink::spec::NicSpec;
-use crate::uplink::taps::Watch;
 use crate::virtio::queue::SessionId;
 use crate::volume::VolumeGeneration;
-
-ids! {
-    /// A NIC. The gate's `VolumeId` identifies it within its VM.
-    NicId;
-}
 
 /// Maximum time that a frame of a TAP waits before it is dropped. A guest keeps what has to wait in its own queue; a program that
 /// sends into a TAP cannot be held back, so a long queue would only delay its frames. The limit is a time and not a number of bytes, because
@@ -118,6 +112,18 @@ pub(crate) fn receive_policy(spec: &NicSpec) -> ReceivePolicy {
     let burst = |rate: NonZeroU64| NonZeroU64::new(rate.get() / RECEIVE_BURSTS_PER_SECOND).unwrap_or(NonZeroU64::MIN);
     let limit = limit.map(|rate| ReceiveLimit { bytes_per_second: rate, burst: burst(rate) });
     ReceivePolicy { limit, weight: spec.receive_weight }
+}
+
+/// Whether the kernel was asked to report frames of a TAP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Watch {
+    /// Neither an operation nor the list of TAPs to read refers to the NIC.
+    #[default]
+    Idle,
+    /// An operation waits for frames.
+    Waiting,
+    /// It has frames, as far as is known, or cannot be read.
+    Ready,
 }
 
 /// The connection of a NIC to its VM.

@@ -10,17 +10,11 @@ use sluice_net::segment;
 use sluice_net::tag::{self, TAGGED_LEN};
 use sluice_sched::Instant;
 
-use crate::slab::ids;
-use crate::uplink::nic::NicId;
+use crate::uplink::ids::NicId;
 use crate::uplink::rooms::Own;
 use crate::virtio::data::MemoryTable;
 use crate::virtio::queue_set::QueueId;
 use crate::virtio::segment::Segment;
-
-ids! {
-    /// A frame that waits for the gate, at the gate, or on the wire.
-    PacketId;
-}
 
 /// The first bytes of a frame, copied once: everything is decided on this copy, and it is what is sent.
 #[derive(Debug, Clone, Copy)]
@@ -78,6 +72,12 @@ impl Data {
         let copied = || Own::Copied(Rc::from(&bytes[first..]));
         let rest = if bytes.len() > first { Rest::Own(copied(), 0..bytes.len() - first) } else { Rest::None };
         Data { prefix: Prefix::new(&[&bytes[..first]]), rest }
+    }
+
+    /// Takes a frame of at least [`PREFIX_LEN`] bytes that stays where it was read.
+    pub(crate) fn in_room(room: Own, frame: std::ops::Range<usize>) -> Self {
+        let rest = frame.start + PREFIX_LEN;
+        Data { prefix: Prefix::new(&[&room[frame.start..rest]]), rest: Rest::Own(room, rest..frame.end) }
     }
 
     /// Appends where the bytes lie, after an empty entry for the header. They stay there as long as this exists and is not changed.

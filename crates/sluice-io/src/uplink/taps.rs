@@ -13,8 +13,10 @@ use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
 use crate::slab::{FrontendNumber, Id as _};
 use crate::uplink::core::{Core, Outgoing};
+use crate::uplink::ids::NicId;
 use crate::uplink::link::Read;
-use crate::uplink::nic::{NicId, Plug};
+use crate::uplink::nic::{Plug, Watch};
+use crate::uplink::packet::Data;
 use crate::uplink::rooms::Rooms;
 
 /// Frames that are read from a TAP before the next TAP is served.
@@ -22,18 +24,6 @@ const BATCH_MAX: u32 = 32;
 
 /// Pause before an interface that cannot be read (it is down, or was removed) is looked at again.
 pub(crate) const DOWN_PAUSE: Duration = Duration::from_millis(100);
-
-/// Whether the kernel was asked to report frames.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Watch {
-    /// Neither an operation nor the list of TAPs to read refers to the NIC.
-    #[default]
-    Idle,
-    /// An operation waits for frames.
-    Waiting,
-    /// It has frames, as far as is known, or cannot be read.
-    Ready,
-}
 
 /// The TAPs of an uplink.
 pub(crate) struct Taps {
@@ -125,12 +115,13 @@ impl Taps {
         for count in 0..BATCH_MAX {
             match link.receive(self.rooms.next()) {
                 Ok(Read::Frame(received)) => {
-                    let outgoing = Outgoing {
-                        header: received.header,
-                        data: self.rooms.take(received.start..received.start + received.length),
-                        length: received.length as u32,
-                        origin: None,
+                    let frame = received.start..received.start + received.length;
+                    let data = match self.rooms.keep(received.length) {
+                        Some(room) => Data::in_room(room, frame),
+                        None => Data::own(&self.rooms.next()[frame]),
                     };
+                    let outgoing =
+                        Outgoing { header: received.header, data, length: received.length as u32, origin: None };
                     core.transmit(now, id, outgoing);
                 }
                 Ok(Read::Dropped(reason)) => core.nics[id].drop_frame(reason),

@@ -10,10 +10,10 @@ use sluice_sched::gate::{Slot, Submission};
 use sluice_sched::{Device, Instant};
 
 use crate::slab::Slab;
+use crate::uplink::ids::{NicId, PacketId};
 use crate::uplink::link::{Link, Sent};
-use crate::uplink::nic::NicId;
 use crate::uplink::pacer::Pacer;
-use crate::uplink::packet::{Packet, PacketId};
+use crate::uplink::packet::Packet;
 
 /// Pause before a frame is offered again to an interface that was full, if the interface does not report when it has room.
 const FULL_PAUSE: Duration = Duration::from_micros(100);

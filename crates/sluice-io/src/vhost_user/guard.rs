@@ -85,7 +85,7 @@ pub(super) fn watch(
         slot.end.store(start + len, Ordering::Release);
         return Ok(Watch { slot: index, _fault_event: fault_event });
     }
-    Err(io::Error::other("Too many mappings of VMs' memory"))
+    Err(io::Error::other("Too many mapped memory regions of all VMs together"))
 }
 
 impl Watch {

@@ -18,7 +18,7 @@ use super::counts::Counts;
 use super::device_kind::DeviceKind;
 use super::session::{Bounds, Entry, SessionEnd, serve};
 use super::socket::hung_up;
-use crate::accept::{Peer, Service, accept};
+use crate::accept::{Opening, Peer, Service, accept, opening};
 use crate::endpoint::{Bound, Endpoint, ListenError};
 use crate::shared_limit::{Permit, SharedLimit};
 use crate::socket_file::{FileId, SocketFile};
@@ -37,12 +37,14 @@ pub struct VhostListener<K = Blk> {
     endpoint: Endpoint,
     entry: watch::Sender<Option<Entry<K>>>,
     counts: Arc<Counts>,
+    opening: Opening,
     task: JoinHandle<()>,
     file: SocketFile,
 }
 
 impl<K: DeviceKind> VhostListener<K> {
-    /// Accepts VMMs; must be called within a tokio runtime. `connections` limits the connections of the host.
+    /// Creates a listener whose VMMs wait in the socket's backlog until [`VhostListener::open`]; must be called within a tokio
+    /// runtime. `connections` limits the connections of the host.
     ///
     /// # Errors
     /// [`ListenError::Io`].
@@ -62,8 +64,9 @@ impl<K: DeviceKind> VhostListener<K> {
             counts: Arc::clone(&counts),
             bounds: Arc::new(Bounds::new()),
         };
-        let task = tokio::spawn(async move { accept(&name, &socket, &quota, sessions).await });
-        Ok(VhostListener { endpoint, entry, counts, task, file })
+        let (opening, opened) = opening();
+        let task = tokio::spawn(opened.then(async move { accept(&name, &socket, &quota, sessions).await }));
+        Ok(VhostListener { endpoint, entry, counts, opening, task, file })
     }
 
     #[must_use]
@@ -77,9 +80,10 @@ impl<K: DeviceKind> VhostListener<K> {
         self.file.id()
     }
 
-    /// Removes the file that its own has replaced.
-    pub fn keep(&mut self) {
+    /// Accepts VMMs from now on, and removes the file that its own has replaced.
+    pub fn open(&mut self) {
         self.file.keep();
+        self.opening.open();
     }
 
     /// Replaces what is offered. A session continues if the new entry is the same volume, as a device of the same features; its

@@ -47,7 +47,7 @@ pub enum MappingError {
     #[error("Too little memory is left for the mapping; raise LimitAS or give the VM less memory")]
     NoMemory,
     /// The limit of mappings is reached, or the rest is reserved for other sockets.
-    #[error("Too many memory regions of all VMs are mapped; give this VM fewer")]
+    #[error("All VMs together have too many mapped memory regions; give this VM fewer")]
     Quota,
     /// A system call failed.
     #[error("Cannot map the file")]

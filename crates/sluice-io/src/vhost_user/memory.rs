@@ -124,7 +124,7 @@ pub enum MemoryError {
     TooLarge(u64),
     /// Together with tables that requests in flight keep, the usage is above the limit.
     #[error(
-        "Requests in flight still keep {regions} memory regions of {bytes} bytes; wait for them before the next change"
+        "Requests in flight still use {regions} memory regions of {bytes} bytes; wait until they complete before the next change"
     )]
     Kept {
         /// Mapped regions.

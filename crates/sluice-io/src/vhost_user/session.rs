@@ -387,12 +387,12 @@ impl<K: DeviceKind> Session<K> {
     fn send_config_change(&self) {
         let Entry { vm, volume, .. } = &self.entry;
         let Some(channel) = &self.channel else {
-            tracing::info!(vm, volume, "VMM has no backend channel: the guest is not notified of the change");
+            tracing::info!(vm, volume, "VMM has no backend channel: cannot notify the guest of the new configuration");
             return;
         };
         match try_send(channel, &wire::back_end_request(BackendReq::CONFIG_CHANGE_MSG)) {
             Ok(()) => self.counts.config_change(),
-            Err(error) => tracing::warn!(vm, volume, %error, "Cannot notify the VMM of the change"),
+            Err(error) => tracing::warn!(vm, volume, %error, "Cannot notify the VMM of the new configuration"),
         }
     }
 

@@ -23,7 +23,7 @@ use crate::random::Stream;
 pub mod flash;
 mod snapshot;
 
-use flash::Flash;
+use flash::{FETCHED, Flash};
 pub use flash::{Geometry, GeometryError};
 pub use snapshot::{Ageing, SnapshotError, States, path_in};
 
@@ -90,8 +90,16 @@ impl Ssd {
         for page in 0..pages {
             self.flash.write(page);
         }
-        for _ in 0..(pages as f64 * times) as u64 {
-            self.flash.write(random.below(pages));
+        let mut left = (pages as f64 * times) as usize;
+        let mut next = Vec::with_capacity(FETCHED);
+        while left > 0 {
+            next.clear();
+            next.extend((0..left.min(FETCHED)).map(|_| random.below(pages)));
+            self.flash.fetch(&next);
+            for page in &next {
+                self.flash.write(*page);
+            }
+            left -= next.len();
         }
         self.flash.forget_counts();
     }

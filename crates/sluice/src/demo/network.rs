@@ -159,7 +159,9 @@ impl Lab {
             let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
             let listens = Bound::bind(endpoint, None);
             let listens = listens.and_then(|bound| VhostListener::start(bound, Some(entry), &connections));
-            listeners.push(listens.map_err(|source| NetworkError::Listen { vm: vm.name, source })?);
+            let mut listener = listens.map_err(|source| NetworkError::Listen { vm: vm.name, source })?;
+            listener.open();
+            listeners.push(listener);
             paths.push(path);
         }
         Ok(Lab { _device: device, _listeners: listeners, paths })

@@ -37,7 +37,7 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     {
         let fix = "allow io_uring_setup, io_uring_enter and io_uring_register in the seccomp profile of the container (for example \
                    --security-opt seccomp=PROFILE) or in SystemCallFilter= of the unit; for ENOMEM raise LimitMEMLOCK=";
-        found.push(Finding::new(Level::Error, NAME, "", format!("Cannot make a ring here: {error}")).fix(fix));
+        found.push(Finding::new(Level::Error, NAME, "", format!("Cannot create an io_uring: {error}")).fix(fix));
     }
     found
 }

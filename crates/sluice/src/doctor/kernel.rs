@@ -14,10 +14,10 @@ const CHEAPEST: (u32, u32) = (6, 1);
 
 pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     let Some(release) = subject.read("proc/sys/kernel/osrelease") else {
-        return vec![Finding::new(Level::Note, NAME, "", "Its version cannot be read: /proc is not mounted")];
+        return vec![Finding::new(Level::Note, NAME, "", "Cannot read the kernel's version: /proc is not mounted")];
     };
     let Some(version) = version(&release) else {
-        return vec![Finding::new(Level::Note, NAME, "", format!("Its version cannot be understood: {release}"))];
+        return vec![Finding::new(Level::Note, NAME, "", format!("Unknown kernel version: {release}"))];
     };
     let finding = |level, text: &str| Finding::new(level, NAME, "", format!("Linux {release}: {text}"));
     vec![match version {

@@ -30,7 +30,9 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     let release = subject.read("proc/sys/kernel/osrelease").unwrap_or_default();
     let is_charged = version(&release).is_some_and(|version| version < UNCHARGED);
     if is_charged && limit(&limits, "Max locked memory").is_some_and(|most| most < devices * RING_BYTES) {
-        let text = format!("Linux {release} counts io_uring's rings as locked memory, and too little is allowed");
+        let text = format!(
+            "Linux {release} counts io_uring's rings as locked memory, and the limit of locked memory is too low"
+        );
         found.push(Finding::new(Level::Error, NAME, &about, text).fix("LimitMEMLOCK=infinity in the unit"));
     }
     let wants_real_time = subject.host.as_ref().is_some_and(|host| host.daemon.real_time);

@@ -22,7 +22,7 @@ pub(super) fn run(subject: &Subject) -> Vec<Finding> {
     let passes = subject.read("proc/sys/net/bridge/bridge-nf-call-iptables").is_some_and(|value| value == "1");
     if passes && host.uplinks.values().any(is_bridge) {
         let text =
-            "Frames of bridges pass the rules of iptables, which see the port of the uplink and not the VM behind it";
+            "The rules of iptables apply to bridged frames, and see the uplink's port instead of the VM behind it";
         let fix = "sysctl net.bridge.bridge-nf-call-iptables=0, unless the rules are meant for them";
         found.push(Finding::new(Level::Note, NAME, "", text).fix(fix));
     }
@@ -34,7 +34,7 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
     let about = format!("uplink {}", uplink.link.name);
     let folder = format!("sys/class/net/{name}");
     if subject.names(&folder).is_empty() {
-        let text = format!("There is no interface {name}: the uplink is out of service until there is one");
+        let text = format!("There is no interface {name}: the uplink is out of service until it exists");
         let fix = format!("make it (`ip link`), or correct its name in [uplink.{}]", uplink.link.name);
         return vec![Finding::new(Level::Error, NAME, &about, text).fix(fix)];
     }
@@ -60,7 +60,7 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
         (Some(speed), Some(rate)) if rate > speed => {
             let show = |bytes: u64| crate::show::bits(8.0 * bytes as f64);
             let text = format!(
-                "The link of {name} carries {}, and rate is {}: frames queue in the interface, without weights",
+                "The link of {name} carries {}, and rate is {}: frames queue in the interface, which does not know weights",
                 show(speed),
                 show(rate)
             );
@@ -68,7 +68,7 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
             found.push(Finding::new(Level::Warning, NAME, &about, text).fix(fix));
         }
         (_, None) => {
-            let text = "It states no rate: the interface holds frames back, in its own order, and reservations are not checked";
+            let text = "The uplink states no rate: frames queue in the interface, in its own order, and reservations are not checked";
             found.push(
                 Finding::new(Level::Note, NAME, &about, text).fix("state rate, a little below the speed of the link"),
             );
@@ -85,7 +85,7 @@ fn rights(subject: &Subject) -> Option<Finding> {
     let lacking: Vec<&str> =
         CAPABILITIES.into_iter().filter(|(bit, _)| effective >> bit & 1 == 0).map(|(_, name)| name).collect();
     (!lacking.is_empty()).then(|| {
-        let text = format!("It lacks {}, which uplinks and NICs need", lacking.join(" and "));
+        let text = format!("The daemon lacks {}, which uplinks and NICs need", lacking.join(" and "));
         let fix = "install contrib/systemd/network.conf as a drop-in of the unit, and restart it";
         Finding::new(Level::Error, NAME, subject.process_name(), text).fix(fix)
     })
@@ -125,7 +125,7 @@ mod tests {
         fake.write("proc/9/status", "Name:\tsluice\nCapEff:\t0000000000001000\n");
         let found = lines(&run(&fake.subject(HOST)));
         assert!(found[0].starts_with("Error uplink lan: There is no interface eth1"), "{found:?}");
-        assert!(found[1].contains("It lacks CAP_NET_RAW, which"), "{found:?}");
+        assert!(found[1].contains("The daemon lacks CAP_NET_RAW, which"), "{found:?}");
         assert!(found[2].contains("There is no /dev/net/tun"), "{found:?}");
         assert_eq!(lines(&run(&fake.subject(""))), [""; 0], "a host without uplinks needs none of it");
     }

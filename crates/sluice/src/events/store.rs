@@ -146,7 +146,7 @@ impl Store {
             Ok(()) => {}
             Err(error) if !self.fails => {
                 self.fails = true;
-                tracing::error!(%error, "Cannot write events, they are only in the log; check whether the disk of the state directory is full or read-only");
+                tracing::error!(%error, "Cannot write events to the database: they are only in the log; check whether the disk of the state directory is full or read-only");
             }
             Err(_) => {}
         }
@@ -265,7 +265,7 @@ fn try_end_earlier(connection: &Connection, now: Time) -> rusqlite::Result<usize
         "WITH known (until) AS (SELECT max(time) FROM event)
          INSERT INTO event (time, kind, phase, device, vm, volume, cause, text, json)
          SELECT max(time, ?1), kind, 'ended', device, vm, volume, cause,
-             'Over at a stop of the daemon, after ' || (until - time) || ' s or more: ' || text,
+             'Ended when the daemon stopped, after ' || (until - time) || ' s or more: ' || text,
              json_set(json, '$.phase', 'ended', '$.seconds', until - time, '$.detail', 'the daemon stopped')
          FROM event, known WHERE phase = 'began' AND id IN (SELECT max(id) FROM event GROUP BY kind, device, vm, volume)
          ORDER BY id",
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!((&end["phase"], &end["vm"], &end["kind"]), (&"ended".into(), &"a".into(), &"reservation".into()));
         assert!(end["seconds"] == 2 && end["time"].as_u64() > Some(1_000_000), "until the last event: {end}");
         assert!(
-            end["text"].as_str().unwrap().starts_with("Over at a stop of the daemon, after 2 s or more: "),
+            end["text"].as_str().unwrap().starts_with("Ended when the daemon stopped, after 2 s or more: "),
             "{end}"
         );
         assert_eq!(store.last(), 4, "b has ended already");

@@ -100,7 +100,7 @@ fn shared_throttle(disks: &mut [Disk], warnings: &mut Vec<String>) -> Option<(St
         return Some((format!("group {group}"), throttle));
     }
     warnings.push(format!(
-        "Group {group}: a limit is shared by all volumes of a VM or by none; each disk of the group may now use all of it"
+        "Group {group}: a limit cannot be shared by only some disks of a VM; each disk of the group gets the whole limit"
     ));
     // libvirt states the values of a group at any of its disks.
     let known = |name: &str| {

@@ -108,7 +108,7 @@ async fn listen(bound: Bound, board: Board) {
         match accept(&socket, &board).await {
             Ok(client) => admit(&mut clients, client).await,
             Err(error) => {
-                tracing::warn!(endpoint = name, %error, "Cannot accept a client of the metrics");
+                tracing::warn!(endpoint = name, %error, "Cannot accept a metrics client");
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
@@ -158,8 +158,8 @@ async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin, board: Board, has
         .serve_connection(TokioIo::new(stream), service);
     match timeout(CLIENT_TIMEOUT, connection).await {
         Ok(Ok(())) => {}
-        Ok(Err(error)) => tracing::debug!(%error, "Client of the metrics left"),
-        Err(_) => tracing::debug!("Client of the metrics was too slow"),
+        Ok(Err(error)) => tracing::debug!(%error, "Connection of a metrics client failed"),
+        Err(_) => tracing::debug!("Metrics client took too long: closing its connection"),
     }
 }
 

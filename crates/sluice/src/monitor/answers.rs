@@ -272,7 +272,7 @@ fn devices<'a>(served: &'a Served, vm: &str, volume: Option<&str>) -> Result<Vec
     let known = known.filter(|known| volume.is_none_or(|volume| has(known, volume)));
     let Some(known) = known else {
         let name = volume.map_or_else(|| vm.to_owned(), |volume| format!("{vm}/{volume}"));
-        return Err(Reply::failed(Code::NotFound, format!("There is no {name}; `sluice get vms` lists what there is")));
+        return Err(Reply::failed(Code::NotFound, format!("There is no {name}; `sluice get vms` lists the VMs")));
     };
     let volumes = known.volumes.values().filter(|known| volume.is_none_or(|volume| known.name == volume));
     let nics = known.nics.values().filter(|known| volume.is_none() || nic == Some(known.name.as_str()));

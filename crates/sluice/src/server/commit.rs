@@ -40,7 +40,7 @@ pub(super) fn commit(
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Vec::len).sum();
     let unapplied = apply(server, &staged.devices, edits)?;
-    let Staged { devices, mut volumes, mut missing, resized, grown, mut listeners, mut guests, nics: new_nics, .. } =
+    let Staged { devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
     server.devices.extend(devices);
@@ -59,8 +59,6 @@ pub(super) fn commit(
     server.missing = missing;
     server.host = host;
     sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
-    listeners.values_mut().for_each(NbdListener::keep);
-    guests.values_mut().for_each(VhostListener::keep);
     server.listeners.extend(listeners);
     server.guests.extend(guests);
     new_nics.keep(server);
@@ -73,10 +71,18 @@ pub(super) fn commit(
     if sockets_changed || !changed_nics.is_empty() || !changed.is_empty() || connections_changed {
         connections::limit(server);
     }
+    open_sockets(server);
     for (vm, volume) in again {
         tracing::info!(vm, volume, "Volume is in service again");
     }
     Ok(Done { changes, unapplied })
+}
+
+/// Lets clients into the sockets of this change, now that their volumes and NICs are offered.
+fn open_sockets(server: &mut Server) {
+    server.listeners.values_mut().for_each(NbdListener::open);
+    server.guests.values_mut().for_each(VhostListener::open);
+    server.nic_sockets.values_mut().for_each(VhostListener::open);
 }
 
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
@@ -124,7 +130,7 @@ fn apply(server: &Server, started: &BTreeMap<String, Running>, edits: Edits) -> 
         has_begun = true;
     }
     for error in &unapplied {
-        tracing::error!(%error, "Change is not fully in force");
+        tracing::error!(%error, "A device has not applied its part of the change");
     }
     Ok(unapplied)
 }

@@ -64,7 +64,7 @@ impl FdStore {
         let name = format!("{PREFIX}{}", link.name());
         let states = [NotifyState::FdStore, NotifyState::FdName(&name), NotifyState::Custom("FDPOLL=0")];
         if let Err(error) = sd_notify::notify_with_fds(&states, &[link.as_fd()]) {
-            tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP over a restart");
+            tracing::warn!(tap = link.name(), %error, "Cannot keep the TAP across a restart");
         }
     }
 

@@ -45,8 +45,7 @@ pub(super) struct NewNics {
 
 impl NewNics {
     /// Keeps all of it, because the change is in force.
-    pub(super) fn keep(mut self, server: &mut Server) {
-        self.sockets.values_mut().for_each(VhostListener::keep);
+    pub(super) fn keep(self, server: &mut Server) {
         server.nic_sockets.extend(self.sockets);
         self.taps.iter().for_each(|(name, link)| configure(&server.host, name, link));
         server.taps.extend(self.taps);
@@ -59,7 +58,12 @@ fn configure(host: &Host, name: &VolumeName, link: &Link) {
     let Some(nic) = find(host, name) else { return };
     if let Err(error) = link.configure(Some(nic.mac), Some(nic.mtu), nic.offloads) {
         let (vm, nic, error) = (&name.0, &name.1, chain(&error));
-        tracing::warn!(vm, nic, error, "The TAP keeps its former address or MTU");
+        tracing::warn!(
+            vm,
+            nic,
+            error,
+            "Cannot set the address, MTU or offloads of the TAP: it keeps the previous ones"
+        );
     }
 }
 

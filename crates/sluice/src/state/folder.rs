@@ -29,7 +29,7 @@ const FILE: &str = "state.json";
 /// A state directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
-    #[error("State directory {path}: {error}; make it, and let this user write there, or name another as [daemon] state", path = .path.display())]
+    #[error("State directory {path}: {error}; create it, and let this user write there, or name another as [daemon] state", path = .path.display())]
     Folder { path: PathBuf, error: io::Error },
     #[error("State directory {path} is used by another daemon; stop it, or name another directory as [daemon] state", path = .0.display())]
     InUse(PathBuf),

@@ -81,7 +81,7 @@ fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {
     }
     if found.is_empty() {
         let error = format!(
-            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list what there is"
+            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list the names"
         );
         return Err(Failure::NotFound(error));
     }

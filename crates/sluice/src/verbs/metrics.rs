@@ -54,7 +54,7 @@ impl Metrics {
         };
         let reply = self.daemon.get(&Request::Metrics { format })?;
         let Some(text) = reply["text"].as_str() else {
-            return Err(Failure::Run("The daemon's reply has no metrics; is it of another version?".into()));
+            return Err(Failure::Run("The daemon's reply has no metrics; use `sluice` of the daemon's version".into()));
         };
         let Some(file) = &self.textfile else { return Ok(io::stdout().lock().write_all(text.as_bytes())?) };
         write(file, text)

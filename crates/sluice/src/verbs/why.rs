@@ -36,8 +36,7 @@ impl Why {
         let vms: Vec<_> = list(&status["vms"]).iter().filter(|vm| vm["vm"] == self.vm).cloned().collect();
         let mut events = self.events(since, Some(&self.vm), None)?;
         if vms.is_empty() && events.is_empty() {
-            let error =
-                format!("There is no VM {}, and no event of one; `sluice get vms` lists what there is", self.vm);
+            let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
             return Err(Failure::NotFound(error));
         }
         for device in vms.iter().filter_map(|vm| vm["device"].as_str()) {

@@ -38,7 +38,11 @@ pub(crate) fn connect(socket: &Path) -> io::Result<UnixStream> {
 
 /// Receives the greeting and sends the flags; options are next.
 pub(crate) fn greet(socket: &Path) -> io::Result<UnixStream> {
-    let mut stream = connect(socket)?;
+    greeted(connect(socket)?)
+}
+
+/// As [`greet`], of a client that is connected.
+pub(crate) fn greeted(mut stream: UnixStream) -> io::Result<UnixStream> {
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;
     assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");

@@ -98,7 +98,8 @@ fn listen(path: PathBuf, entry: Entry<Net>) -> (oneshot::Sender<()>, JoinHandle<
             let connections = Arc::new(SharedLimit::default());
             connections.set_max(8);
             let bound = Bound::bind(endpoint, None).unwrap();
-            let _listener = VhostListener::start(bound, Some(entry), &connections).unwrap();
+            let mut listener = VhostListener::start(bound, Some(entry), &connections).unwrap();
+            listener.open();
             started.send(()).unwrap();
             let _ = stopped.await;
         });

@@ -138,9 +138,10 @@ fn listen(
     let control = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async move {
-            let listener = Arc::new(
-                VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap(),
-            );
+            let bound = Bound::bind(endpoint, None).unwrap();
+            let mut listener = VhostListener::start(bound, Some(entry), &connections).unwrap();
+            listener.open();
+            let listener = Arc::new(listener);
             started.send(Arc::clone(&listener)).unwrap();
             let _ = stopped.await;
         });

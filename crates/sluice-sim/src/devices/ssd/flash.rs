@@ -1,5 +1,10 @@
 //! Flash translation: the map, the blocks, and garbage collection, without time.
 
+use std::hint::black_box;
+use std::ops::Range;
+
+/// Number of random writes that [`Flash::fetch`] prepares together.
+pub(super) const FETCHED: usize = 64;
 /// No page.
 pub(super) const NONE: u32 = u32::MAX;
 /// Maximum part of the spare blocks that the collector may use itself: more would be an artefact of a small model.
@@ -136,6 +141,8 @@ pub(super) struct Flash {
     flash_writes: u64,
     /// Pages that were copied to free their blocks.
     copies: u64,
+    /// Buffer for the pages of a block that is being freed.
+    moved: Vec<u32>,
 }
 
 impl Flash {
@@ -162,6 +169,7 @@ impl Flash {
             host_writes: 0,
             flash_writes: 0,
             copies: 0,
+            moved: Vec::with_capacity(pages as usize),
         })
     }
 
@@ -182,6 +190,16 @@ impl Flash {
 
     fn plane_of_block(&self, block: u32) -> usize {
         (block / self.geometry.blocks) as usize
+    }
+
+    /// Reads what writes of these pages will need, without changing anything. Each of them waits for memory, because the map of
+    /// a large drive is in no cache; reads that do not depend on each other wait together.
+    pub(super) fn fetch(&self, pages: &[u64]) {
+        let written = |physical: &u32| *physical != NONE;
+        let mut at = [NONE; FETCHED];
+        at.iter_mut().zip(pages).for_each(|(at, page)| *at = self.map[*page as usize]);
+        let back = at.iter().copied().filter(written).map(|physical| self.back[physical as usize]);
+        black_box(back.fold(0, |all, page| all ^ page));
     }
 
     /// Writes a page of the host on the next plane.
@@ -223,24 +241,42 @@ impl Flash {
 
     /// Writes a page to an open block of a plane: 0 for the host, 1 for the collector.
     pub(super) fn program(&mut self, plane: usize, which: usize, page: u32) {
-        let mut block = self.planes[plane].open[which];
-        if self.is_full(block) {
-            let full = block;
-            block = self.planes[plane].free.pop().expect("the reserve is filled before a write");
-            self.planes[plane].open[which] = block;
-            self.link(full);
+        let block = self.block_with_room(plane, which);
+        self.fill(block, std::iter::once(page));
+    }
+
+    /// Returns an open block of a plane; if it is full, the next one.
+    fn block_with_room(&mut self, plane: usize, which: usize) -> u32 {
+        let block = self.planes[plane].open[which];
+        if !self.is_full(block) {
+            return block;
         }
-        let physical = block * self.geometry.pages + u32::from(self.filled[block as usize]);
-        self.filled[block as usize] += 1;
-        self.valid[block as usize] += 1;
-        self.map[page as usize] = physical;
-        self.back[physical as usize] = page;
-        self.flash_writes += 1;
+        let next = self.planes[plane].free.pop().expect("the reserve is filled before a write");
+        self.planes[plane].open[which] = next;
+        self.link(block);
+        next
+    }
+
+    /// Writes pages to a block until it is full. Returns the number of written pages.
+    fn fill(&mut self, block: u32, pages: impl Iterator<Item = u32>) -> u32 {
+        let filled = u32::from(self.filled[block as usize]);
+        let (first, end) = (block * self.geometry.pages + filled, (block + 1) * self.geometry.pages);
+        let mut count = 0;
+        for (physical, page) in (first..end).zip(pages) {
+            self.map[page as usize] = physical;
+            self.back[physical as usize] = page;
+            count += 1;
+        }
+        self.filled[block as usize] += count as u16;
+        self.valid[block as usize] += count as u16;
+        self.flash_writes += u64::from(count);
+        count
     }
 
     /// Frees blocks of a plane up to its reserve; returns the number of copied pages and of erased blocks.
     fn collect(&mut self, plane: usize) -> (u32, u32) {
         let (mut copied, mut erased) = (0, 0);
+        let mut moved = std::mem::take(&mut self.moved);
         while self.planes[plane].free.len() < self.geometry.reserve as usize {
             let Some(victim) = self.planes[plane].heads.iter().copied().find(|head| *head != NONE) else { break };
             if u32::from(self.valid[victim as usize]) == self.geometry.pages {
@@ -248,18 +284,34 @@ impl Flash {
             }
             self.unlink(victim);
             let first = victim * self.geometry.pages;
+            self.fetch_map(first..first + self.geometry.pages);
             for physical in first..first + self.geometry.pages {
                 let page = std::mem::replace(&mut self.back[physical as usize], NONE);
                 if page != NONE {
-                    self.program(plane, 1, page);
-                    copied += 1;
+                    moved.push(page);
                 }
             }
+            copied += moved.len() as u32;
+            let mut left = &moved[..];
+            while !left.is_empty() {
+                let block = self.block_with_room(plane, 1);
+                let count = self.fill(block, left.iter().copied());
+                left = &left[count as usize..];
+            }
+            moved.clear();
             (self.valid[victim as usize], self.filled[victim as usize]) = (0, 0);
             self.planes[plane].free.insert(0, victim);
             erased += 1;
         }
+        self.moved = moved;
         (copied, erased)
+    }
+
+    /// Reads the entries in the map of these physical pages; see [`Flash::fetch`].
+    fn fetch_map(&self, pages: Range<u32>) {
+        let back = self.back[pages.start as usize..pages.end as usize].iter();
+        let entries = back.filter(|page| **page != NONE).map(|page| self.map[*page as usize]);
+        black_box(entries.fold(0, |all, entry| all ^ entry));
     }
 
     pub(super) fn link(&mut self, block: u32) {

@@ -12,7 +12,6 @@ use super::device::Device;
 use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
 use sluice_config::source::Span;
-use sluice_config::vm::read_name;
 
 /// One entry.
 pub(super) struct Entry {
@@ -57,7 +56,7 @@ pub(super) fn read(reader: &Reader<'_>, names: &Names<'_>) -> Option<Entry> {
         reader.refuse("at", format!("the run ends earlier, at {end}"), "write an earlier time, or a longer duration");
     }
     let own = Part::read(reader);
-    let base = read_name(reader, "policy", names.policies).and_then(|name| names.policies.get(name));
+    let base = reader.known("policy", names.policies).and_then(|name| names.policies.get(name));
     let change = change?;
     if change != "policy" && (own.states_anything() || base.is_some()) {
         let hint = "write change = \"policy\" in a separate entry";
@@ -98,7 +97,7 @@ fn of_vm(reader: &Reader<'_>, names: &Names<'_>, change: VmChange) -> Option<Wha
     if reader.node("vm").is_none() {
         reader.missing("vm", ": this change is for a VM");
     }
-    Some(What::Vm(names.vms.get(read_name(reader, "vm", names.vms)?)?.clone(), change))
+    Some(What::Vm(names.vms.get(reader.known("vm", names.vms)?)?.clone(), change))
 }
 
 fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Option<What> {
@@ -108,7 +107,7 @@ fn of_device(reader: &Reader<'_>, names: &Names<'_>, event: DeviceEvent) -> Opti
     if reader.node("device").is_none() {
         reader.missing("device", ": this change is for a device");
     }
-    let device = read_name(reader, "device", names.devices)?;
+    let device = reader.known("device", names.devices)?;
     let (node, nodes) = (reader.small("node"), names.devices[device].nodes);
     if let Some(node) = node.filter(|node| *node >= nodes) {
         let hint = format!("device {device} has {nodes}, from 0 to {}", nodes - 1);

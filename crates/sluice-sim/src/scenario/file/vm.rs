@@ -22,7 +22,7 @@ use sluice_config::policy::Part;
 use sluice_config::reader::Reader;
 use sluice_config::source::Span;
 use sluice_config::tree::{Node, Value};
-use sluice_config::vm::{read_name, read_policy};
+use sluice_config::vm::read_policy;
 
 /// A VM as written; the offset of its volume is not known yet.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, tables: &Tables<'_>) -> Vm {
     if reader.node("device").is_none() {
         reader.missing("device", "");
     }
-    let device = read_name(reader, "device", tables.devices);
+    let device = reader.known("device", tables.devices);
     let known = device.and_then(|device| tables.devices.get(device));
     let guest = reader.table("guest").map(|table| read_guest(&table, known));
     let device_class = known.and_then(|known| known.device_class);
@@ -158,7 +158,7 @@ fn read_source(reader: &Reader<'_>, tables: &Tables<'_>, device_class: Option<De
             Some(Source::Workload(known, params))
         }
         (None, Some(_)) => {
-            let name = read_name(reader, "trace", tables.traces)?;
+            let name = reader.known("trace", tables.traces)?;
             super::trace::read(tables.traces.get(name)?, tables.folder, tables.scans).map(Source::Trace)
         }
     }

@@ -60,13 +60,14 @@ pub(super) static FAMILIES: &[Family] = &[
     }),
     gauge(
         "sluice_device_measured_ops_per_second",
-        "What the device gave in the last minute in which it was full, in normalised requests; missing until it was full \
-         for ten seconds",
+        "Throughput of the device in the last minute in which it was full, in normalised requests; missing until it was \
+         full for ten seconds",
         |device| device.measured_iops.map(Value::from),
     ),
     gauge(
         "sluice_device_measured_bytes_per_second",
-        "What the device gave in the last minute in which it was full, in bytes; missing until it was full for ten seconds",
+        "Throughput of the device in the last minute in which it was full, in bytes; missing until it was full for ten \
+         seconds",
         |device| device.measured_bytes_per_second.map(Value::from),
     ),
     gauge("sluice_device_below_capacity", "Whether the full device gives less than its stated capacity", |device| {

@@ -24,7 +24,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_config_last_reload_successful",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Whether the last attempt to load the host file put it into force",
+        help: "Whether the daemon accepted the host file when it last loaded it",
         samples: Samples::Of(|state, series| series.is(&[], state.load.is_in_force)),
     },
     Family {
@@ -59,7 +59,8 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_real_time_priority",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Whether threads of devices and uplinks have real-time priority; 0 if it is wanted and not allowed, missing if `real_time` is off",
+        help: "Whether threads of devices and uplinks have real-time priority; 0 if the kernel does not allow it, \
+               missing if `real_time` is off",
         samples: Samples::Of(|_, series| match priority::of_threads() {
             Priority::Normal => Ok(()),
             priority => series.is(&[], priority == Priority::RealTime),
@@ -76,7 +77,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "process_resident_memory_bytes",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Resident memory of the daemon, with the parts of guests' memory that it has used",
+        help: "Resident memory of the daemon, including the pages of guest memory that it has accessed",
         samples: Samples::Of(|_, series| process::resident_bytes().map_or(Ok(()), |bytes| series.count(&[], bytes))),
     },
     Family {

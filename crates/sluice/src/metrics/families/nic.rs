@@ -59,7 +59,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_nic_frames_total",
         kind: Kind::Counter,
         labels: &["uplink", "vm", "nic", "direction"],
-        help: "Frames that the NIC sent or received, and that were not dropped: `sent` or `received`. A large segment counts once",
+        help: "Frames that the NIC `sent` or `received`, without dropped ones. A large segment counts once",
         samples: Samples::Of(|state, series| directions(state, series, |totals| [totals.sent, totals.received])),
     },
     Family {
@@ -75,7 +75,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_nic_dropped_frames_total",
         kind: Kind::Counter,
         labels: &["uplink", "vm", "nic", "reason"],
-        help: "Frames of the NIC, or for it, that were dropped, by reason; missing for reasons that have not occurred",
+        help: "Dropped frames from or to the NIC, by reason; missing for reasons that have not occurred",
         samples: Samples::Of(|state, series| {
             each(state, series, |series, labels, totals| by_reason(series, &labels, &totals.drops))
         }),
@@ -84,7 +84,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_uplink_link_up",
         kind: Kind::Gauge,
         labels: &["uplink"],
-        help: "Whether the interface of the uplink can be read; 0 while it is down or missing",
+        help: "Whether the daemon can read from the interface of the uplink; 0 while it is down or missing",
         samples: Samples::Of(|state, series| {
             each_uplink(state, series, |series, uplink, totals| {
                 let is_missing = state.outages.contains(&Interface::Uplink(uplink.to_owned()));
@@ -105,7 +105,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_uplink_full_total",
         kind: Kind::Counter,
         labels: &["uplink"],
-        help: "Number of times that the interface of the uplink took no more frames for a moment",
+        help: "Number of times that the interface of the uplink briefly accepted no more frames",
         samples: Samples::Of(|state, series| {
             each_uplink(state, series, |series, uplink, totals| series.count(&[uplink], totals.full))
         }),

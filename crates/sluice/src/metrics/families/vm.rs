@@ -176,7 +176,8 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_promise_broken",
         kind: Kind::Gauge,
         labels: &["device", "vm", "volume", "kind"],
-        help: "Whether a promise is broken now: `reservation` or `latency`. Without the label `volume` it is that of the VM",
+        help: "Whether a promise is broken now: `reservation` or `latency`. Without the label `volume` the promise is \
+               that of the VM",
         samples: Samples::Of(|state, series| {
             each_promise(state, series, |series, [device, vm, volume], promises| {
                 promises
@@ -190,8 +191,8 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_slo_violation_seconds_total",
         kind: Kind::Counter,
         labels: &["device", "vm", "volume", "kind", "cause"],
-        help: "Time in which a promise was broken, by kind and main cause; missing if it never was. Without the label `volume` it \
-               is that of the VM",
+        help: "Time in which a promise was broken, by kind and main cause; missing if it never was. Without the label \
+               `volume` the promise is that of the VM",
         samples: Samples::Of(|state, series| {
             each_promise(state, series, |series, [device, vm, volume], promises| {
                 promises.violations.seconds().try_for_each(|(kind, cause, seconds)| {

@@ -85,7 +85,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_vhost_reconnects_total",
         kind: Kind::Counter,
         labels: &["vm", "volume"],
-        help: "Sessions of VMMs after the first; missing for a volume without any",
+        help: "VMM sessions after the first; missing for a volume without any session",
         samples: Samples::Of(|state, series| {
             let mut all = state.reconnects.iter();
             all.try_for_each(|((vm, volume), count)| series.count(&[vm, volume], *count))

@@ -160,7 +160,8 @@ async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     let connections = Arc::new(SharedLimit::default());
     connections.set_max(8);
     let endpoint = Endpoint::Unix { path: path.clone(), owner: None, group: None, mode: 0o600 };
-    let _listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap();
+    let mut listener = VhostListener::start(Bound::bind(endpoint, None).unwrap(), Some(entry), &connections).unwrap();
+    listener.open();
     let knock = |path: &PathBuf| {
         let path = path.clone();
         while_time_stands_still(move || Client::connect(&path, &options()))
