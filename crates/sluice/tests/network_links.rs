@@ -93,6 +93,21 @@ fn an_interface_that_vanishes_and_returns_serves_again() {
     until("frames go out again", || answers(lab.vm(1), outside(7)));
 }
 
+#[test]
+fn an_interface_that_lost_its_carrier_was_said_to_serve() {
+    let lab = Lab::new(Uplink::Nic, "100Mbit/s", &[""]);
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    let reason = || ask(&lab.place, &["status"])["interfaces_out_of_service"][0]["reason"].to_string();
+    for (at, interface) in [(&lab.outside, "eth0"), (&lab.switch, "up0")] {
+        at.ip(&format!("link set {interface} down")).unwrap();
+        until("it is said", || reason().contains("up0 has no carrier"));
+        at.ip(&format!("link set {interface} up")).unwrap();
+        until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
+        until("frames go out again", || answers(lab.vm(1), outside(7)));
+    }
+}
+
 /// The host uses what has come back: the same refusal as at the start, and the same way out.
 #[test]
 fn an_interface_that_returns_with_an_address_is_not_taken_from_the_host() {
@@ -122,6 +137,20 @@ fn a_bridge_that_is_made_again_gets_its_port_back() {
     }
     until("it serves again", || out_of_service(&lab.place) == serde_json::json!([]));
     until("frames go out again", || answers(lab.vm(1), outside(7)));
+}
+
+/// Its port was said to miss its bridge, and the way out that was named could not work.
+#[test]
+fn a_bridge_that_is_renamed_is_named_and_its_frames_pass() {
+    let lab = Lab::new(Uplink::Bridge, "100Mbit/s", &[""]);
+    let _echo = Echo::start(&lab.outside, 7).unwrap();
+    lab.reach(1);
+    lab.switch.ip("link set br0 name br1").unwrap();
+    let reason = || ask(&lab.place, &["status"])["interfaces_out_of_service"][0]["reason"].to_string();
+    until("it is said", || reason().contains("is in br1 and not in br0, and frames pass there"));
+    assert!(answers(lab.vm(1), outside(7)), "through the renamed bridge");
+    lab.switch.ip("link set br1 name br0").unwrap();
+    until("all is well", || out_of_service(&lab.place) == serde_json::json!([]));
 }
 
 #[test]

@@ -26,6 +26,15 @@ source = "/srv/vm/b.img"
 export = { type = "vhost-user-blk", socket = "/srv/vm/b.sock" }
 "#;
 
+/// An uplink and a NIC, both TAPs.
+const NETWORK: &str = r#"
+[uplink.lan]
+tap = "up0"
+[vm.a.nic.eth0]
+uplink = "lan"
+tap = "tap-a"
+"#;
+
 type Check = fn(&mut Trial) -> Result<(), String>;
 
 /// The checks, in the order in which they depend on each other.
@@ -37,6 +46,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("members of group sluice may observe, and not change", Trial::roles),
     ("a killed daemon is restarted, and its client goes on", Trial::kill),
     ("a daemon that hangs is restarted by the watchdog", Trial::watchdog),
+    ("TAPs keep their carrier over a restart, a crash and a reload", Trial::taps),
     ("an upgrade does not restart the daemon", Trial::upgrade),
     ("the manual states the score of the unit", Trial::score),
     ("removing it stops the service, and purging it leaves no file", Trial::purge),
@@ -167,6 +177,42 @@ impl Trial {
         self.guest.run(&["systemctl", "daemon-reload"]).map(drop)
     }
 
+    fn taps(&mut self) -> Result<(), String> {
+        let folder = self.guest.path("/etc/systemd/system/sluice.service.d");
+        fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+        fs::copy(workspace::root().join("contrib/systemd/network.conf"), folder.join("network.conf"))
+            .map_err(|error| error.to_string())?;
+        self.write_host(&format!("{HOST}{NETWORK}"))?;
+        self.guest.run(&["systemctl", "daemon-reload"])?;
+        self.guest.run(&["systemctl", "restart", "sluice"])?;
+        let before = self.tap_states()?;
+        if before.split_whitespace().step_by(3).any(|carrier| carrier != "1") {
+            return Err(format!("The TAPs have no carrier: {before:?}"));
+        }
+        self.guest.run(&["systemctl", "restart", "sluice"])?;
+        same(&before, &self.tap_states()?, "a restart")?;
+        let pid = self.show("MainPID")?;
+        self.signal("KILL", &pid)?;
+        let now = self.wait_for_restart(&pid)?;
+        same(&before, &self.tap_states()?, "a crash")?;
+        self.guest.run(&["systemctl", "reload", "sluice"])?;
+        same(&before, &self.tap_states()?, "a reload")?;
+        self.client_works(&now)?;
+        self.write_host(HOST)?;
+        fs::remove_dir_all(&folder).map_err(|error| error.to_string())?;
+        self.guest.run(&["systemctl", "daemon-reload"])?;
+        self.guest.run(&["systemctl", "restart", "sluice"])?;
+        self.guest.fails(&["test", "-e", "/sys/class/net/tap-a"]).map(drop)
+    }
+
+    /// Properties of the TAPs that show a flap, or another interface.
+    fn tap_states(&self) -> Result<String, String> {
+        let of =
+            |tap: &str| ["carrier", "carrier_changes", "ifindex"].map(|name| format!("/sys/class/net/{tap}/{name}"));
+        let files = [of("tap-a"), of("up0")].concat();
+        self.guest.run(&[&["cat"][..], &files.iter().map(String::as_str).collect::<Vec<_>>()].concat())
+    }
+
     fn upgrade(&mut self) -> Result<(), String> {
         let pid = self.show("MainPID")?;
         let said = self.dpkg(&self.second)?;
@@ -244,6 +290,10 @@ impl Trial {
 
 fn expect(text: &str, part: &str) -> Result<(), String> {
     if text.contains(part) { Ok(()) } else { Err(format!("'{part}' is not in: {text}")) }
+}
+
+fn same(before: &str, after: &str, what: &str) -> Result<(), String> {
+    if before == after { Ok(()) } else { Err(format!("The TAPs changed by {what}: {before:?} became {after:?}")) }
 }
 
 /// QEMU's NBD client, which stays when the daemon goes, as in a VM.

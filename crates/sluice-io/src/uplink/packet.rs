@@ -74,6 +74,12 @@ impl Data {
         Data { prefix: Prefix::new(&[&bytes[..first]]), rest }
     }
 
+    /// Takes a frame of at least [`PREFIX_LEN`] bytes that stays where it was read.
+    pub(crate) fn in_room(room: Own, frame: std::ops::Range<usize>) -> Self {
+        let rest = frame.start + PREFIX_LEN;
+        Data { prefix: Prefix::new(&[&room[frame.start..rest]]), rest: Rest::Own(room, rest..frame.end) }
+    }
+
     /// Appends where the bytes lie, after an empty entry for the header. They stay there as long as this exists and is not changed.
     pub(crate) fn list(&self, parts: &mut Vec<iovec>) {
         let own = |bytes: &[u8]| iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };

@@ -4,13 +4,10 @@
 //! would cost about as much as one of the two copies that the kernel makes. A short frame is copied: it would occupy 64 KiB while it waits.
 
 use std::cell::RefCell;
-use std::ops::{Deref, Range};
+use std::ops::Deref;
 use std::rc::Rc;
 
-use sluice_net::PREFIX_LEN;
-
 use crate::uplink::link::FRAME_MAX;
-use crate::uplink::packet::{Data, Prefix, Rest};
 
 /// Shortest frame that is not copied: what waits takes at most twice the memory of its bytes.
 const LONG: usize = FRAME_MAX / 2;
@@ -36,16 +33,14 @@ impl Rooms {
         &mut self.next
     }
 
-    /// Takes the frame that was read into the room.
-    pub(crate) fn take(&mut self, frame: Range<usize>) -> Data {
-        if frame.len() < LONG {
-            return Data::own(&self.next[frame]);
+    /// Takes the room, if the frame of `length` bytes in it is not to be copied. The next one is read into another room.
+    pub(crate) fn keep(&mut self, length: usize) -> Option<Own> {
+        if length < LONG {
+            return None;
         }
         let next = self.unused.borrow_mut().pop().unwrap_or_else(new_room);
         let bytes = std::mem::replace(&mut self.next, next);
-        let prefix = Prefix::new(&[&bytes[frame.start..frame.start + PREFIX_LEN]]);
-        let room = Room { bytes, unused: Rc::clone(&self.unused) };
-        Data { prefix, rest: Rest::Own(Own::Room(Rc::new(room)), frame.start + PREFIX_LEN..frame.end) }
+        Some(Own::Room(Rc::new(Room { bytes, unused: Rc::clone(&self.unused) })))
     }
 }
 
@@ -94,23 +89,19 @@ mod tests {
     fn a_long_frame_keeps_its_room_and_a_short_one_does_not() {
         let mut rooms = Rooms::new();
         let mut read = |length: usize, byte: u8| {
-            rooms.next()[4..4 + length].fill(byte);
-            rooms.take(4..4 + length)
+            rooms.next()[..length].fill(byte);
+            rooms.keep(length)
         };
-        let frames: Vec<Data> =
-            [(60, 1), (LONG, 2), (1514, 3), (60_000, 4), (LONG - 1, 5)].map(|(length, byte)| read(length, byte)).into();
-        for (frame, (length, byte)) in frames.iter().zip([(60, 1), (LONG, 2), (1514, 3), (60_000, 4), (LONG - 1, 5)]) {
-            assert_eq!(frame.gather(), vec![byte; length]);
-        }
-        let is_in_room = |frame: &Data| matches!(frame.rest, Rest::Own(Own::Room(_), _));
-        assert_eq!(frames.iter().map(is_in_room).collect::<Vec<_>>(), [false, true, false, true, false]);
+        assert!(read(60, 1).is_none() && read(LONG - 1, 2).is_none());
+        let kept: Vec<Own> = [(LONG, 3), (FRAME_MAX, 4)].map(|(length, byte)| read(length, byte).unwrap()).into();
+        assert_eq!([&kept[0][..LONG], &kept[1][..]], [&[3; LONG][..], &[4; FRAME_MAX]]);
         let unused = Rc::clone(&rooms.unused);
         assert_eq!(unused.borrow().len(), 0);
-        drop(frames);
+        drop(kept);
         assert_eq!(unused.borrow().len(), 2);
-        rooms.take(0..FRAME_MAX);
+        drop(rooms.keep(LONG));
         assert_eq!(unused.borrow().len(), 2, "one was used again, and has come back");
-        let many: Vec<Data> = (0..100).map(|_| rooms.take(0..FRAME_MAX)).collect();
+        let many: Vec<Option<Own>> = (0..100).map(|_| rooms.keep(LONG)).collect();
         drop(many);
         assert_eq!(unused.borrow().len(), UNUSED_MAX);
     }

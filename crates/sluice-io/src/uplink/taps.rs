@@ -16,6 +16,7 @@ use crate::uplink::core::{Core, Outgoing};
 use crate::uplink::ids::NicId;
 use crate::uplink::link::Read;
 use crate::uplink::nic::{Plug, Watch};
+use crate::uplink::packet::Data;
 use crate::uplink::rooms::Rooms;
 
 /// Frames that are read from a TAP before the next TAP is served.
@@ -114,12 +115,13 @@ impl Taps {
         for count in 0..BATCH_MAX {
             match link.receive(self.rooms.next()) {
                 Ok(Read::Frame(received)) => {
-                    let outgoing = Outgoing {
-                        header: received.header,
-                        data: self.rooms.take(received.start..received.start + received.length),
-                        length: received.length as u32,
-                        origin: None,
+                    let frame = received.start..received.start + received.length;
+                    let data = match self.rooms.keep(received.length) {
+                        Some(room) => Data::in_room(room, frame),
+                        None => Data::own(&self.rooms.next()[frame]),
                     };
+                    let outgoing =
+                        Outgoing { header: received.header, data, length: received.length as u32, origin: None };
                     core.transmit(now, id, outgoing);
                 }
                 Ok(Read::Dropped(reason)) => core.nics[id].drop_frame(reason),

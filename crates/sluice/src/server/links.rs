@@ -123,10 +123,12 @@ fn look_at_uplink(running: &mut Running, uplink: &Uplink, store: &FdStore) -> Re
     let failed = |error: LinkError| chain(&error);
     if link.exists() {
         return match &uplink.port {
-            Port::Bridge(bridge) if interface::master(link.name()).as_ref() != Some(bridge) => {
-                tap::rejoin(bridge, link.name(), uplink.isolated).map_err(failed)
+            Port::Bridge(bridge) => look_at_port(link.name(), bridge, uplink.isolated),
+            // The kernel takes frames for it, and drops them without a word.
+            Port::Nic(name) if !interface::has_carrier(name) => {
+                Err(format!("{name} has no carrier: it is off (`ip link set {name} up`), or its cable or its peer is"))
             }
-            _ => Ok(()),
+            Port::Nic(_) | Port::Tap(_) => Ok(()),
         };
     }
     let opened = nics::open(uplink, store);
@@ -140,6 +142,18 @@ fn look_at_uplink(running: &mut Running, uplink: &Uplink, store: &FdStore) -> Re
     set_link(running, None, &link)?;
     running.link = Some(link);
     reason.map_or(Ok(()), Err)
+}
+
+/// Puts a port back into its bridge if it was taken out. One that is in another bridge stays there: the bridge was renamed, or the port was moved by hand.
+fn look_at_port(port: &str, bridge: &str, isolated: bool) -> Result<(), String> {
+    match interface::master(port) {
+        Some(now) if now == bridge => Ok(()),
+        Some(now) => Err(format!(
+            "Its port {port} is in {now} and not in {bridge}, and frames pass there; rename the bridge, move the port with \
+             `ip link set {port} master {bridge}`, or correct the host file and restart the daemon"
+        )),
+        None => tap::rejoin(bridge, port, isolated).map_err(|error| chain(&error)),
+    }
 }
 
 /// Gives a thread the open interface. A thread that does not respond takes it later.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use sluice_client::nbd;
 use sluice_client::net::Namespace;
-use sluice_client::vhost::net::{HEADER_LEN, NetClient, NetOptions};
+use sluice_client::vhost::net::{HEADER_LEN, NetOptions};
 use sluice_client::vhost::{Client, ClientOptions, Request};
 use tempfile::TempDir;
 
@@ -22,8 +22,6 @@ use crate::bench::server::{self, Server};
 /// Frames and requests on their way.
 const SLOTS: u16 = 64;
 const WARM: Duration = Duration::from_millis(300);
-/// Bytes of the headers of a TCP segment, from Ethernet on.
-const TCP_HEADERS: usize = 54;
 /// Bytes of a read.
 const READ: u32 = 4096;
 /// Maximum age of the daemon's figures.
@@ -35,32 +33,19 @@ const KICK_PAUSE: Duration = Duration::from_micros(200);
 pub(super) struct Work {
     pub(super) name: &'static str,
     run: fn(&Daemon, Duration) -> Result<u64, String>,
-    /// Whether the kernel cuts large segments before they are sent.
-    cuts: bool,
 }
 
 pub(super) const ALL: &[Work] = &[
-    Work { name: "frame of 64 bytes", run: |daemon, time| daemon.send(&datagram(64), time), cuts: false },
-    Work { name: "frame of 1,514 bytes", run: |daemon, time| daemon.send(&datagram(1514), time), cuts: false },
-    Work {
-        name: "segment of 44 frames of 1,502 bytes",
-        run: |daemon, time| daemon.send(&segment(44, 1448), time),
-        cuts: false,
-    },
-    Work { name: "the same, cut by the kernel", run: |daemon, time| daemon.send(&segment(44, 1448), time), cuts: true },
-    Work {
-        name: "segment of 600 frames of 154 bytes, cut by the kernel",
-        run: |daemon, time| daemon.send(&segment(600, 100), time),
-        cuts: true,
-    },
-    Work { name: "read of 4 KiB over vhost-user-blk, without a disk", run: Daemon::read_vhost, cuts: false },
-    Work { name: "read of 4 KiB over NBD, without a disk", run: Daemon::read_nbd, cuts: false },
-    Work { name: "kick without a request", run: Daemon::kick, cuts: false },
+    Work { name: "frame of 64 bytes", run: |daemon, time| daemon.send(&datagram(64), time) },
+    Work { name: "frame of 1,514 bytes", run: |daemon, time| daemon.send(&datagram(1514), time) },
+    Work { name: "read of 4 KiB over vhost-user-blk, without a disk", run: Daemon::read_vhost },
+    Work { name: "read of 4 KiB over NBD, without a disk", run: Daemon::read_nbd },
+    Work { name: "kick without a request", run: Daemon::kick },
 ];
 
 /// Returns the CPU time of the daemon's thread for one piece of this work, in nanoseconds.
 pub(super) fn measure(work: &Work, time: Duration) -> Result<f64, String> {
-    let daemon = Daemon::start(work.cuts).map_err(|error| error.to_string())?;
+    let daemon = Daemon::start().map_err(|error| error.to_string())?;
     (work.run)(&daemon, WARM)?;
     thread::sleep(SAMPLE_AGE);
     let before = daemon.cpu_seconds()?;
@@ -87,21 +72,6 @@ fn datagram(length: usize) -> Frame {
     ([0; HEADER_LEN], bytes)
 }
 
-/// A segment of TCP that becomes `frames` frames of `size` bytes of data.
-fn segment(frames: usize, size: u16) -> Frame {
-    let length = TCP_HEADERS + frames * usize::from(size);
-    let mut bytes = headers(6, length);
-    bytes.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10]);
-    bytes.resize(length, 0);
-    let mut header = [0; HEADER_LEN];
-    // The checksum is partial, and the segment is one of TCP over IPv4 (VIRTIO 1.3, 5.1.6).
-    header[..2].copy_from_slice(&[1, 1]);
-    for (at, value) in [(2, TCP_HEADERS as u16), (4, size), (6, 34), (8, 16)] {
-        header[at..at + 2].copy_from_slice(&value.to_le_bytes());
-    }
-    (header, bytes)
-}
-
 /// A daemon with one VM that has a NIC and a disk.
 struct Daemon {
     _server: Server,
@@ -110,29 +80,27 @@ struct Daemon {
 }
 
 impl Daemon {
-    fn start(cuts: bool) -> io::Result<Daemon> {
+    fn start() -> io::Result<Daemon> {
         let inside = Namespace::new("charge")?;
         inside.ip("link add up0 type veth peer name up1")?;
         inside.ip("link set up1 up")?;
-        if cuts {
-            inside.ip("link set up0 gso_max_segs 1")?;
-        }
         let folder = server::scratch(None).map_err(io::Error::other)?;
         let path = |name: &str| folder.path().join(name).display().to_string();
         let host = format!(
-            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n[nbd]\nsocket = \"{}\"\n[device.disk]\nbackend = \"null\"\n[uplink.lan]\nnic = \"up0\"\n\
+            "[daemon]\ncontrol = \"{}\"\nstate = \"{}\"\n[device.disk]\nbackend = \"null\"\n[uplink.lan]\nnic = \"up0\"\n\
              [vm.a.nic.eth0]\nuplink = \"lan\"\nmac = \"02:00:00:00:00:01\"\nsocket = \"{}\"\n\
              [vm.a.volume.v]\ndevice = \"disk\"\nsize = \"1GiB\"\nexport = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n\
-             [vm.a.volume.n]\ndevice = \"disk\"\nsize = \"1GiB\"\n",
+             [vm.a.volume.n]\ndevice = \"disk\"\nsize = \"1GiB\"\nexport = {{ socket = \"{}\" }}\n",
             path("control"),
             path("state"),
-            path("nbd"),
             path("nic"),
-            path("disk")
+            path("disk"),
+            path("nbd")
         );
         std::fs::write(path("host.toml"), host)?;
         let mut command = inside.command(Command::new(server::sluice_binary()).arg("serve").arg(path("host.toml")));
-        let sockets = ["control", "nic", "disk", "nbd"].map(|name| folder.path().join(name));
+        // A connection to a VMM's socket would be in the way of the first client.
+        let sockets = ["control", "nbd"].map(|name| folder.path().join(name));
         let server = Server::start(&mut command, sockets.to_vec()).map_err(io::Error::other)?;
         Ok(Daemon { _server: server, folder, _inside: inside })
     }
@@ -153,7 +121,7 @@ impl Daemon {
 
     fn send(&self, frame: &Frame, time: Duration) -> Result<u64, String> {
         let options = NetOptions { queue_size: 2 * SLOTS, slots: SLOTS, buffers: 0, ..NetOptions::default() };
-        let mut guest = NetClient::connect(&self.socket("nic"), &options).map_err(|error| error.to_string())?;
+        let mut guest = super::packets::connect(&self.socket("nic"), &options).map_err(|error| error.to_string())?;
         let batch = [(&frame.0[..], &frame.1[..]); 16];
         let (begin, mut sent) = (Instant::now(), 0);
         while begin.elapsed() < time {
@@ -215,20 +183,5 @@ impl Daemon {
             Ok(count)
         };
         run().map_err(|error: sluice_client::vhost::ClientError| error.to_string())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_segment_states_its_length_and_becomes_the_stated_number_of_frames() {
-        let (header, bytes) = segment(44, 1448);
-        let length = u16::from_be_bytes([bytes[16], bytes[17]]);
-        assert_eq!((usize::from(length) + 14, header[1]), (bytes.len(), 1));
-        let header = sluice_net::header::OffloadHeader::parse(&header);
-        let frame = sluice_net::parse(&bytes[..sluice_net::PREFIX_LEN], bytes.len() as u32).unwrap();
-        assert_eq!(sluice_net::wire::wire(&frame, &header, bytes.len() as u32).unwrap().frames, 44);
     }
 }

@@ -4,7 +4,9 @@
 //! would be called. In the other they are written to one of a pair of virtual interfaces, a system call for each.
 
 use std::io;
+use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use sluice_client::net::Namespace;
@@ -17,6 +19,9 @@ const SLOTS: u16 = 512;
 /// Length of a frame.
 const FRAME: usize = 64;
 const WARM: Duration = Duration::from_millis(300);
+/// Maximum time until a guest is connected, and the time between two attempts.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A datagram from the NIC's address to a station outside.
 fn frame() -> Vec<u8> {
@@ -24,6 +29,17 @@ fn frame() -> Vec<u8> {
     frame.extend([0, 50, 0, 0, 0, 0, 64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 100, 27, 88, 27, 89, 0, 30]);
     frame.resize(FRAME, 0);
     frame
+}
+
+/// Connects a guest. The NIC may still have the connection by which the daemon was waited for, and takes one at a time.
+pub(super) fn connect(socket: &Path, options: &NetOptions) -> io::Result<NetClient> {
+    let begin = Instant::now();
+    loop {
+        match NetClient::connect(socket, options) {
+            Err(_) if begin.elapsed() < CONNECT_MAX => thread::sleep(CONNECT_PAUSE),
+            connected => return connected.map_err(io::Error::other),
+        }
+    }
 }
 
 /// Returns frames per second in `time`, and the CPU time of the daemon, in parts of a CPU.
@@ -46,7 +62,7 @@ pub(super) fn measure(has_interface: bool, time: Duration) -> io::Result<(f64, f
     let mut command = inside.command(Command::new(server::sluice_binary()).arg("serve").arg(&file));
     let daemon = Server::start(&mut command, vec![control, socket.clone()]).map_err(io::Error::other)?;
     let options = NetOptions { queue_size: 2 * SLOTS, slots: SLOTS, buffers: 0, ..NetOptions::default() };
-    let mut guest = NetClient::connect(&socket, &options).map_err(io::Error::other)?;
+    let mut guest = connect(&socket, &options)?;
     let (header, frame) = ([0; HEADER_LEN], frame());
     let batch = [(&header[..], &frame[..]); 32];
     let mut send_for = |time: Duration| -> io::Result<u64> {

@@ -159,6 +159,13 @@ pub fn master(name: &str) -> Option<String> {
     Some(target.file_name()?.to_string_lossy().into_owned())
 }
 
+/// Whether an interface is switched on and has a carrier: a cable to something, or whatever stands for one.
+#[must_use]
+pub fn has_carrier(name: &str) -> bool {
+    // The file of an interface that is off cannot be read.
+    fs::read_to_string(sysfs(name).join("carrier")).is_ok_and(|carrier| carrier.trim() == "1")
+}
+
 fn sysfs(name: &str) -> PathBuf {
     Path::new("/sys/class/net").join(name)
 }

@@ -34,9 +34,6 @@ pub enum LinkError {
     /// It is not a bridge.
     #[error("{0} is not a bridge; create one with: ip link add {0} type bridge")]
     NotABridge(String),
-    /// The port is not in its bridge.
-    #[error("{port} is not a port of the bridge {bridge} any more; add it with: ip link set {port} master {bridge}")]
-    NotInBridge { port: String, bridge: String },
     /// It has a TAP of this name, which another process holds.
     #[error("TAP {0} is held by another process; stop it or choose another name")]
     Busy(String),

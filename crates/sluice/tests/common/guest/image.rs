@@ -91,11 +91,42 @@ fn first_file_system(unpacked: &Path, programs: &[PathBuf]) -> Vec<u8> {
     for program in programs {
         archive.file(program.to_str().expect("Debian's paths are ASCII"), &std::fs::read(program).unwrap());
     }
-    let modules = modules::load_order(unpacked);
-    let order: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
-    archive.file("modules/order", order.join(" ").as_bytes());
-    for (name, content) in &modules {
-        archive.file(&format!("modules/{name}.ko"), content);
-    }
+    add_modules(&mut archive, unpacked, &modules::WANTED, "modules");
     archive.finish()
+}
+
+/// Adds modules and their load order to a folder of an archive.
+fn add_modules(archive: &mut Archive, unpacked: &Path, wanted: &[&str], folder: &str) {
+    let modules = modules::load_order(unpacked, wanted);
+    let order: Vec<&str> = modules.iter().map(|(name, _)| name.as_str()).collect();
+    archive.file(&format!("{folder}/order"), order.join(" ").as_bytes());
+    for (name, content) in &modules {
+        archive.file(&format!("{folder}/{name}.ko"), content);
+    }
+}
+
+/// What a guest has in addition to the image, in its folder `/more`.
+pub(crate) struct More<'a> {
+    /// Programs of the host with their names there. Their libraries keep their paths.
+    pub(crate) programs: &'a [(PathBuf, &'a str)],
+    /// Modules of its kernel, with their load order in `/more/order`.
+    pub(crate) modules: &'a [&'a str],
+}
+
+impl More<'_> {
+    /// Makes an archive that follows that of the image.
+    pub(crate) fn archive(&self) -> Vec<u8> {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guest");
+        let unpacked = tempfile::tempdir_in(&folder).unwrap();
+        Packages::provide(&folder.join("packages")).unpack(unpacked.path());
+        let mut archive = Archive::new();
+        add_modules(&mut archive, unpacked.path(), self.modules, "more");
+        for (program, name) in self.programs {
+            archive.file(&format!("more/{name}"), &std::fs::read(program).unwrap());
+            for library in programs::libraries(program) {
+                archive.file(library.to_str().expect("Debian's paths are ASCII"), &std::fs::read(&library).unwrap());
+            }
+        }
+        archive.finish()
+    }
 }

@@ -3,13 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::image::Image;
+use super::image::{Image, More};
 use crate::common::tool;
 
 /// Settings that differ between guests.
 pub(crate) struct Machine {
     disks: Vec<Disk>,
     more: Vec<String>,
+    /// An archive that follows that of the image.
+    files: Vec<u8>,
 }
 
 /// A disk over vhost-user-blk; QEMU reconnects when the server has restarted.
@@ -42,7 +44,25 @@ const KERNEL: &str = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr rando
 impl Machine {
     /// The disks are `/dev/vda`, `/dev/vdb` and so on.
     pub(crate) fn new(disks: impl IntoIterator<Item = Disk>) -> Machine {
-        Machine { disks: disks.into_iter().collect(), more: Vec::new() }
+        Machine { disks: disks.into_iter().collect(), more: Vec::new(), files: Vec::new() }
+    }
+
+    /// Adds programs and modules to the first file system.
+    pub(crate) fn with_files(mut self, more: &More<'_>) -> Machine {
+        Image::provide();
+        self.files = more.archive();
+        self
+    }
+
+    /// Returns the first file system, which is made in `folder` if it differs from that of the image.
+    fn first_file_system(&self, image: &Image, folder: &Path) -> PathBuf {
+        if self.files.is_empty() {
+            return image.first_file_system.clone();
+        }
+        let file = folder.join("first-file-system");
+        // The kernel reads archives one after the other.
+        std::fs::write(&file, [std::fs::read(&image.first_file_system).unwrap(), self.files.clone()].concat()).unwrap();
+        file
     }
 
     /// Adds arguments to QEMU's command line.
@@ -63,7 +83,9 @@ impl Machine {
         qemu.args(["-smp", &self.processors().to_string()]);
         qemu.args(["-machine", "q35,accel=tcg,hpet=off,memory-backend=guest-memory"]);
         qemu.args(["-object", &format!("memory-backend-memfd,id=guest-memory,size={MEMORY},share=on")]);
-        qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.first_file_system).args(["-append", KERNEL]);
+        let folder = lines.console.parent().expect("the console is in the guest's folder");
+        let first = self.first_file_system(image, folder);
+        qemu.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(first).args(["-append", KERNEL]);
         qemu.args(["-serial", &format!("file:{}", lines.console.display())]);
         qemu.args(["-chardev", &format!("socket,id=control,path={}", lines.control.display())]);
         qemu.args(["-device", "virtio-serial-pci", "-device", "virtserialport,chardev=control"]);

@@ -28,7 +28,7 @@ use super::{LONG, Running, start};
 mod base64;
 pub(crate) mod control;
 mod cpio;
-mod image;
+pub(crate) mod image;
 mod kernel;
 pub(crate) mod machine;
 mod modules;

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-/// Modules that a guest needs, in addition to what is built into Debian's kernel for virtual machines.
-const WANTED: [&str; 4] = ["virtio_pci", "virtio_console", "virtio_blk", "virtio_net"];
+/// Modules that every guest needs, in addition to what is built into Debian's kernel for virtual machines.
+pub(crate) const WANTED: [&str; 4] = ["virtio_pci", "virtio_console", "virtio_blk", "virtio_net"];
 
 /// Name and content of a module.
 pub(crate) type Module = (String, Vec<u8>);
 
-/// Returns the modules of the kernel that was unpacked into `root`.
-pub(crate) fn load_order(root: &Path) -> Vec<Module> {
+/// Returns these modules of the kernel that was unpacked into `root`, and those that they need.
+pub(crate) fn load_order(root: &Path, wanted: &[&str]) -> Vec<Module> {
     let mut files = Vec::new();
     walk(&root.join("lib/modules"), &mut files);
     let mut order = Vec::new();
-    WANTED.iter().for_each(|name| visit(name, &files, &mut order));
+    wanted.iter().for_each(|name| visit(name, &files, &mut order));
     order
 }
 

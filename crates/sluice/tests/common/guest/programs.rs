@@ -1,7 +1,7 @@
 //! Programs of the host that a guest runs as well, with their shared libraries at the same paths.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::common::{run, tool};
 
@@ -21,11 +21,16 @@ pub(crate) fn files() -> BTreeSet<PathBuf> {
     let mut files = BTreeSet::new();
     for (program, package) in PROGRAMS {
         let program = PathBuf::from(tool(program, package).get_program());
-        let listed = run(tool("ldd", "libc-bin").arg(&program)).ok();
-        // `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader.
-        let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
-        files.extend(paths.map(PathBuf::from));
+        files.extend(libraries(&program));
         files.insert(program);
     }
     files
+}
+
+/// Returns the paths of the libraries of a program.
+pub(crate) fn libraries(program: &Path) -> Vec<PathBuf> {
+    let listed = run(tool("ldd", "libc-bin").arg(program)).ok();
+    // `NAME => PATH (ADDRESS)`, or `PATH (ADDRESS)` for the loader.
+    let paths = listed.lines().filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')));
+    paths.map(PathBuf::from).collect()
 }

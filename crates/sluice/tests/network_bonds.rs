@@ -1,0 +1,135 @@
+//! Bonds and VLAN devices as interfaces of uplinks. The kernel of the machine may have neither, so the daemon runs in a guest with Debian's
+//! kernel, between two network namespaces: `vm` has the TAP of the NIC, and `out` is the network outside.
+//!
+//! ```text
+//!     s0 -- p0 \                  s2    -- p2     10.9.2.100
+//!     s1 -- p1 -- sw 10.9.0.100   s2.20 -- p2.20  10.9.20.100
+//! ```
+
+use common::guest::Guest;
+use common::guest::image::More;
+use common::guest::machine::Machine;
+use common::{run, sluice, tool};
+
+mod common;
+
+/// What each script begins with. The shell of the guest has an `ip` of its own, which knows less.
+const PRELUDE: &str = "
+ip() { /more/real-ip \"$@\"; }
+# A process that has ended and was not waited for has no command line.
+runs() { [ -n \"$(cat /proc/$(cat /tmp/pid)/cmdline 2>/dev/null)\" ]; }
+";
+
+const NETWORK: &str = "
+for module in $(cat /more/order); do
+    # Otherwise it makes a bond of its own.
+    case $module in bonding) insmod /more/$module.ko max_bonds=0 ;; *) insmod /more/$module.ko ;; esac
+done
+ip link set lo up
+ip netns add out
+ip netns add vm
+for number in 0 1 2; do
+    ip link add s$number type veth peer name p$number netns out
+    ip -n out link set p$number up
+done
+ip -n out link add sw type bridge
+for number in 0 1; do ip -n out link set p$number master sw; done
+ip -n out link set sw up
+ip -n out addr add 10.9.0.100/24 dev sw
+ip -n out addr add 10.9.2.100/24 dev p2
+ip -n out link add link p2 name p2.20 type vlan id 20
+ip -n out addr add 10.9.20.100/24 dev p2.20
+ip -n out link set p2.20 up
+ip link add bond1 type bond mode active-backup miimon 50
+for number in 0 1; do ip link set s$number master bond1; done
+ip link set bond1 up
+ip link set s2 up
+ip link add link s2 name s2.20 type vlan id 20
+ip link set s2.20 up
+";
+
+/// Ends a daemon that runs, and starts one. Fails if the daemon ends by itself.
+const SERVE: &str = "
+[ ! -e /tmp/pid ] || { kill $(cat /tmp/pid); while runs; do usleep 50000; done; }
+/more/sluice serve /tmp/host.toml >/tmp/log 2>&1 </dev/null &
+echo $! >/tmp/pid
+until [ -e /sys/class/net/v1 ]; do
+    runs || { rm /tmp/pid; cat /tmp/log; exit 1; }
+    usleep 50000
+done
+ip link set v1 netns vm name eth0
+ip -n vm link set eth0 up
+";
+
+fn sh(guest: &Guest, script: &str) -> String {
+    guest.sh(&format!("{PRELUDE}{script}"))
+}
+
+fn host(uplink: &str) -> String {
+    format!(
+        "cat >/tmp/host.toml <<'END'\n[daemon]\ncontrol = \"/tmp/control\"\nstate = \"/tmp/state\"\n[uplink.lan]\n{uplink}\n\
+         [vm.a.nic.eth0]\nuplink = \"lan\"\ntap = \"v1\"\nEND\n"
+    )
+}
+
+/// Serves a NIC with an address in the network `10.9.NET`.
+fn serve(guest: &Guest, uplink: &str, net: u8) {
+    sh(guest, &format!("{}{SERVE}ip -n vm addr add 10.9.{net}.1/24 dev eth0\n", host(uplink)));
+}
+
+/// The VM, or the host, reaches an address.
+fn reaches(guest: &Guest, from: &str, address: &str) {
+    let ping = format!("/bin/busybox ping -c 1 -w 1 {address} >/dev/null");
+    let ping = if from == "host" { ping } else { format!("ip netns exec {from} {ping}") };
+    // polls: neighbours are found, and a bond notices which of its links work
+    sh(
+        guest,
+        &format!("for attempt in $(seq 30); do {ping} && exit 0; done; echo {from} does not reach {address}; exit 1"),
+    );
+}
+
+fn boot() -> Guest {
+    let folder = tempfile::tempdir().unwrap();
+    let program = folder.path().join("sluice");
+    run(tool("strip", "binutils").arg("-o").arg(&program).arg(sluice().get_program())).ok();
+    let ip = tool("ip", "iproute2").get_program().into();
+    let more = More {
+        programs: &[(program, "sluice"), (ip, "real-ip")],
+        modules: &["bonding", "8021q", "tun", "veth", "bridge"],
+    };
+    let guest = Guest::boot(Machine::new([]).with_files(&more));
+    sh(&guest, NETWORK);
+    guest
+}
+
+#[test]
+fn bonds_and_vlan_devices_are_uplinks_and_ports_of_bridges() {
+    let guest = boot();
+    serve(&guest, "nic = \"bond1\"", 0);
+    reaches(&guest, "vm", "10.9.0.100");
+    let active = sh(&guest, "cat /sys/class/net/bond1/bonding/active_slave");
+    let (member, far) = if active.trim() == "s0" { ("s0", "p0") } else { ("s1", "p1") };
+    sh(&guest, &format!("ip -n out link set {far} down"));
+    reaches(&guest, "vm", "10.9.0.100");
+    sh(&guest, &format!("ip -n out link set {far} up"));
+
+    serve(&guest, "nic = \"s2.20\"", 20);
+    reaches(&guest, "vm", "10.9.20.100");
+
+    sh(
+        &guest,
+        "ip link add br0 type bridge; ip link set br0 up; ip link set bond1 master br0; ip addr add 10.9.0.50/24 dev br0",
+    );
+    serve(&guest, "bridge = \"br0\"", 0);
+    reaches(&guest, "vm", "10.9.0.100");
+    reaches(&guest, "vm", "10.9.0.50");
+    reaches(&guest, "host", "10.9.0.1");
+    reaches(&guest, "host", "10.9.0.100");
+
+    sh(&guest, "ip link set bond1 nomaster; ip addr flush dev br0; ip link set s2.20 master br0");
+    serve(&guest, "bridge = \"br0\"", 20);
+    reaches(&guest, "vm", "10.9.20.100");
+
+    let refused = guest.run(&format!("{PRELUDE}{}{SERVE}", host(&format!("nic = \"{member}\"")))).text;
+    assert!(refused.contains(&format!("The host uses {member} itself (it belongs to bond1)")), "{refused}");
+}
