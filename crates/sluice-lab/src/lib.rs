@@ -24,6 +24,7 @@ pub mod figure;
 pub mod figures;
 pub mod parallel;
 pub mod proof;
+pub mod real;
 pub mod report;
 pub mod run;
 pub mod setup;

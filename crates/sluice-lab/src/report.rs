@@ -141,12 +141,15 @@ fn left_out(paper: Option<Paper>, all: &[Reproduced<'_>]) -> Option<String> {
     quick.into_iter().chain(missing).reduce(|all, more| format!("{all} {more}"))
 }
 
-fn table(rows: &[Row]) -> Table {
+/// The rows of a figure; notes are a column, or stand below the table.
+fn table(rows: &[Row], notes: bool) -> Table {
     let columns = ["row", "class", "must come out", "paper", "here", "verdict", "note"];
-    let mut table = Table::new("Rows", &columns);
+    let count = if notes { columns.len() } else { columns.len() - 1 };
+    let mut table = Table::new("Rows", &columns[..count]);
     for row in rows {
-        let class = row.class.letter();
-        table.row([row.id, class, row.must, row.paper_value, &row.measured, &row.verdict_text(), row.note]);
+        let (class, verdict) = (row.class.letter(), row.verdict_text());
+        let cells = [row.id, class, row.must, row.paper_value, &row.measured, &verdict, row.note];
+        table.row(cells.into_iter().take(count));
     }
     table
 }
@@ -187,7 +190,8 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
     if let Some(text) = left_out(None, all) {
         page.paragraph(&text);
     }
-    page.table(&score(&rows)).table(&overview(&rows));
+    let figures: Vec<&str> = all.iter().flat_map(|run| run.rows.iter().map(|_| run.figure.id)).collect();
+    page.heading(2, "verdicts", "Verdicts").table(&score(&rows)).table_linked(&overview(&rows), &figures);
     for paper in Paper::ALL {
         let of_paper: Vec<_> = all.iter().filter(|reproduced| reproduced.figure.paper == paper).collect();
         if of_paper.is_empty() {
@@ -200,7 +204,9 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
         for reproduced in of_paper {
             let figure = reproduced.figure;
             page.heading(3, figure.id, &format!("{}: {}", figure.label, figure.title)).paragraph(figure.setup);
-            page.paragraph(&provenance(reproduced)).table(&table(&reproduced.rows));
+            page.paragraph(&provenance(reproduced)).table(&table(&reproduced.rows, false));
+            let notes = reproduced.rows.iter().filter(|row| !row.note.is_empty());
+            page.notes(notes.map(|row| (row.id, row.note)));
             reproduced.finding.charts.iter().for_each(|chart| {
                 page.chart(chart);
             });
@@ -251,7 +257,7 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
     for reproduced in of_paper() {
         let figure = reproduced.figure;
         text += &format!("\n## {}: {}\n\n{}\n\n", figure.label, figure.title, figure.setup);
-        text += &format!("{}\n\n{}\n", provenance(reproduced), table(&reproduced.rows).markdown());
+        text += &format!("{}\n\n{}\n", provenance(reproduced), table(&reproduced.rows, true).markdown());
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
             text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
         }

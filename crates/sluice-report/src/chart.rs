@@ -1,6 +1,12 @@
 //! Charts, drawn by plotters; other files do not use it directly.
+//!
+//! Nothing lies over the data: lines have their names at their ends, in the right margin, and bars have a legend above them. Published
+//! values are points over the lines. Reservations and limits are dashed lines across.
 
+use plotters::coord::Shift;
+use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 use serde::{Deserialize, Serialize};
 
 /// Colours that people with colour-blindness can distinguish: \[Okabe and Ito 2008\].
@@ -15,27 +21,48 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(150, 130, 20),
 ];
 const SIZE: (u32, u32) = (760, 360);
+/// Height of a label, and its approximate width per character, in pixels.
+const LABEL: (i32, u32) = (12, 7);
+/// Widest right margin for labels, in pixels.
+const MARGIN_MAX: u32 = 240;
+/// Height of the legend of bars, in pixels.
+const LEGEND: i32 = 20;
+/// Margin around a chart, in pixels.
+const MARGIN: u32 = 12;
+
+type Plane<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
+type Drawn<'a> = Result<(), Box<dyn std::error::Error + 'a>>;
 
 /// A named series.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// Name in the legend.
+    /// Name in the chart.
     pub name: String,
     /// For bars: one value per category, in order; the first coordinate is ignored.
     pub points: Vec<(f64, f64)>,
+    /// Values of the paper at some points of a line.
+    #[serde(default)]
+    pub published: Vec<(f64, f64)>,
 }
 
 impl Line {
     /// A series of points.
     #[must_use]
     pub fn new(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Line { name: name.into(), points }
+        Line { name: name.into(), points, published: Vec::new() }
     }
 
     /// One bar for each category.
     #[must_use]
     pub fn bars(name: impl Into<String>, heights: &[f64]) -> Self {
-        Line { name: name.into(), points: heights.iter().map(|height| (0.0, *height)).collect() }
+        Line::new(name, heights.iter().map(|height| (0.0, *height)).collect())
+    }
+
+    /// Adds values that the paper states.
+    #[must_use]
+    pub fn published(mut self, points: Vec<(f64, f64)>) -> Self {
+        self.published = points;
+        self
     }
 }
 
@@ -46,6 +73,13 @@ pub enum Shape {
     Lines,
     /// Groups of bars from zero, one group for each of these categories.
     Bars(Vec<String>),
+}
+
+/// A level of the vertical axis, such as a reservation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Level {
+    pub name: String,
+    pub y: f64,
 }
 
 /// A chart.
@@ -59,73 +93,147 @@ pub struct Chart {
     pub shape: Shape,
     /// Series.
     pub lines: Vec<Line>,
+    /// Reservations and limits of a chart of lines.
+    #[serde(default)]
+    pub levels: Vec<Level>,
+}
+
+/// A label in the right margin.
+struct Label<'a> {
+    text: &'a str,
+    colour: RGBColor,
+    /// Height of what it names, in pixels.
+    at: i32,
 }
 
 impl Chart {
     /// Lines over time or another quantity.
     #[must_use]
     pub fn lines(title: &str, x: &str, y: &str, lines: Vec<Line>) -> Self {
-        Chart { title: title.into(), x: x.into(), y: y.into(), shape: Shape::Lines, lines }
+        Chart { title: title.into(), x: x.into(), y: y.into(), shape: Shape::Lines, lines, levels: Vec::new() }
     }
 
     /// Groups of bars.
     #[must_use]
     pub fn bars(title: &str, y: &str, categories: &[&str], lines: Vec<Line>) -> Self {
         let categories = categories.iter().map(ToString::to_string).collect();
-        Chart { title: title.into(), x: String::new(), y: y.into(), shape: Shape::Bars(categories), lines }
+        Chart { shape: Shape::Bars(categories), ..Self::lines(title, "", y, lines) }
     }
 
-    /// As a whole `<svg>` element.
+    /// Adds a level, such as a reservation.
+    #[must_use]
+    pub fn level(mut self, name: impl Into<String>, y: f64) -> Self {
+        self.levels.push(Level { name: name.into(), y });
+        self
+    }
+
+    /// As a whole `<svg>` element on white.
     #[must_use]
     pub fn svg(&self) -> String {
+        self.drawn(true)
+    }
+
+    /// As an `<svg>` element of a page: it has no background, and its text and axes have the colour of the page's text.
+    #[must_use]
+    pub fn inline_svg(&self) -> String {
+        self.drawn(false).replace("\"#000000\"", "\"currentColor\"")
+    }
+
+    fn drawn(&self, background: bool) -> String {
         let mut out = String::new();
         // Writing into memory does not fail, nor does text of a stated size.
-        self.draw(SVGBackend::with_string(&mut out, SIZE)).expect("drawing into memory");
+        self.draw(SVGBackend::with_string(&mut out, SIZE), background).expect("drawing into memory");
         out
     }
 
-    fn draw(&self, backend: SVGBackend<'_>) -> Result<(), Box<dyn std::error::Error + '_>> {
+    fn draw<'b>(&self, backend: SVGBackend<'b>, background: bool) -> Drawn<'b> {
         let area = backend.into_drawing_area();
-        area.fill(&WHITE)?;
+        if background {
+            area.fill(&WHITE)?;
+        }
+        let is_bars = matches!(self.shape, Shape::Bars(_));
         let ((x_least, x_most), y_most) = (self.x_range(), self.y_most());
         let mut chart = ChartBuilder::on(&area)
             .caption(&self.title, ("sans-serif", 16))
-            .margin(12)
+            .margin(MARGIN)
+            .margin_top(if is_bars { MARGIN + LEGEND as u32 } else { MARGIN })
             // The last number of the axis extends to the right.
-            .margin_right(28)
+            .margin_right(if is_bars { 28 } else { self.label_width() })
             .x_label_area_size(38)
             .y_label_area_size(62)
             .build_cartesian_2d(x_least..x_most, 0.0..y_most)?;
         let mut mesh = chart.configure_mesh();
         let category = |at: &f64| self.category(*at);
-        if matches!(self.shape, Shape::Bars(_)) {
+        if is_bars {
             mesh.disable_x_mesh().x_label_formatter(&category).x_labels(self.categories() * 2 + 1);
-        }
-        if let Shape::Lines = self.shape {
+        } else {
             mesh.x_label_formatter(&number);
         }
-        mesh.y_label_formatter(&number).x_desc(&self.x).y_desc(&self.y).light_line_style(WHITE.mix(0.0)).draw()?;
-        for (index, line) in self.lines.iter().enumerate() {
-            let colour = COLOURS[index % COLOURS.len()];
-            let drawn = match self.shape {
-                Shape::Lines => {
-                    chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?
-                }
-                Shape::Bars(_) => {
-                    chart.draw_series(self.bars_of(index, line).map(|bar| Rectangle::new(bar, colour.filled())))?
-                }
-            };
-            let swatch = move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour.filled());
-            drawn.label(&line.name).legend(swatch);
+        // Grey lines are visible on white and on black.
+        mesh.bold_line_style(RGBColor(128, 128, 128).mix(0.25)).light_line_style(WHITE.mix(0.0));
+        mesh.y_label_formatter(&number).x_desc(&self.x).y_desc(&self.y).draw()?;
+        if is_bars {
+            self.draw_bars(&area, &mut chart)?;
+        } else {
+            self.draw_lines(&area, &mut chart, (x_least, x_most))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.2))
-            .draw()?;
         area.present()?;
         Ok(())
+    }
+
+    /// Draws the bars, and the legend above them.
+    fn draw_bars<'b>(&self, area: &DrawingArea<SVGBackend<'b>, Shift>, chart: &mut Plane<'_, 'b>) -> Drawn<'b> {
+        let mut x = 80;
+        for (index, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            chart.draw_series(self.bars_of(index, line).map(|bar| Rectangle::new(bar, colour.filled())))?;
+            area.draw(&Rectangle::new([(x, 8), (x + 14, 16)], colour.filled()))?;
+            area.draw(&text(&line.name, (x + 18, 12)))?;
+            x += 34 + width_of(&line.name) as i32;
+        }
+        Ok(())
+    }
+
+    /// Draws lines, published values and levels, and their names in the right margin.
+    fn draw_lines<'b>(
+        &self,
+        area: &DrawingArea<SVGBackend<'b>, Shift>,
+        chart: &mut Plane<'_, 'b>,
+        (x_least, x_most): (f64, f64),
+    ) -> Drawn<'b> {
+        let mut labels = Vec::new();
+        let grey = RGBColor(128, 128, 128);
+        for level in &self.levels {
+            let ends = [(x_least, level.y), (x_most, level.y)];
+            chart.draw_series(DashedLineSeries::new(ends, 6, 4, grey.stroke_width(1)))?;
+            labels.push(Label { text: &level.name, colour: grey, at: chart.backend_coord(&ends[1]).1 });
+        }
+        for (index, line) in self.lines.iter().enumerate() {
+            let colour = COLOURS[index % COLOURS.len()];
+            chart.draw_series(LineSeries::new(line.points.iter().copied(), colour.stroke_width(2)))?;
+            chart.draw_series(line.published.iter().map(|at| Circle::new(*at, 5, colour.stroke_width(2))))?;
+            if let Some(last) = line.points.last().or(line.published.last()) {
+                labels.push(Label { text: &line.name, colour, at: chart.backend_coord(last).1 });
+            }
+        }
+        let right = chart.backend_coord(&(x_most, 0.0)).0;
+        let (top, bottom) = (LABEL.0, SIZE.1 as i32 - LABEL.0);
+        let heights = apart(&labels.iter().map(|label| label.at).collect::<Vec<_>>(), top, bottom);
+        for (label, height) in labels.iter().zip(heights) {
+            area.draw(&PathElement::new(vec![(right + 1, label.at), (right + 10, height)], label.colour.mix(0.6)))?;
+            area.draw(&text(label.text, (right + 13, height)))?;
+        }
+        if self.lines.iter().any(|line| !line.published.is_empty()) {
+            area.draw(&Circle::new((80, 16), 5, grey.stroke_width(2)))?;
+            area.draw(&text("the paper", (92, 16)))?;
+        }
+        Ok(())
+    }
+
+    /// Width of the right margin for the longest name.
+    fn label_width(&self) -> u32 {
+        let names = self.lines.iter().map(|line| &line.name).chain(self.levels.iter().map(|level| &level.name));
+        names.map(|name| 28 + width_of(name)).max().unwrap_or(0).clamp(28, MARGIN_MAX)
     }
 
     fn categories(&self) -> usize {
@@ -155,16 +263,52 @@ impl Chart {
         if let Shape::Bars(categories) = &self.shape {
             return (0.0, categories.len().max(1) as f64);
         }
-        let points = self.lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x);
+        let points = self.points().map(|(x, _)| *x);
         let (least, most) = points.fold((f64::MAX, f64::MIN), |(least, most), x| (least.min(x), most.max(x)));
         if least < most { (least, most) } else { (0.0, 1.0) }
     }
 
     fn y_most(&self) -> f64 {
-        let most = self.lines.iter().flat_map(|line| &line.points).map(|(_, y)| *y).fold(0.0, f64::max);
-        // Room for the legend.
-        if most > 0.0 { most * 1.25 } else { 1.0 }
+        let levels = self.levels.iter().map(|level| level.y);
+        let most = self.points().map(|(_, y)| *y).chain(levels).fold(0.0, f64::max);
+        if most > 0.0 { most * 1.05 } else { 1.0 }
     }
+
+    fn points(&self) -> impl Iterator<Item = &(f64, f64)> {
+        self.lines.iter().flat_map(|line| line.points.iter().chain(&line.published))
+    }
+}
+
+/// A label to the right of a point.
+fn text(label: &str, at: (i32, i32)) -> Text<'static, (i32, i32), String> {
+    let style = ("sans-serif", LABEL.0).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+    Text::new(label.to_owned(), at, style)
+}
+
+/// Approximate width of a label in pixels.
+fn width_of(label: &str) -> u32 {
+    label.chars().count() as u32 * LABEL.1
+}
+
+/// Returns heights of labels, each as near as possible to where it should be and none over another one. If they do not all fit between
+/// `top` and `bottom`, they are nearer to each other.
+fn apart(wanted: &[i32], top: i32, bottom: i32) -> Vec<i32> {
+    let mut order: Vec<usize> = (0..wanted.len()).collect();
+    order.sort_by_key(|label| wanted[*label]);
+    let count = wanted.len().max(2) as i32 - 1;
+    let step = (LABEL.0 + 2).min((bottom - top) / count);
+    let mut heights = wanted.to_vec();
+    let mut least = top;
+    for label in &order {
+        heights[*label] = heights[*label].max(least);
+        least = heights[*label] + step;
+    }
+    let mut most = bottom;
+    for label in order.iter().rev() {
+        heights[*label] = heights[*label].min(most);
+        most = heights[*label] - step;
+    }
+    heights
 }
 
 /// A number at an axis, without trailing zeros.
@@ -187,13 +331,49 @@ mod tests {
     }
 
     #[test]
+    fn labels_do_not_cover_each_other() {
+        assert_eq!(apart(&[100, 50], 12, 348), [100, 50], "there is room");
+        assert_eq!(apart(&[100, 101, 99], 12, 348), [113, 127, 99]);
+        assert_eq!(apart(&[348, 348, 0], 12, 348), [334, 348, 12], "moved into the chart");
+        let crowded = apart(&[100; 60], 12, 348);
+        assert!(crowded.windows(2).all(|pair| pair[1] - pair[0] == 5), "{crowded:?}");
+        assert_eq!(apart(&[], 12, 348), [0; 0]);
+    }
+
+    #[test]
+    fn published_values_and_levels_are_drawn_and_named() {
+        let line = Line::new("VM1", vec![(0.0, 1.0), (10.0, 2.0)]).published(vec![(5.0, 3.0)]);
+        let chart = Chart::lines("t", "x", "y", vec![line]).level("limit", 4.0);
+        let svg = chart.svg();
+        assert_eq!(svg.matches("<circle").count(), 2, "the value and its key: {svg}");
+        for name in ["VM1", "limit", "the paper"] {
+            assert!(svg.contains(name), "{name} in {svg}");
+        }
+        assert_eq!(chart.y_most(), 4.2, "both are within the chart");
+        let (inline, plain) = (chart.inline_svg(), chart.svg());
+        assert!(
+            inline.contains("currentColor") && !inline.contains("#000000") && !inline.contains("#FFFFFF"),
+            "{inline}"
+        );
+        assert!(plain.contains("#FFFFFF"), "a file may be shown on any background: {plain}");
+    }
+
+    /// Results that an earlier version stored have neither.
+    #[test]
+    fn charts_without_published_values_and_levels_are_read() {
+        let text = r#"{"title":"t","x":"","y":"","shape":"Lines","lines":[{"name":"a","points":[]}]}"#;
+        let chart: Chart = serde_json::from_str(text).unwrap();
+        assert_eq!(chart, Chart::lines("t", "", "", vec![Line::new("a", vec![])]));
+    }
+
+    #[test]
     fn every_bar_is_drawn_and_every_group_is_named() {
         let bars = vec![Line::bars("paper", &[1.0, 2.0, 3.0]), Line::bars("here", &[1.1, 2.1, 2.9])];
         let svg = Chart::bars("Bars", "s", &["one", "two", "three"], bars).svg();
         for name in ["one", "two", "three", "paper", "here"] {
             assert!(svg.contains(name), "{name} in {svg}");
         }
-        // Six bars, two legend symbols, the background, and the legend's.
-        assert!(svg.matches("<rect").count() >= 8, "{svg}");
+        // Six bars, two symbols of the legend, and the background.
+        assert_eq!(svg.matches("<rect").count(), 9, "{svg}");
     }
 }

@@ -14,6 +14,6 @@ mod chart;
 mod page;
 mod table;
 
-pub use chart::{Chart, Line, Shape};
+pub use chart::{Chart, Level, Line, Shape};
 pub use page::{Page, escape};
 pub use table::Table;

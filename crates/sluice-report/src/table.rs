@@ -36,14 +36,27 @@ impl Table {
     /// A `<table>`.
     #[must_use]
     pub fn html(&self) -> String {
-        let line = |cells: &[String], tag: &str| {
-            let cell = |cell: &String| format!("<{tag}{}>{}</{tag}>", verdict(cell), escape(cell));
-            let cells: String = cells.iter().map(cell).collect();
+        self.html_linked(&[])
+    }
+
+    /// A `<table>` in which the first cell of each row links to the heading with this id.
+    #[must_use]
+    pub fn html_linked(&self, ids: &[&str]) -> String {
+        let line = |cells: &[String], tag: &str, id: Option<&&str>| {
+            let cell = |(number, cell): (usize, &String)| {
+                let text = escape(cell);
+                let link = id.filter(|_| number == 0).map(|id| format!("<a href=\"#{}\">{text}</a>", escape(id)));
+                format!("<{tag}{}>{}</{tag}>", verdict(cell), link.unwrap_or(text))
+            };
+            let cells: String = cells.iter().enumerate().map(cell).collect();
             format!("<tr>{cells}</tr>\n")
         };
-        let rows: String = self.rows.iter().map(|row| line(row, "td")).collect();
-        let (caption, head) = (escape(&self.title), line(&self.columns, "th"));
-        format!("<table>\n<caption>{caption}</caption>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n</table>\n")
+        let rows: String = self.rows.iter().enumerate().map(|(number, row)| line(row, "td", ids.get(number))).collect();
+        let (caption, head) = (escape(&self.title), line(&self.columns, "th", None));
+        format!(
+            "<div class=\"wide\"><table>\n<caption>{caption}</caption>\n<thead>{head}</thead>\n<tbody>\n{rows}</tbody>\n\
+             </table></div>\n"
+        )
     }
 
     /// As Markdown, with its title on a separate line.
@@ -80,6 +93,8 @@ mod tests {
         table.row(["1 | 2 & 3"]).row(["not reproduced (0 % of the band)"]);
         assert!(table.html().contains("<td class=\"fail\">not reproduced (0 %"), "{}", table.html());
         assert!(table.html().contains("<td>1 | 2 &amp; 3</td>"), "{}", table.html());
+        let linked = table.html_linked(&["one", "two"]);
+        assert!(linked.contains("<td><a href=\"#one\">1 | 2 &amp; 3</a></td>"), "{linked}");
         assert!(table.html().contains("<caption>a &lt; b</caption>"), "{}", table.html());
         assert_eq!(
             table.markdown(),

@@ -13,6 +13,8 @@
 //! | input of `import`, one format per file | `import/` |
 //! | names for completions in a shell | `complete.rs` |
 //! | `demo` | `demo/` |
+//! | temporary disks, a server and clients in this process | `testbed/` |
+//! | figures of the papers on real I/O | `real/` |
 //! | the identity of this program, for cached results | `program.rs` |
 //! | progress of long commands | `progress.rs` |
 //! | `status`, `get`, `describe`, `events`, `why` | `verbs/`; `monitor/` and `events/` what the daemon replies, `show/` how it is shown |
@@ -41,12 +43,14 @@ mod output;
 mod preflight;
 mod program;
 mod progress;
+mod real;
 mod request_sizes;
 mod server;
 mod service;
 mod show;
 mod sim;
 mod state;
+mod testbed;
 mod top;
 mod verbs;
 

@@ -10,6 +10,7 @@ use std::process::Command;
 /// `(program, package)`, packages as in Debian 12.
 const TOOLS: &[(&str, &str)] = &[
     ("c++", "g++"),
+    ("chromium-headless-shell", "chromium-headless-shell"),
     ("debugfs", "e2fsprogs"),
     ("dpkg-shlibdeps", "dpkg-dev"),
     ("fio", "fio"),

@@ -9,10 +9,15 @@
 //! Example: 4 ms and 8 servers serve 2,000 requests per second, whatever the speed of the machine.
 //!
 //! The log of its slots (request, start, duration) shows afterwards which capacity there was.
+//!
+//! Instead of servers there may be a [`DeviceModel`], such as a hard disk, whose completion times depend on the order and the addresses of all
+//! requests. It decides itself when each request ends. Its time is that of its completions, so that a late wake-up costs it nothing
+//! while requests are queued at it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand_distr::{Distribution, Exp1, Uniform};
@@ -47,6 +52,28 @@ pub struct DelaySpec {
     pub seed: u64,
 }
 
+/// A modelled device whose completion times a delay waits for. It accepts every request immediately.
+pub trait DeviceModel {
+    /// Submits the request of a slot of the gate.
+    fn submit(&mut self, now: Instant, slot: Slot, request: &Request);
+
+    /// Time of the next completion, if no request arrives before; `None` if there is none.
+    fn next(&self) -> Option<Instant>;
+
+    /// Removes a request that has completed by `at`, the time that [`DeviceModel::next`] returned.
+    fn take(&mut self, at: Instant) -> Option<Slot>;
+}
+
+/// Makes a model, at the start of the device's thread and after each restart.
+#[derive(Clone)]
+pub struct ModelMaker(pub Arc<dyn Fn() -> Box<dyn DeviceModel> + Send + Sync>);
+
+impl std::fmt::Debug for ModelMaker {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("ModelMaker")
+    }
+}
+
 /// The modelled servers, and operations that completed at the disk before they do in the model.
 pub struct Delay {
     spec: DelaySpec,
@@ -57,6 +84,11 @@ pub struct Delay {
     ends: Vec<Instant>,
     /// Completed operations, by the end of their modelled service.
     held: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Instead of the servers.
+    model: Option<Box<dyn DeviceModel>>,
+    /// Operations that completed at the disk before the model has completed their slots: slot and operation, at most one for each slot
+    /// of the gate.
+    modelled: Vec<(Slot, OpIndex)>,
     log: Option<Box<dyn Write + Send>>,
 }
 
@@ -72,12 +104,21 @@ impl Delay {
             servers: (0..spec.parallel.max(1)).map(|server| Reverse((0, server))).collect(),
             ends: Vec::new(),
             held: BinaryHeap::new(),
+            model: None,
+            modelled: Vec::new(),
             log,
         };
         if let Some(log) = &mut delay.log {
             writeln!(log, "dispatch_ns,start_ns,end_ns,server,id,owner,volume,kind,length_bytes,cost,phase")?;
         }
         Ok(delay)
+    }
+
+    /// Replaces the servers by a model.
+    #[must_use]
+    pub fn with_model(mut self, maker: Option<&ModelMaker>) -> Self {
+        self.model = maker.map(|maker| maker.0());
+        self
     }
 
     /// Returns `queue` with this delay.
@@ -87,7 +128,33 @@ impl Delay {
 
     /// Returns when the next held operation completes.
     fn next_wakeup(&self) -> Option<Instant> {
-        self.held.peek().map(|Reverse((end, _))| Instant::from_nanos(*end))
+        let held = self.held.peek().map(|Reverse((end, _))| Instant::from_nanos(*end));
+        let modelled = self.model.as_ref().and_then(|model| model.next());
+        held.into_iter().chain(modelled).min()
+    }
+
+    /// Notes the ends of the slots that the model has completed by now.
+    fn advance(&mut self, now: Instant) {
+        while let Some(model) = &mut self.model
+            && let Some(at) = model.next().filter(|at| *at <= now)
+        {
+            if let Some(slot) = model.take(at) {
+                self.set_end(slot, at);
+            }
+        }
+    }
+
+    /// Starts the service of a slot's request. With a model its end is not known yet.
+    fn start_slot(&mut self, now: Instant, slot: Slot, request: &Request) {
+        self.advance(now);
+        let end = match &mut self.model {
+            None => self.start(now, request),
+            Some(model) => {
+                model.submit(now, slot, request);
+                Instant::MAX
+            }
+        };
+        self.set_end(slot, end);
     }
 
     fn service(&mut self, request: &Request) -> u64 {
@@ -139,13 +206,20 @@ impl Delay {
         Instant::from_nanos(end)
     }
 
-    /// Holds an operation that has completed at the disk until `end`.
-    fn hold(&mut self, index: OpIndex, end: Instant) {
-        self.held.push(Reverse((end.as_nanos(), index.0)));
+    /// Holds an operation that has completed at the disk until the service of its slot ends.
+    fn hold(&mut self, slot: Slot, index: OpIndex) {
+        if self.model.is_some() {
+            self.modelled.push((slot, index));
+        } else {
+            self.held.push(Reverse((self.ends[slot.0 as usize].as_nanos(), index.0)));
+        }
     }
 
     /// Returns the next held operation whose modelled service has ended.
     fn pop(&mut self, now: Instant) -> Option<OpIndex> {
+        if let Some(at) = self.modelled.iter().position(|(slot, _)| self.ends[slot.0 as usize] <= now) {
+            return Some(self.modelled.remove(at).1);
+        }
         let Reverse((end, index)) = *self.held.peek()?;
         if end > now.as_nanos() {
             return None;
@@ -171,8 +245,11 @@ pub(crate) struct Delayed<'a, Q> {
 
 impl<Q: DeviceQueue> Delayed<'_, Q> {
     fn start(&mut self, now: Instant, submission: &Submission, occupies_device: bool) {
-        let end = if occupies_device { self.delay.start(now, &submission.request) } else { now };
-        self.delay.set_end(submission.slot, end);
+        if occupies_device {
+            self.delay.start_slot(now, submission.slot, &submission.request);
+        } else {
+            self.delay.set_end(submission.slot, now);
+        }
     }
 }
 
@@ -191,12 +268,13 @@ impl<Q: DeviceQueue> Device for Delayed<'_, Q> {
 
 impl<Q: DeviceQueue> DeviceQueue for Delayed<'_, Q> {
     fn next_completed(&mut self, now: Instant) -> Option<OpIndex> {
+        self.delay.advance(now);
         while let Some(index) = self.queue.next_completed(now) {
-            let end = self.delay.ends[self.queue.slot_of(index).0 as usize];
-            if end <= now {
+            let slot = self.queue.slot_of(index);
+            if self.delay.ends[slot.0 as usize] <= now {
                 return Some(index);
             }
-            self.delay.hold(index, end);
+            self.delay.hold(slot, index);
         }
         self.delay.pop(now)
     }
@@ -247,12 +325,66 @@ mod tests {
         let mut delay = delay(ServiceTime::Fixed(Duration::from_millis(4)), 2);
         let ends: Vec<_> = (0..5).map(|_| delay.start(Instant::from_millis(10), &request(4096))).collect();
         assert_eq!(ends, [14, 14, 18, 18, 22].map(Instant::from_millis));
-        delay.hold(OpIndex(3), ends[1]);
-        delay.hold(OpIndex(2), ends[0]);
+        delay.set_end(Slot(1), ends[1]);
+        delay.set_end(Slot(0), ends[0]);
+        delay.hold(Slot(1), OpIndex(3));
+        delay.hold(Slot(0), OpIndex(2));
         assert_eq!(delay.next_wakeup(), Some(Instant::from_millis(14)));
         assert_eq!(delay.pop(Instant::from_millis(13)), None);
         let late = Instant::from_millis(15);
         assert_eq!([delay.pop(late), delay.pop(late), delay.pop(late)], [Some(OpIndex(2)), Some(OpIndex(3)), None]);
+    }
+
+    /// Serves one request at a time in reverse order of arrival, 4 ms each.
+    #[derive(Default)]
+    struct LastFirst {
+        queue: Vec<Slot>,
+        serving: Option<(Instant, Slot)>,
+    }
+
+    impl LastFirst {
+        fn serve(&mut self, now: Instant) {
+            if self.serving.is_none() {
+                self.serving = self.queue.pop().map(|slot| (now + Duration::from_millis(4), slot));
+            }
+        }
+    }
+
+    impl DeviceModel for LastFirst {
+        fn submit(&mut self, now: Instant, slot: Slot, _request: &Request) {
+            self.queue.push(slot);
+            self.serve(now);
+        }
+
+        fn next(&self) -> Option<Instant> {
+            self.serving.map(|(at, _)| at)
+        }
+
+        fn take(&mut self, at: Instant) -> Option<Slot> {
+            let (_, slot) = self.serving.take()?;
+            self.serve(at);
+            Some(slot)
+        }
+    }
+
+    #[test]
+    fn a_model_decides_when_each_request_ends_and_loses_no_time_to_late_wake_ups() {
+        let maker = ModelMaker(Arc::new(|| Box::new(LastFirst::default())));
+        let mut delay = delay(ServiceTime::Fixed(Duration::ZERO), 1).with_model(Some(&maker));
+        (0..3).for_each(|slot| delay.start_slot(Instant::from_millis(10), Slot(slot), &request(4096)));
+        (0..3).for_each(|slot| delay.hold(Slot(slot), OpIndex(slot)));
+        assert_eq!((delay.next_wakeup(), delay.pop(Instant::from_millis(13))), (Some(Instant::from_millis(14)), None));
+        // The thread wakes up 1 ms late; the next request has started at 14 ms all the same.
+        let late = Instant::from_millis(15);
+        delay.advance(late);
+        assert_eq!(
+            (delay.pop(late), delay.pop(late), delay.next_wakeup()),
+            (Some(OpIndex(0)), None, Some(Instant::from_millis(18)))
+        );
+        let end = Instant::from_millis(22);
+        delay.advance(end);
+        assert_eq!([delay.pop(end), delay.pop(end), delay.pop(end)], [Some(OpIndex(1)), Some(OpIndex(2)), None]);
+        assert_eq!(delay.next_wakeup(), None);
     }
 
     #[test]

@@ -72,7 +72,7 @@ impl Machine for Loop {
             None => None,
             Some(delay) => {
                 let log = spec.delay_log.clone().map(slot_log::start).transpose()?;
-                Some(Delay::new(*delay, log)?)
+                Some(Delay::new(*delay, log)?.with_model(spec.model.as_ref()))
             }
         };
         let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;

@@ -12,7 +12,7 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Percent, Policy, Scheduler};
 
-use crate::backend::delay::DelaySpec;
+use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
 use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
@@ -31,6 +31,8 @@ pub struct DeviceSpec {
     pub delay: Option<DelaySpec>,
     /// Log of the delay's slots; see [`crate::backend::slot_log::open`].
     pub delay_log: Option<Arc<File>>,
+    /// Model that replaces the delay's servers; without effect if there is no delay.
+    pub model: Option<ModelMaker>,
 }
 
 /// A scheduler, its parameters and what it may know of the device. It is built again after each restart.

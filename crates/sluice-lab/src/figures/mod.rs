@@ -3,9 +3,9 @@
 use crate::figure::{Figure, Paper};
 
 mod ablations;
-mod flubber;
+pub(crate) mod flubber;
 mod mcfq;
-mod mclock;
+pub(crate) mod mclock;
 mod netback;
 mod two_tier;
 

@@ -8,6 +8,7 @@ use sluice_sched::{Instant, Kind};
 
 pub mod array;
 pub mod bucket;
+pub mod controller;
 pub mod derived;
 pub mod hdd;
 pub mod linear;

@@ -5,14 +5,13 @@
 //! completes when all of its units are cached. Other requests go to the device unchanged. A unit is dropped when the
 //! stream has passed it.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
-use sluice_sched::slab::Slab;
 use sluice_sched::{Instant, Kind};
 
+use super::controller::{Controller, Front};
 use super::{Job, Model};
 
 /// Maximum number of streams; the least recently read one is forgotten first.
@@ -40,22 +39,17 @@ enum Unit {
 
 /// A device with such a controller.
 pub struct ReadAhead {
-    device: Box<dyn Model>,
+    /// Of each of the controller's own reads: its unit.
+    front: Front<u64>,
     /// Size of a unit in bytes.
     unit: u64,
     units: u64,
     /// Number of units to read ahead.
     ahead: u64,
-    latency: Duration,
     streams: VecDeque<Stream>,
     cache: BTreeMap<u64, Unit>,
-    /// The unit of each of the controller's own reads.
-    own: Slab<u64>,
     /// Number of units that a read still waits for.
     waiting: BTreeMap<Slot, u32>,
-    /// Reads from the cache, by their completion times.
-    completed: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
-    sequence: u64,
 }
 
 impl ReadAhead {
@@ -67,17 +61,13 @@ impl ReadAhead {
     #[must_use]
     pub fn new(device: Box<dyn Model>, ahead: u64, unit: u64, size: u64, latency: Duration) -> Self {
         ReadAhead {
-            device,
+            front: Front::new(device, latency, OWN),
             unit,
             units: size / unit,
             ahead: ahead.div_ceil(unit),
-            latency,
             streams: VecDeque::new(),
             cache: BTreeMap::new(),
-            own: Slab::default(),
             waiting: BTreeMap::new(),
-            completed: BinaryHeap::new(),
-            sequence: 0,
         }
     }
 
@@ -101,9 +91,7 @@ impl ReadAhead {
             return;
         }
         self.cache.insert(unit, Unit::Coming { readers: Vec::new(), keep: true });
-        let index = self.own.insert(unit);
-        let (offset, length) = (unit * self.unit, self.unit as u32);
-        self.device.submit(now, Job { slot: Slot(OWN + index), kind: Kind::Read, offset, length });
+        self.front.submit_own(now, unit, Kind::Read, unit * self.unit, self.unit as u32);
     }
 
     /// Serves a read of a stream.
@@ -119,7 +107,7 @@ impl ReadAhead {
             }
         }
         if missing == 0 {
-            self.finish(now, job.slot);
+            self.front.finish(now, job.slot);
         } else {
             self.waiting.insert(job.slot, missing);
         }
@@ -134,15 +122,30 @@ impl ReadAhead {
             None => {}
         }
     }
+}
 
-    fn finish(&mut self, now: Instant, slot: Slot) {
-        self.completed.push(Reverse((now + self.latency, self.sequence, slot)));
-        self.sequence += 1;
+impl Controller for ReadAhead {
+    type Own = u64;
+
+    fn front(&self) -> &Front<u64> {
+        &self.front
+    }
+
+    fn front_mut(&mut self) -> &mut Front<u64> {
+        &mut self.front
+    }
+
+    fn accept(&mut self, now: Instant, job: Job) {
+        let within = job.offset + u64::from(job.length) <= self.units * self.unit;
+        if job.kind == Kind::Read && within && self.follows(job.offset, u64::from(job.length)) {
+            self.read(now, job);
+        } else {
+            self.front.pass(now, job);
+        }
     }
 
     /// A unit has been read.
-    fn arrived(&mut self, at: Instant, index: u32) {
-        let unit = *self.own.remove(index);
+    fn own_completed(&mut self, now: Instant, unit: u64) {
         let Some(Unit::Coming { readers, keep }) = self.cache.remove(&unit) else {
             unreachable!("a unit that is being read is in the cache as coming")
         };
@@ -154,78 +157,13 @@ impl ReadAhead {
             *left -= 1;
             if *left == 0 {
                 self.waiting.remove(&slot);
-                self.finish(at, slot);
+                self.front.finish(now, slot);
             }
         }
     }
-}
 
-impl Model for ReadAhead {
-    fn submit(&mut self, now: Instant, job: Job) {
-        let within = job.offset + u64::from(job.length) <= self.units * self.unit;
-        if job.kind == Kind::Read && within && self.follows(job.offset, u64::from(job.length)) {
-            self.read(now, job);
-        } else {
-            self.device.submit(now, job);
-        }
-    }
-
-    fn settle(&mut self, now: Instant) {
-        self.device.settle(now);
-    }
-
-    fn next(&self) -> Option<Instant> {
-        let completed = self.completed.peek().map(|Reverse((at, _, _))| *at);
-        self.device.next().into_iter().chain(completed).min()
-    }
-
-    fn take(&mut self, now: Instant) -> Option<Slot> {
-        loop {
-            if let Some(Reverse((at, _, slot))) = self.completed.peek().copied()
-                && at <= now
-            {
-                self.completed.pop();
-                return Some(slot);
-            }
-            let slot = self.device.take(now)?;
-            if slot.0 < OWN {
-                return Some(slot);
-            }
-            self.arrived(now, slot.0 - OWN);
-        }
-    }
-
-    fn take_dropped(&mut self) -> Option<Slot> {
-        self.device.take_dropped()
-    }
-
-    fn dropped(&self) -> u64 {
-        self.device.dropped()
-    }
-
-    fn jobs_held(&self) -> usize {
-        let own = self.own.len();
-        self.waiting.len() + self.completed.len() + self.device.jobs_held() - own
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.device.is_stalled()
-    }
-
-    fn busy_nanos(&self) -> u64 {
-        self.device.busy_nanos()
-    }
-
-    fn ahead_nanos(&self, now: Instant) -> u64 {
-        self.device.ahead_nanos(now)
-    }
-
-    fn makes_zeroes(&self) -> bool {
-        self.device.makes_zeroes()
-    }
-
-    fn servers(&self) -> u32 {
-        self.device.servers()
+    fn kept(&self) -> usize {
+        self.waiting.len()
     }
 }
 

@@ -9,20 +9,18 @@
 //! 10,000 writes per second and thread until the cache is full, and 1,200 together from then on. So a measurement begins only
 //! after [`Filled`] says that the cache has been full.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sluice_sched::gate::Slot;
-use sluice_sched::slab::Slab;
 use sluice_sched::{Instant, Kind};
 
+use super::controller::{Controller, Front};
 use super::{Job, Model};
 
 /// Maximum number of writes that the cache has at the device.
-const DESTAGES: u32 = 8;
+const DESTAGES: usize = 8;
 /// Maximum length of adjacent blocks that are written together, in bytes.
 const JOINED: u32 = 512 << 10;
 /// First slot of the cache's own writes; slots of a gate, and those of a cache of reads, are below.
@@ -42,21 +40,15 @@ impl Filled {
 
 /// A device with such a controller.
 pub struct WriteCache {
-    device: Box<dyn Model>,
+    /// Of each of the cache's own writes: its length.
+    front: Front<u32>,
     size: u64,
     used: u64,
-    latency: Duration,
     /// Blocks that are not yet at the device, by offset, with their lengths.
     dirty: BTreeMap<u64, u32>,
-    /// Lengths of the cache's own writes at the device.
-    own: Slab<u32>,
-    at_device: u32,
     /// End of the last write that was sent to the device.
     position: u64,
     waiting: VecDeque<Job>,
-    /// Requests that complete from the cache, by time.
-    completed: BinaryHeap<Reverse<(Instant, u64, Slot)>>,
-    sequence: u64,
     filled: Filled,
 }
 
@@ -65,17 +57,12 @@ impl WriteCache {
     #[must_use]
     pub fn new(device: Box<dyn Model>, size: u64, latency: Duration) -> Self {
         WriteCache {
-            device,
+            front: Front::new(device, latency, OWN),
             size,
             used: 0,
-            latency,
             dirty: BTreeMap::new(),
-            own: Slab::default(),
-            at_device: 0,
             position: 0,
             waiting: VecDeque::new(),
-            completed: BinaryHeap::new(),
-            sequence: 0,
             filled: Filled::default(),
         }
     }
@@ -84,11 +71,6 @@ impl WriteCache {
     #[must_use]
     pub fn filled(&self) -> Filled {
         self.filled.clone()
-    }
-
-    fn finish(&mut self, now: Instant, slot: Slot) {
-        self.completed.push(Reverse((now + self.latency, self.sequence, slot)));
-        self.sequence += 1;
     }
 
     /// Whether the cache has room for what a write adds to the block at its offset.
@@ -102,7 +84,7 @@ impl WriteCache {
         let length = self.dirty.get(&job.offset).map_or(job.length, |known| job.length.max(*known));
         let replaced = self.dirty.insert(job.offset, length).unwrap_or(0);
         self.used += u64::from(length - replaced);
-        self.finish(now, job.slot);
+        self.front.finish(now, job.slot);
     }
 
     /// Whether a block in the cache has all of a read.
@@ -113,7 +95,7 @@ impl WriteCache {
 
     /// Sends blocks to the device while it has few of them.
     fn destage(&mut self, now: Instant) {
-        while self.at_device < DESTAGES {
+        while self.front.own_at_device() < DESTAGES {
             let next = self.dirty.range(self.position..).next().or_else(|| self.dirty.iter().next());
             let Some((&offset, _)) = next else { return };
             let (mut end, mut length) = (offset, 0);
@@ -124,29 +106,23 @@ impl WriteCache {
                 (end, length) = (end + u64::from(part), length + part);
             }
             self.position = end;
-            let slot = Slot(OWN + self.own.insert(length));
-            self.at_device += 1;
-            self.device.submit(now, Job { slot, kind: Kind::Write, offset, length });
+            self.front.submit_own(now, length, Kind::Write, offset, length);
         }
-    }
-
-    /// One of the cache's own writes has completed.
-    fn destaged(&mut self, now: Instant, index: u32) {
-        let length = *self.own.remove(index);
-        self.at_device -= 1;
-        self.used -= u64::from(length);
-        while let Some(job) = self.waiting.front().copied()
-            && self.has_room(&job)
-        {
-            self.waiting.pop_front();
-            self.take_in(now, job);
-        }
-        self.destage(now);
     }
 }
 
-impl Model for WriteCache {
-    fn submit(&mut self, now: Instant, job: Job) {
+impl Controller for WriteCache {
+    type Own = u32;
+
+    fn front(&self) -> &Front<u32> {
+        &self.front
+    }
+
+    fn front_mut(&mut self) -> &mut Front<u32> {
+        &mut self.front
+    }
+
+    fn accept(&mut self, now: Instant, job: Job) {
         match job.kind {
             Kind::Write if u64::from(job.length) <= self.size => {
                 if self.waiting.is_empty() && self.has_room(&job) {
@@ -157,72 +133,33 @@ impl Model for WriteCache {
                 }
                 self.destage(now);
             }
-            Kind::Read if self.has(&job) => self.finish(now, job.slot),
-            Kind::Flush => self.finish(now, job.slot),
-            _ => self.device.submit(now, job),
+            Kind::Read if self.has(&job) => self.front.finish(now, job.slot),
+            Kind::Flush => self.front.finish(now, job.slot),
+            _ => self.front.pass(now, job),
         }
     }
 
-    fn settle(&mut self, now: Instant) {
-        self.device.settle(now);
-    }
-
-    fn next(&self) -> Option<Instant> {
-        let completed = self.completed.peek().map(|Reverse((at, _, _))| *at);
-        self.device.next().into_iter().chain(completed).min()
-    }
-
-    fn take(&mut self, now: Instant) -> Option<Slot> {
-        loop {
-            if let Some(Reverse((at, _, slot))) = self.completed.peek().copied()
-                && at <= now
-            {
-                self.completed.pop();
-                return Some(slot);
-            }
-            let slot = self.device.take(now)?;
-            if slot.0 < OWN {
-                return Some(slot);
-            }
-            self.destaged(now, slot.0 - OWN);
+    /// A write of `length` bytes has reached the device.
+    fn own_completed(&mut self, now: Instant, length: u32) {
+        self.used -= u64::from(length);
+        while let Some(job) = self.waiting.front().copied()
+            && self.has_room(&job)
+        {
+            self.waiting.pop_front();
+            self.take_in(now, job);
         }
+        self.destage(now);
     }
 
-    fn take_dropped(&mut self) -> Option<Slot> {
-        self.device.take_dropped()
-    }
-
-    fn dropped(&self) -> u64 {
-        self.device.dropped()
-    }
-
-    fn jobs_held(&self) -> usize {
-        self.waiting.len() + self.completed.len() + self.device.jobs_held() - self.at_device as usize
-    }
-
-    fn is_stalled(&self) -> bool {
-        self.device.is_stalled()
-    }
-
-    fn busy_nanos(&self) -> u64 {
-        self.device.busy_nanos()
-    }
-
-    fn ahead_nanos(&self, now: Instant) -> u64 {
-        self.device.ahead_nanos(now)
-    }
-
-    fn makes_zeroes(&self) -> bool {
-        self.device.makes_zeroes()
-    }
-
-    fn servers(&self) -> u32 {
-        self.device.servers()
+    fn kept(&self) -> usize {
+        self.waiting.len()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sluice_sched::gate::Slot;
+
     use super::*;
     use crate::devices::read_ahead::ReadAhead;
     use crate::devices::servers::{Servers, ServiceTime};

@@ -7,42 +7,33 @@
 //!
 //! | part | where |
 //! |---|---|
-//! | disks, device, host file, VMs | `setup` |
-//! | the VMs' requests and their measurements | `load` |
-//! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
+//! | device, host file, VMs | `setup` |
+//! | disks, server, clients and their measurements | `crate::testbed` |
 //! | the VMs' NICs and their link | `network` |
-//! | pauses of the machine | `pauses` |
 //! | expected shares | `share` |
 //! | guarantees | `verdict` |
 //! | output | `progress`, `report` |
 //!
 //! The folder with disks and sockets is removed however the demo ends. A signal drops the future of [`run`].
 
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::Host;
-use sluice_io::source::SourceError;
 use sluice_sched::Iops;
 
 use crate::failure::Failure;
-use crate::server::{Server, ServerError};
+use crate::testbed::load::{Load, Measured, Window};
+use crate::testbed::{Testbed, TestbedError, folder};
 
-mod disk;
-mod load;
 mod network;
-mod pauses;
 mod progress;
 mod report;
 mod setup;
 mod share;
 mod verdict;
 
-use disk::DiskError;
-use load::{Load, Measured, Window};
 use network::{NetworkError, Shares};
-use pauses::Pauses;
 use progress::Progress;
 pub(crate) use report::Report;
 use setup::{Fixture, OLTP};
@@ -58,53 +49,18 @@ const REPLACED_UNTIL: [Duration; 2] = [Duration::from_secs(18), Duration::from_s
 /// and while one is idle. Waiting for outstanding requests is bounded too, so the demo takes less than 40 s on any
 /// machine.
 const ENDED_BY: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(20), Duration::from_secs(30)];
-/// Interval between two checks of the clients and updates of the display.
-const CHECK_EVERY: Duration = Duration::from_millis(25);
-/// Maximum time for the device to complete outstanding requests at the end of a phase.
-const DRAIN_MAX: Duration = Duration::from_secs(3);
+/// Shorter pauses of the machine do no harm: the requests queued at the device and at the gate bridge them.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Why the demo failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DemoError {
-    /// The temporary folder or a disk in it cannot be made.
-    #[error("Cannot make temporary disks in {folder}: free some space there, or set TMPDIR to another folder")]
-    Disks {
-        folder: String,
-        #[source]
-        source: io::Error,
-    },
-    /// io_uring is not available; containers often forbid it.
-    #[error("io_uring is not allowed on this system; run outside the container, or allow io_uring in it")]
-    NoRing {
-        #[source]
-        source: io::Error,
-    },
-    /// A client's thread cannot be started.
-    #[error("Cannot start the VMs' clients")]
-    Clients(#[source] io::Error),
-    /// A client lost its disk.
-    #[error("VM {vm}: the client failed")]
-    Client {
-        vm: &'static str,
-        #[source]
-        source: DiskError,
-    },
-    /// A request failed.
-    #[error("VM {vm}: a request failed; check the free space of the folder for temporary files")]
-    Request {
-        vm: &'static str,
-        #[source]
-        source: io::Error,
-    },
-    /// A VM gets no replies.
-    #[error("VM {vm}: no reply for {seconds} s; check the disk of the folder for temporary files")]
-    Silence { vm: &'static str, seconds: u64 },
+    /// The disks, the server or a client failed.
+    #[error(transparent)]
+    Testbed(#[from] TestbedError),
     /// The network half failed.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// A signal arrived.
-    #[error("Interrupted; the temporary disks are removed")]
-    Interrupted,
 }
 
 /// A measurement.
@@ -126,10 +82,7 @@ pub(crate) struct Phase {
 /// guarantees. Prints progress on standard error unless `quiet`.
 pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
     let began = Instant::now();
-    let fixture = Fixture::set().map_err(|source| {
-        let folder = std::env::temp_dir().display().to_string();
-        DemoError::Disks { folder, source }
-    })?;
+    let fixture = Fixture::set().map_err(folder::cannot)?;
     let host = parse(&fixture, "mclock", false)?;
     let device = &host.devices[setup::DEVICE];
     let capacity = device.capacity.iops.map_or(0.0, Iops::as_f64);
@@ -138,27 +91,27 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
     progress.print(&format!(
         "Three VMs share a device of {capacity:.0} requests of 8 KiB per second, {}. Their disks: {}",
         setup::connections(),
-        fixture.path().display()
+        fixture.0.path().display()
     ));
-    let mut before = Experiment::begin(&fixture, "noop")?;
+    let mut before = begin(&fixture, "noop")?;
     if before.buffered {
         progress.print(
             "The folder has no direct I/O: the disks use the page cache, and the delay device limits their speed.",
         );
     }
     progress.begin("noop", "all requests in order of arrival");
-    let noop = before.measure(pieces, [began, began + ENDED_BY[0]], &mut progress).await?;
+    let noop = measure(&mut before, pieces, [began, began + ENDED_BY[0]], &mut progress).await?;
     let buffered = before.buffered;
     before.end().await?;
 
-    let mut after = Experiment::begin(&fixture, "mclock")?;
+    let mut after = begin(&fixture, "mclock")?;
     progress.begin("mclock", "the same load, with reservation, weight and limit");
     let until = [REPLACED_UNTIL[0], ENDED_BY[1]].map(|time| began + time);
-    let mclock = after.measure(pieces, until, &mut progress).await?;
+    let mclock = measure(&mut after, pieces, until, &mut progress).await?;
     progress.begin("mclock", "oltp is idle");
     after.load.quiet(OLTP);
     let until = [REPLACED_UNTIL[1], ENDED_BY[2]].map(|time| began + time);
-    let quiet = after.measure(pieces, until, &mut progress).await?;
+    let quiet = measure(&mut after, pieces, until, &mut progress).await?;
     after.end().await?;
     progress.end();
     progress.print(&format!("Their NICs share a link of {} Mbit/s, over vhost-user-net", network::LINK));
@@ -178,7 +131,7 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
 
 /// Measures what the VMs get of the link.
 async fn on_the_link(scheduler: &'static str, fixture: &Fixture, progress: &Progress) -> Result<Shares, DemoError> {
-    let shares = network::measure(scheduler, fixture.sockets()).await?;
+    let shares = network::measure(scheduler, fixture.0.sockets()).await?;
     let of = |(vm, mbit): (&setup::DemoVm, &f64)| format!("{} {mbit:.1}", vm.name);
     let rates: Vec<String> = setup::VMS.iter().zip(&shares.mbit).map(of).collect();
     progress.print(&format!("  {scheduler}: {} Mbit/s", rates.join(", ")));
@@ -190,101 +143,46 @@ fn parse(fixture: &Fixture, scheduler: &str, buffered: bool) -> Result<Arc<Host>
     parsed.map(Arc::new).map_err(Failure::Config)
 }
 
-/// A running server and its clients. The clients are dropped first.
-struct Experiment {
-    load: Load,
-    server: Server,
-    pauses: Pauses,
-    buffered: bool,
+/// Serves the disks and starts the clients.
+fn begin(fixture: &Fixture, scheduler: &str) -> Result<Testbed, Failure> {
+    Testbed::begin(&|buffered| parse(fixture, scheduler, buffered), None, &setup::loads, PAUSE_MIN)
 }
 
-impl Experiment {
-    /// Serves the disks, with direct I/O if their file system supports it, and starts the clients.
-    fn begin(fixture: &Fixture, scheduler: &str) -> Result<Self, Failure> {
-        let host = parse(fixture, scheduler, false)?;
-        let mut server = Server::new();
-        let buffered = match server.apply(&host) {
-            Ok(_) => false,
-            Err(ServerError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
-                server.apply(&parse(fixture, scheduler, true)?)?;
-                true
-            }
-            Err(ServerError::Device { source, .. }) if is_forbidden(&source) => {
-                return Err(DemoError::NoRing { source }.into());
-            }
-            Err(other) => return Err(other.into()),
-        };
-        let load = Load::start(server.host()).map_err(DemoError::Clients)?;
-        let pauses = Pauses::watch();
-        Ok(Experiment { load, server, pauses, buffered })
-    }
-
-    /// Measures `pieces` intervals after the warm-up. An interval in which the machine paused does not count, and
-    /// neither does the next one, in which the device catches up. They are replaced by others until the first of two
-    /// instants. If fewer than half of the intervals count then, all of them are used. The measurement ends at the
-    /// second instant in any case.
-    async fn measure(
-        &mut self,
-        pieces: usize,
-        [replaced_until, end_by]: [Instant; 2],
-        progress: &mut Progress,
-    ) -> Result<Outcome, DemoError> {
-        self.run_for(WARM_UP, progress).await?;
-        self.load.cut().await?;
-        self.pauses = Pauses::watch();
-        let (mut good, mut bad, mut paused) = (Vec::new(), Vec::new(), Duration::ZERO);
-        let mut catching_up = false;
-        loop {
-            self.run_for(PIECE, progress).await?;
-            let piece = self.load.cut().await?;
-            let pause = self.pauses.take();
-            let counts = pause.is_zero() && !catching_up;
-            if counts {
-                good.push(piece)
-            } else {
-                bad.push(piece)
-            }
-            catching_up = !pause.is_zero();
-            paused += pause;
-            let now = Instant::now();
-            let enough = good.len() >= pieces || good.len() + bad.len() >= pieces && now >= replaced_until;
-            if enough || now >= end_by {
-                break;
-            }
+/// Measures `pieces` intervals after the warm-up. An interval in which the machine paused does not count, and
+/// neither does the next one, in which the device catches up. They are replaced by others until the first of two
+/// instants. If fewer than half of the intervals count then, all of them are used. The measurement ends at the
+/// second instant in any case.
+async fn measure(
+    testbed: &mut Testbed,
+    pieces: usize,
+    [replaced_until, end_by]: [Instant; 2],
+    progress: &mut Progress,
+) -> Result<Outcome, DemoError> {
+    let mut show = |load: &Load| progress.show(load.service());
+    testbed.run_until(Instant::now() + WARM_UP, &mut show).await?;
+    testbed.cut().await?;
+    testbed.watch_pauses();
+    let (mut good, mut bad, mut paused) = (Vec::new(), Vec::new(), Duration::ZERO);
+    let mut catching_up = false;
+    loop {
+        testbed.run_until(Instant::now() + PIECE, &mut show).await?;
+        let (piece, pause) = testbed.cut().await?;
+        let counts = pause.is_zero() && !catching_up;
+        if counts {
+            good.push(piece)
+        } else {
+            bad.push(piece)
         }
-        let discarded = if good.len() * 2 < pieces { 0 } else { bad.len() };
-        let counted: Vec<_> = if discarded > 0 { good } else { good.into_iter().chain(bad).collect() };
-        let vm = |vm: usize| Window::together(counted.iter().map(|piece| &piece[vm]));
-        Ok(Outcome { measured: (0..setup::VMS.len()).map(vm).collect(), paused, discarded })
-    }
-
-    /// Lets the clients run for `time`, and shows their progress.
-    async fn run_for(&mut self, time: Duration, progress: &mut Progress) -> Result<(), DemoError> {
-        let end = Instant::now() + time;
-        self.pauses.resume();
-        loop {
-            self.load.check()?;
-            progress.show(self.load.service());
-            let left = end.saturating_duration_since(Instant::now()).min(CHECK_EVERY);
-            self.pauses.look(left);
-            if left.is_zero() {
-                return Ok(());
-            }
-            tokio::time::sleep(left).await;
+        catching_up = !pause.is_zero();
+        paused += pause;
+        let now = Instant::now();
+        let enough = good.len() >= pieces || good.len() + bad.len() >= pieces && now >= replaced_until;
+        if enough || now >= end_by {
+            break;
         }
     }
-
-    /// Disconnects the clients, then drains the device, so that the next phase can use the disks.
-    async fn end(self) -> Result<(), DemoError> {
-        let Experiment { load, server, .. } = self;
-        load.finish()?;
-        let deadline = Instant::now() + DRAIN_MAX;
-        server.drain(deadline).until(deadline).await;
-        Ok(())
-    }
-}
-
-/// Whether the system forbids io_uring.
-fn is_forbidden(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+    let discarded = if good.len() * 2 < pieces { 0 } else { bad.len() };
+    let counted: Vec<_> = if discarded > 0 { good } else { good.into_iter().chain(bad).collect() };
+    let vm = |vm: usize| Window::together(counted.iter().map(|piece| &piece[vm]));
+    Ok(Outcome { measured: (0..setup::VMS.len()).map(vm).collect(), paused, discarded })
 }

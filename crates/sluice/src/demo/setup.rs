@@ -9,12 +9,13 @@
 //! some of them are queued at the gate even while it catches up. This matters because a VM whose queue is empty loses
 //! its claim to missed service.
 
-use std::fs::File;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::io;
 
 use sluice_config::Host;
-use tempfile::TempDir;
+use sluice_sched::Kind;
+
+use crate::testbed::folder::{Folder, quoted};
+use crate::testbed::load::{LOG_LEN, LoadVm, Pattern};
 
 /// Capacity of the device, in requests of 8 KiB per second.
 const CAPACITY_IOPS: u64 = 2000;
@@ -31,14 +32,8 @@ const REFERENCE: u64 = 8 << 10;
 /// Size of each disk, in bytes. The disks are sparse: only the log is written, and reading the rest costs the real
 /// disk nothing.
 const DISK_LEN: u64 = 64 << 20;
-/// Length of the part of a disk that is written repeatedly, in bytes. It is allocated in advance: a write that
-/// allocates may wait for the file system's journal and delay reads.
-pub(super) const LOG_LEN: u64 = 1 << 20;
 /// Prefix of the temporary folder's name.
 const PREFIX: &str = "sluice-demo-";
-/// Maximum length of the sockets' folder. A socket's path has at most 107 bytes; the rest is for the longest file
-/// name.
-const SOCKET_FOLDER_MAX: usize = 90;
 /// Name of the device in the host file.
 pub(super) const DEVICE: &str = "disk";
 /// Protocols, as named in the host file.
@@ -46,18 +41,6 @@ const VHOST: &str = "vhost-user-blk";
 const NBD: &str = "nbd";
 /// Name of each VM's volume.
 const VOLUME: &str = "root";
-
-/// Access pattern of a VM.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Pattern {
-    /// Random reads. The first `log_writers` of its outstanding requests write a log, as databases do.
-    Random {
-        /// These requests never read. If the real disk is stuck and blocks the writes, reads continue.
-        log_writers: u64,
-    },
-    /// Sequential reads of the whole disk, repeatedly.
-    Scan,
-}
 
 /// A VM: its policy and its load.
 pub(super) struct DemoVm {
@@ -109,46 +92,17 @@ pub(super) const VMS: [DemoVm; 3] = [
 ];
 
 /// A temporary folder with a disk for each VM. Dropping it removes the folder.
-pub(super) struct Fixture {
-    folder: TempDir,
-    /// A separate folder, if the path of the disks' folder is too long for sockets.
-    sockets: Option<TempDir>,
-}
+pub(super) struct Fixture(pub(super) Folder);
 
 impl Fixture {
     /// Creates the folder and the disks.
     pub(super) fn set() -> io::Result<Self> {
-        let prefix = || tempfile::Builder::new().prefix(PREFIX).to_owned();
-        let folder = prefix().tempdir()?;
-        let is_long = folder.path().as_os_str().len() > SOCKET_FOLDER_MAX;
-        let sockets = if is_long { Some(prefix().tempdir_in("/tmp")?) } else { None };
-        let fixture = Fixture { folder, sockets };
+        let folder = Folder::new(PREFIX)?;
         for demo_vm in &VMS {
-            let mut disk = File::create_new(fixture.disk(demo_vm.name))?;
-            disk.set_len(DISK_LEN)?;
-            if !matches!(demo_vm.pattern, Pattern::Scan | Pattern::Random { log_writers: 0 }) {
-                disk.write_all(&vec![0; LOG_LEN as usize])?;
-                disk.sync_data()?;
-            }
+            let writes = !matches!(demo_vm.pattern, Pattern::Scan | Pattern::Random { log_writers: 0 });
+            folder.make_disk(demo_vm.name, DISK_LEN, if writes { LOG_LEN } else { 0 })?;
         }
-        Ok(fixture)
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.folder.path()
-    }
-
-    /// Returns the folder of the sockets.
-    pub(super) fn sockets(&self) -> &Path {
-        self.sockets.as_ref().unwrap_or(&self.folder).path()
-    }
-
-    fn socket(&self, vm: &str) -> PathBuf {
-        self.sockets().join(format!("{vm}.sock"))
-    }
-
-    fn disk(&self, vm: &str) -> PathBuf {
-        self.folder.path().join(format!("{vm}.img"))
+        Ok(Fixture(folder))
     }
 
     /// Returns the host file: the same VMs and policies for every scheduler. noop does not enforce them and needs
@@ -169,12 +123,12 @@ impl Fixture {
              cost = {{ knee = \"{KNEE}B\" }}\n\
              delay = {{ time = \"{time_ns}ns\", parallel = {PARALLEL}, bandwidth = \"{bandwidth}B/s\" }}\n",
             // A file and not the folder: on some file systems the two have different device numbers.
-            path = quoted(&self.disk(VMS[0].name)),
+            path = quoted(&self.0.disk(VMS[0].name)),
         );
         let cache = if buffered { "buffered" } else { "direct" };
         for DemoVm { name, policy, protocol, .. } in &VMS {
-            let socket = quoted(&self.socket(name));
-            let disk = quoted(&self.disk(name));
+            let socket = quoted(&self.0.socket(name));
+            let disk = quoted(&self.0.disk(name));
             text += &format!(
                 "\n[vm.{name}]\n\
                  {policy}\n\
@@ -210,9 +164,20 @@ const fn base_time_ns() -> u64 {
     PARALLEL * 1_000_000_000 * KNEE / (CAPACITY_IOPS * (KNEE + REFERENCE))
 }
 
-/// Returns a path as a TOML string. JSON's escapes are valid in TOML.
-fn quoted(path: &Path) -> String {
-    serde_json::Value::from(path.to_string_lossy().as_ref()).to_string()
+/// Returns the load of all VMs.
+pub(super) fn loads(host: &Host) -> Vec<LoadVm> {
+    let load = |demo_vm: &DemoVm| LoadVm {
+        name: demo_vm.name,
+        export: volume(host, demo_vm.name).export.clone(),
+        outstanding: demo_vm.outstanding,
+        request_len: demo_vm.request_len,
+        cost: host.devices[DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),
+        pattern: demo_vm.pattern,
+        burst_every: None,
+        starts: true,
+        may_starve: false,
+    };
+    VMS.iter().map(load).collect()
 }
 
 #[cfg(test)]
@@ -251,10 +216,5 @@ mod tests {
             let capacity = f64::from(delay.parallel) / service * device.cost.cost(Kind::Read, size).as_f64();
             assert!((capacity / CAPACITY_IOPS as f64 - 1.0).abs() < 1e-4, "{size}: {capacity}");
         }
-    }
-
-    #[test]
-    fn a_path_is_quoted() {
-        assert_eq!(quoted(Path::new(r#"/tmp/a "b\c"#)), r#""/tmp/a \"b\\c""#);
     }
 }

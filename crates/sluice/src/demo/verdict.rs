@@ -3,7 +3,8 @@
 //! Each guarantee is checked separately. The use of the device's capacity is one guarantee and its division another,
 //! so the expected shares are computed from the measured total. The text of a guarantee states its tolerance.
 
-use super::load::Measured;
+use crate::testbed::load::Measured;
+
 use super::setup::{BACKUP, OLTP, VMS, WEB};
 use super::share::{Claim, fill};
 
@@ -63,7 +64,8 @@ pub(super) fn judge(capacity: f64, claims: &[Claim], busy: &[Measured], quiet: &
 
 /// Checks the guarantees of the link, on which `mbit` is what each VM got.
 pub(super) fn judge_link(link: f64, claims: &[Claim], mbit: &[f64]) -> Vec<Promise> {
-    let measured: Vec<Measured> = mbit.iter().map(|mbit| Measured { iops: *mbit, p50_us: 0, p99_us: 0 }).collect();
+    let measured: Vec<Measured> =
+        mbit.iter().map(|mbit| Measured { iops: *mbit, p50_us: 0, p99_us: 0, mean_us: 0.0 }).collect();
     let all = vec![
         reservation(claims, &measured),
         part("gets its share by weight of the rest", WEB, claims, &measured),
@@ -125,7 +127,7 @@ mod tests {
     ];
 
     fn measured(iops: [f64; 3]) -> [Measured; 3] {
-        iops.map(|iops| Measured { iops, p50_us: 1, p99_us: 1 })
+        iops.map(|iops| Measured { iops, p50_us: 1, p99_us: 1, mean_us: 1.0 })
     }
 
     fn broken(busy: [f64; 3], quiet: [f64; 3]) -> Vec<usize> {

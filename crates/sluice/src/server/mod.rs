@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Nic, Vm, Volume};
+use sluice_io::backend::delay::ModelMaker;
 use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
@@ -157,6 +158,8 @@ pub(crate) struct Server {
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
     down: Arc<Notify>,
+    /// Models that replace the servers of `delay` devices, by device.
+    models: BTreeMap<String, ModelMaker>,
 }
 
 /// An action of a change in addition to its host file.
@@ -241,7 +244,13 @@ impl Server {
             fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
             down: Arc::default(),
+            models: BTreeMap::new(),
         }
+    }
+
+    /// Gives a `delay` device that starts from now on the completion times of a model. For experiments; a host file cannot name one.
+    pub(crate) fn set_model(&mut self, device: &str, model: ModelMaker) {
+        self.models.insert(device.to_owned(), model);
     }
 
     /// Returns the host file in force.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
 use sluice_io::device::priority::{self, Priority};
-use sluice_io::device::{Device, Store};
+use sluice_io::device::{Device, DeviceSpec, Store};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::source::{DiskSet, SourceError};
@@ -105,7 +105,9 @@ fn start_devices(
         let log = found.take_log(name).transpose().map_err(failed)?;
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
-        let device = Device::start_watched(translate::device(spec, rotational, log), went_down).map_err(failed)?;
+        let model = server.models.get(name).cloned();
+        let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
+        let device = Device::start_watched(spec, went_down).map_err(failed)?;
         started.insert(name.clone(), Running::new(device, disks));
     }
     Ok(())

@@ -27,6 +27,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log
         gate,
         delay: device.delay.as_ref().map(delay),
         delay_log: delay_log.map(Arc::new),
+        model: None,
     }
 }
 

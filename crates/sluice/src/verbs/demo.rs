@@ -1,11 +1,10 @@
 //! `sluice demo`
 
-use clap::Args;
-use tokio::signal::unix::{SignalKind, signal};
-
-use crate::demo::{self, DemoError};
+use crate::demo;
 use crate::failure::Failure;
 use crate::output::Format;
+use crate::testbed;
+use clap::Args;
 
 /// Show in less than a minute how a reservation protects a VM from a noisy neighbour.
 ///
@@ -22,26 +21,8 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let report = runtime.block_on(async {
-            let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
-            let [interrupt, terminate, hangup] = &mut signals;
-            tokio::select! {
-                report = demo::run(usize::from(self.seconds), quiet) => report,
-                () = arrival(interrupt) => Err(DemoError::Interrupted.into()),
-                () = arrival(terminate) => Err(DemoError::Interrupted.into()),
-                () = arrival(hangup) => Err(DemoError::Interrupted.into()),
-            }
-        })?;
+        let report = testbed::run(demo::run(usize::from(self.seconds), quiet))?;
         report.print(format);
         if report.is_ok() { Ok(()) } else { Err(Failure::No) }
-    }
-}
-
-/// Waits for a signal; for ever if it cannot be caught.
-async fn arrival(signal: &mut std::io::Result<tokio::signal::unix::Signal>) {
-    match signal {
-        Ok(signal) => drop(signal.recv().await),
-        Err(_) => std::future::pending().await,
     }
 }

@@ -3,7 +3,9 @@
 use sluice_report::{Chart, Line, Table};
 
 use crate::band::BandPoint;
+use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Device, Load, Parameters, Quantity, Trial, TrialVm};
 use crate::setup::within;
 
 use super::guests::{self, Assumed, Contender, Outcome, compete};
@@ -18,6 +20,8 @@ const PAPER: [[[f64; 4]; 2]; 5] = [
     [[1015.2, 1267.0, 12.05, 20.9], [137.5, 151.49, 60.07, 68.5]],
     [[1021.7, 1545.0, 20.12, 94.0], [126.6, 148.5, 62.64, 73.67]],
 ];
+/// Commands at the drive on real I/O.
+const READ_QUEUE: u32 = 4;
 /// A scheduler at an interval factor.
 type Make = fn(i64) -> Contender;
 const ORDER: &str = "477, 739, 774, 1015, 1022 and 59, 94, 132, 138, 127 IOPS";
@@ -32,7 +36,7 @@ const fn shape(id: &'static str, must: &'static str, paper: &'static str, note: 
     RowSpec { id, class: Class::Shape, must, paper, note }
 }
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "flubber-credits",
     paper: Paper::Flubber,
     label: "Table II",
@@ -230,6 +234,37 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         finding.charts.push(Chart::bars(&title, "IOPS", &categories, bars));
     }
     Ok(finding)
+}
+
+/// The same on real I/O, in mode "product" with four commands at the drive: the reading that is nearest to the table. The ring is not
+/// part of it, since no more than 16 requests of at most 38 KiB are outstanding, and a read that the guest's page cache answers
+/// takes no time.
+pub(crate) fn trials() -> Vec<Trial> {
+    const PARAMETERS: [Parameters; BETAS.len()] =
+        [&[("beta", "1")], &[("beta", "2")], &[("beta", "8")], &[("beta", "32")], &[("beta", "128")]];
+    let disk_len = DeviceFile::load(guests::DEVICE).map_or(0, |file| file.place(0).1);
+    let vm = |vm: usize, outstanding, length, random_percent| {
+        let (reservation, latency_ms) = guests::SLO[vm];
+        let plain = TrialVm::new(["VM1-seq", "VM2-rnd"][vm], 100, length);
+        let load = Load { outstanding, random_percent, ..plain.load };
+        TrialVm { reservation, latency_ms, load, ..plain }
+    };
+    let trial = |((beta, parameters), printed): ((i64, Parameters), [[f64; 4]; 2])| {
+        let vms = vec![vm(0, 16, Assumed::NOMINAL.block as u32, 0), vm(1, 8, 16 << 10, 100)];
+        let mut trial = Trial {
+            device: Device::Drive { file: guests::DEVICE, single: false, queue: Some(READ_QUEUE) },
+            disk_len,
+            range: 1 << 30,
+            rotational: true,
+            depth: READ_QUEUE,
+            scheduler: "flubber",
+            parameters,
+            ..Trial::constant(format!("beta {beta}"), 0.0, vms, &[(2, 26)])
+        };
+        real::print(&mut trial.values, 0, Quantity::Iops, &[Some(printed[0][0]), Some(printed[1][0])]);
+        trial
+    };
+    BETAS.into_iter().zip(PARAMETERS).zip(PAPER).map(trial).collect()
 }
 
 #[cfg(test)]

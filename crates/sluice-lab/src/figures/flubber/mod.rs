@@ -1,7 +1,7 @@
 //! Flubber, CCGRID 2012.
 
 pub(super) mod backup;
-pub(super) mod credits;
+pub(crate) mod credits;
 mod guests;
 pub(super) mod latency;
 pub(super) mod objectives;

@@ -8,6 +8,7 @@ use sluice_sim::engine::Simulation;
 use crate::band::BandPoint;
 use crate::device::constant;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_rate, policy, random_reads, refused, run, slashed};
 
 /// Shares, reservations and limits of the three: RD, OLTP and DM.
@@ -29,7 +30,7 @@ const DIVISION: [(f64, [f64; 3]); 11] = [
 /// Start and end of the measurement in seconds.
 const SECONDS: (usize, usize) = (10, 70);
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-allocation",
     paper: Paper::Mclock,
     label: "Fig. 3",
@@ -95,7 +96,10 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
                 worst[index] = (distance, capacity);
             }
             if index == 0 {
-                lines.iter_mut().zip(got).for_each(|(line, got)| line.points.push((capacity, got)));
+                for (line, (got, due)) in lines.iter_mut().zip(got.into_iter().zip(due)) {
+                    line.points.push((capacity, got));
+                    line.published.push((capacity, due));
+                }
             }
             cells.push(format!("{} ({:.1} % of T off)", slashed(&got), 100.0 * distance));
         }
@@ -106,6 +110,20 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         finding.judge(id, distance <= 0.02, measured);
     }
     finding.tables.push(table);
-    finding.charts.push(Chart::lines("Allocation, mode \"product\"", "throughput T [IOPS]", "IOPS", lines));
+    let chart = Chart::lines("Allocation, mode \"product\"", "throughput T [IOPS]", "IOPS", lines);
+    finding.charts.push(chart.level("reservation of RD and OLTP", 250.0).level("limit of DM", 1000.0));
     Ok(finding)
+}
+
+/// The same on real I/O. Sixteen requests are at the device, so that a client or the daemon that the machine delays costs no capacity; the
+/// division does not depend on it.
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |(capacity, due): (f64, [f64; 3])| {
+        let vm =
+            |(name, reservation, limit, weight)| TrialVm { reservation, limit, ..TrialVm::new(name, weight, 8192) };
+        let mut trial = Trial::constant(format!("T = {capacity:.0}"), capacity, VMS.map(vm).into(), &[SECONDS]);
+        real::print(&mut trial.values, 0, Quantity::Iops, &due.map(Some));
+        Trial { depth: 16, parameters: &[("weight_floor", "0%")], ..trial }
+    };
+    DIVISION.into_iter().map(trial).collect()
 }

@@ -9,6 +9,7 @@ use crate::band::BandPoint;
 use crate::device::{DeviceFile, constant};
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{Device, Load, Quantity, Trial, TrialVm, Value};
 use crate::setup::{Host, closed, mean_rate, policy, run, slashed};
 
 /// Reservation and weight of each VM: the first two are served by their reservations.
@@ -22,7 +23,7 @@ const SECONDS: u64 = 60;
 /// Samples per second: few requests lie between two of them.
 const STEPS: u64 = 1000;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-batching",
     paper: Paper::Mclock,
     label: "Section 3.1",
@@ -118,4 +119,26 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     finding.judge("M12b", gain > 1.0 && (flat - 1.0).abs() <= 0.01, format!("disk x {gain:.3}, alike x {flat:.3}"));
     finding.tables.push(table);
     Ok(finding)
+}
+
+/// The same on real I/O: the throughput of one disk of the array with batches of 1 and of 8.
+pub(crate) fn trials() -> Vec<Trial> {
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
+    let trial = |name: &str, parameters| {
+        let vm = |(name, (reservation, weight)): (&'static str, (u64, u32))| {
+            let vm = TrialVm { reservation, ..TrialVm::new(name, weight, 8192) };
+            TrialVm { load: Load { outstanding: 16, random_percent: 0, ..vm.load }, ..vm }
+        };
+        Trial {
+            device: Device::Drive { file: FIGURE.device, single: true, queue: None },
+            disk_len,
+            range: disk_len,
+            rotational: true,
+            depth: 4,
+            parameters,
+            values: vec![Value { part: 0, vm: None, quantity: Quantity::Iops, paper: None }],
+            ..Trial::constant(name, 0.0, VM_NAMES.into_iter().zip(VMS).map(vm).collect(), &[(10, 40)])
+        }
+    };
+    vec![trial("batches of 1", &[("batch", "1")]), trial("batches of 8", &[("batch", "8")])]
 }

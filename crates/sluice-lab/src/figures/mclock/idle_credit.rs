@@ -11,9 +11,10 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Arrival, Device, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, within};
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-idle-credit",
     paper: Paper::Mclock,
     label: "Table 5",
@@ -102,4 +103,45 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     }
     finding.tables.push(table);
     Ok(finding)
+}
+
+/// Rate of the constant device on real I/O: the paper says nothing of it; that of Fig. 5.
+const REAL_IOPS: f64 = 1600.0;
+
+/// The same on real I/O, on a device of constant rate, to which a sequential read is no cheaper than a random one, and on the modelled
+/// array. In mode "product" credit does not depend on the weights' size.
+pub(crate) fn trials() -> Vec<Trial> {
+    let vms = |idle_credit: u32| {
+        let bursts = Load {
+            arrival: Arrival::Bursts(Duration::from_millis(400)),
+            outstanding: 128,
+            length: 4096,
+            random_percent: 80,
+        };
+        let steady = TrialVm::new("VM2", 100, 16 << 10);
+        let load = Load { random_percent: 20, ..steady.load };
+        vec![
+            TrialVm { idle_credit, load: bursts, ..TrialVm::new("VM1", 100, 4096) },
+            TrialVm { idle_credit, load, ..steady },
+        ]
+    };
+    let both = [Quantity::Iops, Quantity::Latency];
+    let constant = |idle_credit: u32| {
+        let (vms, parts) = (vms(idle_credit), [(10, 130)]);
+        let mut values = Trial::all_values(&parts, &vms, &both);
+        real::print(&mut values, 0, Quantity::Iops, &[Some(320.0)]);
+        Trial { values, ..Trial::constant(format!("idle credit {idle_credit}"), REAL_IOPS, vms, &parts) }
+    };
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
+    let array = |idle_credit: u32| {
+        let (vms, parts) = (vms(idle_credit), [(10, 70)]);
+        Trial {
+            device: Device::Drive { file: FIGURE.device, single: false, queue: None },
+            disk_len,
+            range: disk_len,
+            values: Trial::all_values(&parts, &vms, &both),
+            ..Trial::constant(format!("idle credit {idle_credit}, array"), 0.0, vms, &parts)
+        }
+    };
+    vec![constant(1), constant(64), array(1), array(64)]
 }

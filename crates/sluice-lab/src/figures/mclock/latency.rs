@@ -9,6 +9,7 @@ use sluice_sim::engine::Simulation;
 use crate::band::BandPoint;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Device, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, slashed, within};
 
 /// Weights of the four VMs.
@@ -16,7 +17,7 @@ const WEIGHTS: [(&str, u32); 4] = [("VM1", 1), ("VM2", 1), ("VM3", 2), ("VM4", 2
 /// Requests per second: "slightly smaller than the sum of reservations", which is 2048.
 const CAPACITY: f64 = 2040.0;
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-latency",
     paper: Paper::Mclock,
     label: "Table 4",
@@ -80,4 +81,18 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     finding.tables.push(table);
     finding.charts.push(Chart::bars("Throughput", "IOPS", &WEIGHTS.map(|(name, _)| name), columns));
     Ok(finding)
+}
+
+/// The same on real I/O.
+pub(crate) fn trials() -> Vec<Trial> {
+    let trial = |reservation: u64, printed: [Option<f64>; 2], milliseconds: [Option<f64>; 2]| {
+        let vm = |(name, weight)| TrialVm { reservation, ..TrialVm::new(name, weight, 8192) };
+        let (vms, parts): (Vec<TrialVm>, _) = (WEIGHTS.map(vm).into(), [(10, 70)]);
+        let mut values = Trial::all_values(&parts, &vms, &[Quantity::Iops, Quantity::Latency]);
+        real::print(&mut values, 0, Quantity::Iops, &printed);
+        real::print(&mut values, 0, Quantity::Latency, &milliseconds);
+        let device = Device::Exponential(CAPACITY);
+        Trial { device, values, ..Trial::constant(format!("r = {reservation}"), CAPACITY, vms, &parts) }
+    };
+    vec![trial(1, [Some(330.0), Some(390.0)], [None; 2]), trial(512, [Some(500.0); 2], [Some(65.0); 2])]
 }

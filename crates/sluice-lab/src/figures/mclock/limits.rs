@@ -8,14 +8,17 @@ use sluice_sim::engine::{Change, Simulation};
 use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Quantity, Trial, TrialVm};
 use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, refused, run, slashed};
 
 /// Limits and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 3] = [("VM1", 0, 1), ("VM2", 400, 1), ("VM3", 500, 2)];
+/// What the paper's figure shows of each VM with one, two and three of them.
+const PRINTED: [[f64; 3]; 3] = [[1600.0, 0.0, 0.0], [1200.0, 400.0, 0.0], [700.0, 400.0, 500.0]];
 /// Measured seconds for each number of VMs: from ten seconds after the last start.
 const PARTS: [(usize, usize); 3] = [(10, 60), (70, 120), (130, 180)];
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-limits",
     paper: Paper::Mclock,
     label: "Fig. 5",
@@ -117,7 +120,26 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     finding.judge("M3b", used.iter().all(|part| *part >= 0.98), measured);
     finding.show("M3c", format!("{capacity:.0} IOPS"));
     finding.tables.push(table);
-    let series = runs.swap_remove(0).series;
-    finding.charts.push(Chart::lines("Throughput, mClock", "time [s]", "IOPS", series));
+    let series = runs.swap_remove(0).series.into_iter().enumerate().map(|(vm, line)| {
+        let middle = |part: usize| (PARTS[part].0 + PARTS[part].1) as f64 / 2.0;
+        let started = PRINTED.iter().enumerate().skip(vm);
+        line.published(started.map(|(part, printed)| (middle(part), printed[vm])).collect())
+    });
+    let chart = Chart::lines("Throughput, mClock", "time [s]", "IOPS", series.collect());
+    finding.charts.push(chart.level("limit of VM2", 400.0).level("limit of VM3", 500.0));
     Ok(finding)
+}
+
+/// The same on real I/O, on a device of 1600 requests per second, which the paper's array had to the end of this figure.
+pub(crate) fn trials() -> Vec<Trial> {
+    let vm = |(number, (name, limit, weight)): (usize, (&'static str, u64, u32))| TrialVm {
+        limit,
+        start: 60 * number as u64,
+        ..TrialVm::new(name, weight, 16 << 10)
+    };
+    let mut trial = Trial::constant("mClock", 1600.0, VMS.into_iter().enumerate().map(vm).collect(), &PARTS);
+    for (part, printed) in PRINTED.iter().enumerate() {
+        real::print(&mut trial.values, part, Quantity::Iops, &printed.map(Some));
+    }
+    vec![trial]
 }

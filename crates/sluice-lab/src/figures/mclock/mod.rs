@@ -1,13 +1,13 @@
 //! mClock, OSDI 2010.
 
-pub(super) mod allocation;
-pub(super) mod batching;
+pub(crate) mod allocation;
+pub(crate) mod batching;
 pub(super) mod dilution;
 pub(super) mod distributed;
-pub(super) mod idle_credit;
+pub(crate) mod idle_credit;
 pub(super) mod interference;
-pub(super) mod latency;
-pub(super) mod limits;
+pub(crate) mod latency;
+pub(crate) mod limits;
 pub(super) mod mixed;
 pub(super) mod oltp;
-pub(super) mod reservations;
+pub(crate) mod reservations;

@@ -7,12 +7,13 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Device, Quantity, Trial, TrialVm, Value};
 use crate::setup::{Host, closed, least_rate, mean_rate, policy, random_reads, rates, run, slashed, within};
 
 /// Reservations and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 5] = [("VM1", 300, 1), ("VM2", 250, 1), ("VM3", 0, 2), ("VM4", 0, 2), ("VM5", 0, 2)];
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-reservations",
     paper: Paper::Mclock,
     label: "Fig. 6",
@@ -119,9 +120,51 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     table.row(["SFQ(D)".to_owned(), slashed(&shares)]).row(["mClock, product".to_owned(), slashed(&mine)]);
     table.row(["mClock, paper".to_owned(), slashed(&last(&paper))]);
     finding.tables.push(table);
-    for (title, simulation) in [("SFQ(D)", &sfq), ("mClock", &product)] {
-        let lines = VMS.iter().enumerate().map(|(vm, (name, ..))| Line::new(*name, rates(simulation, vm))).collect();
-        finding.charts.push(Chart::lines(title, "time [s]", "IOPS", lines));
+    // What the paper states of the end, in the order of the VMs.
+    let printed: [&[f64]; 2] = [&[160.0, 160.0, 320.0, 320.0, 320.0], &[300.0, 250.0]];
+    for ((title, simulation), printed) in [("SFQ(D)", &sfq), ("mClock", &product)].into_iter().zip(printed) {
+        let line = |(vm, (name, ..)): (usize, &(&str, u64, u32))| {
+            let published = printed.get(vm).map(|rate| (275.0, *rate));
+            Line::new(*name, rates(simulation, vm)).published(published.into_iter().collect())
+        };
+        let lines = VMS.iter().enumerate().map(line).collect();
+        let chart = Chart::lines(title, "time [s]", "IOPS", lines);
+        finding.charts.push(chart.level("reservation of VM1", 300.0).level("reservation of VM2", 250.0));
     }
     Ok(finding)
+}
+
+/// Measured seconds for each number of VMs.
+const PARTS: [(usize, usize); 5] = [(10, 60), (70, 120), (130, 180), (190, 240), (250, 300)];
+
+/// The same on real I/O: both schedulers on a device of the 1280 requests per second that the paper's array has left at the end, since
+/// a device of constant rate does not slow down as VMs start; and mClock on the modelled array, which does.
+pub(crate) fn trials() -> Vec<Trial> {
+    let vms = |reserved: bool| -> Vec<TrialVm> {
+        let vm = |(number, (name, reservation, weight)): (usize, (&'static str, u64, u32))| TrialVm {
+            reservation: if reserved { reservation } else { 0 },
+            start: 60 * number as u64,
+            ..TrialVm::new(name, weight, 16 << 10)
+        };
+        VMS.into_iter().enumerate().map(vm).collect()
+    };
+    let constant = |scheduler, reserved, last: [Option<f64>; 5]| {
+        let mut trial = Trial::constant(scheduler, 1280.0, vms(reserved), &PARTS);
+        real::print(&mut trial.values, PARTS.len() - 1, Quantity::Iops, &last);
+        Trial { scheduler, ..trial }
+    };
+    let disk_len = DeviceFile::load(FIGURE.device).map_or(0, |file| file.place(0).1);
+    let total = |part: usize, paper: f64| Value { part, vm: None, quantity: Quantity::Iops, paper: Some(paper) };
+    let on_array = Trial {
+        device: Device::Drive { file: FIGURE.device, single: false, queue: None },
+        disk_len,
+        range: disk_len,
+        values: vec![total(0, 1600.0), total(PARTS.len() - 1, 1280.0)],
+        ..Trial::constant("mclock, array", 0.0, vms(true), &PARTS)
+    };
+    vec![
+        constant("sfqd", false, [160.0, 160.0, 320.0, 320.0, 320.0].map(Some)),
+        constant("mclock", true, [Some(300.0), Some(250.0), None, None, None]),
+        on_array,
+    ]
 }

@@ -1,20 +1,19 @@
 //! The VMs' load: one thread per VM, which keeps requests outstanding on its disk through the real socket.
 //!
-//! It is a closed loop: each reply is followed by the next request. A measuring window ends at the end of a batch of
+//! A VM is a closed loop, in which each reply is followed by the next request, or it submits bursts at fixed times. A measuring window ends at the end of a batch of
 //! replies and not at an exact time. So replies that a delayed thread finds together all count in the same window.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
-use sluice_config::{Host, VolumeExport};
-use sluice_sched::Kind;
+use sluice_config::VolumeExport;
 
-use super::DemoError;
+use super::TestbedError;
 use super::disk::{Disk, DiskError, DiskRequest};
-use super::setup::{self, DemoVm, LOG_LEN, Pattern, VMS};
 
 /// Maximum wait for a reply before a client checks whether it should stop.
 const REPLY_WAIT: Duration = Duration::from_millis(100);
@@ -24,12 +23,48 @@ const IDLE_SLEEP: Duration = Duration::from_millis(5);
 const DISCONNECT_MAX: Duration = Duration::from_secs(2);
 /// Maximum time without a reply for a VM.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Length of the part of a disk that is written repeatedly, in bytes.
+pub(crate) const LOG_LEN: u64 = 1 << 20;
 /// Longest latency that is recorded exactly, in microseconds.
 const LATENCY_MAX_US: u64 = 60_000_000;
 
+/// Access pattern of a VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pattern {
+    /// Random reads. The first `log_writers` of its outstanding requests write a log, as databases do.
+    Random {
+        /// These requests never read. If the real disk is stuck and blocks the writes, reads continue.
+        log_writers: u64,
+    },
+    /// Sequential reads of the whole disk, repeatedly.
+    Scan,
+    /// Reads of the first `range` bytes: this part of them at random addresses, the others after the previous one.
+    Mixed { random_percent: u32, range: u64 },
+}
+
+/// The load of a VM.
+#[derive(Debug, Clone)]
+pub(crate) struct LoadVm {
+    pub(crate) name: &'static str,
+    pub(crate) export: VolumeExport,
+    /// Maximum number of outstanding requests.
+    pub(crate) outstanding: u32,
+    /// Length of its requests, in bytes.
+    pub(crate) request_len: u32,
+    /// Cost of one of its requests.
+    pub(crate) cost: f64,
+    pub(crate) pattern: Pattern,
+    /// Interval of bursts of `outstanding` requests. `None`: each reply is followed by the next request.
+    pub(crate) burst_every: Option<Duration>,
+    /// Whether it submits from the beginning.
+    pub(crate) starts: bool,
+    /// Whether it may get no replies for longer than [`SILENCE_MAX`].
+    pub(crate) may_starve: bool,
+}
+
 /// Requests of a VM in one or several windows of time.
 #[derive(Clone)]
-pub(super) struct Window {
+pub(crate) struct Window {
     time: Duration,
     service: f64,
     latencies_us: Histogram<u64>,
@@ -37,26 +72,29 @@ pub(super) struct Window {
 
 /// Statistics of a window.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Measured {
+pub(crate) struct Measured {
     /// Normalised requests per second.
-    pub(super) iops: f64,
+    pub(crate) iops: f64,
     /// Median latency seen by the VM, in microseconds.
-    pub(super) p50_us: u64,
+    pub(crate) p50_us: u64,
     /// 99th percentile of the latency seen by the VM, in microseconds.
-    pub(super) p99_us: u64,
+    pub(crate) p99_us: u64,
+    /// Mean latency seen by the VM, in microseconds.
+    pub(crate) mean_us: f64,
 }
 
 /// All clients. Dropping it tells them to stop and does not wait for them: they own only their sockets.
-pub(super) struct Load {
+pub(crate) struct Load {
     drivers: Vec<Driver>,
 }
 
 struct Driver {
+    vm: &'static str,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<Result<(), DemoError>>>,
+    thread: Option<JoinHandle<Result<(), TestbedError>>>,
 }
 
-/// State shared by a client's thread and the demo.
+/// State shared by a client's thread and the testbed.
 struct Shared {
     stop: AtomicBool,
     asking: AtomicBool,
@@ -81,34 +119,40 @@ enum Cut {
 }
 
 impl Load {
-    /// Starts a client for each VM of `host`. The clients connect while the caller's runtime runs.
-    pub(super) fn start(host: &Host) -> std::io::Result<Self> {
+    /// Starts a client for each VM. The clients connect while the caller's runtime runs.
+    pub(crate) fn start(vms: Vec<LoadVm>) -> std::io::Result<Self> {
         let mut load = Load { drivers: Vec::new() };
-        for demo_vm in &VMS {
+        for load_vm in vms {
             let shared = Arc::new(Shared {
                 stop: AtomicBool::new(false),
-                asking: AtomicBool::new(true),
+                asking: AtomicBool::new(load_vm.starts),
                 tally: Mutex::new(Tally::new()),
             });
-            let client = Client::new(demo_vm, host, Arc::clone(&shared));
-            let thread = thread::Builder::new().name(format!("vm-{}", demo_vm.name)).spawn(move || client.run())?;
-            load.drivers.push(Driver { shared, thread: Some(thread) });
+            let vm = load_vm.name;
+            let client = Client::new(load_vm, Arc::clone(&shared));
+            let thread = thread::Builder::new().name(format!("vm-{vm}")).spawn(move || client.run())?;
+            load.drivers.push(Driver { vm, shared, thread: Some(thread) });
         }
         Ok(load)
     }
 
+    /// Makes a VM start to submit requests.
+    pub(crate) fn start_vm(&self, vm: usize) {
+        self.drivers[vm].shared.asking.store(true, Ordering::Relaxed);
+    }
+
     /// Makes a VM stop submitting requests.
-    pub(super) fn quiet(&self, vm: usize) {
+    pub(crate) fn quiet(&self, vm: usize) {
         self.drivers[vm].shared.asking.store(false, Ordering::Relaxed);
     }
 
     /// Returns the normalised requests of each VM since the start.
-    pub(super) fn service(&self) -> Vec<f64> {
+    pub(crate) fn service(&self) -> Vec<f64> {
         self.drivers.iter().map(|driver| driver.shared.tally().service_total).collect()
     }
 
     /// Ends the window and begins the next. Returns the window of each VM.
-    pub(super) async fn cut(&mut self) -> Result<Vec<Window>, DemoError> {
+    pub(crate) async fn cut(&mut self) -> Result<Vec<Window>, TestbedError> {
         for driver in &self.drivers {
             driver.shared.tally().cut = Cut::Requested;
         }
@@ -120,7 +164,10 @@ impl Load {
             match done {
                 Some(window) => all.push(window),
                 None if called.elapsed() > SILENCE_MAX => {
-                    return Err(DemoError::Silence { vm: VMS[all.len()].name, seconds: SILENCE_MAX.as_secs() });
+                    return Err(TestbedError::Silence {
+                        vm: self.drivers[all.len()].vm,
+                        seconds: SILENCE_MAX.as_secs(),
+                    });
                 }
                 None => tokio::time::sleep(IDLE_SLEEP).await,
             }
@@ -129,7 +176,7 @@ impl Load {
     }
 
     /// Checks all clients. Returns the error of a failed one.
-    pub(super) fn check(&mut self) -> Result<(), DemoError> {
+    pub(crate) fn check(&mut self) -> Result<(), TestbedError> {
         for driver in &mut self.drivers {
             if driver.thread.as_ref().is_some_and(JoinHandle::is_finished) {
                 driver.join()?;
@@ -139,7 +186,7 @@ impl Load {
     }
 
     /// Waits for outstanding requests and disconnects all clients.
-    pub(super) fn finish(mut self) -> Result<(), DemoError> {
+    pub(crate) fn finish(mut self) -> Result<(), TestbedError> {
         self.stop();
         self.drivers.iter_mut().try_for_each(Driver::join)
     }
@@ -156,7 +203,7 @@ impl Drop for Load {
 }
 
 impl Driver {
-    fn join(&mut self) -> Result<(), DemoError> {
+    fn join(&mut self) -> Result<(), TestbedError> {
         let ended = self.thread.take().map(JoinHandle::join);
         ended.map_or(Ok(()), |ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     }
@@ -176,7 +223,7 @@ impl Window {
     }
 
     /// Returns the statistics of several windows together.
-    pub(super) fn together<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Measured {
+    pub(crate) fn together<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Measured {
         let mut all = Window::new();
         for window in windows {
             all.time += window.time;
@@ -188,6 +235,7 @@ impl Window {
             iops: if seconds > 0.0 { all.service / seconds } else { 0.0 },
             p50_us: all.latencies_us.value_at_quantile(0.5),
             p99_us: all.latencies_us.value_at_quantile(0.99),
+            mean_us: all.latencies_us.mean(),
         }
     }
 }
@@ -227,83 +275,109 @@ impl Tally {
 
 /// The client of one VM, in its own thread.
 struct Client {
-    demo_vm: &'static DemoVm,
+    load_vm: LoadVm,
     shared: Arc<Shared>,
-    export: VolumeExport,
-    /// Cost of one of its requests.
-    cost: f64,
     /// Data of its writes.
     data: Vec<u8>,
     /// Position of its next request.
     cursor: Cursor,
-    /// Submission time of each outstanding request, by cookie.
+    /// Submission time of each outstanding request, by cookie. In a burst it is the time of the burst.
     submitted_at: Vec<Instant>,
     /// Cookies that are not in use.
     free: Vec<u64>,
+    /// Requests that have arrived and wait for a free cookie: number and time of each burst.
+    waiting: VecDeque<(u32, Instant)>,
+    /// Time of the next burst; `None` before the VM starts, and in a closed loop.
+    next_burst: Option<Instant>,
 }
 
 impl Client {
-    fn new(demo_vm: &'static DemoVm, host: &Host, shared: Arc<Shared>) -> Self {
+    fn new(load_vm: LoadVm, shared: Arc<Shared>) -> Self {
         Client {
-            demo_vm,
             shared,
-            export: setup::volume(host, demo_vm.name).export.clone(),
-            cost: host.devices[setup::DEVICE].cost.cost(Kind::Read, demo_vm.request_len).as_f64(),
-            data: vec![0x5a; demo_vm.request_len as usize],
+            data: vec![0x5a; load_vm.request_len as usize],
             cursor: Cursor::default(),
-            submitted_at: vec![Instant::now(); demo_vm.outstanding as usize],
-            free: (0..u64::from(demo_vm.outstanding)).collect(),
+            submitted_at: vec![Instant::now(); load_vm.outstanding as usize],
+            free: (0..u64::from(load_vm.outstanding)).collect(),
+            waiting: VecDeque::new(),
+            next_burst: None,
+            load_vm,
         }
     }
 
-    fn run(mut self) -> Result<(), DemoError> {
-        let vm = self.demo_vm.name;
-        let failed = self.serve().map_err(|source| DemoError::Client { vm, source })?;
-        failed.map_or(Ok(()), |source| Err(DemoError::Request { vm, source }))
+    fn run(mut self) -> Result<(), TestbedError> {
+        let vm = self.load_vm.name;
+        let failed = self.serve().map_err(|source| TestbedError::Client { vm, source })?;
+        failed.map_or(Ok(()), |source| Err(TestbedError::Request { vm, source }))
     }
 
     /// Submits until it is told to stop, or until a request fails. Returns the error of the failed request.
     fn serve(&mut self) -> Result<Option<std::io::Error>, DiskError> {
-        let mut disk = Disk::connect(&self.export, self.demo_vm.outstanding, self.demo_vm.request_len)?;
+        let mut disk = Disk::connect(&self.load_vm.export, self.load_vm.outstanding, self.load_vm.request_len)?;
         let shared = Arc::clone(&self.shared);
         while !shared.stop.load(Ordering::Relaxed) {
             if shared.asking.load(Ordering::Relaxed) {
-                self.ask(&mut disk)?;
+                self.submit_all(&mut disk)?;
             }
+            let until_burst = self.next_burst.map(|next| next.saturating_duration_since(Instant::now()));
             if disk.in_flight() == 0 {
-                thread::sleep(IDLE_SLEEP);
+                thread::sleep(until_burst.unwrap_or(IDLE_SLEEP).min(IDLE_SLEEP));
                 shared.tally().cut_if_requested(Instant::now());
-            } else if let Some(error) = self.receive(&mut disk)? {
+            } else if let Some(error) = self.receive(&mut disk, until_burst.unwrap_or(REPLY_WAIT).min(REPLY_WAIT))? {
                 return Ok(Some(error));
             }
         }
         let leaving = Instant::now();
         while disk.in_flight() > 0 && leaving.elapsed() < DISCONNECT_MAX {
-            self.receive(&mut disk)?;
+            self.receive(&mut disk, REPLY_WAIT)?;
         }
         disk.disconnect()?;
         Ok(None)
     }
 
-    fn ask(&mut self, disk: &mut Disk) -> Result<(), DiskError> {
-        let (size, len) = (disk.size_bytes(), self.demo_vm.request_len);
-        while let Some(cookie) = self.free.pop() {
-            let (offset, is_read) = self.cursor.next(self.demo_vm.pattern, cookie, size, len);
-            self.submitted_at[cookie as usize] = Instant::now();
-            disk.submit(DiskRequest { cookie, offset, is_read }, &self.data)?;
+    /// Submits what has arrived: in a closed loop as many requests as replies, otherwise the bursts whose time has come.
+    fn submit_all(&mut self, disk: &mut Disk) -> Result<(), DiskError> {
+        let Some(every) = self.load_vm.burst_every else {
+            while let Some(cookie) = self.free.pop() {
+                self.submit(disk, cookie, Instant::now())?;
+            }
+            return Ok(());
+        };
+        let now = Instant::now();
+        let mut next = self.next_burst.unwrap_or(now);
+        while next <= now {
+            self.waiting.push_back((self.load_vm.outstanding, next));
+            next += every;
+        }
+        self.next_burst = Some(next);
+        while let (Some((left, arrived)), Some(cookie)) = (self.waiting.front_mut(), self.free.last().copied()) {
+            let arrived = *arrived;
+            *left -= 1;
+            if *left == 0 {
+                self.waiting.pop_front();
+            }
+            self.free.pop();
+            self.submit(disk, cookie, arrived)?;
         }
         Ok(())
     }
 
-    fn receive(&mut self, disk: &mut Disk) -> Result<Option<std::io::Error>, DiskError> {
+    fn submit(&mut self, disk: &mut Disk, cookie: u64, arrived: Instant) -> Result<(), DiskError> {
+        let len = self.load_vm.request_len;
+        let (offset, is_read) = self.cursor.next(self.load_vm.pattern, cookie, disk.size_bytes(), len);
+        self.submitted_at[cookie as usize] = arrived;
+        disk.submit(DiskRequest { cookie, offset, is_read }, &self.data)
+    }
+
+    fn receive(&mut self, disk: &mut Disk, timeout: Duration) -> Result<Option<std::io::Error>, DiskError> {
         let before = self.free.len();
-        let failed = disk.receive(REPLY_WAIT, &mut self.free)?;
+        let failed = disk.receive(timeout, &mut self.free)?;
         let now = Instant::now();
         let mut tally = self.shared.tally();
         for &cookie in &self.free[before..] {
-            tally.record(self.cost, now.saturating_duration_since(self.submitted_at[cookie as usize]));
+            tally.record(self.load_vm.cost, now.saturating_duration_since(self.submitted_at[cookie as usize]));
         }
-        if self.free.len() > before {
+        if self.free.len() > before || self.load_vm.may_starve {
             tally.cut_if_requested(now);
         }
         Ok(failed)
@@ -315,6 +389,8 @@ impl Client {
 struct Cursor {
     requests: u64,
     writes: u64,
+    /// End of the last request, for a mixed pattern.
+    end: u64,
 }
 
 impl Cursor {
@@ -330,6 +406,17 @@ impl Cursor {
                 (self.writes % places.min(LOG_LEN / len) * len, false)
             }
             Pattern::Random { .. } => (scatter(self.requests) % places * len, true),
+            Pattern::Mixed { random_percent, range } => {
+                let range = range.min(size);
+                if scatter(2 * self.requests) % 100 < u64::from(random_percent) {
+                    self.end = scatter(2 * self.requests + 1) % (range / len).max(1) * len;
+                }
+                if self.end + len > range {
+                    self.end = 0;
+                }
+                self.end += len;
+                (self.end - len, true)
+            }
         }
     }
 }
@@ -357,7 +444,7 @@ mod tests {
         assert!(tally.take().is_none(), "no reply has arrived since");
         tally.cut_if_requested(start + Duration::from_secs(2));
         let first = tally.take().expect("it was requested");
-        assert_eq!(Window::together([&first]), Measured { iops: 250.0, p50_us: 1000, p99_us: 1000 });
+        assert_eq!(Window::together([&first]), Measured { iops: 250.0, p50_us: 1000, p99_us: 1000, mean_us: 1000.0 });
 
         (0..300).for_each(|_| tally.record(2.0, Duration::from_millis(3)));
         tally.cut = Cut::Requested;
@@ -377,6 +464,12 @@ mod tests {
             let end = if read { 64 << 20 } else { LOG_LEN };
             assert!(offset % 8192 == 0 && offset + 8192 <= end, "{cookie}: {offset}");
         }
+        let half = Pattern::Mixed { random_percent: 50, range: 1 << 20 };
+        let mut mixed = Cursor::default();
+        let offsets: Vec<u64> = (0..10_000).map(|_| mixed.next(half, 0, 64 << 20, 8192).0).collect();
+        assert!(offsets.iter().all(|offset| offset % 8192 == 0 && offset + 8192 <= 1 << 20));
+        let follows = offsets.windows(2).filter(|pair| pair[1] == pair[0] + 8192).count();
+        assert!((4700..5300).contains(&follows), "half of them, and a few by chance: {follows}");
         let mut scan = Cursor::default();
         let first: Vec<_> = (0..3).map(|cookie| scan.next(Pattern::Scan, cookie, 128 << 10, 65_536)).collect();
         assert_eq!(first, [(65_536, true), (0, true), (65_536, true)]);

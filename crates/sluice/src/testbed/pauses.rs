@@ -12,21 +12,20 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Shorter pauses do no harm: the requests queued at the device and at the gate bridge them.
-const PAUSE_MIN: Duration = Duration::from_millis(20);
-
 /// Pauses since the last [`Pauses::take`].
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     /// Threads of the device and the clients: file of the kernel's counter, and its last value.
     threads: Vec<(PathBuf, Duration)>,
+    /// Shorter pauses do no harm: the requests queued at the device and at the gate bridge them.
+    shortest: Duration,
     /// Expected time of the next look.
     due: Instant,
     total: Duration,
 }
 
 impl Pauses {
-    /// Watches the present threads.
-    pub(super) fn watch() -> Self {
+    /// Watches the present threads for pauses of at least `shortest` between two looks.
+    pub(crate) fn watch(shortest: Duration) -> Self {
         let mut threads = Vec::new();
         for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
@@ -36,16 +35,16 @@ impl Pauses {
                 threads.push((count, waited));
             }
         }
-        Pauses { threads, due: Instant::now(), total: Duration::ZERO }
+        Pauses { threads, shortest, due: Instant::now(), total: Duration::ZERO }
     }
 
     /// Restarts the timing after an intended break.
-    pub(super) fn resume(&mut self) {
+    pub(crate) fn resume(&mut self) {
         self.due = Instant::now();
     }
 
     /// Looks for pauses. The next look is due after `timeout`.
-    pub(super) fn look(&mut self, timeout: Duration) {
+    pub(crate) fn look(&mut self, timeout: Duration) {
         let now = Instant::now();
         let mut longest = now.saturating_duration_since(self.due);
         for (count, before) in &mut self.threads {
@@ -53,14 +52,14 @@ impl Pauses {
             longest = longest.max(waited.saturating_sub(*before));
             *before = waited;
         }
-        if longest >= PAUSE_MIN {
+        if longest >= self.shortest {
             self.total += longest;
         }
         self.due = now + timeout;
     }
 
     /// Returns the sum of all pauses since the last call.
-    pub(super) fn take(&mut self) -> Duration {
+    pub(crate) fn take(&mut self) -> Duration {
         std::mem::take(&mut self.total)
     }
 }
@@ -77,7 +76,8 @@ mod tests {
 
     #[test]
     fn a_late_look_counts_as_a_pause() {
-        let mut pauses = Pauses { threads: Vec::new(), due: Instant::now(), total: Duration::ZERO };
+        let shortest = Duration::from_millis(20);
+        let mut pauses = Pauses { threads: Vec::new(), shortest, due: Instant::now(), total: Duration::ZERO };
         pauses.look(Duration::from_secs(60));
         pauses.look(Duration::ZERO);
         assert_eq!(pauses.take(), Duration::ZERO, "an early look is none");

@@ -19,29 +19,29 @@ pub(crate) enum DiskError {
 }
 
 /// A connected disk.
-pub(super) enum Disk {
+pub(crate) enum Disk {
     Nbd(nbd::Client),
     Vhost(Box<vhost::Client>),
 }
 
 /// A request. Its cookie is less than the maximum number of outstanding requests.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct DiskRequest {
-    pub(super) cookie: u64,
-    pub(super) offset: u64,
-    pub(super) is_read: bool,
+pub(crate) struct DiskRequest {
+    pub(crate) cookie: u64,
+    pub(crate) offset: u64,
+    pub(crate) is_read: bool,
 }
 
 impl Disk {
     /// Connects, for at most `outstanding` requests of `len` bytes. All writes have the same data.
-    pub(super) fn connect(export: &VolumeExport, outstanding: u32, len: u32) -> Result<Disk, DiskError> {
+    pub(crate) fn connect(export: &VolumeExport, outstanding: u32, len: u32) -> Result<Disk, DiskError> {
         let ListenAddress::Unix { path, .. } = &export.endpoint else {
-            unreachable!("the demo's host file has Unix sockets")
+            unreachable!("a testbed's host file has Unix sockets")
         };
         match export.protocol {
             Protocol::Nbd => Ok(Disk::Nbd(nbd::Client::connect_unix(path, &export.name)?)),
             Protocol::VhostUserBlk { .. } => {
-                let slots = u16::try_from(outstanding).expect("a VM of the demo has few requests outstanding");
+                let slots = u16::try_from(outstanding).expect("a VM of a testbed has few requests outstanding");
                 let data_len_max = len as usize;
                 let options = vhost::ClientOptions { slots, data_len_max, ..vhost::ClientOptions::default() };
                 Ok(Disk::Vhost(Box::new(vhost::Client::connect(path, &options)?)))
@@ -49,7 +49,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn size_bytes(&self) -> u64 {
+    pub(crate) fn size_bytes(&self) -> u64 {
         match self {
             Disk::Nbd(client) => client.size_bytes(),
             Disk::Vhost(client) => client.config().size_bytes(),
@@ -57,7 +57,7 @@ impl Disk {
     }
 
     /// Submits a request. A write sends `data`; a read has the same length.
-    pub(super) fn submit(&mut self, request: DiskRequest, data: &[u8]) -> Result<(), DiskError> {
+    pub(crate) fn submit(&mut self, request: DiskRequest, data: &[u8]) -> Result<(), DiskError> {
         let DiskRequest { cookie, offset, is_read } = request;
         let len = data.len() as u32;
         match self {
@@ -76,7 +76,7 @@ impl Disk {
         Ok(())
     }
 
-    pub(super) fn in_flight(&mut self) -> usize {
+    pub(crate) fn in_flight(&mut self) -> usize {
         match self {
             Disk::Nbd(client) => client.in_flight(),
             Disk::Vhost(client) => client.queue(0).in_flight().into(),
@@ -85,7 +85,7 @@ impl Disk {
 
     /// Makes submitted requests visible to the server, waits for a completion, and appends the cookies of all
     /// completed requests to `completed`. Returns the error of a failed request, if there is one.
-    pub(super) fn receive(
+    pub(crate) fn receive(
         &mut self,
         timeout: Duration,
         completed: &mut Vec<u64>,
@@ -110,7 +110,7 @@ impl Disk {
     }
 
     /// Disconnects.
-    pub(super) fn disconnect(self) -> Result<(), DiskError> {
+    pub(crate) fn disconnect(self) -> Result<(), DiskError> {
         match self {
             Disk::Nbd(client) => Ok(client.disconnect()?),
             Disk::Vhost(_) => Ok(()),
