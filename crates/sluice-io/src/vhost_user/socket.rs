@@ -411,7 +411,6 @@ mod tests {
             assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
             let header = [1u32, 1, 0].map(u32::to_ne_bytes).concat();
             sendmsg(theirs.as_fd(), &[IoSlice::new(&header)], &mut ancillary, SendFlags::empty()).unwrap();
-            drop(ancillary);
             drop(lingering);
             (socket, theirs, peer)
         };
