@@ -54,7 +54,7 @@ mod tests {
         assert_eq!(lines(&run(&fake.subject(""))), [""; 0]);
         fake.write("proc/sys/kernel/io_uring_disabled", "1\n").write("proc/sys/kernel/io_uring_group", "-1\n");
         let found = lines(&run(&fake.subject("")));
-        assert!(found[0].starts_with("Warning : Only for") && found[0].contains("which is -1"), "{found:?}");
+        assert!(found[0].starts_with("Warning : Allowed only for") && found[0].contains("which is -1"), "{found:?}");
         fake.write("proc/sys/kernel/io_uring_disabled", "2\n").write("proc/self/status", "Seccomp:\t2\n");
         let found = lines(&run(&fake.subject("")));
         assert!(found[0].starts_with("Error : Disabled") && found[1].starts_with("Note : A seccomp"), "{found:?}");
