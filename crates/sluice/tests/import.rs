@@ -257,7 +257,7 @@ fn the_throttle_of_a_group_is_that_of_the_vm() {
     assert!(both.stderr.contains("never shared with other VMs"), "{}", both.stderr);
     assert_accepted(&place, &both.stdout);
     let some = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", "")]));
-    assert!(some.stderr.contains("each disk of the group may now use all of it"), "{}", some.stderr);
+    assert!(some.stderr.contains("each disk of the group gets the whole limit"), "{}", some.stderr);
     assert_accepted(&place, &some.stdout);
 }
 
