@@ -93,7 +93,7 @@ mod tests {
         let mut log = BufWriter::with_capacity(BLOCK, SlotLog::start(writer).unwrap());
         // The pipe and the channel hold 5 MiB at most.
         let failed = (0..8 << 10).find_map(|_| log.write_all(&[b'.'; 1024]).err());
-        assert!(failed.unwrap().to_string().contains("slower than the log"));
+        assert!(failed.unwrap().to_string().contains("too slow for the log"));
         drop(reader);
     }
 
