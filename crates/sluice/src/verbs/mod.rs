@@ -68,7 +68,11 @@ pub(crate) enum Verb {
 impl Verb {
     /// Whether the verb has its own display, which log lines would disturb.
     pub(crate) fn owns_terminal(&self) -> bool {
-        matches!(self, Verb::Demo(_) | Verb::Top(_))
+        match self {
+            Verb::Demo(_) | Verb::Top(_) => true,
+            Verb::Reproduce(verb) => verb.is_real(),
+            _ => false,
+        }
     }
 
     /// Whether the verb serves VMs, and so must not wait for the readers of its output.

@@ -107,6 +107,11 @@ impl Reproduce {
         if failed { Err(Failure::No) } else { Ok(()) }
     }
 
+    /// Whether figures run on real I/O, which shows progress.
+    pub(super) fn is_real(&self) -> bool {
+        self.real
+    }
+
     fn run_real(self, format: Format, quiet: bool) -> Result<(), Failure> {
         let figures = real::chosen(&self.what)?;
         let quiet = quiet || self.progress == Style::None;
