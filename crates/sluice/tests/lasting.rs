@@ -157,11 +157,17 @@ fn a_reset_of_everything_that_was_refused_did_not_say_what_to_do() {
 fn a_reason_with_control_characters_reached_the_terminals_of_others() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));
-    for reason in ["\u{1b}[2J", "two\nlines"] {
+    let long = "x".repeat(501);
+    for (reason, why) in [
+        ("\u{1b}[2J", "control character"),
+        ("two\nlines", "control character"),
+        ("\u{202e}reversed", "control character"),
+        (&long, "501 characters"),
+    ] {
         for verb in [&["set", "a", "limit=100 iops"][..], &["reset", "--all"]] {
             let refused = ask(&place, &[verb, &["--reason", reason]].concat());
             assert_eq!(refused.code(), Some(1), "{verb:?}");
-            assert!(refused.stderr.contains("control character"), "{}", refused.stderr);
+            assert!(refused.stderr.contains(why), "{}", refused.stderr);
         }
     }
     assert_eq!(overrides_left(&place), [""; 0]);

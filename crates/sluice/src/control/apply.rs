@@ -149,8 +149,7 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         _ => unreachable!("nothing is changed"),
     };
     // It is shown on terminals of others.
-    if reason.as_ref().is_some_and(|reason| reason.chars().any(char::is_control)) {
-        let error = "The reason has a line break or another control character; write it in one line";
+    if let Some(error) = reason.as_deref().and_then(refused) {
         return Err(Reply::failed(Code::Invalid, error));
     }
     let lasts = match term {
@@ -166,6 +165,21 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Term::Persist => Lasts::Persisted,
     };
     Ok((reason.clone(), lasts))
+}
+
+/// Maximum length of a reason, in characters.
+const REASON_MAX: usize = 500;
+
+/// Returns why a reason is refused, if it is.
+fn refused(reason: &str) -> Option<String> {
+    let reorders =
+        |one: char| matches!(one, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if reason.chars().any(|one| one.is_control() || reorders(one)) {
+        return Some("The reason has a line break or another control character; write it in one line".to_owned());
+    }
+    let length = reason.chars().count();
+    (length > REASON_MAX)
+        .then(|| format!("The reason has {length} characters, but at most {REASON_MAX} are allowed; shorten it"))
 }
 
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
