@@ -43,6 +43,10 @@ impl Screen {
 
     fn write(&mut self, bytes: &[u8]) {
         for &byte in bytes {
+            // A character of several bytes takes one place. Only ASCII is looked for.
+            if matches!(byte, 0x80..=0xbf) {
+                continue;
+            }
             let letter = char::from(byte);
             if letter == '\u{1b}' {
                 self.pending = letter.to_string();
