@@ -1,4 +1,4 @@
-//! What the tables of VMs refer to by name.
+//! The tables whose names VMs, volumes and NICs use in their keys.
 
 use std::collections::BTreeMap;
 

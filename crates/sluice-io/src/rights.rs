@@ -1,9 +1,9 @@
 //! Whether the peer of a Unix socket may send descriptors (`SO_PASSRIGHTS`, since Linux 6.16).
 //!
-//! The kernel closes a descriptor that nobody receives in the thread that reads its message, or closes the socket. If it was the
-//! last one of a TCP socket with `SO_LINGER`, that waits for as long as its owner chose; on FUSE it waits for the file system.
-//! A device thread that reads requests would wait too, and all VMs of its device with it. So only VMMs may send descriptors,
-//! which [`crate::closing`] closes; to send one to another socket fails with `EPERM`. Older kernels do not have the option.
+//! A thread may read a message without receiving the descriptors in it. The kernel then closes them in that thread. Closing the
+//! last descriptor of a TCP socket with `SO_LINGER` takes as long as the sender chose; on FUSE it takes as long as the file
+//! system wants. A device thread that reads requests would wait too, and all VMs of its device with it. So only VMMs may send
+//! descriptors, which [`crate::closing`] closes. Another client that sends one gets `EPERM`. Older kernels do not have the option.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The first version of Linux that has the option.
 pub const SINCE: (u32, u32) = (6, 16);
 
-/// The number of the option on all architectures but SPARC and PA-RISC, for which nobody builds VM hosts.
+/// The number of the option on all supported architectures. It differs on SPARC and PA-RISC.
 const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Allows or forbids the peer to send descriptors. Sockets that a listening one accepts inherit it.

@@ -45,7 +45,7 @@ pub enum Arrival {
     Bursts(Duration),
 }
 
-/// What a VM reads.
+/// The reads that a VM sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub arrival: Arrival,
@@ -137,7 +137,7 @@ pub enum Device {
 /// An experiment on one device.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// What distinguishes it from the other trials of the figure.
+    /// Its name, which differs from those of the other trials of the figure.
     pub name: String,
     pub device: Device,
     /// Size of each VM's disk in bytes; they lie side by side on a drive.

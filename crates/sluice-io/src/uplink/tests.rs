@@ -387,7 +387,7 @@ fn nics_of_one_address_could_not_exchange_their_vlans() {
     assert_eq!(tags(&mut lab), [20, 30]);
     lab.state.apply(lab.now, vec![set("a", 30), set("b", 20)]).unwrap();
     assert_eq!(tags(&mut lab), [20, 30]);
-    let failing = Edit::SetNic { vm: "nobody".to_owned(), nic: Box::new(spec(40)) };
+    let failing = Edit::SetNic { vm: "missing".to_owned(), nic: Box::new(spec(40)) };
     assert!(lab.state.apply(lab.now, vec![failing, set("a", 40)]).is_err());
     assert_eq!(tags(&mut lab), [20, 30], "a NIC that a failed change did not reach stays");
     assert!(lab.state.apply(lab.now, vec![set("a", 20)]).is_err(), "the VLAN has the address");

@@ -1,6 +1,7 @@
 //! A controller in front of a device: it completes requests from its memory, and has requests of its own at the device.
 //!
-//! What it keeps in its memory is the [`Controller`]'s matter; its [`Front`] has what all of them need, and makes it a [`Model`].
+//! A [`Controller`] decides what it keeps in its memory. Its [`Front`] queues completions and the controller's own requests, which is
+//! the same for all controllers, and makes it a [`Model`].
 //! Slots of a controller's own requests begin at a number above all slots of a gate. If a controller is in front of another
 //! one, both begin at different numbers, the outer one at the lower.
 

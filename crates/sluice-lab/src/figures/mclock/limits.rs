@@ -13,7 +13,7 @@ use crate::setup::{Host, at, closed, mean_rate, policy, random_reads, rates, ref
 
 /// Limits and weights; one more VM each minute.
 const VMS: [(&str, u64, u32); 3] = [("VM1", 0, 1), ("VM2", 400, 1), ("VM3", 500, 2)];
-/// What the paper's figure shows of each VM with one, two and three of them.
+/// Throughput of each VM in the paper's figure while one, two and three VMs run, in IOPS.
 const PRINTED: [[f64; 3]; 3] = [[1600.0, 0.0, 0.0], [1200.0, 400.0, 0.0], [700.0, 400.0, 500.0]];
 /// Measured seconds for each number of VMs: from ten seconds after the last start.
 const PARTS: [(usize, usize); 3] = [(10, 60), (70, 120), (130, 180)];
