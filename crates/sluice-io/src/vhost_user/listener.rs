@@ -165,6 +165,7 @@ impl<K: DeviceKind> Service for Sessions<K> {
 
     /// Whether the volume can be served to another VMM; waits for the end of one that has disconnected.
     async fn is_ready(&mut self) -> bool {
+        self.bounds.connections.wait().await;
         self.end_previous().await;
         if self.bounds.closing.is_behind() {
             self.reject(&"descriptors of a previous VMM are still being closed");

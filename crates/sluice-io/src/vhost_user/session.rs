@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
-use tokio::sync::{Mutex, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserProtocolFeatures as Protocol};
 
 use super::blk::{self, Blk};
@@ -67,7 +67,10 @@ pub struct Bounds {
     mappings: Arc<Quota>,
     /// Descriptors that they have sent.
     pub(super) closing: Closing,
-    pace: Mutex<Pace>,
+    /// Their connections, messages, and starts of rings.
+    pub(super) connections: Pace,
+    messages: Pace,
+    ring_starts: Pace,
 }
 
 impl Bounds {
@@ -75,7 +78,13 @@ impl Bounds {
     #[must_use]
     #[expect(clippy::new_without_default, reason = "each one keeps mappings from the others")]
     pub fn new() -> Self {
-        Bounds { mappings: Arc::new(mapping::quota()), closing: Closing::default(), pace: Mutex::default() }
+        Bounds {
+            mappings: Arc::new(mapping::quota()),
+            closing: Closing::default(),
+            connections: Pace::of_connections(),
+            messages: Pace::of_messages(),
+            ring_starts: Pace::of_ring_starts(),
+        }
     }
 }
 
@@ -322,6 +331,7 @@ impl<K: DeviceKind> Session<K> {
 
     /// Handles a message and replies to it.
     async fn take(&mut self, message: Message) -> Result<Option<SessionEnd>, Fault> {
+        self.bounds.messages.wait().await;
         let request = message.header.request;
         let (known, need_reply) = (message.request(), message.header.need_reply);
         let answer = self.handle(message).await;
@@ -444,7 +454,7 @@ impl<K: DeviceKind> Session<K> {
             error: ring.error.clone(),
             log,
         };
-        self.bounds.pace.lock().await.wait().await;
+        self.bounds.ring_starts.wait().await;
         let started = self.handle.start_queue(spec, Arc::clone(self.memory.memory()), self.driver()).await;
         let recovered = started.map_err(Refusal::Device)?;
         self.counts.queue_started();

@@ -189,3 +189,21 @@ async fn a_vmm_that_never_started_a_queue_held_its_volume_for_ever() {
     assert!(knock(&path).await.is_err());
     while_time_stands_still(move || running.start_queue(0, 0)).await.unwrap();
 }
+
+#[test]
+fn a_vmm_that_repeats_messages_or_connects_again_and_again_waits() {
+    let bench = Bench::new();
+    let vmm = bench.vmm();
+    let began = std::time::Instant::now();
+    while bench.listener.counts().messages() < 4096 + 500 {
+        vmm.features().unwrap();
+    }
+    assert!(began.elapsed() >= Duration::from_millis(990), "500 messages above the burst, 2 ms each");
+    drop(vmm);
+    let began = std::time::Instant::now();
+    for _ in 0..64 + 4 {
+        drop(bench.vmm());
+    }
+    assert!(began.elapsed() >= Duration::from_millis(150), "4 connections above the burst, 50 ms each");
+    bench.still_serves();
+}
