@@ -391,11 +391,11 @@ impl Core {
         vm.has_room(volume.outstanding) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
     }
 
-    /// Counts units of work for the VM of a volume that is no request. Returns whether its limit allows more.
-    pub(crate) fn count_work(&mut self, volume: VolumeKey, units: u64) -> bool {
+    /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.
+    pub(crate) fn count_event(&mut self, volume: VolumeKey, units: u64) -> bool {
         let id = self.backend.volumes[volume].vm;
         let vm = &mut self.vms[id];
-        self.cpu.sent(id, &mut vm.cpu, units);
+        self.cpu.event(id, &mut vm.cpu, units);
         !vm.cpu.is_held()
     }
 

@@ -94,7 +94,8 @@ impl Machine for Loop {
             let now = self.core.clock.now();
             self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
-            let mut found_work = !events.is_empty();
+            let (event_count, mut found_work) = (events.len(), !events.is_empty());
+            self.core.cpu.begin_iteration(wait == Wait::Event);
             for event in events.drain(..) {
                 #[cfg(test)]
                 let event = self.put_off(event);
@@ -106,7 +107,9 @@ impl Machine for Loop {
                 self.event(now, event, inbox);
             }
             self.core.release_held(now);
-            found_work |= self.frontends.poll(&mut self.core, now);
+            let polled = self.frontends.poll(&mut self.core, now);
+            let is_useful = polled || self.core.cpu.has_useful(event_count);
+            found_work |= polled;
             self.run_ready(now);
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
@@ -116,7 +119,9 @@ impl Machine for Loop {
             if self.core.cpu.end_of_iteration(ended, nanos, found_work) {
                 self.core.divide_cpu_time(ended);
             }
-            self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
+            if is_useful || !found_work {
+                self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
+            }
         }
         Ok(())
     }

@@ -221,6 +221,7 @@ impl Core {
             let cost = wire(frame, &part.offload, part.length())?;
             let part = Outgoing { header: part.offload, data: data.part(&part), length: part.length(), origin };
             frames += self.queue_part(now, nic, part, cost);
+            self.count_sent(nic, if frames > 1 { cpu::FRAME } else { 0 });
         }
         Ok(frames)
     }
@@ -302,6 +303,14 @@ impl Core {
         // A NIC that is being removed may outlive its VM.
         if let Some(vm) = self.vms.get_mut(id) {
             self.cpu.sent(id, &mut vm.cpu, units);
+        }
+    }
+
+    /// Counts a kick of a guest.
+    pub(crate) fn count_kick(&mut self, id: NicId) {
+        let id = self.nics[id].vm;
+        if let Some(vm) = self.vms.get_mut(id) {
+            self.cpu.event(id, &mut vm.cpu, cpu::KICK);
         }
     }
 

@@ -140,11 +140,14 @@ impl Machine for UplinkLoop {
             let now = self.core.clock.now();
             self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
-            let mut found_work = !events.is_empty();
+            let (event_count, mut found_work) = (events.len(), !events.is_empty());
+            self.core.cpu.begin_iteration(wait == Wait::Event);
             for event in events.drain(..) {
                 self.event(now, event, inbox);
             }
-            found_work |= self.iterate(now);
+            let moved = self.iterate(now);
+            let is_useful = moved || self.core.cpu.has_useful(event_count);
+            found_work |= moved;
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
             let nanos = ended.nanos_since(began);
@@ -153,7 +156,9 @@ impl Machine for UplinkLoop {
             if core.cpu.end_of_iteration(ended, nanos, found_work) {
                 core.cpu.divide(ended, cpu::thread_time(), &mut core.vms);
             }
-            self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
+            if is_useful || !found_work {
+                self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
+            }
         }
         Ok(())
     }

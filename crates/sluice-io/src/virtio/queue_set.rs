@@ -80,6 +80,9 @@ pub(crate) trait Consumer {
     /// otherwise the queue is parked.
     fn kicked(&mut self, queue: &VirtQueue) -> bool;
 
+    /// Notes that there was no request after a kick, or none that may be taken.
+    fn kicked_in_vain(&mut self);
+
     /// Handles a queue that its guest has broken.
     fn broken(&mut self, queue: &VirtQueue, reason: &str);
 }
@@ -198,9 +201,12 @@ impl QueueSet {
         }
         if !consumer.kicked(queue) && queue.takes() {
             queue.intake = Intake::WaitsForRoom;
+            consumer.kicked_in_vain();
             return consumer.park(id, queue);
         }
-        self.resume(consumer, now, id);
+        if !self.resume(consumer, now, id) {
+            consumer.kicked_in_vain();
+        }
     }
 
     /// Starts polling a queue.
@@ -312,10 +318,10 @@ impl QueueSet {
         queue.operations += 1;
     }
 
-    /// Starts polling a queue, and takes requests from it.
-    pub(crate) fn resume(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId) {
+    /// Starts polling a queue, and takes requests from it. Returns whether there were any.
+    pub(crate) fn resume(&mut self, consumer: &mut impl Consumer, now: Instant, id: QueueId) -> bool {
         self.start_polling(id);
-        self.take_chains(consumer, now, id, Budget::UNLIMITED);
+        self.take_chains(consumer, now, id, Budget::UNLIMITED)
     }
 
     /// Takes requests within `budget` from a queue while there is room. Returns whether there were any. At most as many

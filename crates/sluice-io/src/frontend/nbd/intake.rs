@@ -29,7 +29,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 impl Nbd {
     /// Handles the end of a receive.
     pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
-        core.count_work(self.connections[id].volume, cpu::RECEIVE);
+        core.count_event(self.connections[id].volume, cpu::RECEIVE);
         let connection = &mut self.connections[id];
         let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
         match (connection.expect, result) {
@@ -43,7 +43,11 @@ impl Nbd {
             _ => connection.end += result as usize,
         }
         self.heard(now, id);
+        let queued = core.gate.queued();
         self.take_requests(core, now, id, Budget::UNLIMITED);
+        if core.gate.queued() == queued {
+            core.cpu.note_in_vain();
+        }
     }
 
     /// Takes requests within `budget` from the received bytes, and continues to receive if there is room for more.

@@ -100,7 +100,11 @@ impl Consumer for Blk<'_> {
     }
 
     fn kicked(&mut self, queue: &VirtQueue) -> bool {
-        self.core.count_work(self.volume(queue), cpu::KICK)
+        self.core.count_event(self.volume(queue), cpu::KICK)
+    }
+
+    fn kicked_in_vain(&mut self) {
+        self.core.cpu.note_in_vain();
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &str) {

@@ -26,6 +26,7 @@ use crate::volume::{VolumeInfo, sample};
 
 mod budget;
 mod held;
+mod kicks;
 mod malformed;
 mod stale;
 mod stops;

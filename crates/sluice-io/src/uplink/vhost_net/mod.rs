@@ -97,7 +97,8 @@ impl VhostNet {
         } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
             // The NIC of a closed queue may have been removed.
             let nic = self.sessions[queue.session].nic;
-            core.count_sent(nic, cpu::KICK);
+            core.count_kick(nic);
+            core.cpu.note_in_vain();
             // Otherwise the frame that waits is given again when the VM may continue.
             if !core.is_held(nic) {
                 core.wake_receiver(now, nic);

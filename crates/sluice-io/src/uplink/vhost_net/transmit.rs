@@ -6,7 +6,6 @@ use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
 use crate::backend::ring::Ring;
-use crate::cpu;
 use crate::device::core::Ending;
 use crate::slab::{Id as _, Slab};
 use crate::uplink::core::{Core, Outgoing};
@@ -92,8 +91,12 @@ impl Consumer for Transmit<'_> {
 
     fn kicked(&mut self, queue: &VirtQueue) -> bool {
         let nic = self.sessions[queue.session].nic;
-        self.core.count_sent(nic, cpu::KICK);
+        self.core.count_kick(nic);
         !self.core.is_held(nic)
+    }
+
+    fn kicked_in_vain(&mut self) {
+        self.core.cpu.note_in_vain();
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &str) {
