@@ -117,6 +117,35 @@ fn a_sparse_vm_waits_half_a_millisecond_at_most_beside_vms_that_saturate_the_lin
     }
 }
 
+/// Frames of VMs that were idle go before a reservation that is late by less than 0.1 ms. However many such VMs there are, and whatever the
+/// minimum, it loses no rate, and is late by not much more than that.
+#[test]
+fn a_minimum_loses_nothing_to_a_hundred_vms_that_are_idle_between_their_frames() {
+    for reserved in [10, 60, 90] {
+        // The last ones wake together, after others have advanced virtual time.
+        for pattern in [Pattern::Think(1), Pattern::Think(5 * MILLI), Pattern::Open(200 * MILLI)] {
+            let mut world = wire(LINK);
+            let minimum = flood(&mut world, Policy { weight: Some(Weight::new(1)), ..at_least(reserved) }, &[FRAME]);
+            flood(&mut world, Policy::default(), &[FRAME]);
+            for _ in 0..100 {
+                let vm = world.vm(Policy::default());
+                world.source(Source::new(vm, VolumeId(0), pattern).lengths(&[FRAME]));
+            }
+            world.run_until(secs(3));
+            let rate = on_wire(&world, &[minimum], secs(1), secs(3))[0];
+            assert!(rate >= reserved as f64 * 0.999 - 0.02, "{rate} of {reserved} Mbit/s beside {pattern:?}");
+            let times = world.times(minimum);
+            let gaps = times.windows(2).filter(|pair| pair[0] > secs(1)).map(|pair| pair[1].nanos_since(pair[0]));
+            // The interval of the minimum, what it yields, and three frames: two at the device, and one that has just been chosen.
+            let (longest, most) = (gaps.max().unwrap_or(u64::MAX), 1538 * 8000 / reserved + 100_000 + 3 * 123_040);
+            assert!(
+                longest <= most,
+                "{longest} ns between two frames, at most {most}; {reserved} Mbit/s beside {pattern:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_minimum_counts_inside_the_share() {
     let mut world = wire(LINK);
