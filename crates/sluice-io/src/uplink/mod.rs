@@ -24,7 +24,7 @@ pub(crate) mod nic;
 pub(crate) mod pacer;
 pub(crate) mod packet;
 pub(crate) mod ports;
-pub(crate) mod rooms;
+pub(crate) mod receive_buffers;
 pub mod spec;
 pub(crate) mod taps;
 #[cfg(test)]

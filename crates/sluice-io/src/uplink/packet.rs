@@ -11,7 +11,7 @@ use sluice_net::tag::{self, TAGGED_LEN};
 use sluice_sched::Instant;
 
 use crate::uplink::ids::NicId;
-use crate::uplink::rooms::Own;
+use crate::uplink::receive_buffers::Own;
 use crate::virtio::data::MemoryTable;
 use crate::virtio::queue_set::QueueId;
 use crate::virtio::segment::Segment;
@@ -36,7 +36,7 @@ impl Prefix {
         prefix
     }
 
-    /// Makes one of up to [`PREFIX_LEN`] bytes, which `read` copies into the room for them. It returns their number.
+    /// Makes one of up to [`PREFIX_LEN`] bytes, which `read` copies into the buffer for them. It returns their number.
     pub(crate) fn read(read: impl FnOnce(&mut [u8]) -> usize) -> Self {
         let mut prefix = Prefix { bytes: [0; TAGGED_LEN], length: 0 };
         prefix.length = read(&mut prefix.bytes[..PREFIX_LEN]) as u8;
@@ -75,9 +75,9 @@ impl Data {
     }
 
     /// Takes a frame of at least [`PREFIX_LEN`] bytes that stays where it was read.
-    pub(crate) fn in_room(room: Own, frame: std::ops::Range<usize>) -> Self {
+    pub(crate) fn in_buffer(buffer: Own, frame: std::ops::Range<usize>) -> Self {
         let rest = frame.start + PREFIX_LEN;
-        Data { prefix: Prefix::new(&[&room[frame.start..rest]]), rest: Rest::Own(room, rest..frame.end) }
+        Data { prefix: Prefix::new(&[&buffer[frame.start..rest]]), rest: Rest::Own(buffer, rest..frame.end) }
     }
 
     /// Appends where the bytes lie, after an empty entry for the header. They stay there as long as this exists and is not changed.
@@ -103,7 +103,7 @@ impl Data {
                 for segment in segments {
                     let from = bytes.len();
                     bytes.resize(from + segment.len(), 0);
-                    // SAFETY: the segment lies in guest memory that the memory table keeps mapped, and the room is our own.
+                    // SAFETY: the segment lies in guest memory that the memory table keeps mapped, and the buffer is our own.
                     unsafe { crate::vhost_user::shared::copy_to(segment.place(), &mut bytes[from..]) };
                 }
             }

@@ -17,7 +17,7 @@ use crate::uplink::ids::NicId;
 use crate::uplink::link::Read;
 use crate::uplink::nic::{Plug, Watch};
 use crate::uplink::packet::Data;
-use crate::uplink::rooms::Rooms;
+use crate::uplink::receive_buffers::ReceiveBuffers;
 
 /// Frames that are read from a TAP before the next TAP is served.
 const BATCH_MAX: u32 = 32;
@@ -33,12 +33,12 @@ pub(crate) struct Taps {
     failed: Vec<(Instant, NicId)>,
     /// TAPs of VMs that have used up their CPU time.
     held: Vec<NicId>,
-    rooms: Rooms,
+    buffers: ReceiveBuffers,
 }
 
 impl Taps {
     pub(crate) fn new(number: FrontendNumber) -> Self {
-        Taps { number, ready: Vec::new(), failed: Vec::new(), held: Vec::new(), rooms: Rooms::new() }
+        Taps { number, ready: Vec::new(), failed: Vec::new(), held: Vec::new(), buffers: ReceiveBuffers::new() }
     }
 
     /// Starts to read from a new NIC, if it is a TAP.
@@ -113,12 +113,12 @@ impl Taps {
         let Plug::Tap(link) = &core.nics[id].plug else { return None };
         let link = std::sync::Arc::clone(link);
         for count in 0..BATCH_MAX {
-            match link.receive(self.rooms.next()) {
+            match link.receive(self.buffers.next()) {
                 Ok(Read::Frame(received)) => {
                     let frame = received.start..received.start + received.length;
-                    let data = match self.rooms.keep(received.length) {
-                        Some(room) => Data::in_room(room, frame),
-                        None => Data::own(&self.rooms.next()[frame]),
+                    let data = match self.buffers.keep(received.length) {
+                        Some(buffer) => Data::in_buffer(buffer, frame),
+                        None => Data::own(&self.buffers.next()[frame]),
                     };
                     let outgoing =
                         Outgoing { header: received.header, data, length: received.length as u32, origin: None };

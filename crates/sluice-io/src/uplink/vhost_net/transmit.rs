@@ -11,7 +11,7 @@ use crate::slab::{Id as _, Slab};
 use crate::uplink::core::{Core, Outgoing};
 use crate::uplink::link::FRAME_MAX;
 use crate::uplink::packet::{Data, Origin, Prefix, Rest};
-use crate::uplink::rooms::Own;
+use crate::uplink::receive_buffers::Own;
 use crate::uplink::vhost_net::NetSession;
 use crate::uplink::vhost_net::chains::Chains;
 use crate::virtio::VirtQueue;
@@ -29,7 +29,7 @@ pub(crate) struct Transmit<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) sessions: &'a Slab<SessionId, NetSession>,
     pub(crate) chains: &'a mut Vec<Chains>,
-    /// Queues whose NIC has no room at the gate.
+    /// Queues whose NIC has no buffer at the gate.
     pub(crate) parked: &'a mut Vec<QueueId>,
     /// Queues with chains that may be returned.
     pub(crate) ended: &'a mut Vec<QueueId>,
@@ -75,7 +75,7 @@ impl Consumer for Transmit<'_> {
         let header = header.ok_or(Malformed::Frame)?;
         let length = u32::try_from(total(&chain.readable)).unwrap_or(u32::MAX);
         self.core.count_work(session.nic, length.into(), chain.descriptors());
-        let prefix = Prefix::read(|room| chain.take_up_to(room));
+        let prefix = Prefix::read(|buffer| chain.take_up_to(buffer));
         let rest = rest_of(chain, memory);
         let number = self.chains[id.index() as usize].push(taken);
         queue.held += 1;
