@@ -211,7 +211,8 @@ impl NetClient {
         self.features & 1 << feature != 0
     }
 
-    /// Transmits frames with their headers. Those for which no slot is free are left out; returns how many were sent.
+    /// Transmits frames with their headers, each in two descriptors, or in one if the header is empty: then the frame has to begin with it.
+    /// Those for which no slot is free are left out; returns how many were sent.
     ///
     /// # Errors
     /// [`ClientError::Io`], [`ClientError::TooLong`].
@@ -228,9 +229,13 @@ impl NetClient {
             let (first, second) = (2 * slot, 2 * slot + 1);
             let address = self.memory.guest(place);
             let header_len = header.len() as u32;
-            self.write(first, Descriptor { address, len: header_len, flags: NEXT, next: second });
+            let mut last = first;
+            if header_len > 0 {
+                self.write(first, Descriptor { address, len: header_len, flags: NEXT, next: second });
+                last = second;
+            }
             let address = self.memory.guest(place + header.len());
-            self.write(second, Descriptor { address, len: frame.len() as u32, flags: 0, next: 0 });
+            self.write(last, Descriptor { address, len: frame.len() as u32, flags: 0, next: 0 });
             heads.push(first);
         }
         let event_index = self.has(VIRTIO_RING_F_EVENT_IDX);

@@ -261,30 +261,29 @@ impl UplinkLoop {
         found
     }
 
-    /// Receives frames from the interface. Returns whether there were any.
+    /// Receives frames from the interface, and watches it when there are no more: the thread may sleep after this. Returns whether there were any.
     fn receive(&mut self, now: Instant) -> bool {
-        match self.link {
-            LinkState::Ready => {
-                self.link = match self.core.receive(now) {
-                    Ok(more) => {
-                        self.report_link(None);
-                        if more { LinkState::Ready } else { LinkState::Idle }
-                    }
-                    Err(error) => {
-                        self.report_link(Some(&error));
-                        LinkState::Down(now + DOWN_PAUSE)
-                    }
-                };
-                return true;
-            }
-            LinkState::Down(until) if until <= now => self.link = LinkState::Idle,
-            LinkState::Idle | LinkState::Watched | LinkState::Down(_) => {}
+        let was_ready = self.link == LinkState::Ready;
+        if was_ready {
+            self.link = match self.core.receive(now) {
+                Ok(more) => {
+                    self.report_link(None);
+                    if more { LinkState::Ready } else { LinkState::Idle }
+                }
+                Err(error) => {
+                    self.report_link(Some(&error));
+                    LinkState::Down(now + DOWN_PAUSE)
+                }
+            };
+        }
+        if matches!(self.link, LinkState::Down(until) if until <= now) {
+            self.link = LinkState::Idle;
         }
         if self.link == LinkState::Idle {
             taps::watch(&mut self.core.ring, self.core.wire.link.fd(), Tag::Frontend(LINK, 0, 0));
             self.link = LinkState::Watched;
         }
-        false
+        was_ready
     }
 
     /// Logs when the interface fails, and when it works again. An interface that was deleted fails for ever.

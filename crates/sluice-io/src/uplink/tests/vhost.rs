@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use sluice_client::vhost::net::{HEADER_LEN, NetClient, NetOptions, RECEIVE, Received, TRANSMIT};
 use sluice_net::Mac;
 use sluice_net::NicTotals;
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::{GSO_TCP4, NEEDS_CHECKSUM, OffloadHeader};
 use sluice_sched::Policy;
 use tempfile::TempDir;
@@ -177,6 +178,28 @@ fn what_waits_for_the_wire_stays_in_the_ring_and_nothing_is_lost() {
     assert_eq!(bench.totals().drops.total(), 0);
 }
 
+/// Each ring has one descriptor, so it is full with one frame, and free with none: the indices alone tell which.
+#[test]
+fn rings_of_one_descriptor_carry_frame_by_frame() {
+    let bench = Bench::new(None);
+    let mut guest = bench.connect(&NetOptions { queue_size: 1, slots: 1, buffers: 1, ..NetOptions::default() });
+    for number in 0..300 {
+        let out = numbered(number, 400);
+        assert_eq!(guest.send(&[(&[], &[&NO_HEADER[..], &out].concat())]).unwrap(), 1);
+        assert_eq!(eventually(|| bench.far.receive()).1, out);
+        eventually(|| Some(()).filter(|()| !guest.reclaim().is_empty()));
+        let back = frame(200, mac(1), 60 + number as usize);
+        bench.far.send(OffloadHeader::default(), &back);
+        assert_eq!(eventually(|| guest.receive(true).unwrap()).frame, back);
+    }
+    // It would need two buffers, of which there is never more than one; the frame after it fits.
+    bench.far.send(OffloadHeader::default(), &frame(200, mac(1), 3000));
+    bench.far.send(OffloadHeader::default(), &frame(200, mac(1), 70));
+    assert_eq!(eventually(|| guest.receive(true).unwrap()).frame, frame(200, mac(1), 70));
+    let totals = bench.totals();
+    assert_eq!((totals.sent, totals.received, totals.drops.of(Reason::NoBuffers)), (300, 301, 1), "{:?}", totals.drops);
+}
+
 #[test]
 fn a_guest_with_too_few_buffers_gets_the_frame_when_it_adds_some() {
     let bench = Bench::new(None);
@@ -280,6 +303,19 @@ fn frames_that_cannot_be_are_dropped_counted_and_returned() {
         (returned.len() == 5).then_some(())
     });
     assert_eq!(bench.totals().drops.total(), 4, "{:?}", bench.totals().drops);
+}
+
+#[test]
+fn a_vm_that_only_receives_gets_each_frame() {
+    let (spec, far) = uplink(Some(12_500_000));
+    let device = crate::uplink::start(spec, Box::new(|| ())).unwrap();
+    let (near, vm) = link();
+    device.edit(add("vm1", Policy::default(), nic(1, NicPlug::Tap(near)))).unwrap();
+    for number in 0..100 {
+        let frame = frame(200, mac(1), 60 + number);
+        far.send(OffloadHeader::default(), &frame);
+        assert_eq!(eventually(|| vm.receive()).1, frame);
+    }
 }
 
 #[test]
