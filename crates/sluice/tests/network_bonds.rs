@@ -133,3 +133,53 @@ fn bonds_and_vlan_devices_are_uplinks_and_ports_of_bridges() {
     let refused = guest.run(&format!("{PRELUDE}{}{SERVE}", host(&format!("nic = \"{member}\"")))).text;
     assert!(refused.contains(&format!("The host uses {member} itself (it belongs to bond1)")), "{refused}");
 }
+
+/// Makes a bond of mode `$mode` here, and one like it outside.
+const BONDS: &str = "
+[ ! -e /tmp/pid ] || { kill $(cat /tmp/pid); while runs; do usleep 50000; done; rm /tmp/pid; }
+for at in '' '-n out'; do ip $at link del bond1 2>/dev/null || true; done
+ip -n out link del sw 2>/dev/null || true
+make() {
+    name=$1; shift
+    ip $@ link add bond1 type bond mode $mode miimon 50
+    for number in 0 1; do
+        ip $@ link set $name$number down
+        ip $@ link set $name$number master bond1
+    done
+    ip $@ link set bond1 up
+}
+make s
+make p -n out
+ip -n out addr add 10.9.0.100/24 dev bond1
+";
+
+/// A mode that sends each frame over every link is not among these: its receiver has each frame twice.
+#[test]
+fn bonds_that_spread_frames_over_their_links_are_uplinks() {
+    let guest = boot();
+    for mode in ["balance-rr", "balance-xor", "802.3ad"] {
+        sh(&guest, &format!("mode={mode}\n{BONDS}"));
+        serve(&guest, "nic = \"bond1\"", 0);
+        reaches(&guest, "vm", "10.9.0.100");
+        let answers = sh(&guest, "ip netns exec vm /bin/busybox ping -c 10 10.9.0.100 -i 0.1");
+        assert!(answers.contains(" 0% packet loss") && !answers.contains("DUP"), "{mode}: {answers}");
+    }
+}
+
+/// The host has a VLAN device with an address on the interface that the daemon uses. The daemon turns IPv6 and ARP of the host off on the
+/// interface, and not on that device.
+#[test]
+fn a_vlan_device_of_the_host_works_beside_the_uplink_on_its_interface() {
+    let guest = boot();
+    sh(&guest, "ip addr add 10.9.20.50/24 dev s2.20");
+    serve(&guest, "nic = \"s2\"", 2);
+    reaches(&guest, "vm", "10.9.2.100");
+    reaches(&guest, "host", "10.9.20.100");
+    // The station outside reaches both, so each of the two stacks answers for its own address.
+    reaches(&guest, "out", "10.9.20.50");
+    reaches(&guest, "out", "10.9.2.1");
+    // In the VLAN of that device, a VM reaches the network and not the host, whose frames it would have to take off the wire.
+    sh(&guest, &format!("echo 'vlan = 20' >>/tmp/host.toml\n{SERVE}\nip -n vm addr add 10.9.20.1/24 dev eth0"));
+    reaches(&guest, "vm", "10.9.20.100");
+    sh(&guest, "! ip netns exec vm /bin/busybox ping -c 1 -w 1 10.9.20.50 && ! ping -c 1 -w 1 10.9.20.1");
+}

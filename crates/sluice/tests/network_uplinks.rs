@@ -236,3 +236,23 @@ fn frames_that_are_too_long_for_the_interface_are_counted_as_such_and_the_link_i
     assert!(metrics.contains("sluice_uplink_link_up{uplink=\"lan\"} 1\n"), "{metrics}");
     lab.reach(1);
 }
+
+/// Segments of a connection wait for the wire when the interface is given a lower limit. At 100 Mbit/s the daemon cuts them, at 10 Gbit/s
+/// the kernel does.
+#[test]
+fn a_limit_of_frames_that_is_lowered_under_a_connection_stops_no_other_frame() {
+    for rate in ["100Mbit/s", "10Gbit/s"] {
+        let lab = Lab::new(Uplink::Nic, rate, &["", ""]);
+        let _echo = Echo::start(&lab.outside, 7).unwrap();
+        let sink = Sink::tcp(&lab.outside, 7001).unwrap();
+        let _sender = Sender::tcp(lab.vm(1), outside(7001)).unwrap();
+        until("the connection is busy", || sink.bytes() > 5_000_000);
+        lab.switch.ip("link set up0 mtu 1000").unwrap();
+        for number in [1, 2] {
+            lab.reach(number);
+        }
+        lab.switch.ip("link set up0 mtu 1500").unwrap();
+        let before = sink.bytes();
+        until("the connection goes on", || sink.bytes() > before + 1_000_000);
+    }
+}
