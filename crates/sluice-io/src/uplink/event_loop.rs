@@ -131,6 +131,7 @@ impl Machine for UplinkLoop {
     fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
+        self.watch_link();
         let mut ended = self.core.clock.now();
         while self.core.ending == Ending::No || self.core.ending == Ending::Draining && !self.is_drained() {
             self.iterations += 1;
@@ -279,11 +280,16 @@ impl UplinkLoop {
         if matches!(self.link, LinkState::Down(until) if until <= now) {
             self.link = LinkState::Idle;
         }
+        self.watch_link();
+        was_ready
+    }
+
+    /// Lets the kernel report once when the interface has frames, unless it is watched already, or looked at again anyway.
+    fn watch_link(&mut self) {
         if self.link == LinkState::Idle {
             taps::watch(&mut self.core.ring, self.core.wire.link.fd(), Tag::Frontend(LINK, 0, 0));
             self.link = LinkState::Watched;
         }
-        was_ready
     }
 
     /// Logs when the interface fails, and when it works again. An interface that was deleted fails for ever.
@@ -316,6 +322,10 @@ impl UplinkLoop {
             spin.note_no_sleep();
             return Some(Duration::ZERO);
         }
+        debug_assert!(
+            self.link != LinkState::Idle,
+            "the thread sleeps while nothing tells of frames from the interface"
+        );
         let down_until = if let LinkState::Down(until) = self.link { Some(until) } else { None };
         let wake = [core.next_wakeup(), ports.taps.next_wakeup(), down_until].into_iter().flatten().min()?;
         Some(wake.since(now))
