@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sluice_client::nbd;
 use sluice_client::net::Namespace;
 use sluice_client::vhost::net::{HEADER_LEN, NetOptions};
-use sluice_client::vhost::{Client, ClientOptions, Request};
+use sluice_client::vhost::{Client, ClientError, ClientOptions, Request};
 use tempfile::TempDir;
 
 use crate::bench::server::{self, Server};
@@ -119,6 +119,10 @@ impl Daemon {
         self.folder.path().join(name)
     }
 
+    fn disk(&self, options: &ClientOptions) -> Result<Client, ClientError> {
+        super::packets::patiently(|| Client::connect(&self.socket("disk"), options))
+    }
+
     fn send(&self, frame: &Frame, time: Duration) -> Result<u64, String> {
         let options = NetOptions { queue_size: 2 * SLOTS, slots: SLOTS, buffers: 0, ..NetOptions::default() };
         let mut guest = super::packets::connect(&self.socket("nic"), &options).map_err(|error| error.to_string())?;
@@ -133,8 +137,7 @@ impl Daemon {
 
     fn read_vhost(&self, time: Duration) -> Result<u64, String> {
         let run = || {
-            let mut client =
-                Client::connect(&self.socket("disk"), &ClientOptions { slots: SLOTS, ..ClientOptions::default() })?;
+            let mut client = self.disk(&ClientOptions { slots: SLOTS, ..ClientOptions::default() })?;
             let submit = |client: &mut Client, slots: &mut dyn Iterator<Item = u16>| {
                 let queue = client.queue(0);
                 for slot in slots {
@@ -152,7 +155,7 @@ impl Daemon {
             }
             Ok(count)
         };
-        run().map_err(|error: sluice_client::vhost::ClientError| error.to_string())
+        run().map_err(|error: ClientError| error.to_string())
     }
 
     fn read_nbd(&self, time: Duration) -> Result<u64, String> {
@@ -172,16 +175,16 @@ impl Daemon {
 
     fn kick(&self, time: Duration) -> Result<u64, String> {
         let run = || {
-            let mut client = Client::connect(&self.socket("disk"), &ClientOptions::default())?;
+            let mut client = self.disk(&ClientOptions::default())?;
             let (begin, mut count) = (Instant::now(), 0);
             while begin.elapsed() < time {
                 rustix::io::write(client.queue(0).kick_descriptor(), &1u64.to_ne_bytes())
-                    .map_err(|error| sluice_client::vhost::ClientError::Io(error.into()))?;
+                    .map_err(|error| ClientError::Io(error.into()))?;
                 count += 1;
                 thread::sleep(KICK_PAUSE);
             }
             Ok(count)
         };
-        run().map_err(|error: sluice_client::vhost::ClientError| error.to_string())
+        run().map_err(|error: ClientError| error.to_string())
     }
 }

@@ -31,13 +31,19 @@ fn frame() -> Vec<u8> {
     frame
 }
 
-/// Connects a guest. The NIC may still have the connection by which the daemon was waited for, and takes one at a time.
+/// Connects a guest to the socket of a NIC.
 pub(super) fn connect(socket: &Path, options: &NetOptions) -> io::Result<NetClient> {
+    patiently(|| NetClient::connect(socket, options)).map_err(io::Error::other)
+}
+
+/// Connects to a daemon that starts. A socket may not be there yet, and that of a VMM may still have the connection by which
+/// the daemon was waited for: it takes one at a time.
+pub(super) fn patiently<T, E>(mut connect: impl FnMut() -> Result<T, E>) -> Result<T, E> {
     let begin = Instant::now();
     loop {
-        match NetClient::connect(socket, options) {
+        match connect() {
             Err(_) if begin.elapsed() < CONNECT_MAX => thread::sleep(CONNECT_PAUSE),
-            connected => return connected.map_err(io::Error::other),
+            connected => return connected,
         }
     }
 }
