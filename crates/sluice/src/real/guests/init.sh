@@ -17,8 +17,10 @@ echo none >/sys/block/vda/queue/scheduler
 echo 2 >/sys/block/vda/queue/nomerges
 places=$(($(cat /sys/block/vda/size) * 512 / request_bytes / outstanding))
 
-# One request after the other in part $1 of the disk, for ever.
+# One request after the other in part $1 of the disk, for ever. It begins when the pipe has a writer.
+mkfifo /go
 stream() {
+    : </go
     while :; do
         if [ "$1" -lt "$writers" ]; then
             dd if=/dev/zero of=/dev/vda bs="$request_bytes" oflag=direct seek="$(($1 * places))" count="$places" conv=notrunc
@@ -28,16 +30,15 @@ stream() {
     done
 }
 
+number=0
+while [ "$number" -lt "$outstanding" ]; do
+    stream "$number" 2>/dev/null &
+    number=$((number + 1))
+done
 echo ready >&3
 while read -r word <&3; do
     case "$word" in
-    go)
-        number=0
-        while [ "$number" -lt "$outstanding" ]; do
-            stream "$number" 2>/dev/null &
-            number=$((number + 1))
-        done
-        ;;
+    go) exec 4<>/go ;;
     look)
         read -r uptime _ </proc/uptime
         read -r counters </sys/block/vda/stat
