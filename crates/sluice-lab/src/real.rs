@@ -45,12 +45,14 @@ pub enum Arrival {
     Bursts(Duration),
 }
 
-/// The reads that a VM sends.
+/// The requests that a VM sends.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub arrival: Arrival,
     /// Maximum number of outstanding requests, or the number in a burst.
     pub outstanding: u32,
+    /// How many of the outstanding requests are writes; the others are reads. Only in guests.
+    pub writers: u32,
     /// Length of a request in bytes.
     pub length: u32,
     /// Percent of the requests at random addresses; the others follow the previous one.
@@ -78,7 +80,7 @@ impl TrialVm {
     /// A VM that keeps 32 random reads of this length outstanding from the beginning.
     #[must_use]
     pub const fn new(name: &'static str, weight: u32, length: u32) -> TrialVm {
-        let load = Load { arrival: Arrival::Closed, outstanding: 32, length, random_percent: 100 };
+        let load = Load { arrival: Arrival::Closed, outstanding: 32, writers: 0, length, random_percent: 100 };
         TrialVm { name, reservation: 0, limit: 0, weight, idle_credit: 1, latency_ms: 0, start: 0, load }
     }
 
@@ -151,6 +153,10 @@ pub struct Trial {
     pub scheduler: &'static str,
     /// Parameters of the scheduler.
     pub parameters: Parameters,
+    /// Whether the VMs are guests under QEMU, which measure their requests themselves. Nothing is compressed then.
+    pub in_guests: bool,
+    /// The kernel's scheduler that replaces ours.
+    pub kernel: Option<KernelScheduler>,
     pub vms: Vec<TrialVm>,
     /// Measured intervals: first second, and the second after the last.
     pub parts: Vec<(usize, usize)>,
@@ -174,6 +180,28 @@ impl Seen {
     }
 }
 
+/// A scheduler of the kernel. It has no simulated counterpart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KernelScheduler {
+    /// BFQ with the VMs' weights.
+    Bfq,
+    /// blk-throttle, which limits each VM to what simulated mClock gives it in the last interval. Without reservations and weights this
+    /// is the nearest that an administrator can set.
+    Throttle,
+}
+
+impl KernelScheduler {
+    pub const ALL: [KernelScheduler; 2] = [KernelScheduler::Bfq, KernelScheduler::Throttle];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            KernelScheduler::Bfq => "bfq",
+            KernelScheduler::Throttle => "blk-throttle",
+        }
+    }
+}
+
 /// A figure with its trials.
 pub struct RealFigure {
     pub figure: &'static Figure,
@@ -181,7 +209,13 @@ pub struct RealFigure {
     pub trials: fn() -> Vec<Trial>,
 }
 
-/// All figures that run on real I/O.
+/// Figures that run with guests. The last trial is one of mClock; the kernel's schedulers run on the same device with the same VMs.
+pub const IN_GUESTS: &[RealFigure] = &[
+    RealFigure { figure: &mclock::reservations::FIGURE, trials: mclock::reservations::guest_trials },
+    RealFigure { figure: &mclock::oltp::FIGURE, trials: mclock::oltp::guest_trials },
+];
+
+/// All figures that run on real I/O with clients of the daemon.
 pub const ALL: &[RealFigure] = &[
     RealFigure { figure: &mclock::allocation::FIGURE, trials: mclock::allocation::trials },
     RealFigure { figure: &mclock::limits::FIGURE, trials: mclock::limits::trials },
@@ -204,16 +238,26 @@ impl Trial {
             depth: 32,
             scheduler: "mclock",
             parameters: &[],
+            in_guests: false,
+            kernel: None,
             values: Self::all_values(parts, &vms, &[Quantity::Iops]),
             vms,
             parts: parts.to_vec(),
         }
     }
 
+    /// The same VMs on the same device with a scheduler of the kernel. The paper says nothing of it.
+    #[must_use]
+    pub fn by_kernel(mut self, scheduler: KernelScheduler) -> Trial {
+        self.values.iter_mut().for_each(|value| value.paper = None);
+        Trial { name: scheduler.name().to_owned(), kernel: Some(scheduler), ..self }
+    }
+
     /// How many times faster than the paper's both runs are.
     #[must_use]
     pub fn speedup(&self) -> u32 {
         match self.device {
+            _ if self.in_guests => 1,
             Device::Constant(_) | Device::Exponential(_) => SPEEDUP,
             Device::Drive { .. } => 1,
         }
@@ -349,9 +393,9 @@ impl Trial {
     }
 
     fn workload(&self, vm: &TrialVm) -> Box<dyn Workload> {
-        let Load { arrival, outstanding, length, random_percent } = vm.load;
+        let Load { arrival, outstanding, writers, length, random_percent } = vm.load;
         let address = Address::mixed(0, self.range, f64::from(random_percent) / 100.0);
-        let mix = Mix { reads: 1.0, length, address };
+        let mix = Mix { reads: 1.0 - f64::from(writers) / f64::from(outstanding), length, address };
         match arrival {
             Arrival::Closed => closed(outstanding, mix, &BandPoint::NOMINAL, vm.name),
             Arrival::Bursts(every) => {
@@ -395,7 +439,7 @@ mod tests {
 
     #[test]
     fn every_trial_compares_values_of_its_vms_and_simulates_the_papers_rates() {
-        for real in ALL {
+        for real in ALL.iter().chain(IN_GUESTS) {
             let trials = (real.trials)();
             assert!(!trials.is_empty(), "{}", real.figure.id);
             for trial in trials {

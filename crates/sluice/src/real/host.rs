@@ -1,6 +1,7 @@
 //! The disks, the host file and the loads of a trial.
 
 use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_config::Host;
@@ -29,39 +30,100 @@ const OFFSET_BITS: u32 = 44;
 /// Window of a VM: more than any trial's number of outstanding requests.
 const WINDOW: u32 = 256;
 
-/// A protocol of the disks.
+/// Name of the volume, and of its VM, that is the whole file.
+const WHOLE: &str = "whole";
+
+/// A protocol of the disks, and who measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     Nbd,
     Vhost,
+    /// A guest, over vhost-user-blk, or with a block device of the kernel.
+    Guest,
 }
 
 impl Protocol {
-    pub(super) const ALL: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
+    /// Those of clients in this process.
+    pub(super) const CLIENTS: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
 
-    /// Name in the host file.
+    /// Name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Protocol::Nbd => "nbd",
             Protocol::Vhost => "vhost-user-blk",
+            Protocol::Guest => "guest",
+        }
+    }
+
+    /// Name in the host file.
+    fn export(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "nbd",
+            Protocol::Vhost | Protocol::Guest => "vhost-user-blk",
         }
     }
 }
 
-/// A temporary folder with a sparse file, in which the VMs' disks lie side by side. Dropping it removes the folder.
+/// A temporary folder with a file, in which the VMs' disks lie side by side. Dropping it removes the folder.
 pub(super) struct Fixture(Folder);
 
 impl Fixture {
-    /// Creates the folder and the file.
+    /// Creates the folder and the file. For guests all of the file is allocated; otherwise it is sparse.
     pub(super) fn set(trial: &Trial) -> io::Result<Self> {
         let folder = Folder::new(PREFIX)?;
-        folder.make_disk(DEVICE, trial.vms.len() as u64 * trial.disk_len, 0)?;
+        let len = trial.vms.len() as u64 * trial.disk_len;
+        folder.make_disk(DEVICE, len, if trial.in_guests { len } else { 0 })?;
         Ok(Fixture(folder))
     }
 
-    /// Returns the host file of a trial. With a knee that no request comes near, every request costs the same, as in the
-    /// simulation.
+    /// Returns the folder of sockets.
+    pub(super) fn sockets(&self) -> &Path {
+        self.0.sockets()
+    }
+
+    /// Returns the socket of a VM's disk.
+    pub(super) fn socket(&self, vm: &str) -> PathBuf {
+        self.0.socket(vm)
+    }
+
+    /// Returns the NBD socket of the whole file.
+    pub(super) fn whole_socket(&self) -> PathBuf {
+        self.socket(WHOLE)
+    }
+
+    /// Returns a host file that serves the whole file over NBD, in the order of arrival.
+    pub(super) fn whole_file(&self, trial: &Trial, buffered: bool) -> String {
+        let volume = Volume { vm: WHOLE, offset: 0, size: trial.vms.len() as u64 * trial.disk_len };
+        let mut text = self.device(trial, "noop");
+        text += &format!("\n[vm.{WHOLE}]\n{}", self.volume(&volume, Protocol::Nbd, buffered));
+        text
+    }
+
+    /// Returns the host file of a trial.
     pub(super) fn host_file(&self, trial: &Trial, protocol: Protocol, buffered: bool) -> String {
+        let mut text = self.device(trial, trial.scheduler);
+        if !trial.parameters.is_empty() {
+            text += &format!("\n[device.{DEVICE}.{}]\n", trial.scheduler);
+            for (name, value) in trial.parameters {
+                let is_number = value.parse::<i64>().is_ok();
+                let value = if is_number { (*value).to_owned() } else { format!("\"{value}\"") };
+                text += &format!("{name} = {value}\n");
+            }
+        }
+        for (number, vm) in trial.vms.iter().enumerate() {
+            let volume = Volume { vm: vm.name, offset: number as u64 * trial.disk_len, size: trial.disk_len };
+            text += &format!(
+                "\n[vm.{name}]\n{policy}\n{volume}",
+                name = vm.name,
+                policy = policy(vm, trial.speedup()),
+                volume = self.volume(&volume, protocol, buffered),
+            );
+        }
+        text
+    }
+
+    /// Returns the table of the device. With a knee that no request comes near, every request costs the same, as in the simulation.
+    fn device(&self, trial: &Trial, scheduler: &str) -> String {
         let nanos = trial.service_time().map_or(0, |time| time.as_nanos());
         let time = match trial.device {
             Device::Constant(_) => format!("\"{nanos}ns\""),
@@ -69,7 +131,7 @@ impl Fixture {
             // The model's completion times replace it.
             Device::Drive { .. } => "\"1ms\"".to_owned(),
         };
-        let mut text = format!(
+        format!(
             "[device.{DEVICE}]\n\
              path = {path}\n\
              scheduler = \"{scheduler}\"\n\
@@ -82,42 +144,38 @@ impl Fixture {
              cost = {{ knee = \"1GB\" }}\n\
              delay = {{ time = {time} }}\n",
             path = quoted(&self.0.disk(DEVICE)),
-            scheduler = trial.scheduler,
             depth = trial.depth,
             rotational = trial.rotational,
             capacity = trial.iops().unwrap_or(CAPACITY_OF_DRIVE) * f64::from(trial.speedup()),
-        );
-        if !trial.parameters.is_empty() {
-            text += &format!("\n[device.{DEVICE}.{}]\n", trial.scheduler);
-            for (name, value) in trial.parameters {
-                let is_number = value.parse::<i64>().is_ok();
-                let value = if is_number { (*value).to_owned() } else { format!("\"{value}\"") };
-                text += &format!("{name} = {value}\n");
-            }
-        }
-        let cache = if buffered { "buffered" } else { "direct" };
-        for (number, vm) in trial.vms.iter().enumerate() {
-            text += &format!(
-                "\n[vm.{name}]\n\
-                 {policy}\n\
-                 [vm.{name}.volume.{VOLUME}]\n\
-                 device = \"{DEVICE}\"\n\
-                 source = {disk}\n\
-                 offset = \"{offset}B\"\n\
-                 size = \"{size}B\"\n\
-                 cache = \"{cache}\"\n\
-                 export = {{ type = \"{protocol}\", socket = {socket} }}\n",
-                name = vm.name,
-                policy = policy(vm, trial.speedup()),
-                disk = quoted(&self.0.disk(DEVICE)),
-                offset = number as u64 * trial.disk_len,
-                size = trial.disk_len,
-                protocol = protocol.name(),
-                socket = quoted(&self.0.socket(vm.name)),
-            );
-        }
-        text
+        )
     }
+
+    /// Returns the table of a volume, which is a part of the file.
+    fn volume(&self, volume: &Volume<'_>, protocol: Protocol, buffered: bool) -> String {
+        format!(
+            "[vm.{vm}.volume.{VOLUME}]\n\
+             device = \"{DEVICE}\"\n\
+             source = {disk}\n\
+             offset = \"{offset}B\"\n\
+             size = \"{size}B\"\n\
+             cache = \"{cache}\"\n\
+             export = {{ type = \"{protocol}\", socket = {socket} }}\n",
+            vm = volume.vm,
+            disk = quoted(&self.0.disk(DEVICE)),
+            offset = volume.offset,
+            size = volume.size,
+            cache = if buffered { "buffered" } else { "direct" },
+            protocol = protocol.export(),
+            socket = quoted(&self.0.socket(volume.vm)),
+        )
+    }
+}
+
+/// A part of the file.
+struct Volume<'a> {
+    vm: &'a str,
+    offset: u64,
+    size: u64,
 }
 
 /// Returns the policy of a VM as lines of the host file.
@@ -179,7 +237,7 @@ pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>,
 /// Returns the loads of all VMs. Every request counts as 1.
 pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
     let load = |vm: &TrialVm| {
-        let Load { arrival, outstanding, length, random_percent } = vm.load;
+        let Load { arrival, outstanding, length, random_percent, .. } = vm.load;
         LoadVm {
             name: vm.name,
             export: host.vms[vm.name].volumes[VOLUME].export.clone(),
@@ -207,9 +265,10 @@ mod tests {
 
     #[test]
     fn host_files_state_the_policies_and_the_device_of_the_simulation() {
-        for trial in sluice_lab::real::ALL.iter().flat_map(|figure| (figure.trials)()) {
+        let figures = sluice_lab::real::ALL.iter().chain(sluice_lab::real::IN_GUESTS);
+        for trial in figures.flat_map(|figure| (figure.trials)()) {
             let fixture = Fixture::set(&trial).unwrap();
-            for (protocol, buffered) in [(Protocol::Nbd, false), (Protocol::Vhost, true)] {
+            for (protocol, buffered) in [(Protocol::Nbd, false), (Protocol::Vhost, true), (Protocol::Guest, false)] {
                 let text = fixture.host_file(&trial, protocol, buffered);
                 let host = sluice_config::parse("trial.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
                 for vm in &trial.vms {
@@ -229,8 +288,19 @@ mod tests {
                 for size in [4 << 10, 16 << 10] {
                     assert!((device.cost.cost(Kind::Read, size).as_f64() - 1.0).abs() < 2e-5, "every request costs 1");
                 }
-                assert!(loads(&trial, &host).iter().all(|load| load.outstanding <= WINDOW));
+                assert!(trial.in_guests || loads(&trial, &host).iter().all(|load| load.outstanding <= WINDOW));
             }
         }
+    }
+
+    #[test]
+    fn the_whole_file_is_served_at_the_rate_of_the_trial() {
+        let trial = &(sluice_lab::real::IN_GUESTS[0].trials)()[0];
+        let fixture = Fixture::set(trial).unwrap();
+        let host = sluice_config::parse("trial.toml", &fixture.whole_file(trial, false)).unwrap();
+        let volume = &host.vms[WHOLE].volumes[VOLUME];
+        assert_eq!((host.vms.len(), volume.size), (1, Some(3 * trial.disk_len)));
+        let delay = host.devices[DEVICE].delay.as_ref().unwrap();
+        assert!(matches!(delay.time, DelayTime::Fixed(time) if Some(time) == trial.service_time()));
     }
 }

@@ -16,7 +16,9 @@ pub(crate) fn of_run(results: &Value) -> String {
     ));
     page.table(&vms(result)).table(&checks(result)).table(&devices(result));
     page.heading(2, "series", "Over time");
-    page.chart(&Chart::lines("Throughput", "time [s]", "IOPS", over_time(result, "iops", 1.0)));
+    let throughput = Chart::lines("Throughput", "time [s]", "IOPS", over_time(result, "iops", 1.0));
+    let levels = levels(list(&results["levels"])).into_iter();
+    page.chart(&levels.fold(throughput, |chart, (name, iops)| chart.level(name, iops)));
     let latency = over_time(result, "latency_us_mean", 1e-3);
     page.chart(&Chart::lines("Mean latency", "time [s]", "latency [ms]", latency));
     page.heading(2, "latencies", "Latencies");
@@ -103,6 +105,23 @@ fn over_time(result: &Value, what: &str, scale: f64) -> Vec<Line> {
     list(&result["vms"]).iter().map(line).collect()
 }
 
+/// Returns names and rates of reservations and limits, those of equal rate together. Results of earlier versions have none.
+fn levels(levels: &[Value]) -> Vec<(String, f64)> {
+    let mut together: Vec<(&str, f64, Vec<&str>)> = Vec::new();
+    for level in levels {
+        let (what, iops, vm) = (text(&level["what"]), number(&level["iops"]), text(&level["vm"]));
+        match together.iter_mut().find(|(same, rate, _)| (*same, *rate) == (what, iops)) {
+            Some((.., vms)) => vms.push(vm),
+            None => together.push((what, iops, vec![vm])),
+        }
+    }
+    let named = |(what, iops, vms): (&str, f64, Vec<&str>)| match vms[..] {
+        [] | [_] | [_, _] => (format!("{what} of {}", vms.join(" and ")), iops),
+        _ => (format!("{what} of {} VMs", vms.len()), iops),
+    };
+    together.into_iter().map(named).collect()
+}
+
 /// Returns the distribution of latencies, up to the 99.9th percentile.
 fn shares(results: &Value) -> Vec<Line> {
     let line = |histogram: &Value| {
@@ -175,4 +194,25 @@ fn text(value: &Value) -> &str {
 
 fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn equal_levels_are_drawn_once() {
+        let level = |vm: &str, what: &str, iops: f64| json!({ "vm": vm, "what": what, "iops": iops });
+        let all = [
+            level("a", "reservation", 250.0),
+            level("b", "reservation", 250.0),
+            level("b", "limit", 1000.0),
+            level("c", "limit", 1000.0),
+            level("d", "limit", 1000.0),
+        ];
+        let expected = [("reservation of a and b".to_owned(), 250.0), ("limit of 3 VMs".to_owned(), 1000.0)];
+        assert_eq!(levels(&all), expected);
+        assert_eq!(levels(list(&Value::Null)), []);
+    }
 }

@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use sluice_sched::Kind;
 use sluice_sched::params::{ParamTable, Parameter, Value as Param};
+use sluice_sched::units::{ByteRate, Iops};
 use sluice_sim::scenario::file::Loaded;
 use sluice_sim::scenario::{Outcome, Source, written};
 
@@ -35,9 +37,32 @@ fn results(loaded: &Loaded, outcome: &Outcome) -> Value {
         "seed": outcome.seed,
         "scenario": loaded.echo,
         "parameters": parameters(loaded),
+        "levels": levels(loaded, outcome),
         "result": Summary::of(outcome),
         "histograms": outcome.vms.iter().map(histogram).collect::<Vec<_>>(),
     })
+}
+
+/// Returns the reservation and the limit of each VM at the start, in its own requests per second. A normalised rate is converted with
+/// the cost of a read of the VM's mean size.
+fn levels(loaded: &Loaded, outcome: &Outcome) -> Vec<Value> {
+    let mut levels = Vec::new();
+    for (vm, got) in loaded.scenario.vms.iter().zip(&outcome.vms) {
+        let Some(mean_len) = got.bytes.checked_div(got.completed).filter(|len| *len > 0) else { continue };
+        let cost = &loaded.scenario.devices[vm.device].gate.cost;
+        let cost = cost.cost(Kind::Read, u32::try_from(mean_len).unwrap_or(u32::MAX)).as_f64();
+        let normalised = |rate: Option<Iops>| rate.map(|rate| rate.as_f64() / cost);
+        let in_bytes = |rate: Option<ByteRate>| rate.map(|rate| rate.bytes_per_second() as f64 / mean_len as f64);
+        let (reservation, limit) = (&vm.policy.reservation, &vm.policy.limit);
+        let both = [normalised(reservation.iops), in_bytes(reservation.bytes)];
+        let reserved = both.into_iter().flatten().reduce(f64::max);
+        let both = [normalised(limit.iops), in_bytes(limit.bytes)];
+        let limited = both.into_iter().flatten().reduce(f64::min);
+        for (what, rate) in [("reservation", reserved), ("limit", limited)] {
+            levels.extend(rate.map(|iops| json!({ "vm": vm.name, "what": what, "iops": iops })));
+        }
+    }
+    levels
 }
 
 /// Returns the parameters of every model, scheduler and workload, including defaults.

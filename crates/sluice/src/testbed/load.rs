@@ -222,6 +222,11 @@ impl Window {
         Window { time: Duration::ZERO, service: 0.0, latencies_us }
     }
 
+    /// Returns its length in seconds.
+    pub(crate) fn seconds(&self) -> f64 {
+        self.time.as_secs_f64()
+    }
+
     /// Returns the statistics of several windows together.
     pub(crate) fn together<'a>(windows: impl IntoIterator<Item = &'a Window>) -> Measured {
         let mut all = Window::new();

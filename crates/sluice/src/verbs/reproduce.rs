@@ -26,6 +26,10 @@ use crate::{program, real, testbed};
 /// vhost-user-blk on a device of constant rate, six times as fast as in the paper, or on one with the completion times of a modelled
 /// drive. All of them take less than 25 minutes. The exit code is 1 if a real value differs from the simulated one by more than 3 %, or 10 %
 /// on a modelled drive.
+///
+/// With --guests the VMs are three Linux guests under QEMU that measure their requests themselves, in real time: 26 minutes for two figures of
+/// mClock. As root the kernel's BFQ and blk-throttle run on the same file. QEMU must be installed; kernel and busybox
+/// are downloaded once as Debian packages.
 #[derive(Args)]
 pub(crate) struct Reproduce {
     /// Papers (mclock, flubber, mcfq, netback, two-tier), ablations, figures, rows (M1, M1a; a row brings its figure), or all.
@@ -36,15 +40,24 @@ pub(crate) struct Reproduce {
     quick: bool,
     /// Run on real I/O: mclock-allocation, mclock-limits, mclock-reservations, mclock-latency, mclock-idle-credit, mclock-batching,
     /// flubber-credits, rows of them, or all.
-    #[arg(long, conflicts_with_all = ["docs", "out", "list", "threads"])]
+    #[arg(long, conflicts_with_all = ["list", "threads", "fresh"])]
     real: bool,
+    /// With --real: mclock-reservations and mclock-oltp with three guests under QEMU.
+    #[arg(long, requires = "real")]
+    guests: bool,
+    /// Folder of the guests' kernel and first file system. If they are not in it, they are made there from downloaded packages.
+    /// Default: sluice-guests in the user's cache.
+    #[arg(long, value_name = "DIR", requires = "guests")]
+    guest_root: Option<PathBuf>,
     /// List papers, figures and rows, and run nothing.
     #[arg(long)]
     list: bool,
-    /// Write report.html, rows.json and a text for each paper to this folder. Results of an earlier run in it are reused.
+    /// Write report.html, rows.json and a text for each paper to this folder. Results of an earlier run in it are reused. With --real: real.html and
+    /// real.json, or guests.html and guests.json.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Write the texts and charts of the papers to this folder, as in docs/papers; only for whole papers.
+    /// Write the texts and charts of the papers to this folder, as in docs/papers; only for whole papers. With --real: real.md or guests.md, only
+    /// for all figures.
     #[arg(long, value_name = "DIR")]
     docs: Option<PathBuf>,
     /// Ignore the results of earlier runs.
@@ -113,9 +126,26 @@ impl Reproduce {
     }
 
     fn run_real(self, format: Format, quiet: bool) -> Result<(), Failure> {
-        let figures = real::chosen(&self.what)?;
+        let figures = real::chosen(&self.what, self.guests)?;
+        if let Some(docs) = &self.docs {
+            if figures.len() != real::chosen(&["all".to_owned()], self.guests)?.len() {
+                let what = "--docs writes the page of all figures on real I/O; name all, or use --out";
+                return Err(Failure::Refused(what.to_owned()));
+            }
+            folder::can_be_written("--docs", docs)?;
+        }
+        if let Some(out) = &self.out {
+            folder::can_be_written("--out", out)?;
+        }
+        let guests = self.guests.then(|| real::image::Image::provide(self.guest_root.as_deref())).transpose()?;
         let quiet = quiet || self.progress == Style::None;
-        let report = testbed::run(real::run(figures, self.quick, quiet))?;
+        let report = testbed::run(real::run(real::Plan { figures, quick: self.quick, guests }, quiet))?;
+        if let Some(docs) = &self.docs {
+            report.write_docs(docs)?;
+        }
+        if let Some(out) = &self.out {
+            report.write_page(out)?;
+        }
         report.print(format);
         if report.is_ok() { Ok(()) } else { Err(Failure::No) }
     }

@@ -26,6 +26,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub(crate) mod browser;
 pub(crate) mod disk;
 pub(crate) mod fio;
 pub(crate) mod fused;

@@ -15,11 +15,13 @@ fn a_run_writes_results_that_repeat() {
     assert_eq!(results["scenario"]["vm"]["a"]["reservation"], "400 iops");
     assert_eq!(results["parameters"]["devices"][0]["model"]["parameters"]["servers"], 1);
     assert_eq!(results["parameters"]["vms"][1]["asks"]["parameters"]["outstanding"], 4);
+    assert_eq!(results["levels"], serde_json::json!([{ "vm": "a", "what": "reservation", "iops": 400.0 }]));
     let before = files(&place.file("out"));
     // Earlier results are replaced by the same bytes.
     in_folder(&place, &["run", "s.toml", "--out", "out", "--log", "requests"]).ok();
     assert!(files(&place.file("out")) == before);
     let html = text(&place, "out/report.html");
+    assert!(html.contains("reservation of a"), "{html}");
     assert!(html.contains("<svg") && !html.contains("<script") && !html.contains("<link"), "{html}");
     let requests = text(&place, "out/requests.csv");
     assert_eq!(

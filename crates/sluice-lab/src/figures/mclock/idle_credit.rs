@@ -115,6 +115,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         let bursts = Load {
             arrival: Arrival::Bursts(Duration::from_millis(400)),
             outstanding: 128,
+            writers: 0,
             length: 4096,
             random_percent: 80,
         };

@@ -9,5 +9,5 @@ pub(super) mod interference;
 pub(crate) mod latency;
 pub(crate) mod limits;
 pub(super) mod mixed;
-pub(super) mod oltp;
+pub(crate) mod oltp;
 pub(crate) mod reservations;

@@ -10,6 +10,7 @@ use crate::band::BandPoint;
 use crate::device::DeviceFile;
 use crate::experiment::{Experiment, ExperimentVm, stream_of};
 use crate::figure::{Class, Figure, Finding, LabError, Paper, RowSpec};
+use crate::real::{self, Load, Quantity, Trial, TrialVm};
 use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_reads, rates, refused, slashed};
 
 /// Reservations and weights.
@@ -19,7 +20,7 @@ const START: u64 = 115;
 /// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(20, 115), (125, 285)];
 
-pub(in crate::figures) const FIGURE: Figure = Figure {
+pub(crate) const FIGURE: Figure = Figure {
     id: "mclock-oltp",
     paper: Paper::Mclock,
     label: "Fig. 8",
@@ -149,4 +150,28 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
         finding.charts.push(Chart::lines(name, "time [s]", "IOPS", lines));
     }
     Ok(finding)
+}
+
+/// Rate of the constant device in guests: what the paper's numbers imply of the array with the three VMs, "around 250 IOPS" for a
+/// quarter of the weights and 500 for two VMs that reserve them, and what the device file was fitted to.
+const GUEST_IOPS: f64 = 1100.0;
+/// Measured intervals in guests: shorter than in the paper after Iometer has started.
+const GUEST_PARTS: [(usize, usize); 2] = [(15, 115), (125, 185)];
+
+/// The same with guests on a device of constant rate: 50 readers and five writers of 2 KiB in each database, which is the profile's ratio of one
+/// write to ten reads without its log. The paper prints rates with Iometer alone.
+pub(crate) fn guest_trials() -> Vec<Trial> {
+    let trial = |scheduler, reserved: bool, printed: [Option<f64>; 3]| {
+        let vm = |(name, reservation, weight)| {
+            let (length, start) = if name == "Iometer" { (16 << 10, START) } else { (2 << 10, 0) };
+            let vm = TrialVm { start, ..TrialVm::new(name, weight, length) };
+            let load = if start == 0 { Load { outstanding: 55, writers: 5, ..vm.load } } else { vm.load };
+            TrialVm { reservation: if reserved { reservation } else { 0 }, load, ..vm }
+        };
+        let vms: Vec<TrialVm> = VMS.map(vm).into();
+        let mut values = Trial::all_values(&GUEST_PARTS, &vms, &[Quantity::Iops, Quantity::Latency]);
+        real::print(&mut values, 1, Quantity::Iops, &printed);
+        Trial { scheduler, values, in_guests: true, ..Trial::constant(scheduler, GUEST_IOPS, vms, &GUEST_PARTS) }
+    };
+    vec![trial("sfqd", false, [None, Some(250.0), None]), trial("mclock", true, [Some(500.0), Some(500.0), None])]
 }

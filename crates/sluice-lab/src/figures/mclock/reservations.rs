@@ -168,3 +168,24 @@ pub(crate) fn trials() -> Vec<Trial> {
         on_array,
     ]
 }
+
+/// Measured seconds in guests for each number of VMs: as above, with three VMs.
+const GUEST_PARTS: [(usize, usize); 3] = [(10, 60), (70, 120), (130, 180)];
+
+/// The same with three guests, of which the third has the weights of the three VMs without reservation, on the device of 1280 requests
+/// per second. What the paper states of the end, for the third the sum.
+pub(crate) fn guest_trials() -> Vec<Trial> {
+    let trial = |scheduler, reserved: bool, last: [Option<f64>; 3]| {
+        let vm = |number: usize| {
+            let (name, reservation, weight) = VMS[number];
+            let weight = if number < 2 { weight } else { VMS[2..].iter().map(|(.., weight)| weight).sum() };
+            let vm = TrialVm { start: 60 * number as u64, ..TrialVm::new(name, weight, 16 << 10) };
+            TrialVm { reservation: if reserved { reservation } else { 0 }, ..vm }
+        };
+        let vms: Vec<TrialVm> = (0..3).map(vm).collect();
+        let mut values = Trial::all_values(&GUEST_PARTS, &vms, &[Quantity::Iops, Quantity::Latency]);
+        real::print(&mut values, GUEST_PARTS.len() - 1, Quantity::Iops, &last);
+        Trial { scheduler, values, in_guests: true, ..Trial::constant(scheduler, 1280.0, vms, &GUEST_PARTS) }
+    };
+    vec![trial("sfqd", false, [160.0, 160.0, 960.0].map(Some)), trial("mclock", true, [Some(300.0), Some(250.0), None])]
+}

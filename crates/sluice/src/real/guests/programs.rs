@@ -1,0 +1,64 @@
+//! Programs of the host that guests and the kernel's schedulers need.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Programs that users other than root may not have in their path.
+const ADMIN_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// A program and its Debian package.
+pub(super) type Program = (&'static str, &'static str);
+
+/// Returns the path of a program.
+pub(super) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(ADMIN_FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+/// Returns what to install if some programs are missing.
+pub(super) fn missing(programs: &[Program]) -> Option<String> {
+    let missing: Vec<&Program> = programs.iter().filter(|(name, _)| find(name).is_none()).collect();
+    if missing.is_empty() {
+        return None;
+    }
+    let names: Vec<&str> = missing.iter().map(|(name, _)| *name).collect();
+    let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
+    packages.dedup();
+    Some(format!("{} not installed; on Debian: apt-get install {}", are(&names), packages.join(" ")))
+}
+
+fn are(names: &[&str]) -> String {
+    format!("{} {}", names.join(", "), if names.len() == 1 { "is" } else { "are" })
+}
+
+/// Returns a command that reads nothing from the terminal.
+pub(super) fn command(name: &str) -> Command {
+    let mut command = Command::new(find(name).unwrap_or_else(|| name.into()));
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Runs a command to its end. Returns its standard output, or what it printed as an error.
+pub(super) fn output(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.output().map_err(|error| format!("Cannot start {name}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_what_to_install() {
+        assert_eq!(missing(&[("sh", "dash")]), None);
+        let text = missing(&[("sh", "dash"), ("no-such-qemu", "qemu"), ("no-such-image", "qemu")]).unwrap();
+        assert_eq!(text, "no-such-qemu, no-such-image are not installed; on Debian: apt-get install qemu");
+        let failed = output(command("sh").args(["-c", "echo no >&2; exit 3"])).unwrap_err();
+        assert!(failed.ends_with("sh failed: no"), "{failed}");
+    }
+}

@@ -1,0 +1,248 @@
+//! The result of `sluice reproduce --real` for readers: a page of HTML, or Markdown with charts in files of their own.
+
+use std::path::Path;
+
+use sluice_lab::LabError;
+use sluice_lab::real::Quantity;
+use sluice_lab::report::write;
+use sluice_report::{Chart, Line, Page, Table};
+
+use super::report::{deviation_percent, pauses, vm_name};
+use super::{Compared, Measured, Outcome, Report, unit};
+
+/// A part of the page.
+enum Block {
+    /// A title with its anchor.
+    Heading(String, &'static str),
+    Paragraph(String),
+    Table(Table),
+    Chart(Box<Chart>, &'static str),
+}
+
+impl Report {
+    /// Name of the page without its ending.
+    fn name(&self) -> &'static str {
+        if self.in_guests { "guests" } else { "real" }
+    }
+
+    fn title(&self) -> &'static str {
+        if self.in_guests { "Figures in guests" } else { "Figures on real I/O" }
+    }
+
+    /// Writes the page as Markdown, with its charts.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(crate) fn write_docs(&self, folder: &Path) -> Result<(), LabError> {
+        let option = if self.in_guests { "--real --guests" } else { "--real" };
+        let mut text =
+            format!("# {}\n\nWritten by `sluice reproduce {option} --docs DIR`; do not edit.\n", self.title());
+        let mut charts = 0;
+        for block in self.blocks() {
+            text += "\n";
+            text += &match block {
+                Block::Heading(title, _) => {
+                    charts = 0;
+                    format!("## {title}\n")
+                }
+                Block::Paragraph(words) => format!("{words}\n"),
+                Block::Table(table) => table.markdown(),
+                Block::Chart(chart, figure) => {
+                    charts += 1;
+                    let file = format!("{}-{figure}-{charts}.svg", self.name());
+                    write(&folder.join(&file), &chart.svg())?;
+                    format!("![{}]({file})\n", chart.title)
+                }
+            };
+        }
+        write(&folder.join(format!("{}.md", self.name())), &text)
+    }
+
+    /// Writes the page as HTML, and the results as JSON.
+    ///
+    /// # Errors
+    /// If a file cannot be written.
+    pub(crate) fn write_page(&self, folder: &Path) -> Result<(), LabError> {
+        let mut page = Page::new(self.title());
+        for block in self.blocks() {
+            match block {
+                Block::Heading(title, id) => page.heading(2, id, &title),
+                Block::Paragraph(words) => page.paragraph(&words),
+                Block::Table(table) => page.table(&table),
+                Block::Chart(chart, _) => page.chart(&chart),
+            };
+        }
+        write(&folder.join(format!("{}.html", self.name())), &page.html())?;
+        write(&folder.join(format!("{}.json", self.name())), &format!("{:#}\n", self.as_json()))
+    }
+
+    fn blocks(&self) -> Vec<Block> {
+        let mut blocks = vec![Block::Paragraph(self.introduction()), Block::Table(self.summary())];
+        blocks.extend(
+            self.no_kernel.iter().map(|reason| {
+                Block::Paragraph(format!("The kernel's schedulers did not run on this machine: {reason}."))
+            }),
+        );
+        for outcome in &self.outcomes {
+            let figure = outcome.figure.figure;
+            let title = format!("{} {}: {}", figure.paper.name(), figure.label, figure.title);
+            blocks.push(Block::Heading(title, figure.id));
+            blocks.push(Block::Paragraph(figure.setup.to_owned()));
+            blocks.push(Block::Table(self.values(outcome)));
+            blocks.extend(charts(outcome).into_iter().map(|chart| Block::Chart(Box::new(chart), figure.id)));
+        }
+        blocks
+    }
+
+    fn introduction(&self) -> String {
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        let how = if self.in_guests {
+            "Three Linux guests under QEMU, emulated without KVM, each with a disk that is a part of one real file. The daemon serves the file at the \
+             figure's rate over vhost-user-blk. Rates and latencies are what the guest's kernel counts. The kernel's own schedulers, bfq and \
+             blk-throttle, run on a loop device over the same file at the same rate: bfq has the VMs' weights, and blk-throttle limits each VM to \
+             what simulated mClock gives it at the end. A reader or writer is a process that goes through its own part of the disk, to which all places are \
+             alike. Differences from the figure's own set-up are in [README.md](README.md)."
+        } else {
+            "The daemon on a real file, whose requests complete at the figure's rate or when a model of the drive says, with clients over NBD and \
+             vhost-user-blk. [README.md](README.md) describes devices and times."
+        };
+        format!(
+            "{how} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled drive. \
+             \"Paused\" is the part of a value's seconds in which the machine did not run for a moment, and which were therefore left out. A machine \
+             with {cpus} CPUs, Sluicegate {}.",
+            env!("CARGO_PKG_VERSION")
+        )
+    }
+
+    /// One line for each figure.
+    fn summary(&self) -> Table {
+        let columns = [
+            "figure",
+            "values",
+            "near the simulated ones",
+            "largest difference",
+            "paused",
+            "runs repeated",
+            "time",
+            "load",
+        ];
+        let mut table = Table::new("All figures", &columns);
+        for Outcome { figure, trials, took, load } in &self.outcomes {
+            let compared = || trials.iter().flat_map(|trial| &trial.values).filter(|value| value.simulated.is_some());
+            let real = || compared().flat_map(|value| value.real.iter().map(move |real| (real, value.simulated)));
+            let off = real().filter_map(|(real, simulated)| deviation_percent(real, simulated));
+            let largest = off.max_by(|a, b| a.abs().total_cmp(&b.abs()));
+            let (windows, left_out, repeats) = pauses(trials);
+            table.row([
+                format!("{} {}", figure.figure.paper.name(), figure.figure.label),
+                real().count().to_string(),
+                real().filter(|(real, _)| real.is_near).count().to_string(),
+                largest.map_or_else(|| "-".to_owned(), |percent| format!("{percent:+.1} %")),
+                percent(100.0 * left_out as f64 / windows.max(1) as f64),
+                repeats.to_string(),
+                format!("{:.0} s", took.as_secs_f64()),
+                format!("{load:.1}"),
+            ]);
+        }
+        table
+    }
+
+    fn values(&self, outcome: &Outcome) -> Table {
+        let mut columns = vec!["trial", "seconds", "VM", "unit", "paper", "simulated"];
+        columns.extend(self.protocols().iter().map(|protocol| protocol.name()));
+        columns.push("paused");
+        let mut table = Table::new("Values, in the paper's units", &columns);
+        for Measured { trial, values, .. } in &outcome.trials {
+            for compared in values {
+                let paused: Vec<String> = compared.real.iter().map(|real| percent(real.paused_percent)).collect();
+                let cells = self.cells(trial, compared).into_iter();
+                table.row(cells.chain([paused.join(", ")]).collect::<Vec<_>>());
+            }
+        }
+        table
+    }
+}
+
+fn percent(value: f64) -> String {
+    format!("{value:.0} %")
+}
+
+/// Returns the charts of a figure: rates over time if VMs start later, otherwise bars.
+fn charts(outcome: &Outcome) -> Vec<Chart> {
+    let trials = &outcome.trials;
+    let starts_later = |measured: &Measured| measured.trial.vms.iter().any(|vm| vm.start > 0);
+    let over_time = trials.iter().filter(|measured| starts_later(measured)).map(rates);
+    let bars: Vec<&Measured> = trials.iter().filter(|measured| !starts_later(measured)).collect();
+    over_time
+        .chain([Quantity::Iops, Quantity::Latency].into_iter().flat_map(|quantity| by_vm(&bars, quantity)))
+        .collect()
+}
+
+/// The rate of each VM over time, with what was reserved, the limits, and the paper's values.
+fn rates(measured: &Measured) -> Chart {
+    let Measured { trial, series, .. } = measured;
+    let line = |(number, vm): (usize, &sluice_lab::real::TrialVm)| {
+        let points = series.iter().enumerate().map(|(second, rates)| (second as f64 + 0.5, rates[number]));
+        let of_vm = measured.values.iter().map(|compared| compared.value);
+        let of_vm = of_vm.filter(|value| value.vm == Some(number) && value.quantity == Quantity::Iops);
+        let middle = |part: usize| (trial.parts[part].0 + trial.parts[part].1) as f64 / 2.0;
+        let published = of_vm.filter_map(|value| Some((middle(value.part), value.paper?)));
+        Line::new(vm.name, points.collect()).published(published.collect())
+    };
+    let lines = trial.vms.iter().enumerate().map(line).collect();
+    let mut chart = Chart::lines(&trial.name, "time [s]", "IOPS", lines);
+    for vm in &trial.vms {
+        let reservation = if trial.kernel.is_none() { vm.reservation } else { 0 };
+        for (what, rate) in [("reservation", reservation), ("limit", vm.limit)] {
+            if rate > 0 {
+                chart = chart.level(format!("{what} of {}", vm.name), rate as f64);
+            }
+        }
+    }
+    chart
+}
+
+/// Bars of a quantity, a chart for each VM with a group for each trial.
+fn by_vm(trials: &[&Measured], quantity: Quantity) -> Vec<Chart> {
+    let of_quantity = |measured: &&Measured| -> Vec<(String, String)> {
+        let named = |compared: &Compared| (vm_name(&measured.trial, compared).to_owned(), measured.trial.name.clone());
+        measured.values.iter().filter(|compared| compared.value.quantity == quantity).map(named).collect()
+    };
+    let mut names: Vec<String> = Vec::new();
+    for (vm, _) in trials.iter().flat_map(of_quantity) {
+        if !names.contains(&vm) {
+            names.push(vm);
+        }
+    }
+    names.iter().map(|vm| bars(vm, trials, quantity)).collect()
+}
+
+fn bars(vm: &str, trials: &[&Measured], quantity: Quantity) -> Chart {
+    let is_of = |measured: &Measured, compared: &&Compared| {
+        compared.value.quantity == quantity && vm_name(&measured.trial, compared) == vm
+    };
+    let found = |measured: &&Measured| {
+        let compared = measured.values.iter().find(|compared| is_of(measured, compared));
+        compared.map(|compared| (measured.trial.name.clone(), compared.clone()))
+    };
+    let groups: Vec<(String, Compared)> = trials.iter().filter_map(found).collect();
+    let mut lines = vec![Line::bars("simulated", &heights(&groups, |compared| compared.simulated))];
+    for protocol in super::Protocol::CLIENTS {
+        let of =
+            |compared: &Compared| compared.real.iter().find(|real| real.protocol == protocol).map(|real| real.value);
+        if groups.iter().any(|(_, compared)| of(compared).is_some()) {
+            lines.push(Line::bars(protocol.name(), &heights(&groups, of)));
+        }
+    }
+    if groups.iter().any(|(_, compared)| compared.value.paper.is_some()) {
+        lines.insert(0, Line::bars("paper", &heights(&groups, |compared| compared.value.paper)));
+    }
+    let names: Vec<&str> = groups.iter().map(|(name, _)| name.as_str()).collect();
+    let title = if quantity == Quantity::Iops { format!("{vm}: throughput") } else { format!("{vm}: mean latency") };
+    Chart::bars(&title, unit(quantity), &names, lines)
+}
+
+/// A bar for each group, of no height where there is no value.
+fn heights(groups: &[(String, Compared)], of: impl Fn(&Compared) -> Option<f64>) -> Vec<f64> {
+    groups.iter().map(|(_, compared)| of(compared).unwrap_or(0.0)).collect()
+}
