@@ -191,7 +191,7 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let outcomes = run_all(Backup::Same, &Assumed::NOMINAL, point)?;
+    let outcomes = run_all(Backup::Same, &Assumed::at(point), point)?;
     judge(&mut finding, ["F3a", "F3h", "F3i", "F3b", "F3c"], &outcomes, MODES[0]);
     judge(&mut finding, ["F3e", "F3l", "F3m", "F3f", "F3g"], &outcomes, MODES[1]);
     judge_others(&mut finding, &outcomes);

@@ -61,7 +61,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
             if !point.is_nominal() && judged.is_none() {
                 continue;
             }
-            let outcome = compete(contender, *backup, &Assumed::NOMINAL, point)?;
+            let outcome = compete(contender, *backup, &Assumed::at(point), point)?;
             if let Some(judged) = judged {
                 let part = outcome.vms.each_ref().map(|vm| vm.in_time);
                 let holds = part.iter().all(|part| *part >= IN_TIME);

@@ -184,7 +184,7 @@ pub(super) fn charts(outcomes: &[(&'static str, &Outcome)]) -> Vec<Chart> {
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let outcomes = run_all(&Assumed::NOMINAL, point)?;
+    let outcomes = run_all(&Assumed::at(point), point)?;
     judge(&mut finding, ["F2a", "F2b", "F2c"], &outcomes, MODES[0]);
     let printed = gains(MODES[0], &|vm, which| PAPER[which][vm]).concat();
     let said = printed.iter().zip([17.0, 25.0, 24.0, 16.0]).all(|(gain, text)| (100.0 * gain - text).abs() < 1.0);
