@@ -336,15 +336,6 @@ impl DeviceFile {
         self
     }
 
-    /// The same with a queue of this many commands at each drive.
-    #[must_use]
-    pub fn queueing(mut self, commands: u32) -> Self {
-        if let ModelFile::Drives { drive, .. } = &mut self.model {
-            drive.queue = commands;
-        }
-        self
-    }
-
     /// A single one of its drives.
     ///
     /// # Errors

@@ -109,7 +109,12 @@ fn sensitivities(rows: &[Row]) -> Option<Table> {
     let mut table = Table::new("What depends on a fact that the paper does not state", &columns);
     let all = rows.iter().flat_map(|row| row.sensitivity.iter().map(move |at| (row, at)));
     for (row, at) in all.clone() {
-        let [value, holds] = [at.value.to_string(), format!("{} of {}", at.holds, at.seeds)];
+        let holds = match row.class {
+            Class::Hardware => "not judged".to_owned(),
+            Class::Exact | Class::Shape if at.seeds == 0 => "not admissible".to_owned(),
+            Class::Exact | Class::Shape => format!("{} of {}", at.holds, at.seeds),
+        };
+        let value = at.value.to_string();
         table.row([row.id, &at.axis, &value, &holds, &at.measured]);
     }
     (all.count() > 0).then_some(table)

@@ -77,7 +77,7 @@ impl Verdict {
 pub struct Sensitivity {
     pub axis: String,
     pub value: f64,
-    /// Seeds with which the row holds, and all seeds.
+    /// Seeds with which the row holds, and all with which its precondition is met.
     pub holds: usize,
     pub seeds: usize,
     /// Measured value with the first seed.
@@ -226,8 +226,9 @@ fn sensitivity(found: &[(BandPoint, &Judged)]) -> Vec<Sensitivity> {
             let at: Vec<_> = found.iter().filter(|(at, _)| swept(at)).map(|(_, judged)| judged).collect();
             if let Some(first) = at.first() {
                 let holds = at.iter().filter(|judged| judged.holds == Some(true)).count();
+                let seeds = at.iter().filter(|judged| judged.holds.is_some()).count();
                 let measured = first.measured.clone();
-                all.push(Sensitivity { axis: axis.name.clone(), value: *value, holds, seeds: at.len(), measured });
+                all.push(Sensitivity { axis: axis.name.clone(), value: *value, holds, seeds, measured });
             }
         }
     }
@@ -243,7 +244,7 @@ fn condition<'a>(
 ) -> Option<(String, &'a Axis)> {
     let in_range = |axis: &Axis, value: f64| share_of(found, |at| !at.is_sweep() && at.setting(&axis.name) == value);
     axes.iter().find_map(|axis| {
-        let of_axis = sensitivity.iter().filter(|at| at.axis == axis.name);
+        let of_axis = sensitivity.iter().filter(|at| at.axis == axis.name && at.seeds > 0);
         let holds =
             |at: &Sensitivity| at.holds == at.seeds && in_range(axis, at.value).is_none_or(|share| share >= BAND_SHARE);
         let values: Vec<_> = of_axis.map(|at| (at.value, holds(at))).collect();
