@@ -89,6 +89,12 @@ impl BandPoint {
         }
     }
 
+    /// Name of the point, whatever its seed.
+    #[must_use]
+    pub fn without_seed(self) -> String {
+        BandPoint { seed: 0, ..self }.file_name()
+    }
+
     /// Seed of its runs.
     #[must_use]
     pub fn seed(self) -> u64 {

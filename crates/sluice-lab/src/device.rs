@@ -20,8 +20,6 @@ use crate::figure::LabError;
 /// The files, by name.
 const FILES: &[(&str, &str)] = &[
     ("mclock-array", include_str!("../devices/mclock-array.toml")),
-    ("mclock-raid5", include_str!("../devices/mclock-raid5.toml")),
-    ("mclock-oltp", include_str!("../devices/mclock-oltp.toml")),
     ("mclock-node", include_str!("../devices/mclock-node.toml")),
     ("flubber-sata", include_str!("../devices/flubber-sata.toml")),
     ("netback-link", include_str!("../devices/netback-link.toml")),
@@ -269,14 +267,14 @@ pub struct LinkFile {
 }
 
 impl LinkFile {
-    /// The same at a point of the range. The link's rate is known and does not vary.
+    /// The same at a point of the range. The link's rate is known and does not vary, and a kernel's tick is one of few.
     #[must_use]
     pub fn at(&self, point: &BandPoint) -> LinkFile {
         let scaled = |value: f64, name: &str| value * point.factor(name);
         LinkFile {
             bits_per_second: self.bits_per_second,
             queue: scaled(f64::from(self.queue), "queue").round() as u32,
-            tick_us: scaled(self.tick_us as f64, "tick").round() as u64,
+            tick_us: self.tick_us,
             guest_us: scaled(self.guest_us, "guest"),
             packet_us: scaled(self.packet_us, "packet"),
             request_per_packet: scaled(self.request_per_packet, "request per packet"),
@@ -327,6 +325,15 @@ impl DeviceFile {
             }
             ModelFile::Ssd(drive) => Box::new(drive.clean(point).expect("a test makes one of every file")),
         }
+    }
+
+    /// The same drives as RAID-5, behind a write cache and a read-ahead of these sizes in bytes.
+    #[must_use]
+    pub fn as_raid5(mut self, cache: u64, read_ahead: u64) -> Self {
+        if let ModelFile::Drives { layout, cache_bytes, read_ahead_bytes, .. } = &mut self.model {
+            (*layout, *cache_bytes, *read_ahead_bytes) = (LayoutFile::Raid5, cache, read_ahead);
+        }
+        self
     }
 
     /// A single one of its drives.
@@ -428,7 +435,7 @@ mod tests {
         let file = DeviceFile::load("netback-link").unwrap();
         let links: Vec<_> = BandPoint::band().map(|point| file.link(&point).unwrap()).collect();
         assert!(links.iter().all(|link| link.bits_per_second == 100_000_000));
-        assert_eq!((links[0].queue, links[0].tick_us), (1000, 4000));
+        assert!(links[0].queue == 1000 && links.iter().all(|link| link.tick_us == 4000));
         let queues: std::collections::BTreeSet<_> = links.iter().map(|link| link.queue).collect();
         assert!(queues.len() == 21 && queues.iter().all(|queue| (700..=1300).contains(queue)), "{queues:?}");
     }

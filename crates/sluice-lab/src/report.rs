@@ -9,7 +9,7 @@ use crate::claims::Board;
 use crate::figure::{Class, Figure, LabError, Paper, is_half};
 use crate::run::{Reproduced, Row};
 use crate::verdict::Verdict;
-use crate::{device, figures};
+use crate::{claims, device, figures};
 
 /// Explanation of the classes for readers of the report.
 const CLASSES: &str = "Class E, exact: must hold on any device, at every point of the band where there is one. Class S, shape: must \
@@ -50,8 +50,12 @@ impl Row {
     pub fn verdict_text(&self) -> String {
         let mut text = self.verdict.word().to_owned();
         if !self.condition.is_empty() {
-            let post_hoc = if self.post_hoc { " (post hoc)" } else { "" };
-            text += &format!(": {}{post_hoc}", self.condition);
+            let kind = match (self.post_hoc, self.evidence.is_empty()) {
+                (true, _) => " (post hoc)",
+                (false, true) => "",
+                (false, false) => " (with evidence from elsewhere)",
+            };
+            text += &format!(": {}{kind}", self.condition);
         }
         if !self.proof.is_empty() {
             text += &format!(": {}", self.proof.join("; "));
@@ -105,10 +109,41 @@ fn sensitivities(rows: &[Row]) -> Option<Table> {
     let mut table = Table::new("What depends on a fact that the paper does not state", &columns);
     let all = rows.iter().flat_map(|row| row.sensitivity.iter().map(move |at| (row, at)));
     for (row, at) in all.clone() {
-        let [value, holds] = [at.value.to_string(), format!("{} of {}", at.holds, at.seeds)];
+        let holds = match row.class {
+            Class::Hardware => "not judged".to_owned(),
+            Class::Exact | Class::Shape if at.seeds == 0 => "not admissible".to_owned(),
+            Class::Exact | Class::Shape => format!("{} of {}", at.holds, at.seeds),
+        };
+        let value = at.value.to_string();
         table.row([row.id, &at.axis, &value, &holds, &at.measured]);
     }
     (all.count() > 0).then_some(table)
+}
+
+/// The axes of a figure: values of facts that its paper does not state, and why these.
+fn axes(figure: &Figure) -> Option<Table> {
+    let columns = ["axis", "values", "shown with", "unit", "why these", "what speaks for others than the shown one"];
+    let mut table = Table::new("Facts that the paper does not state", &columns);
+    let of_figure: Vec<_> =
+        claims::axes().iter().filter(|axis| axis.figures.iter().any(|id| id == figure.id)).collect();
+    for axis in &of_figure {
+        let values: Vec<_> = axis.values.iter().map(f64::to_string).collect();
+        let evidence = if axis.evidence.is_empty() { "nothing known" } else { &axis.evidence };
+        let cells = [&axis.name, &values.join(", "), &axis.nominal.to_string(), &axis.unit, &axis.reason];
+        table.row(cells.into_iter().map(String::as_str).chain([evidence]));
+    }
+    (!of_figure.is_empty()).then_some(table)
+}
+
+/// What is behind a row's verdict apart from its measurement: inputs of fits and numbers that are not printed.
+fn basis(rows: &[Row]) -> Option<Table> {
+    let mut table =
+        Table::new("Inputs of a fit, and numbers that the paper does not print", &["row", "inputs", "not printed"]);
+    let all: Vec<_> = rows.iter().filter(|row| !(row.inputs.is_empty() && row.derived.is_empty())).collect();
+    for row in &all {
+        table.row([row.id, &row.inputs.join("; "), &row.derived.join("; ")]);
+    }
+    (!all.is_empty()).then_some(table)
 }
 
 /// Effects that the paper prints, by row.
@@ -215,7 +250,9 @@ pub fn page(all: &[Reproduced<'_>]) -> String {
                 .tables
                 .iter()
                 .chain(&effects(&reproduced.rows))
+                .chain(&axes(figure))
                 .chain(&sensitivities(&reproduced.rows))
+                .chain(&basis(&reproduced.rows))
                 .for_each(|table| {
                     page.table(table);
                 });
@@ -261,8 +298,9 @@ pub fn markdown(paper: Paper, all: &[Reproduced<'_>]) -> String {
         for (number, chart) in reproduced.finding.charts.iter().enumerate() {
             text += &format!("![{}]({})\n\n", chart.title, chart_file(reproduced, number));
         }
-        let found = (effects(&reproduced.rows), sensitivities(&reproduced.rows));
-        for table in reproduced.finding.tables.iter().chain(&found.0).chain(&found.1) {
+        let rows = &reproduced.rows;
+        let known = [effects(rows), axes(figure), sensitivities(rows), basis(rows)];
+        for table in reproduced.finding.tables.iter().chain(known.iter().flatten()) {
             text += &format!("{}\n", table.markdown());
         }
         if !figure.device.is_empty() {

@@ -43,6 +43,8 @@ pub struct Row {
     pub condition: String,
     /// Whether the condition was chosen after its result was seen, without evidence from elsewhere.
     pub post_hoc: bool,
+    /// For `holds if` that is not post hoc: the source, apart from the result, that the testbed may have met it. Otherwise empty.
+    pub evidence: String,
     /// Results of the row that a fit used: such a row is never `reproduced`.
     pub inputs: Vec<String>,
     /// Result as printed in the paper; empty if it prints none.
@@ -167,7 +169,8 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row 
         .map(|judged| judged.unwrap_or_else(|| panic!("{} says nothing of its row {}", figure.id, row.id)));
     let found: Vec<_> = BandPoint::all(figure.id).zip(judged).collect();
     let claim = claims::of(row.id);
-    let Decision { verdict, band_share, condition, post_hoc, sensitivity, effects } = decide(row.class, &claim, &found);
+    let Decision { verdict, band_share, condition, post_hoc, evidence, sensitivity, effects } =
+        decide(row.class, &claim, &found);
     let proof = match verdict {
         Verdict::Refuted => claim.proofs.iter().map(Proof::text).collect(),
         _ => Vec::new(),
@@ -181,6 +184,7 @@ fn row_of(figure: &Figure, row: &'static RowSpec, findings: &[&Finding]) -> Row 
         board: if figure.paper == Paper::Ablations { Board::Ours } else { claim.board },
         condition,
         post_hoc,
+        evidence,
         inputs: claim.inputs,
         printed: Some(row.paper).filter(|text| !text.is_empty()).into_iter().collect(),
         derived: claim.derived,

@@ -3,7 +3,10 @@
 //! [`decide`] computes the word from results at all points and seeds, and from what is known of the row in `claims.toml`.
 //!
 //! Example: a shape holds with all five seeds at 19 of 21 points: `claim holds`. Another holds nowhere with one command at
-//! the drive, and always with four or more: `holds if`, with the condition `drive-queue 4, 8, 31 commands`.
+//! the drive, and always with four or more, in the sweep and at the points of the range: `holds if`, with the condition
+//! `drive-queue 4, 8, 31 commands`.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +17,8 @@ use crate::proof::Proof;
 
 /// Part of the points at which a shape must hold.
 pub const BAND_SHARE: f64 = 0.9;
+/// Part of the points with a value of an axis below which the value is why a shape fails.
+const HALF: f64 = 0.5;
 /// Relative tolerance of a printed mean.
 pub const MEAN_TOLERANCE: f64 = 0.1;
 
@@ -26,7 +31,7 @@ pub enum Verdict {
     /// The paper's own numbers contradict it, and no run has it.
     #[serde(rename = "refuted")]
     Refuted,
-    /// It depends on a fact that the paper does not state, and on more than one axis.
+    /// It holds at some points, and depends on a fact that the paper does not state and that no single axis decides.
     #[serde(rename = "not determinable")]
     NotDeterminable,
     /// The claim holds if one fact that the paper does not state is as the condition says.
@@ -74,7 +79,7 @@ impl Verdict {
 pub struct Sensitivity {
     pub axis: String,
     pub value: f64,
-    /// Seeds with which the row holds, and all seeds.
+    /// Seeds with which the row holds, and all with which its precondition is met.
     pub holds: usize,
     pub seeds: usize,
     /// Measured value with the first seed.
@@ -91,6 +96,8 @@ pub struct Decision {
     pub condition: String,
     /// Whether the condition was chosen after its result was seen.
     pub post_hoc: bool,
+    /// Otherwise the source, apart from the result, that the testbed may have met it.
+    pub evidence: String,
     pub sensitivity: Vec<Sensitivity>,
     /// At the nominal point.
     pub effects: Vec<Effect>,
@@ -101,7 +108,7 @@ pub struct Decision {
 pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> Decision {
     let share = share(found);
     let sensitivity = sensitivity(found);
-    let condition = condition(&sensitivity, claims::axes());
+    let axis = condition(found, &sensitivity, claims::axes());
     let circular = !claim.inputs.is_empty();
     let is_complete = found.len() > 1;
     let all_hold = found.iter().all(|(_, judged)| judged.holds == Some(true));
@@ -115,26 +122,44 @@ pub fn decide(class: Class, claim: &Claim, found: &[(BandPoint, &Judged)]) -> De
         Class::Exact => Verdict::NotReproduced,
         Class::Shape if means_agree(found) && !circular => Verdict::Reproduced,
         Class::Shape if share >= BAND_SHARE => Verdict::ClaimHolds,
-        Class::Shape if condition.is_some() => Verdict::HoldsIf,
-        Class::Shape if share > 0.0 && !claim.missing.is_empty() => Verdict::NotDeterminable,
+        Class::Shape if axis.is_some() => Verdict::HoldsIf,
+        Class::Shape if !claim.missing.is_empty() && holds_somewhere(found) => Verdict::NotDeterminable,
         Class::Shape => Verdict::NotReproduced,
     };
-    let (condition, post_hoc) = match (verdict, condition) {
-        (Verdict::HoldsIf, Some((text, post_hoc))) => (text, post_hoc),
-        (Verdict::NotDeterminable, _) => (claim.missing.clone(), false),
-        _ => (String::new(), false),
+    let (condition, evidence) = match (verdict, axis) {
+        (Verdict::HoldsIf, Some((text, axis))) => (text, axis.evidence.clone()),
+        (Verdict::NotDeterminable, _) => (claim.missing.clone(), String::new()),
+        _ => (String::new(), String::new()),
     };
+    let post_hoc = verdict == Verdict::HoldsIf && evidence.is_empty();
     let band_share = (class == Class::Shape && is_complete).then_some(share);
-    Decision { verdict, band_share, condition, post_hoc, sensitivity, effects }
+    Decision { verdict, band_share, condition, post_hoc, evidence, sensitivity, effects }
 }
 
 /// Part of the points of the range at which the row holds, of those where its precondition is met.
 fn share(found: &[(BandPoint, &Judged)]) -> f64 {
+    share_of(found, |_| true).unwrap_or(0.0)
+}
+
+/// The same of some of the points; `None` without one where the precondition is met.
+fn share_of(found: &[(BandPoint, &Judged)], is_meant: impl Fn(BandPoint) -> bool) -> Option<f64> {
+    let found: Vec<_> = found.iter().filter(|(at, _)| is_meant(*at)).copied().collect();
     let mut points: Vec<u32> = found.iter().filter(|(at, _)| !at.is_sweep()).map(|(at, _)| at.number()).collect();
     points.sort_unstable();
     points.dedup();
-    let held: Vec<bool> = points.iter().filter_map(|number| holds_at(&seeds_at(found, *number))).collect();
-    if held.is_empty() { 0.0 } else { held.iter().filter(|held| **held).count() as f64 / held.len() as f64 }
+    let held: Vec<bool> = points.iter().filter_map(|number| holds_at(&seeds_at(&found, *number))).collect();
+    (!held.is_empty()).then(|| held.iter().filter(|held| **held).count() as f64 / held.len() as f64)
+}
+
+/// Whether there is a point, of the range or of a sweep, at which the row holds with most seeds.
+fn holds_somewhere(found: &[(BandPoint, &Judged)]) -> bool {
+    let mut points: BTreeMap<String, (usize, usize)> = BTreeMap::new();
+    for (at, judged) in found {
+        let (holds, seeds) = points.entry(at.without_seed()).or_default();
+        *holds += usize::from(judged.holds == Some(true));
+        *seeds += 1;
+    }
+    points.values().any(|(holds, seeds)| 2 * holds > *seeds)
 }
 
 /// Results of all seeds at a point of the range.
@@ -203,24 +228,42 @@ fn sensitivity(found: &[(BandPoint, &Judged)]) -> Vec<Sensitivity> {
             let at: Vec<_> = found.iter().filter(|(at, _)| swept(at)).map(|(_, judged)| judged).collect();
             if let Some(first) = at.first() {
                 let holds = at.iter().filter(|judged| judged.holds == Some(true)).count();
+                let seeds = at.iter().filter(|judged| judged.holds.is_some()).count();
                 let measured = first.measured.clone();
-                all.push(Sensitivity { axis: axis.name.clone(), value: *value, holds, seeds: at.len(), measured });
+                all.push(Sensitivity { axis: axis.name.clone(), value: *value, holds, seeds, measured });
             }
         }
     }
     all
 }
 
-/// The first axis of which some values, with every seed, decide whether the row holds; and whether it is post hoc.
-fn condition(sensitivity: &[Sensitivity], axes: &[Axis]) -> Option<(String, bool)> {
+/// Whether a row holds with a value of an axis: with every seed in the sweep, and at nine of ten points of the range that have this value.
+/// `Some(false)` if not with every seed in the sweep, or at less than half of these points; otherwise, `None`, other parameters decide.
+fn decides(found: &[(BandPoint, &Judged)], axis: &Axis, at: &Sensitivity) -> Option<bool> {
+    let share = share_of(found, |point| !point.is_sweep() && point.setting(&axis.name) == at.value).unwrap_or(1.0);
+    match (at.holds == at.seeds, share) {
+        (true, BAND_SHARE..) => Some(true),
+        (true, HALF..) => None,
+        _ => Some(false),
+    }
+}
+
+/// The first axis of which some values decide that the row holds and others that it does not, in words.
+fn condition<'a>(
+    found: &[(BandPoint, &Judged)],
+    sensitivity: &[Sensitivity],
+    axes: &'a [Axis],
+) -> Option<(String, &'a Axis)> {
     axes.iter().find_map(|axis| {
-        let of_axis: Vec<_> = sensitivity.iter().filter(|at| at.axis == axis.name).collect();
-        let holds: Vec<_> = of_axis.iter().filter(|at| at.holds == at.seeds).map(|at| at.value.to_string()).collect();
+        let of_axis = sensitivity.iter().filter(|at| at.axis == axis.name && at.seeds > 0);
+        let values: Vec<_> = of_axis.map(|at| (at.value, decides(found, axis, at))).collect();
+        let holds = |value: &&(f64, Option<bool>)| value.1 == Some(true);
         // One threshold or one range: values on both sides of one that fails are no condition.
-        let changes = of_axis.windows(2).filter(|pair| pair[0].holds < pair[0].seeds && pair[1].holds == pair[1].seeds);
-        let starts = changes.count() + usize::from(of_axis.first().is_some_and(|at| at.holds == at.seeds));
-        let some = starts == 1 && holds.len() < of_axis.len();
-        some.then(|| (format!("{} {} {}", axis.name, holds.join(", "), axis.unit), axis.evidence.is_empty()))
+        let changes = values.windows(2).filter(|pair| !holds(&&pair[0]) && holds(&&pair[1])).count();
+        let starts = changes + usize::from(values.first().as_ref().is_some_and(holds));
+        let held: Vec<_> = values.iter().filter(holds).map(|(value, _)| value.to_string()).collect();
+        let some = starts == 1 && values.iter().any(|(_, decided)| *decided == Some(false));
+        some.then(|| (format!("{} {} {}", axis.name, held.join(", "), axis.unit), axis))
     })
 }
 
@@ -236,6 +279,13 @@ mod tests {
         let points: Vec<_> = BandPoint::all("flubber-credits").map(|point| (point, judged(holds(point)))).collect();
         let found: Vec<_> = points.iter().map(|(point, judged)| (*point, judged)).collect();
         decide(class, claim, &found)
+    }
+
+    /// A row that holds at some values of an axis.
+    fn decide_swept(axis: &str, figure: &str, holds: impl Fn(f64) -> bool) -> Decision {
+        let points: Vec<_> = BandPoint::all(figure).map(|at| (at, judged(holds(at.setting(axis))))).collect();
+        let found: Vec<_> = points.iter().map(|(point, judged)| (*point, judged)).collect();
+        decide(Class::Shape, &Claim::default(), &found)
     }
 
     #[test]
@@ -269,6 +319,12 @@ mod tests {
         assert_eq!(found.condition, "drive-queue 4, 8, 31 commands");
         let gap = decided(Class::Shape, &Claim::default(), |at| [1.0, 4.0].contains(&at.setting("drive-queue")));
         assert_eq!(gap.verdict, Verdict::NotReproduced, "no threshold");
+        let of_sweep = decided(Class::Shape, &Claim::default(), |at| at.is_sweep() && at.setting("drive-queue") >= 4.0);
+        assert_eq!(of_sweep.verdict, Verdict::NotReproduced, "at no point of the range that has four commands or more");
+        let other = decided(Class::Shape, &Claim::default(), |at| at.is_sweep() || ![5, 9, 13].contains(&at.number()));
+        assert_eq!(other.verdict, Verdict::NotReproduced, "18 of 21, at points that no value explains");
+        let evident = decide_swept("equal-weight", "mclock-idle-credit", |value| value >= 500.0);
+        assert!(!evident.post_hoc && evident.evidence.contains("ESX"), "{evident:?}");
         let seeds: Vec<_> = found.sensitivity.iter().map(|at| (at.value, at.holds, at.seeds)).collect();
         assert_eq!(seeds, [(1.0, 0, 5), (2.0, 0, 5), (4.0, 5, 5), (8.0, 5, 5), (31.0, 5, 5)]);
     }
@@ -324,6 +380,9 @@ mod tests {
         let claim = Claim { missing: "the controller".into(), ..Claim::default() };
         let found = decided(Class::Shape, &claim, |at| at.number() % 2 == 0 && !at.is_sweep());
         assert_eq!((found.verdict, found.condition.as_str()), (Verdict::NotDeterminable, "the controller"));
+        let some_seeds = |most| decided(Class::Shape, &claim, move |at| at.number() == 3 && at.seed() <= most).verdict;
+        assert_eq!(some_seeds(3), Verdict::NotDeterminable, "three of five seeds at one point");
+        assert_eq!(some_seeds(2), Verdict::NotReproduced);
         assert_eq!(decided(Class::Shape, &claim, |_| false).verdict, Verdict::NotReproduced);
     }
 }

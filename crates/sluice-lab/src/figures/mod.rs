@@ -74,6 +74,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn no_row_of_the_acceptance_table_is_missing() {
+        for (letter, last) in [("M", 13), ("F", 4), ("C", 3), ("N", 7), ("X", 4)] {
+            let missing: Vec<_> = (1..=last).filter(|number| find(&format!("{letter}{number}")).is_empty()).collect();
+            assert!(missing.is_empty(), "{letter}{missing:?}");
+            assert!(find(&format!("{letter}{}", last + 1)).is_empty(), "the table is longer than {letter}{last}");
+        }
+    }
+
+    #[test]
     fn ids_are_unique_and_words_find_their_figures() {
         let words: Vec<_> = words().collect();
         let mut unique = words.clone();

@@ -212,7 +212,7 @@ fn readings(point: &BandPoint) -> Result<Table, LabError> {
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
-    let assumed = Assumed { depth: point.setting("drive-queue") as u32, ..Assumed::NOMINAL };
+    let assumed = Assumed::at(point);
     let paper = at_all(guests::flubber_paper, &assumed, point)?;
     let product = at_all(guests::flubber_product, &assumed, point)?;
     judge(&mut finding, ["F1a", "F1b", "F1d"], &paper);

@@ -65,6 +65,11 @@ impl Assumed {
         depth: 1,
         write_cache: 0,
     };
+    /// These, with the drive's queue of a point.
+    pub(super) fn at(point: &BandPoint) -> Assumed {
+        Assumed { depth: point.setting("drive-queue") as u32, ..Assumed::NOMINAL }
+    }
+
     /// Distance of files if 128 of them are spread over an image.
     pub(super) const SPREAD: u64 = Assumed::NOMINAL.apart / 128 / 4096 * 4096;
 }

@@ -38,6 +38,11 @@ pub(super) fn mcfq(mode: &str, window: i64) -> Host {
     Host::new("mcfq", DEPTH).text("mode", mode).number("window", window)
 }
 
+/// Part of a correction that the manager applies, in percent.
+pub(super) fn gain(point: &BandPoint) -> i64 {
+    (100.0 * point.setting("mots-gain")).round() as i64
+}
+
 /// The drive, clean and aged.
 pub(super) struct Drives {
     pub(super) clean: Ssd,

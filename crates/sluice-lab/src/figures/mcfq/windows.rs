@@ -90,8 +90,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     for mode in modes {
         let mut all = Vec::new();
         for (window, paper) in WINDOWS {
-            let gain = (100.0 * point.setting("mots-gain")).round() as i64;
-            let shares = run(sharing::mcfq(mode, window).number("gain", gain))?;
+            let shares = run(sharing::mcfq(mode, window).number("gain", sharing::gain(point)))?;
             row(&format!("MCFQ, {mode}"), &window.to_string(), paper, &shares);
             all.push(shares);
         }

@@ -73,7 +73,8 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let mut finding = Finding::default();
     let mut errors = [const { Vec::new() }; 3];
     for (name, profile, rows) in WORKLOADS {
-        let hosts = [sharing::cfq(), sharing::mcfq(MODES[0], 10), sharing::mcfq(MODES[1], 10)];
+        let mcfq = |mode| sharing::mcfq(mode, 10).number("gain", sharing::gain(point));
+        let hosts = [sharing::cfq(), mcfq(MODES[0]), mcfq(MODES[1])];
         let mut cells = vec![name.to_owned()];
         for (host, errors) in hosts.iter().zip(&mut errors) {
             let shares = test(host, profile, &drives, point)?;

@@ -17,6 +17,8 @@ use crate::setup::{Host, closed, mean_latency_ms, mean_rate, policy, random_read
 const VMS: [(&str, u64, u32); 3] = [("OLTP1", 500, 2), ("OLTP2", 500, 1), ("Iometer", 0, 1)];
 /// Start of Iometer in seconds.
 const START: u64 = 115;
+/// A database's disk and its log, in bytes; the VMs' disks lie side by side.
+const SPAN: u64 = 11_000_000_000;
 /// Measured intervals before and after, in seconds.
 const PARTS: [(usize, usize); 2] = [(20, 115), (125, 285)];
 
@@ -25,12 +27,11 @@ pub(crate) const FIGURE: Figure = Figure {
     paper: Paper::Mclock,
     label: "Fig. 8",
     title: "Two OLTP VMs with reservations, and Iometer from 115 s on",
-    setup: "Ten disks as RAID-5, 32 requests at the array. Two VMs run the block-level profile of Filebench's oltp with 50 readers of 2 KiB, \
+    setup: "Ten disks as RAID-5, 32 requests at the array, with the disks and the overhead of Fig. 5 and a write cache of 512 MiB for the group (an \
+            axis). Two VMs run the block-level profile of Filebench's oltp with 200 readers of 2 KiB, the tool's own number (an axis), \
             ten writers and a log, and no flush after a write; weights 2:1, reservations of 500 IOPS. The third, weight 1, keeps 32 random \
-            reads of 16 KiB outstanding from 115 s on. Assumed: as many readers as always keep requests waiting, which the paper's \
-            250 IOPS for a quarter of the weights say they did (200, the tool's own number, wait for ten writers most of the time: \
-            table); guests without barriers, as those of the time on such disks; no page cache.",
-    device: "mclock-oltp",
+            reads of 16 KiB outstanding from 115 s on. Assumed: guests without barriers, as those of the time on such disks; no page cache.",
+    device: "mclock-array",
     rows: &[
         RowSpec {
             id: "M8a",
@@ -38,8 +39,10 @@ pub(crate) const FIGURE: Figure = Figure {
             must: "with mClock, in both modes, both OLTP VMs get at least 98 % of 500 IOPS while Iometer works, on every device that gives the \
                    three together, without mClock, the 1000 that are reserved",
             paper: "both at least 500 IOPS",
-            note: "Holds with 50 and 100 readers. With 150 and more it does not (446/438 IOPS with 200, at the nominal device): the two VMs keep \
-                   fewer requests waiting, since readers wait for the ten writers.",
+            note: "Nothing is fitted to this figure. With 50 to 150 readers both VMs get 495 IOPS or more at the nominal device. With 200, the tool's \
+                   own number, OLTP2 gets 490 in mode \"paper\", and where the array is slow or has no write cache as little as 430: readers wait \
+                   for the ten writers, so that the VM has too few requests waiting to use its reservation. A reservation is a \
+                   promise to those who wait.",
         },
         RowSpec {
             id: "M8b",
@@ -70,8 +73,8 @@ fn run_simulation(
     Assumed(readers, flush): Assumed,
     point: &BandPoint,
 ) -> Result<Simulation, LabError> {
-    let device = DeviceFile::load(FIGURE.device)?;
-    let (_, span) = device.place(0);
+    let cache = (point.setting("array-cache") * f64::from(1 << 20)) as u64;
+    let (device, span) = (DeviceFile::load(FIGURE.device)?.as_raid5(cache, 0), SPAN);
     // Built once for its error, then for the experiment.
     let oltp = |vm: &str, volume| {
         let context = profiles::BuildContext { volume, start: Instant::ZERO, random: stream_of(point, vm) };
@@ -98,7 +101,7 @@ fn run_simulation(
 fn sweep(point: &BandPoint) -> Result<Table, LabError> {
     let columns = ["readers", "flush after a write", "mClock, product [IOPS]", "mClock, paper [IOPS]", "SFQ(D) [IOPS]"];
     let mut table = Table::new("OLTP1/OLTP2/Iometer with Iometer, other profiles", &columns);
-    for assumed in [Assumed(50, true), Assumed(100, false), Assumed(200, false), Assumed(200, true)] {
+    for assumed in [Assumed(50, false), Assumed(50, true), Assumed(200, true)] {
         let mut cells = vec![assumed.0.to_string(), if assumed.1 { "yes" } else { "no" }.to_owned()];
         for (_, host, reserved) in hosts() {
             let run = run_simulation(&host, reserved, assumed, point)?;
