@@ -29,7 +29,7 @@ use crate::device::machine::{Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
 use crate::device::probe::Pulse;
-use crate::device::spec::{ClientSnapshot, DeviceSpec, Edit, EditError, Health, Snapshot};
+use crate::device::spec::{ClientSnapshot, DeviceSpec, Edit, EditError, Health, Snapshot, join_clients};
 use crate::device::spin::{Iteration, Spin, Wait};
 use crate::device::workers::crew::{self, Change, Helpers, Others, Plan, WorkerMessage};
 use crate::device::workers::figures::{Sum, Totals};
@@ -446,7 +446,7 @@ impl Loop {
     }
 
     fn list_clients(&self, joint: &Arc<Joint<Vec<ClientSnapshot>>>) {
-        joint.update(|clients| self.frontends.list(&self.core).into_iter().for_each(|client| client.join(clients)));
+        joint.update(|clients| join_clients(clients, self.frontends.list(&self.core)));
         if let Some(others) = &self.others {
             others.send(|| Message::Worker(WorkerMessage::Clients(Arc::clone(joint))));
         }

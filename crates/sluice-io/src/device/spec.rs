@@ -327,20 +327,22 @@ pub struct ClientSnapshot {
     pub outstanding: u32,
 }
 
-impl ClientSnapshot {
-    /// Adds it to a list. A VMM that has queues with several threads is listed by each of them, and becomes one entry.
-    pub(crate) fn join(self, clients: &mut Vec<ClientSnapshot>) {
-        let is_same = |other: &&mut ClientSnapshot| {
-            let names = |client: &ClientSnapshot| (client.vm.clone(), client.volume.clone(), client.peer.clone());
-            other.queues.is_some() && self.queues.is_some() && names(other) == names(&self)
+/// Adds the clients of another thread to a list. A VMM that has queues with several threads is listed by each of them, and
+/// becomes one entry.
+pub(crate) fn join_clients(clients: &mut Vec<ClientSnapshot>, others: Vec<ClientSnapshot>) {
+    let mut known: Vec<usize> = (0..clients.len()).collect();
+    for other in others {
+        let is_same = |client: &ClientSnapshot| {
+            let has_queues = client.queues.is_some() && other.queues.is_some();
+            has_queues && (&client.vm, &client.volume, &client.peer) == (&other.vm, &other.volume, &other.peer)
         };
-        match clients.iter_mut().find(is_same) {
-            Some(other) => {
-                other.queues = other.queues.zip(self.queues).map(|(own, more)| own + more);
-                other.outstanding += self.outstanding;
-            }
-            None => clients.push(self),
-        }
+        let Some(place) = known.iter().position(|at| is_same(&clients[*at])) else {
+            clients.push(other);
+            continue;
+        };
+        let client = &mut clients[known.remove(place)];
+        client.queues = client.queues.zip(other.queues).map(|(queues, more)| queues + more);
+        client.outstanding += other.outstanding;
     }
 }
 

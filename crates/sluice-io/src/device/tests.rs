@@ -35,15 +35,7 @@ fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    DeviceSpec {
-        name: "d".to_owned(),
-        scheduler,
-        gate,
-        delay,
-        delay_log: None,
-        model: None,
-        threads: std::env::var("T").map_or(1, |t| t.parse().unwrap()),
-    }
+    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None, threads: 1 }
 }
 
 fn device(delay: Option<DelaySpec>) -> Device {
@@ -415,16 +407,8 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
     (
-        Device::start(DeviceSpec {
-            name: "d".to_owned(),
-            scheduler,
-            gate,
-            delay,
-            delay_log,
-            model: None,
-            threads: std::env::var("T").map_or(1, |t| t.parse().unwrap()),
-        })
-        .unwrap(),
+        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None, threads: 1 })
+            .unwrap(),
         log,
     )
 }

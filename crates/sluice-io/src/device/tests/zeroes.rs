@@ -24,16 +24,8 @@ fn logged(scheduler: &str, merging: bool) -> (Device, tempfile::NamedTempFile) {
     let delay = Some(DelaySpec { time, parallel: 8, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
     (
-        Device::start(DeviceSpec {
-            name: "d".to_owned(),
-            scheduler,
-            gate,
-            delay,
-            delay_log,
-            model: None,
-            threads: std::env::var("T").map_or(1, |t| t.parse().unwrap()),
-        })
-        .unwrap(),
+        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None, threads: 1 })
+            .unwrap(),
         log,
     )
 }
