@@ -289,10 +289,13 @@ fn vms_and_volumes() {
 
 #[test]
 fn several_threads_of_a_device() {
-    let merges = "Device d: threads: 2 threads cannot merge requests, and this device does";
     check(&[
         (PATH, "path = \"/dev/sda\"\nthreads = 0", &[(3, "Device d: threads: the number is out of range")]),
-        (PATH, "path = \"/dev/sda\"\nthreads = 2\nmerging = true", &[(3, merges)]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nthreads = 2\nmerging = true",
+            &[(3, "Device d: threads: 2 threads cannot merge requests, and this device does")],
+        ),
     ]);
     let threads = |lines: &str| parse("host.toml", &GOOD.replacen(PATH, lines, 1)).unwrap().devices["d"].threads;
     let two = "path = \"/dev/sda\"\nthreads = 2";
