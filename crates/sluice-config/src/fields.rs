@@ -220,6 +220,7 @@ pub static DEVICE: Section = Section {
         .default("as the disk reports")],
         MERGING_KEYS,
         BUSY_POLL_KEYS,
+        THREAD_KEYS,
         &[
             ADMISSION,
             Key::new(
@@ -295,6 +296,15 @@ const BUSY_POLL_KEYS: &[Key] = &[Key::new(
      other thread could then run on that CPU",
 )
 .default("false")];
+const THREAD_KEYS: &[Key] = &[Key::new(
+    "threads",
+    Kind::Integer(1, 16),
+    "2",
+    "Number of threads that serve the device. They divide the queues of vhost-user and the connections of NBD among them \
+     in turn, and share one scheduler, so all guarantees are those of one thread. More than one needs merging = false. A \
+     change needs a restart of the daemon",
+)
+.default("1")];
 pub const COST_KEYS: &[Key] =
     &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "Cost of requests, in normalised requests")];
 

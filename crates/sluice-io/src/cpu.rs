@@ -19,10 +19,13 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_sched::{Instant, Percent};
 
+use crate::device::workers::common::VmCommon;
 use crate::slab::{Slab, VmId};
 
 /// Time between two readings of the CPU clock while there is work.
@@ -77,11 +80,39 @@ pub(crate) struct VmCpu {
     paid: Instant,
     /// Since when it is held.
     held: Option<Instant>,
+    /// If the device has several threads: its time on all of them. A limit applies to their sum.
+    common: Option<Arc<VmCommon>>,
 }
 
 impl VmCpu {
+    /// Returns the time of all threads. That for which it was held is the longest of any thread.
     pub(crate) fn time(&self) -> CpuTime {
-        self.time
+        let Some(common) = &self.common else { return self.time };
+        let (used, held) = (&common.cpu.used_nanos, &common.cpu.held_nanos);
+        CpuTime { used_nanos: used.load(Ordering::Relaxed), held_nanos: held.load(Ordering::Relaxed), ..self.time }
+    }
+
+    pub(crate) fn share(self, common: Option<Arc<VmCommon>>) -> Self {
+        VmCpu { common, ..self }
+    }
+
+    fn used(&mut self, nanos: u64) {
+        self.time.used_nanos += nanos;
+        if let Some(common) = &self.common {
+            common.cpu.used_nanos.fetch_add(nanos, Ordering::Relaxed);
+        }
+    }
+
+    /// Adds the time of a hold that has ended.
+    fn released(&mut self, nanos: u64) {
+        self.time.held_nanos += nanos;
+        if let Some(common) = &self.common {
+            common.cpu.held_nanos.fetch_max(self.time.held_nanos, Ordering::Relaxed);
+        }
+    }
+
+    fn paid(&self) -> Instant {
+        self.common.as_ref().map_or(self.paid, |common| common.cpu.paid())
     }
 
     /// Whether nothing may be taken from it.
@@ -93,14 +124,21 @@ impl VmCpu {
     pub(crate) fn set_limit(&mut self, now: Instant, limit: Option<Percent>) {
         self.time.limit = limit;
         (self.paid, self.held) = (now, None);
+        if let Some(common) = &self.common {
+            common.cpu.forgive(now);
+        }
     }
 
     /// Charges what it sent against its limit. Returns until when it is held, if it was not before.
     fn spend(&mut self, now: Instant, nanos: u64) -> Option<Instant> {
         let limit = self.time.limit?;
         let price = u128::from(nanos) * 10_000 / u128::from(limit.hundredths().max(1));
-        let since = self.paid.max(now - SAVED_MAX);
-        self.paid = since + Duration::from_nanos(u64::try_from(price).unwrap_or(u64::MAX >> 1));
+        let price = u64::try_from(price).unwrap_or(u64::MAX >> 1);
+        let earliest = now - SAVED_MAX;
+        self.paid = match &self.common {
+            None => self.paid.max(earliest) + Duration::from_nanos(price),
+            Some(common) => common.cpu.spend(earliest, price),
+        };
         if self.paid <= now || self.held.is_some() {
             return None;
         }
@@ -196,7 +234,7 @@ impl CpuMeter {
         for id in busy.drain(..) {
             let Some(vm) = vms.get_mut(id).map(V::cpu) else { continue };
             let part = |units: u64| u64::try_from(worked * u128::from(units) / self.units.max(1)).unwrap_or(u64::MAX);
-            vm.time.used_nanos += part(vm.sent + vm.received);
+            vm.used(part(vm.sent + vm.received));
             let sent = part(vm.sent);
             (vm.sent, vm.received) = (0, 0);
             let held = vm.spend(now, sent);
@@ -221,10 +259,10 @@ impl CpuMeter {
             let is_waiting = vm.is_waiting();
             let cpu = vm.cpu();
             // What had been taken before has cost something since, or the limit has changed.
-            if cpu.is_held() && cpu.paid > now {
-                self.hold(cpu.paid, id);
+            if cpu.is_held() && cpu.paid() > now {
+                self.hold(cpu.paid(), id);
             } else if let Some(since) = cpu.held.take() {
-                cpu.time.held_nanos += if is_waiting { now.nanos_since(since) } else { 0 };
+                cpu.released(if is_waiting { now.nanos_since(since) } else { 0 });
                 return Some(id);
             }
         }

@@ -1,7 +1,7 @@
 //! `cargo xtask bench workers`: several threads for one device.
 //!
-//! Today one thread owns a device. More threads could parse rings, copy data and interrupt guests in parallel, but a device has one tag
-//! clock, so its gate decides for all of them. This compares two ways of sharing a gate, beside a thread that has one alone:
+//! Several threads of a device parse rings, copy data and interrupt guests in parallel, but a device has one tag clock, so its gate
+//! decides for all of them. The daemon lets them combine. This compares two ways of sharing a gate, beside a thread that has one alone:
 //!
 //! - *combining*: a worker posts its arrivals and completions, and whichever worker gets the gate's lock handles what all have posted
 //!   (flat combining);

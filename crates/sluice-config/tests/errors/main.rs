@@ -286,3 +286,18 @@ fn vms_and_volumes() {
         ("[device.d]", "vm.b = 1\n[device.d]", &[(1, "VM b must be a table, not a whole number")]),
     ]);
 }
+
+#[test]
+fn several_threads_of_a_device() {
+    check(&[
+        (PATH, "path = \"/dev/sda\"\nthreads = 0", &[(3, "Device d: threads: the number is out of range")]),
+        (
+            PATH,
+            "path = \"/dev/sda\"\nthreads = 2\nmerging = true",
+            &[(3, "Device d: threads: 2 threads cannot merge requests, and this device does")],
+        ),
+    ]);
+    let threads = |lines: &str| parse("host.toml", &GOOD.replacen(PATH, lines, 1)).unwrap().devices["d"].threads;
+    let two = "path = \"/dev/sda\"\nthreads = 2";
+    assert_eq!((threads(PATH), threads(two)), (1, 2));
+}

@@ -53,7 +53,7 @@ pub struct DelaySpec {
 }
 
 /// A modelled device whose completion times a delay waits for. It accepts every request immediately.
-pub trait DeviceModel {
+pub trait DeviceModel: Send {
     /// Submits the request of a slot of the gate.
     fn submit(&mut self, now: Instant, slot: Slot, request: &Request);
 
@@ -179,7 +179,7 @@ impl Delay {
     }
 
     /// Starts the modelled service of a request, and returns its end.
-    fn start(&mut self, now: Instant, request: &Request) -> Instant {
+    pub(crate) fn start(&mut self, now: Instant, request: &Request) -> Instant {
         let service = self.service(request);
         let Reverse((free, server)) = self.servers.pop().expect("there is at least one server");
         let start = free.max(now.as_nanos());
@@ -228,7 +228,7 @@ impl Delay {
         Some(OpIndex(index))
     }
 
-    fn set_end(&mut self, slot: Slot, end: Instant) {
+    pub(crate) fn set_end(&mut self, slot: Slot, end: Instant) {
         let index = slot.0 as usize;
         if self.ends.len() <= index {
             self.ends.resize(index + 1, Instant::ZERO);

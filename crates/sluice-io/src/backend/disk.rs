@@ -19,9 +19,10 @@ use crate::backend::merged::{Merged, SlotResult};
 use crate::backend::request::{Data, IoRequest};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
-use crate::backend::sync::Files;
+use crate::backend::sync::{Files, Flush};
 use crate::backend::tag::Tag;
 use crate::backend::volume::{Step, Volume, VolumeStore};
+use crate::device::workers::hub::Note;
 use crate::slab::{IoId, Slab, VolumeKey};
 use crate::source::loss::may_lose_earlier_writes;
 use crate::source::{Allocation, ByteRange, Loss, Source, Span, Support};
@@ -52,6 +53,8 @@ pub(crate) struct Backend {
     pub(crate) ios: Slab<IoId, IoRequest>,
     pub(crate) volumes: Slab<VolumeKey, Volume>,
     pub(crate) files: Files,
+    /// What other threads of the device have to hear of syncs, by thread.
+    pub(crate) notes: Vec<(u8, Note)>,
     pub(crate) pool: Pool,
     /// By [`OpIndex`].
     slot_ops: Vec<Option<SlotOp>>,
@@ -61,7 +64,7 @@ pub(crate) struct Backend {
     pub(crate) zeroes: Buffer,
     /// Replaced sources, with the operations that may still name their descriptors by number.
     retired_sources: Vec<(Arc<Source>, Vec<OpIndex>)>,
-    covered: Vec<OpIndex>,
+    covered: Vec<Flush>,
     /// By [`OpIndex`]: the memory segments of an operation that has several.
     vectors: Vec<Vec<libc::iovec>>,
     merged: Merged,
@@ -71,7 +74,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs) -> Self {
+    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs, files: Files) -> Self {
         ring.allow_workers(depth);
         let mut pool = Pool::default();
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
@@ -79,7 +82,8 @@ impl Backend {
             ring,
             ios: Slab::default(),
             volumes: Slab::default(),
-            files: Files::default(),
+            files,
+            notes: Vec::new(),
             pool,
             slot_ops: vec![None; depth as usize * 2],
             completed: Vec::new(),
@@ -174,7 +178,7 @@ impl Backend {
         self.ios[id].in_flight += 1;
         self.volumes[volume].in_flight += 1;
         if abandoned {
-            self.volumes[volume].abandoned_in_flight += 1;
+            self.volumes[volume].abandon(1);
             return self.end(index, libc::ECANCELED);
         }
         match first {
@@ -303,7 +307,7 @@ impl Backend {
         unsafe { self.ring.push_disk_op(entry.user_data(Tag::Disk(index).pack())) };
     }
 
-    fn push_sync(&mut self, index: OpIndex) {
+    pub(crate) fn push_sync(&mut self, index: OpIndex) {
         let id = self.op(index).io;
         let VolumeStore::File { source, .. } = &self.volumes[self.ios[id].volume].store else { return };
         let fd = types::Fd(source.as_fd().as_raw_fd());
@@ -360,7 +364,7 @@ impl Backend {
             let file = *file;
             match source.is_block_device() {
                 true => lost::lose_volume(volume),
-                false => lost::lose_file(&mut self.volumes, &mut self.files, file, key, "Forced write failed"),
+                false => lost::lose_file(&mut self.volumes, &self.files, file, key, "Forced write failed"),
             }
         }
         self.end(index, errno);
@@ -383,15 +387,25 @@ impl Backend {
         let mut covered = std::mem::take(&mut self.covered);
         let next = self.files.synced(file, result >= 0, &mut covered);
         if result < 0 {
-            lost::lose_file(&mut self.volumes, &mut self.files, file, volume, "Sync failed");
+            lost::lose_file(&mut self.volumes, &self.files, file, volume, "Sync failed");
         }
-        for index in covered.drain(..) {
-            self.end(index, if result < 0 { libc::EIO } else { 0 });
+        for Flush { worker, op } in covered.drain(..) {
+            match worker == self.files.worker() {
+                true => self.flush_ended(op, result >= 0),
+                false => self.notes.push((worker, Note::Synced { op, ok: result >= 0 })),
+            }
         }
         self.covered = covered;
-        if let Some(next) = next {
-            self.push_sync(next);
+        match next {
+            Some(Flush { worker, op }) if worker == self.files.worker() => self.push_sync(op),
+            Some(Flush { worker, op }) => self.notes.push((worker, Note::StartSync(op))),
+            None => {}
         }
+    }
+
+    /// Ends a flush that a sync has covered.
+    pub(crate) fn flush_ended(&mut self, index: OpIndex, ok: bool) {
+        self.end(index, if ok { 0 } else { libc::EIO });
     }
 
     /// Handles a step that the file system or the disk does not support. Zeroes return to the gate; a discard is advice and

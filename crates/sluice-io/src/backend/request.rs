@@ -35,6 +35,8 @@ pub(crate) struct IoRequest {
     pub(crate) errno: i32,
     /// Whether its client has disconnected. It is not dispatched any more.
     pub(crate) abandoned: bool,
+    /// Whether it waits at a gate that several threads share.
+    pub(crate) at_gate: bool,
     /// Number of its submissions in flight.
     pub(crate) in_flight: u32,
     /// A query for the allocated parts of its range.
@@ -82,6 +84,7 @@ impl IoRequest {
             guest: None,
             errno: 0,
             abandoned: false,
+            at_gate: false,
             in_flight: 0,
             question: None,
             held: opening.held,

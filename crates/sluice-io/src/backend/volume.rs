@@ -1,6 +1,7 @@
 //! A volume of a device thread.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_sched::gate::GateStats;
@@ -8,6 +9,7 @@ use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileKey, Files};
+use crate::device::workers::common::VolumeCommon;
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::{Capabilities, ExtentMap, Loss, Source};
 use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
@@ -60,16 +62,18 @@ pub(crate) struct Volume {
     /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
     pub(crate) clients: u32,
     /// Clients that are connected.
-    pub(crate) open_clients: u32,
+    open_clients: u32,
     /// The part of its VM's window that it occupies.
-    pub(crate) outstanding: Outstanding,
+    outstanding: Outstanding,
     /// Submissions at the device.
     pub(crate) in_flight: u32,
     /// Submissions of disconnected clients. New clients wait for them.
-    pub(crate) abandoned_in_flight: u32,
+    abandoned_in_flight: u32,
     pub(crate) leaving: bool,
     /// Whether new clients are refused, because it is about to be removed.
-    pub(crate) refuses_clients: bool,
+    refuses_clients: bool,
+    /// If the device has several threads: what they know of it together. Then the counts here are those of this thread.
+    pub(crate) common: Option<Arc<VolumeCommon>>,
     pub(crate) mapped: Instant,
     /// Its statistics in the last snapshot, if they were not those of its VM.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
@@ -82,24 +86,158 @@ pub(crate) enum VolumeStore {
 }
 
 impl VolumeStore {
-    pub(crate) fn open(store: Store, files: &mut Files) -> Self {
+    pub(crate) fn open(store: Store, files: &Files) -> Self {
         match store {
             Store::Null => VolumeStore::Null,
             Store::File { source, extents } => {
-                let (file, can) = (files.open(source.id()), source.capabilities());
                 // A loss persists when the thread restarts, and when another volume on the file is opened.
-                if source.loss() == Loss::OfFile {
-                    files.set_failed(file, true);
-                } else if files.is_failed(file) {
-                    source.set_loss(Loss::OfFile);
-                }
+                let file = files.open(source.id(), |is_failed| {
+                    if is_failed && source.loss() != Loss::OfFile {
+                        source.set_loss(Loss::OfFile);
+                    }
+                    source.loss() == Loss::OfFile
+                });
+                let can = source.capabilities();
                 VolumeStore::File { source, extents, file, can }
             }
         }
     }
 }
 
+/// Names of a volume at the gate and in the tables.
+pub(crate) struct Names {
+    pub(crate) vm: VmId,
+    pub(crate) vm_name: String,
+    pub(crate) id: VolumeId,
+}
+
 impl Volume {
+    pub(crate) fn new(
+        now: Instant,
+        names: Names,
+        spec: (String, VolumeGeneration, Policy, VolumeInfo),
+        store: VolumeStore,
+        common: Option<Arc<VolumeCommon>>,
+    ) -> Self {
+        let (Names { vm, vm_name, id }, (name, generation, policy, info)) = (names, spec);
+        Volume {
+            name,
+            generation,
+            vm,
+            vm_name,
+            id,
+            policy,
+            info,
+            store,
+            clients: 0,
+            open_clients: 0,
+            outstanding: Outstanding::default(),
+            in_flight: 0,
+            abandoned_in_flight: 0,
+            leaving: false,
+            refuses_clients: false,
+            common,
+            mapped: now,
+            copied_stats: None,
+        }
+    }
+
+    /// Counts a request that occupies `bytes` of the window.
+    pub(crate) fn occupy(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.add(bytes),
+            Some(common) => common.outstanding.add(bytes),
+        }
+    }
+
+    /// Counts more bytes of a request.
+    pub(crate) fn occupy_more(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.bytes += bytes,
+            Some(common) => common.outstanding.add_bytes(bytes),
+        }
+    }
+
+    pub(crate) fn vacate(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.remove(bytes),
+            Some(common) => common.outstanding.remove(bytes),
+        }
+    }
+
+    /// Returns the part of its VM's window that it occupies, at all threads.
+    pub(crate) fn total(&self) -> Outstanding {
+        self.common.as_ref().map_or(self.outstanding, |common| common.outstanding.load())
+    }
+
+    /// Returns the number of clients that are connected, at all threads.
+    pub(crate) fn open_clients(&self) -> u32 {
+        self.common.as_ref().map_or(self.open_clients, |common| common.clients().open)
+    }
+
+    /// Counts a client. Returns `false` if its clients are refused.
+    pub(crate) fn open_client(&mut self) -> bool {
+        let Some(common) = &self.common else {
+            self.open_clients += 1;
+            return true;
+        };
+        let mut clients = common.clients();
+        clients.open += u32::from(!clients.refused);
+        !clients.refused
+    }
+
+    pub(crate) fn close_client(&mut self) {
+        match &self.common {
+            None => self.open_clients -= 1,
+            Some(common) => common.clients().open -= 1,
+        }
+    }
+
+    pub(crate) fn refuses_clients(&self) -> bool {
+        self.common.as_ref().map_or(self.refuses_clients, |common| common.clients().refused)
+    }
+
+    /// Refuses new clients, unless it has some. Returns whether it has none.
+    pub(crate) fn refuse_if_unused(&mut self) -> bool {
+        let Some(common) = &self.common else {
+            self.refuses_clients |= self.open_clients == 0;
+            return self.open_clients == 0;
+        };
+        let mut clients = common.clients();
+        clients.refused |= clients.open == 0;
+        clients.open == 0
+    }
+
+    pub(crate) fn accept_clients(&mut self) {
+        match &self.common {
+            None => self.refuses_clients = false,
+            Some(common) => common.clients().refused = false,
+        }
+    }
+
+    /// Counts submissions in flight of a client that has disconnected.
+    pub(crate) fn abandon(&mut self, submissions: u32) {
+        match &self.common {
+            None => self.abandoned_in_flight += submissions,
+            Some(common) => drop(common.abandoned_in_flight.fetch_add(submissions, Ordering::SeqCst)),
+        }
+    }
+
+    /// Records that one of them has ended. Returns whether it was the last one of all threads.
+    pub(crate) fn abandoned_ended(&mut self) -> bool {
+        if let Some(common) = &self.common {
+            return common.abandoned_in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
+        }
+        self.abandoned_in_flight -= 1;
+        self.abandoned_in_flight == 0
+    }
+
+    /// Whether new clients must wait for submissions of disconnected ones.
+    pub(crate) fn has_abandoned(&self) -> bool {
+        let abandoned = self.common.as_ref().map(|common| common.abandoned_in_flight.load(Ordering::SeqCst));
+        abandoned.unwrap_or(self.abandoned_in_flight) > 0
+    }
+
     /// Returns what is needed to add it again.
     pub(crate) fn describe(&self) -> VolumeSpec {
         let store = match &self.store {
@@ -114,7 +252,8 @@ impl Volume {
 
     /// Returns the address of a byte of the volume on the device. Volumes without a known address are far apart.
     pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
-        let apart = u64::from(number.index()) << 44;
+        let place = self.common.as_ref().map_or(number.index(), |common| common.place);
+        let apart = u64::from(place) << 44;
         match &self.store {
             VolumeStore::Null => apart + offset,
             VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),

@@ -16,23 +16,29 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
-use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
+use sluice_sched::{Arrival, Flags, Instant, Kind, Scope};
 
 use crate::backend::buffer::Room;
 use crate::backend::delay::Delay;
 use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
 use crate::backend::disk::Backend;
-use crate::backend::jobs::{BlockingJob, BlockingResult};
+use crate::backend::jobs::BlockingResult;
 use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::cpu::{self, CpuMeter};
-use crate::device::budget::Budget;
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
+use crate::device::workers::gateway::Gateway;
+use crate::device::workers::hub::Note;
 use crate::memory_budget::{self, MemoryBudget};
-use crate::slab::{ClientRef, Id as _, IoId, Slab, VmId, VolumeKey};
-use crate::volume::VolumeGeneration;
+use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
+
+mod clients;
+mod shared;
+mod windows;
+
+pub(crate) use clients::Seat;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
@@ -59,7 +65,9 @@ pub(crate) enum DataIn {
 pub(crate) struct Core {
     pub(crate) device: String,
     pub(crate) clock: Clock,
-    pub(crate) gate: Gate,
+    pub(crate) gate: Gateway,
+    /// Requests that have arrived at the gate so far.
+    pub(crate) arrivals: u64,
     /// The scheduler that has replaced the first one, and whether its gate merges.
     pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
@@ -105,11 +113,18 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Core {
-    pub(crate) fn new(device: String, gate: Gate, backend: Backend, delay: Option<Delay>, waker: Waker) -> Self {
+    pub(crate) fn new(
+        device: String,
+        (gate, clock): (Gateway, Clock),
+        backend: Backend,
+        delay: Option<Delay>,
+        waker: Waker,
+    ) -> Self {
         Core {
             device,
-            clock: Clock::start(),
+            clock,
             gate,
+            arrivals: 0,
             scheduler: None,
             backend,
             delay,
@@ -137,13 +152,9 @@ impl Core {
     /// Adds a request to the table and to the list of its client, and counts it in its VM's window. The frontend sets
     /// the rest in place, because moving a request costs as much as its path through the gate.
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
-        let volume = &mut self.backend.volumes[opening.volume];
-        let vm = &mut self.vms[volume.vm];
-        volume.outstanding.add(opening.held);
-        vm.outstanding.add(opening.held);
-        vm.memory.add(opening.buffered);
+        let vm = self.occupy(opening);
         // A VM that holds little gets memory even if its neighbours have used up what there was.
-        let room = if vm.outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let room = if self.vms[vm].total().bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
         list.push(id);
@@ -158,8 +169,10 @@ impl Core {
         let vm = &mut self.vms[volume.vm];
         volume.refuse_impossible(io);
         let (kind, more) = volume.next_part(io, self.gate.settings());
-        volume.outstanding.bytes += more;
-        vm.outstanding.bytes += more;
+        if more > 0 {
+            volume.occupy_more(more);
+            vm.occupy_more(more);
+        }
         let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
         self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
@@ -173,7 +186,16 @@ impl Core {
             token: id.index(),
             remote: None,
         };
-        let refused = volume.leaving || self.gate.insert(now, &arrival).is_err();
+        self.arrivals += 1;
+        let refused = volume.leaving
+            || match &mut self.gate {
+                Gateway::Own(gate) => gate.insert(now, &arrival).is_err(),
+                Gateway::Shared(port) => {
+                    (io.at_gate, vm.at_gate) = (true, vm.at_gate + 1);
+                    port.arrived(arrival, io.kind.is_some());
+                    false
+                }
+            };
         if refused {
             self.fail(id, libc::ESHUTDOWN);
         }
@@ -213,15 +235,7 @@ impl Core {
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
         }
-        let volume = &mut self.backend.volumes[volume];
-        volume.outstanding.remove(held);
-        let id = volume.vm;
-        let vm = &mut self.vms[id];
-        vm.outstanding.remove(held);
-        vm.memory.remove(buffered);
-        if !vm.waiting.is_empty() {
-            self.schedule_resume(id);
-        }
+        self.vacate(volume, held, buffered);
         if let Some(moved) = list.remove(position) {
             self.backend.ios[moved].position = position;
         }
@@ -233,7 +247,7 @@ impl Core {
         for id in list.iter() {
             let io = &mut self.backend.ios[id];
             io.abandoned = true;
-            self.backend.volumes[io.volume].abandoned_in_flight += io.in_flight;
+            self.backend.volumes[io.volume].abandon(io.in_flight);
         }
     }
 
@@ -264,20 +278,33 @@ impl Core {
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
-        if abandoned {
-            volume.abandoned_in_flight -= 1;
-            if volume.abandoned_in_flight == 0 {
-                self.volumes_to_admit.push_back(key);
-            }
-        }
+        let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
+        let names = (self.vms[volume.vm].owner, volume.id);
         if op.kind == Kind::Write && is_done && volume.wrote(now, offset, op.length) {
             self.backend.remap_extents(key);
         }
-        let mut finished = std::mem::take(&mut self.finished);
-        self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
-        finished.drain(..).for_each(|over| self.on_gate_completion(now, over));
-        self.finished = finished;
+        if admits {
+            self.volumes_to_admit.push_back(key);
+        }
+        match &mut self.gate {
+            Gateway::Own(gate) => {
+                let mut finished = std::mem::take(&mut self.finished);
+                self.backend.complete_in_gate(gate, now, (index, op.errno == 0), &mut finished);
+                finished
+                    .drain(..)
+                    .for_each(|over| self.left_gate(now, self.backend.ios.id_at(over.token), over.outcome));
+                self.finished = finished;
+            }
+            Gateway::Shared(port) => {
+                if admits {
+                    port.pass_to_others(Note::Admit(names.0, names.1));
+                }
+                if let Some(outcome) = port.ended(self.backend.slot_of(index), op.errno == 0) {
+                    self.left_gate(now, op.io, outcome);
+                }
+            }
+        }
         if leaving {
             self.remove_left_volume(key);
         }
@@ -286,23 +313,22 @@ impl Core {
     /// Handles a request, or a part of one, that the gate has completed. The next part of a request for zeroes arrives.
     /// A request that was cancelled although its client is connected and its volume is served arrives again: the gate
     /// cancels by volume, and another client was the reason.
-    pub(crate) fn on_gate_completion(&mut self, now: Instant, finished: Finished) {
-        let id = self.backend.ios.id_at(finished.token);
+    pub(crate) fn left_gate(&mut self, now: Instant, id: IoId, outcome: Outcome) {
         let io = &mut self.backend.ios[id];
         let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
-        let unfinished = match finished.outcome {
+        let unfinished = match outcome {
             Outcome::Done => io.part_done(),
             Outcome::Cancelled => true,
             Outcome::Failed => false,
         };
         if unfinished && wanted && io.errno == 0 {
             self.arrive(now, id);
-            if finished.outcome == Outcome::Done {
+            if outcome == Outcome::Done {
                 self.continued.push_back(id);
             }
             return;
         }
-        if (unfinished || finished.outcome == Outcome::Failed) && io.errno == 0 {
+        if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
         if io.question.is_some() && io.errno == 0 && wanted && self.backend.ask_status(id) {
@@ -340,11 +366,21 @@ impl Core {
         }
     }
 
+    /// Cancels queued requests. Returns those of this thread.
+    pub(crate) fn cancel(&mut self, now: Instant, scope: Scope) -> Vec<(IoId, Outcome)> {
+        let cancelled = self.gate.cancel((now, &self.clock), scope);
+        let cancelled = cancelled.into_iter().map(|over| (self.backend.ios.id_at(over.token), over.outcome));
+        let cancelled: Vec<_> = cancelled.collect();
+        cancelled.iter().for_each(|(io, _)| self.no_longer_queued(*io));
+        cancelled
+    }
+
     /// Lets the gate dispatch to the device.
     pub(crate) fn pump(&mut self, now: Instant) {
-        self.wake = match &mut self.delay {
-            None => self.gate.pump(now, &mut self.backend),
-            Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
+        self.wake = match (&mut self.gate, &mut self.delay) {
+            (Gateway::Own(gate), None) => gate.pump(now, &mut self.backend),
+            (Gateway::Own(gate), Some(delay)) => gate.pump(now, &mut delay.wrap(&mut self.backend)),
+            (Gateway::Shared(_), _) => return self.exchange(now),
         };
     }
 
@@ -354,12 +390,17 @@ impl Core {
             None => self.backend.next_wakeup(),
             Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
         };
-        [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
+        let gate = match &self.gate {
+            Gateway::Own(_) => self.wake,
+            Gateway::Shared(port) => port.next_wakeup(),
+        };
+        [gate, device, self.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether nothing is left to deliver or to report to the gate.
     pub(crate) fn is_settled(&self) -> bool {
-        self.backend.completed.is_empty()
+        self.gate.is_settled()
+            && self.backend.completed.is_empty()
             && self.completed.is_empty()
             && self.continued.is_empty()
             && self.vms_to_resume.is_empty()
@@ -371,7 +412,11 @@ impl Core {
     /// instant at which the gate may dispatch, or the next completion, is early enough to look for more.
     pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
         let vm = &self.vms[self.backend.volumes[volume].vm];
-        vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
+        vm.is_limited_as_one
+            && match &self.gate {
+                Gateway::Own(gate) => gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0),
+                Gateway::Shared(_) => vm.at_gate > 0,
+            }
     }
 
     /// Notes which limits a VM and its volumes have now.
@@ -380,196 +425,6 @@ impl Core {
         let volumes = vm.volumes_by_name.values().map(|key| self.backend.volumes[*key].policy);
         let volumes: Vec<_> = volumes.collect();
         vm.is_limited_as_one = is_limited_as_one(&vm.policy, &volumes);
-    }
-
-    // ---- Windows ----
-
-    /// Whether the window has room for one more request of a volume, whose data are in `data`.
-    pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
-        let volume = &self.backend.volumes[volume];
-        let vm = &self.vms[volume.vm];
-        vm.has_room(volume.outstanding) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
-    }
-
-    /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.
-    pub(crate) fn count_event(&mut self, volume: VolumeKey, units: u64) -> bool {
-        let id = self.backend.volumes[volume].vm;
-        let vm = &mut self.vms[id];
-        self.cpu.event(id, &mut vm.cpu, units);
-        !vm.cpu.is_held()
-    }
-
-    /// Schedules the clients of VMs that their limits of CPU time held back.
-    pub(crate) fn release_held(&mut self, now: Instant) {
-        while let Some(id) = self.cpu.release(now, &mut self.vms) {
-            self.schedule_resume(id);
-        }
-    }
-
-    /// Divides the CPU time of the thread among the VMs.
-    pub(crate) fn divide_cpu_time(&mut self, now: Instant) {
-        self.cpu.divide(now, cpu::thread_time(), &mut self.vms);
-    }
-
-    /// Queues a client of a volume until there is room, or until other clients have been served.
-    pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
-        let vm = self.backend.volumes[volume].vm;
-        self.vms[vm].waiting.push_back(client);
-        if data == DataIn::Buffers && !self.vms[vm].memory.has_room() {
-            self.await_memory(vm);
-        }
-        if self.has_room(volume, data) {
-            self.schedule_resume(vm);
-        }
-    }
-
-    /// Lets the thread be woken when another VM, of any device, frees memory.
-    fn await_memory(&mut self, vm: VmId) {
-        self.vms[vm].memory.wake_when_freed(&self.waker);
-        if !self.vms_awaiting_memory.contains(&vm) {
-            self.vms_awaiting_memory.push(vm);
-        }
-    }
-
-    /// Schedules the clients that wait for memory, because another VM may have freed some.
-    pub(crate) fn memory_freed(&mut self) {
-        for vm in std::mem::take(&mut self.vms_awaiting_memory) {
-            if self.vms.get(vm).is_some() {
-                self.schedule_resume(vm);
-            }
-        }
-    }
-
-    /// Removes a client of a volume from the wait queue.
-    pub(crate) fn unpark(&mut self, volume: VolumeKey, client: ClientRef) {
-        let vm = self.backend.volumes[volume].vm;
-        self.vms[vm].waiting.retain(|waiting| *waiting != client);
-    }
-
-    /// Schedules the waiting clients of a VM, because there may be room.
-    pub(crate) fn schedule_resume(&mut self, vm: VmId) {
-        if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
-            self.vms_to_resume.push_back(vm);
-        }
-    }
-
-    /// Returns the number of VMs that may have room for waiting clients.
-    pub(crate) fn vms_to_resume(&self) -> usize {
-        self.vms_to_resume.len()
-    }
-
-    /// Returns the next VM that may have room for waiting clients, and their number.
-    pub(crate) fn next_vm_to_resume(&mut self) -> Option<(VmId, usize)> {
-        let vm = self.vms_to_resume.pop_front()?;
-        Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
-    }
-
-    /// Returns the next waiting client of a VM, and what may be taken from it before the next client.
-    pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, Budget)> {
-        let state = self.vms.get_mut(vm)?;
-        let client = state.waiting.pop_front()?;
-        Some((client, if state.waiting.is_empty() { Budget::UNLIMITED } else { Budget::TURN }))
-    }
-
-    // ---- Clients of volumes ----
-
-    /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
-    /// name, or is about to be.
-    pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
-        let vm = *self.vms_by_name.get(vm)?;
-        let found = self.find_volume(vm, volume)?;
-        let known = &self.backend.volumes[found];
-        (known.generation == generation && !known.refuses_clients).then_some(found)
-    }
-
-    pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
-        self.vms[vm].volumes_by_name.get(name).copied()
-    }
-
-    /// Returns the names of the VM and the volume.
-    pub(crate) fn names_of(&self, volume: VolumeKey) -> (String, String) {
-        let volume = &self.backend.volumes[volume];
-        (volume.vm_name.clone(), volume.name.clone())
-    }
-
-    /// Adds a client to a volume. Returns whether it may be served now. It may not while requests of disconnected
-    /// clients of this volume are in flight, because an old write could overwrite a newer one.
-    pub(crate) fn client_opened(&mut self, volume: VolumeKey) -> bool {
-        let volume = &mut self.backend.volumes[volume];
-        volume.clients += 1;
-        volume.open_clients += 1;
-        volume.abandoned_in_flight == 0
-    }
-
-    /// Records that a client of a volume has disconnected. Its requests at the gate are cancelled; those in flight end
-    /// at the device.
-    pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
-        self.backend.volumes[volume].open_clients -= 1;
-        self.volumes_to_cancel.push(volume);
-    }
-
-    /// Removes a disconnected client to which nothing refers any more.
-    pub(crate) fn client_removed(&mut self, volume: VolumeKey) {
-        self.backend.volumes[volume].clients -= 1;
-        self.remove_left_volume(volume);
-    }
-
-    /// Returns the next volume whose waiting clients may be served.
-    pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
-        self.volumes_to_admit.pop_front()
-    }
-
-    /// Cancels queued requests of disconnected clients. Otherwise they would use up their VM's limit and window before
-    /// the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
-    /// volume.
-    pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
-        while let Some(key) = self.volumes_to_cancel.pop() {
-            let Some(volume) = self.backend.volumes.get(key) else { continue };
-            if volume.leaving || volume.open_clients > 0 {
-                continue;
-            }
-            let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
-            let mut finished = Vec::new();
-            self.gate.cancel(now, scope, &mut finished);
-            finished.into_iter().for_each(|over| self.on_gate_completion(now, over));
-        }
-    }
-
-    /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
-    pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
-        let vm = &mut self.vms[self.backend.volumes[volume].vm];
-        vm.protocol_errors += 1;
-        vm.protocol_errors
-    }
-
-    /// Counts a request of a client of `volume` that was refused before it reached the gate.
-    pub(crate) fn count_refused(&mut self, volume: VolumeKey) {
-        self.vms[self.backend.volumes[volume].vm].refused += 1;
-    }
-
-    /// Removes a volume that is being removed, when nothing refers to it any more.
-    pub(crate) fn remove_left_volume(&mut self, key: VolumeKey) {
-        let Some(volume) = self.backend.volumes.get(key) else { return };
-        if !volume.leaving || volume.in_flight > 0 || volume.clients > 0 {
-            return;
-        }
-        let volume = self.backend.volumes.remove(key);
-        self.vms[volume.vm].volumes -= 1;
-        self.schedule_resume(volume.vm);
-        if let VolumeStore::File { file, source, .. } = volume.store {
-            self.backend.files.close(file);
-            if source.is_buffered() {
-                self.backend.blocking.send(BlockingJob::Close(source));
-            }
-        }
-        self.remove_left_vm(volume.vm);
-    }
-
-    /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
-    pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
-        if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
-            self.vms.remove(vm);
-        }
     }
 }
 

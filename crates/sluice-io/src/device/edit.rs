@@ -1,25 +1,25 @@
 //! Changes at run time: adding and removing VMs and volumes, changing policies.
 
-use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy};
+use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
+use crate::backend::disk::Backend;
 use crate::backend::lost::{Volumes, accept_loss, is_lost};
-use crate::backend::volume::{Outstanding, Volume, VolumeStore};
+use crate::backend::volume::{Names, Volume, VolumeStore};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
-use crate::slab::{VmId, VolumeKey};
+use crate::slab::{Slab, VmId, VolumeKey};
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
-/// Applies changes in order. Stops at the first that fails.
-pub(crate) fn apply(
-    core: &mut Core,
-    frontends: &mut Frontends,
-    now: Instant,
-    edits: Vec<Edit>,
-) -> Result<(), EditError> {
-    let mut editor = Editor { core, frontends, now };
-    edits.into_iter().try_for_each(|edit| editor.apply(edit))
+/// Applies a change.
+pub(crate) fn apply(core: &mut Core, frontends: &mut Frontends, now: Instant, edit: Edit) -> Result<(), EditError> {
+    Editor { core, frontends, now }.apply(edit)
+}
+
+/// Whether a change must be made by each thread of a device. Others change what the threads share.
+pub(crate) fn concerns_all_threads(edit: &Edit) -> bool {
+    !matches!(edit, Edit::RefuseClients { .. } | Edit::Reopen { .. } | Edit::AcceptLoss { .. })
 }
 
 /// Returns the changes that give an empty device thread the same VMs, volumes and settings.
@@ -44,7 +44,11 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
 /// Returns the state of each VM. Requests wait for it, so the work for a VM does not depend on the number of others, and the
 /// statistics of an idle VM are not copied again.
 pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
-    let Core { gate, vms, backend, .. } = core;
+    let Core { gate, vms, backend, clock, .. } = core;
+    gate.look(clock, |gate| vm_snapshots_of(gate, vms, backend))
+}
+
+fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Backend) -> Vec<VmSnapshot> {
     gate.settle_stats();
     let mut snapshots = Vec::with_capacity(vms.len());
     for vm in vms.values_mut().filter(|vm| !vm.removed) {
@@ -52,14 +56,15 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
         let account = shared_copy(&mut vm.copied_stats, outstanding, || gate.stats(vm.owner));
         let Some(account) = account else { continue };
         let volumes = vm.volumes_by_name.values();
+        let (protocol_errors, refused) = vm.errors();
         snapshots.push(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
             account,
-            protocol_errors: vm.protocol_errors,
-            refused: vm.refused,
+            protocol_errors,
+            refused,
             cpu: vm.cpu.time(),
-            outstanding: vm.outstanding.requests,
+            outstanding: vm.total().requests,
             volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
         });
     }
@@ -76,8 +81,8 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         volume: volume.name.clone(),
         policy: volume.policy,
         account,
-        outstanding: volume.outstanding.requests,
-        clients: volume.open_clients,
+        outstanding: volume.total().requests,
+        clients: volume.open_clients(),
         is_lost: is_lost(volume),
         nic: None,
     }
@@ -94,8 +99,11 @@ impl Editor<'_> {
         let now = self.now;
         match edit {
             Edit::AddVm { vm, policy, window } => {
-                let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                let id = self.core.vms.insert(Vm::new(vm.clone(), owner, policy, window, self.core.memory.share()));
+                let Core { gate, clock, memory, .. } = &mut *self.core;
+                let added = gate.add_owner((now, clock), policy);
+                let (owner, common) = added.map_err(|cause| refused(&vm, cause))?;
+                let new = Vm::new(vm.clone(), owner, policy, window, memory.share()).share(common);
+                let id = self.core.vms.insert(new);
                 self.core.vms_by_name.insert(vm, id);
                 Ok(())
             }
@@ -120,17 +128,17 @@ impl Editor<'_> {
             }
             Edit::RefuseClients { volumes } => self.refuse_clients(volumes),
             Edit::Reopen { volumes } => {
-                self.set_refusing(&volumes, false);
+                self.accept_clients(&volumes);
                 Ok(())
             }
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
-                accept_loss(&mut backend.volumes, &mut backend.files, volume);
+                accept_loss(&mut backend.volumes, &backend.files, volume);
                 Ok(())
             }
             Edit::SetDevice { depth, request_bytes } => {
-                let set = self.core.gate.set_device(now, depth, request_bytes);
+                let set = self.core.gate.set_device((now, &self.core.clock), depth, request_bytes);
                 set.map_err(|cause| EditError::Device { cause })?;
                 self.core.backend.ring.allow_workers(depth);
                 Ok(())
@@ -156,22 +164,27 @@ impl Editor<'_> {
     }
 
     fn refuse_clients(&mut self, volumes: Vec<(String, String)>) -> Result<(), EditError> {
-        let in_use = |(vm, volume): &(String, String)| {
-            let found = self.find_vm(vm).and_then(|(id, _)| self.find_volume(id, volume));
-            found.is_ok_and(|key| self.core.backend.volumes[key].open_clients > 0)
-        };
-        let used: Vec<_> = volumes.iter().filter(|name| in_use(name)).cloned().collect();
-        match used.is_empty() {
-            true => self.set_refusing(&volumes, true),
-            false => return Err(EditError::InUse(used)),
+        let (mut used, mut refused) = (Vec::new(), Vec::new());
+        for (vm, volume) in volumes {
+            let Ok(key) = self.find_vm(&vm).and_then(|(id, _)| self.find_volume(id, &volume)) else { continue };
+            let known = &mut self.core.backend.volumes[key];
+            match (known.refuses_clients(), known.refuse_if_unused()) {
+                (_, false) => used.push((vm, volume)),
+                (false, true) => refused.push((vm, volume)),
+                (true, true) => {}
+            }
         }
-        Ok(())
+        if used.is_empty() {
+            return Ok(());
+        }
+        self.accept_clients(&refused);
+        Err(EditError::InUse(used))
     }
 
-    fn set_refusing(&mut self, volumes: &[(String, String)], refuses: bool) {
+    fn accept_clients(&mut self, volumes: &[(String, String)]) {
         for (vm, volume) in volumes {
             if let Ok(key) = self.find_vm(vm).and_then(|(id, _)| self.find_volume(id, volume)) {
-                self.core.backend.volumes[key].refuses_clients = refuses;
+                self.core.backend.volumes[key].accept_clients();
             }
         }
     }
@@ -179,7 +192,11 @@ impl Editor<'_> {
     fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
         let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
         let scheduler = spec.build().map_err(wrong)?;
-        let replaced = self.core.gate.replace_scheduler(self.now, scheduler, merging);
+        let Core { gate, clock, .. } = &mut *self.core;
+        if merging && gate.port().is_some() {
+            return Err(EditError::Merging);
+        }
+        let replaced = gate.replace_scheduler((self.now, clock), scheduler, merging);
         replaced.map_err(|cause| EditError::Device { cause })?;
         self.core.scheduler = Some((spec, merging));
         Ok(())
@@ -198,7 +215,7 @@ impl Editor<'_> {
             .collect::<Result<_, EditError>>()?;
         let known = &mut self.core.backend.volumes;
         let by_id: Vec<_> = volumes.iter().map(|(key, policy)| (known[*key].id, *policy)).collect();
-        let set = self.core.gate.set_policies(self.now, owner, policy, &by_id);
+        let set = self.core.gate.set_policies((self.now, &self.core.clock), owner, policy, &by_id);
         set.map_err(|cause| refused(vm, cause))?;
         volumes.into_iter().for_each(|(key, policy)| known[key].policy = policy);
         (self.core.vms[id].policy, self.core.vms[id].window) = (policy, window);
@@ -209,37 +226,25 @@ impl Editor<'_> {
 
     fn add_volume(&mut self, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
         let (id, owner) = self.find_vm(vm)?;
-        let number = self.core.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
-        let store = VolumeStore::open(spec.store, &mut self.core.backend.files);
-        let key = self.core.backend.volumes.insert(Volume {
-            name: spec.name.clone(),
-            generation: spec.generation,
-            vm: id,
-            vm_name: vm.to_owned(),
-            id: number,
-            policy: spec.policy,
-            info: spec.info,
-            store,
-            clients: 0,
-            open_clients: 0,
-            outstanding: Outstanding::default(),
-            in_flight: 0,
-            abandoned_in_flight: 0,
-            leaving: false,
-            refuses_clients: false,
-            mapped: self.now,
-            copied_stats: None,
-        });
+        let Core { gate, clock, backend, .. } = &mut *self.core;
+        let place = backend.volumes.next_index();
+        let added = gate.add_volume((self.now, clock), owner, spec.policy, place);
+        let (number, common) = added.map_err(|cause| refused(vm, cause))?;
+        let VolumeSpec { name, generation, policy, store, info } = spec;
+        let store = VolumeStore::open(store, &backend.files);
+        let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
+        let volume = Volume::new(self.now, names, (name.clone(), generation, policy, info), store, common);
+        let key = backend.volumes.insert(volume);
         let vm = &mut self.core.vms[id];
         vm.volumes += 1;
-        vm.volumes_by_name.insert(spec.name, key);
+        vm.volumes_by_name.insert(name, key);
         self.core.note_limits(id);
         Ok(())
     }
 
     fn resize(&mut self, key: VolumeKey, store: Store, info: VolumeInfo) {
         let backend = &mut self.core.backend;
-        let new = VolumeStore::open(store, &mut backend.files);
+        let new = VolumeStore::open(store, &backend.files);
         let volume = &mut backend.volumes[key];
         volume.info = info;
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
@@ -253,11 +258,10 @@ impl Editor<'_> {
         self.core.vms[id].removed = true;
         self.core.vms_by_name.remove(name);
         let mut volumes: Vec<VolumeKey> = self.core.vms[id].volumes_by_name.values().copied().collect();
-        volumes.sort_unstable();
+        // In the same order at all threads of the device.
+        volumes.sort_unstable_by_key(|key| self.core.backend.volumes[*key].id);
         volumes.into_iter().for_each(|key| self.remove_volume(key));
-        let mut finished = Vec::new();
-        let removed = self.core.gate.remove_owner(self.now, owner, &mut finished);
-        finished.into_iter().for_each(|request| self.core.on_gate_completion(self.now, request));
+        let removed = self.remove_from_gate(Scope::Owner(owner));
         self.core.remove_left_vm(id);
         removed.map_err(|cause| refused(name, cause))
     }
@@ -272,13 +276,20 @@ impl Editor<'_> {
         let (vm, id, owner) = (volume.vm, volume.id, vm.owner);
         self.core.note_limits(vm);
         self.frontends.close(self.core, key);
-        let mut finished = Vec::new();
-        if let Err(error) = self.core.gate.remove_volume(self.now, owner, id, &mut finished) {
+        if let Err(error) = self.remove_from_gate(Scope::Volume(owner, id)) {
             let vm = &self.core.backend.volumes[key].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
-        finished.into_iter().for_each(|request| self.core.on_gate_completion(self.now, request));
         self.core.remove_left_volume(key);
+    }
+
+    fn remove_from_gate(&mut self, scope: Scope) -> Result<(), ChangeError> {
+        let (finished, removed) = self.core.gate.remove((self.now, &self.core.clock), scope);
+        for over in finished {
+            let io = self.core.backend.ios.id_at(over.token);
+            self.core.left_gate(self.now, io, over.outcome);
+        }
+        removed
     }
 }
 

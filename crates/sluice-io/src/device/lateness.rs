@@ -10,8 +10,8 @@
 
 use std::time::Duration;
 
+use sluice_sched::Instant;
 use sluice_sched::gate::histogram::Histogram;
-use sluice_sched::{Gate, Instant};
 
 /// Longest sleep while requests are in flight, and longest iteration that is not late.
 const LOOK: Duration = Duration::from_millis(10);
@@ -23,12 +23,6 @@ const ON_TIME: Duration = Duration::from_millis(1);
 pub(crate) struct Load {
     pub(crate) queued: u64,
     pub(crate) in_flight: u64,
-}
-
-impl Load {
-    pub(crate) fn of(gate: &Gate) -> Load {
-        Load { queued: gate.queued(), in_flight: gate.in_flight() }
-    }
 }
 
 /// When the loop has to look again, and how late it was so far.
@@ -61,6 +55,11 @@ impl Lateness {
             self.nanos += now.nanos_since(due);
             self.times.add(now.nanos_since(due));
         }
+    }
+
+    /// The sum of all times by which it was late, in nanoseconds.
+    pub(crate) fn nanos(&self) -> u64 {
+        self.nanos
     }
 
     /// The sum of all times by which it was late, in nanoseconds, and how often it was how late.

@@ -20,6 +20,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -27,9 +28,10 @@ use std::time::{Duration, Instant};
 use crate::device::event_loop::Loop;
 use crate::device::life::Life;
 use crate::device::machine::Machine;
-use crate::device::mailbox::Mailbox;
+use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
 use crate::device::probe::Probe;
+use crate::device::workers::crew::Plan;
 use crate::frontend::Command;
 use crate::vhost_user::message::SessionMessage;
 
@@ -52,6 +54,7 @@ pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
 pub(crate) mod vm;
+pub(crate) mod workers;
 
 pub use crate::frontend::nbd::Arrived;
 pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
@@ -70,6 +73,7 @@ const EDIT_MAX: Duration = Duration::from_secs(5);
 pub struct Device {
     name: String,
     pub(crate) mailbox: Mailbox,
+    threads: DeviceHandle,
     life: Arc<Life>,
     /// Returns the last snapshot, or `None` if the device has failed permanently.
     thread: Option<JoinHandle<Option<Snapshot>>>,
@@ -109,12 +113,19 @@ impl Device {
 
     /// As [`Device::start`]. `went_down` is called on the device's thread when it has failed permanently.
     pub fn start_watched(spec: DeviceSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
-        Device::spawn::<Loop>(spec, went_down)
+        let (mailbox, inbox) = mailbox::mailbox()?;
+        let plan = Arc::new(Plan::new(spec, mailbox)?);
+        let mailboxes = plan.mailboxes().into();
+        Device::spawn::<Loop>(plan, (mailboxes, inbox), went_down)
     }
 
     /// Starts the thread of a disk or of an uplink.
-    pub(crate) fn spawn<M: Machine>(spec: M::Spec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
-        let (mailbox, inbox) = mailbox::mailbox()?;
+    pub(crate) fn spawn<M: Machine>(
+        spec: M::Spec,
+        (mailboxes, inbox): (Arc<[Mailbox]>, Inbox),
+        went_down: Box<dyn Fn() + Send + Sync>,
+    ) -> io::Result<Device> {
+        let mailbox = mailboxes[0].clone();
         let (started, starting) = channel();
         let name = M::name(&spec).to_owned();
         let life = Arc::new(Life::new(went_down));
@@ -130,7 +141,8 @@ impl Device {
             RecvTimeoutError::Disconnected => io::Error::other("The device thread ended during its start"),
         });
         begun??;
-        Ok(Device { name, mailbox, life, thread: Some(thread) })
+        let threads = DeviceHandle { mailboxes, turn: Arc::default() };
+        Ok(Device { name, mailbox, threads, life, thread: Some(thread) })
     }
 
     /// Returns the name in the host file.
@@ -167,7 +179,7 @@ impl Device {
     /// Returns a handle by which other threads can attach clients.
     #[must_use]
     pub fn handle(&self) -> DeviceHandle {
-        DeviceHandle { mailbox: self.mailbox.clone() }
+        self.threads.clone()
     }
 
     /// Returns a handle by which other threads can look at the device.
@@ -287,31 +299,47 @@ impl DeviceWatch {
     }
 }
 
-/// A handle of a device thread, for clients that have finished their handshake.
+/// A handle of a device's threads, for clients that have finished their handshake.
 #[derive(Clone)]
 pub struct DeviceHandle {
-    mailbox: Mailbox,
+    /// The first thread makes all changes.
+    mailboxes: Arc<[Mailbox]>,
+    /// Number of clients so far.
+    turn: Arc<AtomicUsize>,
 }
 
 impl DeviceHandle {
-    /// Attaches a client. Its socket is closed if the device has stopped.
+    /// Attaches a client, to each thread in turn. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
-        let _ = self.mailbox.send(Message::Frontend(Command::Nbd(Box::new(arrived))));
+        self.send_to(self.next_thread(), Message::Frontend(Command::Nbd(Box::new(arrived))));
     }
 
     /// Accepts clients of these volumes again. Waits for nothing.
     pub fn reopen(&self, volumes: Vec<(String, String)>) {
-        let _ = self.mailbox.send(Message::Edit(vec![Edit::Reopen { volumes }], channel().0));
+        self.send_to(0, Message::Edit(vec![Edit::Reopen { volumes }], channel().0));
     }
 
-    /// Whether both are handles of the same device thread.
+    /// Whether both are handles of the same device.
     pub(crate) fn is(&self, other: &DeviceHandle) -> bool {
-        self.mailbox.is(&other.mailbox)
+        self.mailboxes[0].is(&other.mailboxes[0])
     }
 
-    /// Sends a message about a VMM's session. Its reply channel is dropped if the device has stopped.
-    pub(crate) fn send(&self, message: SessionMessage) {
-        let _ = self.mailbox.send(Message::Session(message));
+    pub(crate) fn threads(&self) -> usize {
+        self.mailboxes.len()
+    }
+
+    /// Returns the thread for the next client.
+    pub(crate) fn next_thread(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % self.threads()
+    }
+
+    /// Sends a message about a VMM's session to a thread. Its reply channel is dropped if the device has stopped.
+    pub(crate) fn send(&self, thread: usize, message: SessionMessage) {
+        self.send_to(thread, Message::Session(message));
+    }
+
+    fn send_to(&self, thread: usize, message: Message) {
+        let _ = self.mailboxes[thread].send(message);
     }
 }
 

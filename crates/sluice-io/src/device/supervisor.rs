@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::core::Ending;
 use crate::device::life::Life;
-use crate::device::machine::{Helper as _, Kept, Machine};
+use crate::device::machine::{Helper, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::priority;
 use crate::device::spec::{Health, Snapshot};
@@ -153,7 +153,7 @@ impl Backoff {
 }
 
 /// Sets the precision of timers to 1 ns. The default of threads is 50 us.
-fn set_timer_slack() {
+pub(crate) fn set_timer_slack() {
     // SAFETY: the call takes plain numbers and affects only this thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong) };
 }
@@ -169,7 +169,12 @@ fn rebuild<M: Machine>(spec: &M::Spec, mailbox: &Mailbox, kept: &Kept) -> io::Re
 
 /// Frees a loop's memory when the kernel refers to none of it any more. Returns when the helper changes nothing any
 /// more.
-fn drain_and_drop<M: Machine>(device: &str, mut state: ManuallyDrop<M>, mailbox: &Mailbox, helper: M::Helper) {
+pub(crate) fn drain_and_drop<M: Machine>(
+    device: &str,
+    mut state: ManuallyDrop<M>,
+    mailbox: &Mailbox,
+    helper: impl Helper,
+) {
     state.shut_down();
     let mut events = Vec::new();
     let mut waited = 0;

@@ -25,6 +25,7 @@ mod cpu;
 mod departures;
 mod polling;
 mod restarts;
+mod workers;
 mod zeroes;
 
 fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
@@ -34,7 +35,7 @@ fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None }
+    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None, threads: 1 }
 }
 
 fn device(delay: Option<DelaySpec>) -> Device {
@@ -405,7 +406,11 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
-    (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None }).unwrap(), log)
+    (
+        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None, threads: 1 })
+            .unwrap(),
+        log,
+    )
 }
 
 /// Submits all commands together. Returns the results by cookie.

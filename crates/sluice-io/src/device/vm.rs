@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
@@ -9,6 +10,7 @@ use sluice_sched::{OwnerId, Policy};
 use crate::backend::volume::Outstanding;
 use crate::cpu::{HasCpu, VmCpu};
 use crate::device::spec::Window;
+use crate::device::workers::common::VmCommon;
 use crate::memory_budget::MemoryShare;
 use crate::slab::{ClientRef, VolumeKey};
 
@@ -40,16 +42,20 @@ pub(crate) struct Vm {
     pub(crate) volumes: u32,
     /// Its volumes that have not been removed.
     pub(crate) volumes_by_name: HashMap<String, VolumeKey>,
-    pub(crate) outstanding: Outstanding,
+    outstanding: Outstanding,
     /// Whether each of its requests is subject to the same limit, so that none overtakes those that the limit holds.
     pub(crate) is_limited_as_one: bool,
     /// Memory of the daemon for data of its requests.
     pub(crate) memory: MemoryShare,
     /// Clients with requests that do not fit into the window, in order.
     pub(crate) waiting: VecDeque<ClientRef>,
-    pub(crate) protocol_errors: u64,
-    pub(crate) refused: u64,
+    protocol_errors: u64,
+    refused: u64,
     pub(crate) cpu: VmCpu,
+    /// Its requests of this thread that wait at a shared gate.
+    pub(crate) at_gate: u32,
+    /// If the device has several threads: what they know of it together.
+    pub(crate) common: Option<Arc<VmCommon>>,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
@@ -81,8 +87,67 @@ impl Vm {
             protocol_errors: 0,
             refused: 0,
             cpu: VmCpu::default(),
+            at_gate: 0,
+            common: None,
             copied_stats: None,
         }
+    }
+
+    /// Makes it known to several threads.
+    pub(crate) fn share(self, common: Option<Arc<VmCommon>>) -> Self {
+        Vm { cpu: self.cpu.share(common.clone()), common, ..self }
+    }
+
+    /// Counts a request that occupies `bytes` of the window.
+    pub(crate) fn occupy(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.add(bytes),
+            Some(common) => common.outstanding.add(bytes),
+        }
+    }
+
+    /// Counts more bytes of a request.
+    pub(crate) fn occupy_more(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.bytes += bytes,
+            Some(common) => common.outstanding.add_bytes(bytes),
+        }
+    }
+
+    pub(crate) fn vacate(&mut self, bytes: u64) {
+        match &self.common {
+            None => self.outstanding.remove(bytes),
+            Some(common) => common.outstanding.remove(bytes),
+        }
+    }
+
+    /// Returns the part of the window that is occupied, by all threads.
+    pub(crate) fn total(&self) -> Outstanding {
+        self.common.as_ref().map_or(self.outstanding, |common| common.outstanding.load())
+    }
+
+    /// Counts a protocol violation. Returns the number of them.
+    pub(crate) fn count_protocol_error(&mut self) -> u64 {
+        self.protocol_errors += 1;
+        match &self.common {
+            None => self.protocol_errors,
+            Some(common) => common.protocol_errors.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+
+    /// Counts a request that was refused before it reached the gate.
+    pub(crate) fn count_refused(&mut self) {
+        match &self.common {
+            None => self.refused += 1,
+            Some(common) => drop(common.refused.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Returns the number of protocol violations, and of refused requests.
+    pub(crate) fn errors(&self) -> (u64, u64) {
+        let common = self.common.as_ref();
+        let common = common.map(|it| (it.protocol_errors.load(Ordering::Relaxed), it.refused.load(Ordering::Relaxed)));
+        common.unwrap_or((self.protocol_errors, self.refused))
     }
 
     /// Whether its window has room for one more request of a volume that occupies `held` of it.
@@ -92,8 +157,9 @@ impl Vm {
     /// the whole window. One volume of several whose own limit slows it down takes half of the window, two of them a
     /// third each, and the rest stays free for the others.
     pub(crate) fn has_room(&self, held: Outstanding) -> bool {
-        let requests = self.window.requests.saturating_sub(self.outstanding.requests);
-        let bytes = self.window.bytes.saturating_sub(self.outstanding.bytes);
+        let total = self.total();
+        let requests = self.window.requests.saturating_sub(total.requests);
+        let bytes = self.window.bytes.saturating_sub(total.bytes);
         let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
         requests > 0 && bytes > 0 && leaves_some
     }
@@ -128,7 +194,7 @@ mod tests {
             (0..volumes).filter(|&volume| vm.has_room(held[volume])).min_by_key(|&v| held[v].requests)
         {
             held[volume].add(bytes);
-            vm.outstanding.add(bytes);
+            vm.occupy(bytes);
         }
         held.iter().map(|held| held.requests).collect()
     }

@@ -136,7 +136,8 @@ impl Machine for UplinkLoop {
         while self.core.ending == Ending::No || self.core.ending == Ending::Draining && !self.is_drained() {
             self.iterations += 1;
             let timeout = self.wait_timeout(ended);
-            let timeout = self.lateness.limit_wait(ended, timeout, Load::of(&self.core.gate));
+            let load = Load { queued: self.core.gate.queued(), in_flight: self.core.gate.in_flight() };
+            let timeout = self.lateness.limit_wait(ended, timeout, load);
             self.core.ring.submit_and_wait(timeout, &mut events)?;
             let now = self.core.clock.now();
             self.lateness.look(now);

@@ -2,7 +2,7 @@
 //! it is in force.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 
@@ -10,6 +10,7 @@ use super::device_kind::Driver;
 use super::memory::Memory;
 use super::message::{SessionChange, SessionMessage};
 use crate::device::DeviceHandle;
+use crate::device::core::Seat;
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
@@ -24,11 +25,16 @@ pub enum SessionError {
     Rings(u16),
 }
 
-/// The control thread's handle of a VMM's session on a device thread. Dropping it closes the session, as
-/// [`SessionHandle::close`] does, but does not wait.
+/// The control thread's handle of a VMM's session. Dropping it closes the session, as [`SessionHandle::close`] does, but does not
+/// wait.
+///
+/// On a device with several threads each thread has a part of the session, with some of its queues.
 pub struct SessionHandle {
     device: DeviceHandle,
-    session: SessionId,
+    /// The part of each thread.
+    parts: Vec<SessionId>,
+    /// The thread of the first queue; each further queue is with the next thread.
+    first: usize,
     of: (String, String),
     closed: bool,
 }
@@ -47,14 +53,23 @@ impl DeviceHandle {
         peer: String,
         permit: Box<dyn Send>,
     ) -> Result<SessionHandle, SessionError> {
-        let of = (vm.to_owned(), volume.to_owned());
-        let (reply, answer) = oneshot::channel();
-        let (vm, volume) = of.clone();
-        self.send(SessionMessage::Open { vm, volume, generation, peer, permit, reply });
-        match answer.await {
-            Ok(Some(session)) => Ok(SessionHandle { device: self.clone(), session, of, closed: false }),
-            Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
+        let (of, first) = ((vm.to_owned(), volume.to_owned()), self.next_thread());
+        let mut session = SessionHandle { device: self.clone(), parts: Vec::new(), first, of, closed: false };
+        // It is dropped with the last part.
+        let permit = Arc::new(Mutex::new(permit));
+        for thread in 0..self.threads() {
+            let (reply, answer) = oneshot::channel();
+            let (vm, volume) = session.of.clone();
+            let (peer, permit) = (peer.clone(), Box::new(Arc::clone(&permit)));
+            let seat = if thread == first { Seat::Own } else { Seat::Other };
+            self.send(thread, SessionMessage::Open { vm, volume, generation, peer, permit, seat, reply });
+            match answer.await {
+                Ok(Some(part)) => session.parts.push(part),
+                // What was opened is closed when the handle is dropped.
+                Ok(None) | Err(_) => return Err(session.gone()),
+            }
         }
+        Ok(session)
     }
 }
 
@@ -71,8 +86,12 @@ impl SessionHandle {
         driver: Driver,
     ) -> Result<u16, SessionError> {
         let index = queue.index;
+        let own = self.thread_of(index);
+        for thread in (0..self.parts.len()).filter(|thread| *thread != own) {
+            self.set_driver_at(thread, driver).await?;
+        }
         let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
+        self.change(own, SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
         match answer.await {
             Ok(Some(recovered)) => Ok(recovered),
             Ok(None) => Err(SessionError::Rings(index)),
@@ -88,39 +107,46 @@ impl SessionHandle {
     /// [`SessionError::Gone`].
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::StopQueue { index, reply });
+        self.change(self.thread_of(index), SessionChange::StopQueue { index, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Disables or enables a running queue.
     pub async fn enable_queue(&self, index: u16, enabled: bool) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::Enable { index, enabled, reply });
+        self.change(self.thread_of(index), SessionChange::Enable { index, enabled, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Replaces the eventfd for interrupts.
     pub async fn set_call(&self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::SetCall { index, call, reply });
+        self.change(self.thread_of(index), SessionChange::SetCall { index, call, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Replaces the memory table for requests that are taken from now on. A queue whose rings are not in it stops.
     pub async fn set_memory(&self, memory: Arc<Memory>) -> Result<(), SessionError> {
-        let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::SetMemory { memory, reply });
-        match answer.await {
-            Ok(None) => Ok(()),
-            Ok(Some(queue)) => Err(SessionError::Rings(queue)),
-            Err(_) => Err(self.gone()),
+        let mut outside = None;
+        for thread in 0..self.parts.len() {
+            let (reply, answer) = oneshot::channel();
+            self.change(thread, SessionChange::SetMemory { memory: Arc::clone(&memory), reply });
+            outside = outside.or(answer.await.map_err(|_| self.gone())?);
         }
+        outside.map_or(Ok(()), |queue| Err(SessionError::Rings(queue)))
     }
 
     /// Applies a change of the write cache by the driver.
     pub async fn set_driver(&self, driver: Driver) -> Result<(), SessionError> {
+        for thread in 0..self.parts.len() {
+            self.set_driver_at(thread, driver).await?;
+        }
+        Ok(())
+    }
+
+    async fn set_driver_at(&self, thread: usize, driver: Driver) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::SetDriver { driver, reply });
+        self.change(thread, SessionChange::SetDriver { driver, reply });
         answer.await.map_err(|_| self.gone())
     }
 
@@ -128,9 +154,15 @@ impl SessionHandle {
     /// completed and all resources are free.
     pub async fn close(mut self) {
         self.closed = true;
-        let (reply, answer) = oneshot::channel();
-        self.change(SessionChange::Close { reply: Some(reply) });
-        let _ = answer.await;
+        let mut answers = Vec::new();
+        for thread in 0..self.parts.len() {
+            let (reply, answer) = oneshot::channel();
+            self.change(thread, SessionChange::Close { reply: Some(reply) });
+            answers.push(answer);
+        }
+        for answer in answers {
+            let _ = answer.await;
+        }
     }
 
     /// Drops the handle of a session that the device thread has already closed.
@@ -138,19 +170,24 @@ impl SessionHandle {
         self.closed = true;
     }
 
-    fn change(&self, change: SessionChange) {
-        self.device.send(SessionMessage::Change(self.session, change));
+    fn thread_of(&self, queue: u16) -> usize {
+        (self.first + usize::from(queue)) % self.parts.len()
+    }
+
+    fn change(&self, thread: usize, change: SessionChange) {
+        self.device.send(thread, SessionMessage::Change(self.parts[thread], change));
     }
 
     fn gone(&self) -> SessionError {
-        SessionError::Gone(self.of.0.clone(), self.of.1.clone())
+        let (vm, volume) = self.of.clone();
+        SessionError::Gone(vm, volume)
     }
 }
 
 impl Drop for SessionHandle {
     fn drop(&mut self) {
         if !self.closed {
-            self.change(SessionChange::Close { reply: None });
+            (0..self.parts.len()).for_each(|thread| self.change(thread, SessionChange::Close { reply: None }));
         }
     }
 }

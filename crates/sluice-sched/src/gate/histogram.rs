@@ -78,6 +78,11 @@ pub struct SparseHistogram {
 }
 
 impl Histogram {
+    /// Adds the counts of `other`.
+    pub fn merge(&mut self, other: &Histogram) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(own, more)| *own += more);
+    }
+
     /// Counts since `earlier`, an earlier copy of this histogram. Buckets that have gone back count nothing: they
     /// belong to another histogram.
     #[must_use]

@@ -43,9 +43,9 @@ impl Nbd {
             _ => connection.end += result as usize,
         }
         self.heard(now, id);
-        let queued = core.gate.queued();
+        let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
-        if core.gate.queued() == queued {
+        if core.arrivals == arrivals {
             core.cpu.note_in_vain();
         }
     }

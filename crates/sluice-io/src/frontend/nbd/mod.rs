@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use sluice_sched::Instant;
 
 use crate::device::budget::Budget;
-use crate::device::core::{Core, Ending};
+use crate::device::core::{Core, Ending, Seat};
 use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
@@ -199,7 +199,11 @@ impl Nbd {
             tracing::warn!(vm, "Client rejected: too little memory is left");
             return;
         };
-        connection.intake = Intake::of_new(core.client_opened(volume));
+        let Some(is_free) = core.client_opened(volume, Seat::Own) else {
+            tracing::info!(vm, "Client disconnected: its volume is being removed");
+            return;
+        };
+        connection.intake = Intake::of_new(is_free);
         let waits = connection.intake != Intake::Open;
         let id = self.connections.insert(connection);
         if waits {
@@ -215,7 +219,7 @@ impl Nbd {
             return self.retire(id);
         }
         connection.shut_down();
-        core.client_closed(connection.volume);
+        core.client_closed(connection.volume, Seat::Own);
         core.abandon(&connection.requests);
         if connection.sending.is_none() {
             let replies = std::mem::take(&mut connection.replies);
@@ -256,7 +260,7 @@ impl Nbd {
             if connection.can_be_removed() && connection.is_watched {
                 // The kernel reports it when the socket is shut down.
                 if !connection.is_closed() {
-                    core.client_closed(connection.volume);
+                    core.client_closed(connection.volume, Seat::Own);
                     connection.shut_down();
                 }
             } else if connection.can_be_removed() {
@@ -270,7 +274,7 @@ impl Nbd {
         self.recent.retain(|recent| *recent != id);
         core.unpark(connection.volume, self.client(id));
         if !connection.is_closed() {
-            core.client_closed(connection.volume);
+            core.client_closed(connection.volume, Seat::Own);
         }
         core.client_removed(connection.volume);
     }

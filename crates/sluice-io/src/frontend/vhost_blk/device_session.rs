@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::device::core::{Core, Ending};
+use crate::device::core::{Core, Ending, Seat};
 use crate::device::vm::Intake;
 use crate::frontend::vhost_blk::VhostBlk;
 use crate::slab::{ClientRef, VolumeKey};
@@ -26,6 +26,8 @@ pub(crate) struct DeviceSession {
     _permit: Box<dyn Send>,
     queues: Vec<QueueId>,
     pub(crate) write_back: bool,
+    /// Which thread counts it as a client.
+    seat: Seat,
     /// Whether it has been closed.
     pub(crate) closing: bool,
     closed: Option<Sender<()>>,
@@ -40,9 +42,9 @@ impl DeviceSession {
 impl VhostBlk {
     pub(crate) fn session_message(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, generation, peer, permit, reply } => {
+            SessionMessage::Open { vm, volume, generation, peer, permit, seat, reply } => {
                 let volume = core.find_generation(&vm, &volume, generation);
-                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, peer, permit)));
+                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, (peer, permit), seat)));
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
@@ -93,22 +95,23 @@ impl VhostBlk {
         &mut self,
         core: &mut Core,
         volume: VolumeKey,
-        peer: String,
-        permit: Box<dyn Send>,
+        (peer, permit): (String, Box<dyn Send>),
+        seat: Seat,
     ) -> Option<SessionId> {
         if core.ending != Ending::No {
             return None;
         }
+        core.client_opened(volume, seat)?;
         let state = DeviceSession {
             volume,
             peer,
             _permit: permit,
             queues: Vec::new(),
             write_back: true,
+            seat,
             closing: false,
             closed: None,
         };
-        core.client_opened(volume);
         Some(self.sessions.insert(state))
     }
 
@@ -133,7 +136,7 @@ impl VhostBlk {
         state.write_back = driver.write_back;
         let mut queue = VirtQueue::new(session, spec, memory)?;
         let recovered = queue.recovered();
-        queue.intake = Intake::of_new(core.backend.volumes[state.volume].abandoned_in_flight == 0);
+        queue.intake = Intake::of_new(!core.backend.volumes[state.volume].has_abandoned());
         let index = self.queues.insert(queue);
         state.queues.push(index);
         self.take_from(core, now, index);
@@ -185,7 +188,7 @@ impl VhostBlk {
     pub(crate) fn close_session(&mut self, core: &mut Core, session: SessionId) {
         let state = &mut self.sessions[session];
         let again = std::mem::replace(&mut state.closing, true);
-        let (volume, queues) = (state.volume, state.queues.clone());
+        let (volume, seat, queues) = (state.volume, state.seat, state.queues.clone());
         if !again {
             for &index in &queues {
                 self.queues.queue(index).state.close();
@@ -194,7 +197,7 @@ impl VhostBlk {
                 core.abandon(&self.queues.queue(index).requests);
                 self.queues.look_for_end(index);
             }
-            core.client_closed(volume);
+            core.client_closed(volume, seat);
         }
         if queues.is_empty() {
             self.end_session(core, session);

@@ -28,10 +28,9 @@ impl VhostBlk {
         let client = ClientRef::new(self.number, id);
         let volume = &core.backend.volumes[self.sessions[self.queues.queue(id).session].volume];
         let scope = Scope::Volume(core.vms[volume.vm].owner, volume.id);
-        let mut cancelled = Vec::new();
-        core.gate.cancel(now, scope, &mut cancelled);
+        let mut cancelled = core.cancel(now, scope);
         let ios = &core.backend.ios;
-        let own = cancelled.iter().map(|over| ios.id_at(over.token)).filter(|io| ios[*io].client == client);
+        let own = cancelled.iter().map(|(io, _)| *io).filter(|io| ios[*io].client == client);
         let mut own: BTreeMap<u16, (u16, IoId)> = own
             .filter_map(|io| {
                 let Taken { head, position } = Taken::unpack(ios[io].cookie);
@@ -44,9 +43,9 @@ impl VhostBlk {
             queue.put_back(head);
             back.insert(io);
         }
-        cancelled.retain(|over| !back.contains(&core.backend.ios.id_at(over.token)));
+        cancelled.retain(|(io, _)| !back.contains(io));
         back.into_iter().for_each(|io| self.free(core, id, io));
-        cancelled.into_iter().for_each(|over| core.on_gate_completion(now, over));
+        cancelled.into_iter().for_each(|(io, outcome)| core.left_gate(now, io, outcome));
     }
 
     /// Called when a part of a request has completed and the next one has arrived. If its queue is stopping, the

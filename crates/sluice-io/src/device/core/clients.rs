@@ -1,0 +1,121 @@
+//! Clients of volumes, and the end of volumes and VMs.
+
+use sluice_sched::{Instant, Scope};
+
+use crate::backend::jobs::BlockingJob;
+use crate::backend::volume::VolumeStore;
+use crate::device::core::Core;
+use crate::slab::{VmId, VolumeKey};
+use crate::volume::VolumeGeneration;
+
+/// Which thread counts a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Seat {
+    /// This one.
+    Own,
+    /// Another one, with which the client has queues too.
+    Other,
+}
+
+impl Core {
+    /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
+    /// name, or is about to be.
+    pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
+        let vm = *self.vms_by_name.get(vm)?;
+        let found = self.find_volume(vm, volume)?;
+        let known = &self.backend.volumes[found];
+        (known.generation == generation && !known.refuses_clients()).then_some(found)
+    }
+
+    pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
+        self.vms[vm].volumes_by_name.get(name).copied()
+    }
+
+    /// Returns the names of the VM and the volume.
+    pub(crate) fn names_of(&self, volume: VolumeKey) -> (String, String) {
+        let volume = &self.backend.volumes[volume];
+        (volume.vm_name.clone(), volume.name.clone())
+    }
+
+    /// Adds a client to a volume. `None`: its clients are refused since a moment ago, by another thread. Otherwise whether it may be
+    /// served now. It may not while requests of disconnected clients of this volume are in flight, because an old write could
+    /// overwrite a newer one.
+    pub(crate) fn client_opened(&mut self, volume: VolumeKey, seat: Seat) -> Option<bool> {
+        let volume = &mut self.backend.volumes[volume];
+        if seat == Seat::Own && !volume.open_client() {
+            return None;
+        }
+        volume.clients += 1;
+        Some(!volume.has_abandoned())
+    }
+
+    /// Records that a client of a volume has disconnected. Its requests at the gate are cancelled; those in flight end
+    /// at the device.
+    pub(crate) fn client_closed(&mut self, volume: VolumeKey, seat: Seat) {
+        if seat == Seat::Own {
+            self.backend.volumes[volume].close_client();
+        }
+        self.volumes_to_cancel.push(volume);
+    }
+
+    /// Removes a disconnected client to which nothing refers any more.
+    pub(crate) fn client_removed(&mut self, volume: VolumeKey) {
+        self.backend.volumes[volume].clients -= 1;
+        self.remove_left_volume(volume);
+    }
+
+    /// Returns the next volume whose waiting clients may be served.
+    pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
+        self.volumes_to_admit.pop_front()
+    }
+
+    /// Cancels queued requests of disconnected clients. Otherwise they would use up their VM's limit and window before
+    /// the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
+    /// volume.
+    pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
+        while let Some(key) = self.volumes_to_cancel.pop() {
+            let Some(volume) = self.backend.volumes.get(key) else { continue };
+            if volume.leaving || volume.open_clients() > 0 {
+                continue;
+            }
+            let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+            self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(now, io, outcome));
+        }
+    }
+
+    /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
+    pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
+        let vm = &mut self.vms[self.backend.volumes[volume].vm];
+        vm.count_protocol_error()
+    }
+
+    /// Counts a request of a client of `volume` that was refused before it reached the gate.
+    pub(crate) fn count_refused(&mut self, volume: VolumeKey) {
+        self.vms[self.backend.volumes[volume].vm].count_refused();
+    }
+
+    /// Removes a volume that is being removed, when nothing refers to it any more.
+    pub(crate) fn remove_left_volume(&mut self, key: VolumeKey) {
+        let Some(volume) = self.backend.volumes.get(key) else { return };
+        if !volume.leaving || volume.in_flight > 0 || volume.clients > 0 {
+            return;
+        }
+        let volume = self.backend.volumes.remove(key);
+        self.vms[volume.vm].volumes -= 1;
+        self.schedule_resume(volume.vm);
+        if let VolumeStore::File { file, source, .. } = volume.store {
+            self.backend.files.close(file);
+            if source.is_buffered() {
+                self.backend.blocking.send(BlockingJob::Close(source));
+            }
+        }
+        self.remove_left_vm(volume.vm);
+    }
+
+    /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
+    pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
+        if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
+            self.vms.remove(vm);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The core of a worker of a device with several threads: what it exchanges with the shared gate.
+
+use std::io;
+use std::time::Duration;
+
+use sluice_sched::gate::Submission;
+use sluice_sched::{Device as _, Instant, OwnerId, VolumeId};
+
+use crate::backend::device_queue::DeviceQueue as _;
+use crate::device::core::Core;
+use crate::device::workers::hub::Note;
+use crate::slab::{IoId, VmId};
+
+impl Core {
+    /// Posts what this worker has for the gate, and does what the gate and the other workers have for it.
+    pub(super) fn exchange(&mut self, now: Instant) {
+        let Some(port) = self.gate.port() else { return };
+        self.backend.notes.drain(..).for_each(|(worker, note)| port.pass(worker, note));
+        port.exchange(now, &self.clock);
+        while let Some(note) = self.gate.port().and_then(|port| port.next_note()) {
+            self.note(now, note);
+        }
+    }
+
+    /// Called before the loop waits for at most `timeout`. Returns how long it may wait.
+    ///
+    /// # Errors
+    /// Another thread of the device has failed.
+    pub(crate) fn before_wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Duration>> {
+        let Some(port) = self.gate.port() else { return Ok(timeout) };
+        if port.is_first() && port.hub().is_failed() {
+            return Err(io::Error::other("another thread of the device has failed"));
+        }
+        let may_sleep = timeout == Some(Duration::ZERO) || port.sleep();
+        Ok(if may_sleep { timeout } else { Some(Duration::ZERO) })
+    }
+
+    /// Called after the loop has waited.
+    pub(crate) fn after_wait(&mut self) {
+        if let Some(port) = self.gate.port() {
+            port.wake_up();
+        }
+    }
+
+    fn note(&mut self, now: Instant, note: Note) {
+        match note {
+            Note::Granted { submission, end } => self.granted(now, &submission, end),
+            Note::Finished { token, outcome } => {
+                let io = self.backend.ios.id_at(token);
+                self.no_longer_queued(io);
+                self.left_gate(now, io, outcome);
+            }
+            Note::Refused { token } => {
+                let io = self.backend.ios.id_at(token);
+                self.no_longer_queued(io);
+                self.fail(io, libc::ESHUTDOWN);
+            }
+            Note::Room(owner) => {
+                if let Some(vm) = self.find_owner(owner) {
+                    self.schedule_resume(vm);
+                }
+            }
+            Note::Admit(owner, volume) => self.admit(owner, volume),
+            Note::Synced { op, ok } => self.backend.flush_ended(op, ok),
+            Note::StartSync(op) => self.backend.push_sync(op),
+        }
+    }
+
+    /// Starts a submission at the device.
+    fn granted(&mut self, now: Instant, submission: &Submission, end: Instant) {
+        self.no_longer_queued(self.backend.ios.id_at(submission.token));
+        if let Some(port) = self.gate.port() {
+            port.granted(submission);
+        }
+        if let Some(delay) = &mut self.delay {
+            let occupies_device = self.backend.occupies_device(submission.token);
+            delay.set_end(submission.slot, if occupies_device { end } else { now });
+        }
+        self.backend.submit(now, submission);
+    }
+
+    /// Records that a request does not wait at the shared gate any more: a part of it was dispatched, or it has left.
+    pub(super) fn no_longer_queued(&mut self, id: IoId) {
+        let io = &mut self.backend.ios[id];
+        if std::mem::take(&mut io.at_gate) {
+            self.vms[self.backend.volumes[io.volume].vm].at_gate -= 1;
+            if let Some(port) = self.gate.port() {
+                port.left();
+            }
+        }
+    }
+
+    fn find_owner(&self, owner: OwnerId) -> Option<VmId> {
+        self.vms.iter().find(|(_, vm)| vm.owner == owner).map(|(id, _)| id)
+    }
+
+    fn admit(&mut self, owner: OwnerId, id: VolumeId) {
+        let volumes = self.backend.volumes.iter();
+        let found = volumes.filter(|(_, volume)| volume.id == id && self.vms[volume.vm].owner == owner);
+        self.volumes_to_admit.extend(found.map(|(key, _)| key));
+    }
+}

@@ -1,0 +1,128 @@
+//! Windows of VMs: which clients wait for room, and when they are served.
+
+use crate::backend::request::Opening;
+use crate::cpu;
+use crate::device::budget::Budget;
+use crate::device::core::{Core, DataIn};
+use crate::device::workers::hub::Note;
+use crate::slab::{ClientRef, VmId, VolumeKey};
+use sluice_sched::Instant;
+
+impl Core {
+    /// Counts a request in the window of its VM.
+    pub(super) fn occupy(&mut self, opening: &Opening) -> VmId {
+        let volume = &mut self.backend.volumes[opening.volume];
+        let vm = &mut self.vms[volume.vm];
+        volume.occupy(opening.held);
+        vm.occupy(opening.held);
+        vm.memory.add(opening.buffered);
+        volume.vm
+    }
+
+    /// Frees the room that a request of a volume occupied, here and for clients of other threads.
+    pub(super) fn vacate(&mut self, volume: VolumeKey, held: u64, buffered: u64) {
+        let volume = &mut self.backend.volumes[volume];
+        volume.vacate(held);
+        let id = volume.vm;
+        let vm = &mut self.vms[id];
+        vm.vacate(held);
+        vm.memory.remove(buffered);
+        if let (Some(common), Some(port)) = (&vm.common, self.gate.port()) {
+            let others = common.take_waiting(port.worker());
+            port.pass_to(others, Note::Room(vm.owner));
+        }
+        if !vm.waiting.is_empty() {
+            self.schedule_resume(id);
+        }
+    }
+
+    /// Whether the window has room for one more request of a volume, whose data are in `data`.
+    pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
+        let volume = &self.backend.volumes[volume];
+        let vm = &self.vms[volume.vm];
+        vm.has_room(volume.total()) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
+    }
+
+    /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.
+    pub(crate) fn count_event(&mut self, volume: VolumeKey, units: u64) -> bool {
+        let id = self.backend.volumes[volume].vm;
+        let vm = &mut self.vms[id];
+        self.cpu.event(id, &mut vm.cpu, units);
+        !vm.cpu.is_held()
+    }
+
+    /// Schedules the clients of VMs that their limits of CPU time held back.
+    pub(crate) fn release_held(&mut self, now: Instant) {
+        while let Some(id) = self.cpu.release(now, &mut self.vms) {
+            self.schedule_resume(id);
+        }
+    }
+
+    /// Divides the CPU time of the thread among the VMs.
+    pub(crate) fn divide_cpu_time(&mut self, now: Instant) {
+        self.cpu.divide(now, cpu::thread_time(), &mut self.vms);
+    }
+
+    /// Queues a client of a volume until there is room, or until other clients have been served.
+    pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.push_back(client);
+        if let (Some(common), Some(port)) = (&self.vms[vm].common, self.gate.port()) {
+            common.wait(port.worker());
+        }
+        if data == DataIn::Buffers && !self.vms[vm].memory.has_room() {
+            self.await_memory(vm);
+        }
+        if self.has_room(volume, data) {
+            self.schedule_resume(vm);
+        }
+    }
+
+    /// Lets the thread be woken when another VM, of any device, frees memory.
+    fn await_memory(&mut self, vm: VmId) {
+        self.vms[vm].memory.wake_when_freed(&self.waker);
+        if !self.vms_awaiting_memory.contains(&vm) {
+            self.vms_awaiting_memory.push(vm);
+        }
+    }
+
+    /// Schedules the clients that wait for memory, because another VM may have freed some.
+    pub(crate) fn memory_freed(&mut self) {
+        for vm in std::mem::take(&mut self.vms_awaiting_memory) {
+            if self.vms.get(vm).is_some() {
+                self.schedule_resume(vm);
+            }
+        }
+    }
+
+    /// Removes a client of a volume from the wait queue.
+    pub(crate) fn unpark(&mut self, volume: VolumeKey, client: ClientRef) {
+        let vm = self.backend.volumes[volume].vm;
+        self.vms[vm].waiting.retain(|waiting| *waiting != client);
+    }
+
+    /// Schedules the waiting clients of a VM, because there may be room.
+    pub(crate) fn schedule_resume(&mut self, vm: VmId) {
+        if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
+            self.vms_to_resume.push_back(vm);
+        }
+    }
+
+    /// Returns the number of VMs that may have room for waiting clients.
+    pub(crate) fn vms_to_resume(&self) -> usize {
+        self.vms_to_resume.len()
+    }
+
+    /// Returns the next VM that may have room for waiting clients, and their number.
+    pub(crate) fn next_vm_to_resume(&mut self) -> Option<(VmId, usize)> {
+        let vm = self.vms_to_resume.pop_front()?;
+        Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
+    }
+
+    /// Returns the next waiting client of a VM, and what may be taken from it before the next client.
+    pub(crate) fn next_waiting(&mut self, vm: VmId) -> Option<(ClientRef, Budget)> {
+        let state = self.vms.get_mut(vm)?;
+        let client = state.waiting.pop_front()?;
+        Some((client, if state.waiting.is_empty() { Budget::UNLIMITED } else { Budget::TURN }))
+    }
+}

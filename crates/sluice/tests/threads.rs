@@ -1,0 +1,127 @@
+//! A device with several threads behaves as one with a single thread: limits, changes, detachment, reports.
+
+use std::time::Instant;
+
+use common::raw::Raw;
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
+use sluice_client::vhost::{Client, ClientOptions, Request};
+
+mod common;
+
+const QUEUES: u16 = 4;
+
+fn host(place: &Place, lines: &str) -> String {
+    place.control_keys()
+        + &place.device(lines)
+        + "[vm.a]\nweight = 100\n"
+        + &place.vhost_volume("a", "v", &place.file("a.img"), "")
+        + "[vm.b]\nweight = 100\n"
+        + &place.volume("b", "v", &place.file("b.img"), "")
+}
+
+fn served(lines: &str) -> (Place, Daemon) {
+    let place = Place::new();
+    place.image("a.img", 4 * MIB);
+    place.image("b.img", 4 * MIB);
+    let daemon = Daemon::serve(&place, &host(&place, lines));
+    (place, daemon)
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn guest(place: &Place) -> Client {
+    place.vhost("a", "v", &ClientOptions { queues: QUEUES, ..ClientOptions::default() })
+}
+
+/// Submits `count` reads to each queue, and waits for all. Returns the time in seconds.
+fn seconds_for(guest: &mut Client, count: u16) -> f64 {
+    let started = Instant::now();
+    for queue in 0..QUEUES {
+        for number in 0..count {
+            guest.queue(queue).submit(number, Request::Read { offset: u64::from(number) * 4096, len: 4096 }).unwrap();
+        }
+        guest.queue(queue).publish().unwrap();
+    }
+    (0..QUEUES).for_each(|queue| drop(guest.wait(queue, count as usize).unwrap()));
+    started.elapsed().as_secs_f64()
+}
+
+#[test]
+fn queues_of_a_vm_at_different_threads_have_one_limit_which_is_changed_while_they_work() {
+    let (place, daemon) = served("threads = 2");
+    let mut guest = guest(&place);
+    let bytes = noise(1, 64 << 10);
+    guest.write(MIB / 2, &bytes).unwrap();
+    let mut read = vec![0; bytes.len()];
+    guest.read(MIB / 2, &mut read).unwrap();
+    assert!(read == bytes && guest.perform(1, Request::Flush).unwrap().status == 0);
+    ask(&place, &["set", "a", "limit=200 iops", "burst=1"]).ok();
+    let limited = seconds_for(&mut guest, 25);
+    assert!((0.4..5.0).contains(&limited), "100 requests at 200 per second in {limited} s");
+    ask(&place, &["set", "a", "limit=unlimited"]).ok();
+    let free = seconds_for(&mut guest, 50);
+    assert!(free < 9.0, "200 requests without a limit in {free} s");
+    let done = daemon.accounts().vm("a")["completed"].clone();
+    for verb in [&["status"][..], &["get", "vms", "-o", "wide"], &["describe", "a"], &["why", "a"], &["get", "devices"]]
+    {
+        let said = ask(&place, verb).ok();
+        assert!(said.contains('a'), "{verb:?} said {said} ({done})");
+    }
+}
+
+#[test]
+fn a_queue_is_stopped_and_started_again_while_others_work() {
+    let (place, _daemon) = served("threads = 2\nmerging = false");
+    ask(&place, &["set", "a", "limit=100 iops", "burst=1"]).ok();
+    let mut guest = guest(&place);
+    for queue in 0..QUEUES {
+        for number in 0..20 {
+            guest.queue(queue).submit(number, Request::Read { offset: u64::from(number) * 4096, len: 4096 }).unwrap();
+        }
+        guest.queue(queue).publish().unwrap();
+    }
+    guest.wait(1, 1).unwrap();
+    let base = guest.stop_queue(1).unwrap();
+    assert!((1..20).contains(&base), "requests that wait for the limit were put back: {base}");
+    guest.start_queue(1, base).unwrap();
+    ask(&place, &["set", "a", "limit=unlimited"]).ok();
+    for queue in 0..QUEUES {
+        guest.wait(queue, if queue == 1 { 19 } else { 20 }).unwrap();
+    }
+}
+
+#[test]
+fn a_volume_is_detached_and_attached_while_several_threads_serve_it() {
+    let (place, daemon) = served("threads = 2");
+    let mut clients: Vec<Raw> = (0..4).map(|_| Raw::open(&place.volume_socket("b", "v"), "b/v").unwrap()).collect();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.write(number as u64 * 4096, &[number as u8; 4096]).unwrap();
+        client.flush().unwrap();
+    }
+    assert!(ask(&place, &["detach", "b/v"]).failed().contains("--force"), "it is in use");
+    clients.iter_mut().for_each(|client| assert_eq!(client.read(0, 512), Ok(vec![0; 512])));
+    ask(&place, &["detach", "b/v", "--force", "b/v"]).ok();
+    assert!(clients.iter_mut().all(Raw::is_disconnected));
+    let (source, socket) = (place.file("b.img"), place.volume_socket("b", "v"));
+    let keys = [format!("source={}", source.display()), format!("export.socket={}", socket.display())];
+    ask(&place, &["attach", "b/v", "device=disk", &keys[0], &keys[1]]).ok();
+    let mut again = Raw::open(&socket, "b/v").unwrap();
+    assert_eq!(again.read(3 * 4096, 4096), Ok(vec![3; 4096]));
+    drop(again);
+    until("its client has gone", || daemon.accounts().connections() == 0);
+}
+
+#[test]
+fn threads_are_changed_by_a_restart_only_and_do_not_merge() {
+    let (place, daemon) = served("threads = 2");
+    let log = daemon.reload(&host(&place, "threads = 3"));
+    assert!(
+        log.contains("Device disk: its number of threads cannot change while it runs; restart the daemon"),
+        "{log}"
+    );
+    let log = daemon.reload(&host(&place, "threads = 2\nmerging = true"));
+    assert!(log.contains("2 threads cannot merge requests, and this device does"), "{log}");
+    daemon.accept(&host(&place, "threads = 2\nscheduler = \"noop\"\nmerging = false"));
+}
