@@ -1,7 +1,7 @@
 //! A bounded queue of small records from one thread to another, without a lock.
 //!
 //! The position of the writer is written by it alone, and that of the reader by the reader, so neither ever waits for the
-//! other. The ends are values: whoever holds one mutably is the only writer or the only reader. The ends at the gate are
+//! other. The ends are values, so there is one writer and one reader. The ends at the gate are
 //! behind its lock, which passes them from one thread to the next.
 
 use std::cell::UnsafeCell;
