@@ -36,11 +36,11 @@ fn guest(place: &Place) -> Client {
 }
 
 /// Submits `count` reads to each queue, and waits for all. Returns the time in seconds.
-fn seconds_for(guest: &mut Client, count: u64) -> f64 {
+fn seconds_for(guest: &mut Client, count: u16) -> f64 {
     let started = Instant::now();
     for queue in 0..QUEUES {
         for number in 0..count {
-            guest.queue(queue).submit(number, Request::Read { offset: number * 4096, len: 4096 }).unwrap();
+            guest.queue(queue).submit(number, Request::Read { offset: u64::from(number) * 4096, len: 4096 }).unwrap();
         }
         guest.queue(queue).publish().unwrap();
     }
@@ -78,8 +78,8 @@ fn a_queue_is_stopped_and_started_again_while_others_work() {
     ask(&place, &["set", "a", "limit=100 iops", "burst=1"]).ok();
     let mut guest = guest(&place);
     for queue in 0..QUEUES {
-        for number in 0..20 {
-            guest.queue(queue).submit(number, Request::Read { offset: number * 4096, len: 4096 }).unwrap();
+        for number in 0..20u16 {
+            guest.queue(queue).submit(number, Request::Read { offset: u64::from(number) * 4096, len: 4096 }).unwrap();
         }
         guest.queue(queue).publish().unwrap();
     }

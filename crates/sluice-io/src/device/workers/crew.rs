@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use sluice_sched::Gate;
 
-use crate::backend::delay::Delay;
+use crate::backend::delay::{Delay, Servers};
 use crate::backend::sync::Files;
 use crate::clock::Clock;
 use crate::device::blocking;
@@ -172,7 +172,7 @@ pub(crate) fn build(plan: &Arc<Plan>, mailbox: &Mailbox, restarts: u64) -> io::R
         let (first, blocking) = Loop::assemble(spec, mailbox, restarts, parts)?;
         return Ok((first, Helpers { blocking, others: None }));
     }
-    let ports = ports(plan, gate, delay)?;
+    let ports = ports(plan, gate, delay.map(Delay::into_servers))?;
     let hub = Arc::clone(ports[0].hub());
     let started = start_others(plan, ports, (clock, &files), restarts);
     let (first, begins, threads) = match started {
@@ -198,7 +198,7 @@ pub(crate) fn build(plan: &Arc<Plan>, mailbox: &Mailbox, restarts: u64) -> io::R
 }
 
 /// Creates the shared gate, and the end of each worker.
-fn ports(plan: &Plan, gate: Gate, delay: Option<Delay>) -> io::Result<Vec<Port>> {
+fn ports(plan: &Plan, gate: Gate, delay: Option<Servers>) -> io::Result<Vec<Port>> {
     let settings = *gate.settings();
     let (mut outer, mut outboxes, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
     for _ in &plan.mailboxes {
