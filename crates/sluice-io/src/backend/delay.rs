@@ -410,9 +410,9 @@ mod tests {
             seed: 1,
         };
         let mut sized = Delay::new(spec, None).unwrap();
-        assert_eq!(sized.start(Instant::ZERO, &request(300_000)), Instant::from_millis(10));
+        assert_eq!(sized.servers.start(Instant::ZERO, &request(300_000)), Instant::from_millis(10));
         let mut random = delay(ServiceTime::Exponential(Duration::from_millis(2)), 1);
-        let last = (0..10_000).map(|_| random.start(Instant::ZERO, &request(4096))).last().unwrap();
+        let last = (0..10_000).map(|_| random.servers.start(Instant::ZERO, &request(4096))).last().unwrap();
         let mean_ms = last.as_nanos() as f64 / 10_000.0 / 1e6;
         assert!((1.9..2.1).contains(&mean_ms), "{mean_ms}");
     }
