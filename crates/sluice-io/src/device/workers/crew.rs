@@ -46,7 +46,7 @@ pub(crate) struct Plan {
 
 /// A message of the first thread of a device to the others.
 pub(crate) enum WorkerMessage {
-    Change(Change),
+    Change(Box<Change>),
     Clients(Arc<Joint<Vec<ClientSnapshot>>>),
     Probe(Arc<Joint<Pulse>>),
 }
@@ -62,11 +62,14 @@ pub(crate) struct Change {
     pub(crate) reply: Option<Arc<Joint<Result<(), EditError>>>>,
 }
 
+/// What a thread waits for before it begins, and what it begins with.
+type Early = (Sender<Vec<Change>>, Vec<Change>);
+
 /// The other threads, as the first one sees them.
 pub(crate) struct Others {
     mailboxes: Vec<Mailbox>,
     /// Until they begin: changes that they make before anything else.
-    early: Option<Vec<(Sender<Vec<Change>>, Vec<Change>)>>,
+    early: Option<Vec<Early>>,
 }
 
 /// Threads that work for the first thread of a device.
@@ -116,7 +119,7 @@ impl Others {
     pub(crate) fn change(&mut self, change: &Change) {
         match &mut self.early {
             Some(early) => early.iter_mut().for_each(|(_, changes)| changes.push(change.clone())),
-            None => self.send(|| Message::Worker(WorkerMessage::Change(change.clone()))),
+            None => self.send(|| Message::Worker(WorkerMessage::Change(Box::new(change.clone())))),
         }
     }
 
