@@ -53,7 +53,7 @@ pub struct DelaySpec {
 }
 
 /// A modelled device whose completion times a delay waits for. It accepts every request immediately.
-pub trait DeviceModel: Send {
+pub trait DeviceModel {
     /// Submits the request of a slot of the gate.
     fn submit(&mut self, now: Instant, slot: Slot, request: &Request);
 
@@ -74,12 +74,18 @@ impl std::fmt::Debug for ModelMaker {
     }
 }
 
-/// The modelled servers, and operations that completed at the disk before they do in the model.
-pub struct Delay {
+/// The modelled servers.
+pub(crate) struct Servers {
     spec: DelaySpec,
     random: Pcg64Mcg,
     /// When each server is free, the first on top; ties by its number.
-    servers: BinaryHeap<Reverse<(u64, u32)>>,
+    free: BinaryHeap<Reverse<(u64, u32)>>,
+    log: Option<Box<dyn Write + Send>>,
+}
+
+/// The modelled servers, and operations that completed at the disk before they do in the model.
+pub struct Delay {
+    servers: Servers,
     /// When the modelled service of each slot of the gate ends.
     ends: Vec<Instant>,
     /// Completed operations, by the end of their modelled service.
@@ -89,7 +95,6 @@ pub struct Delay {
     /// Operations that completed at the disk before the model has completed their slots: slot and operation, at most one for each slot
     /// of the gate.
     modelled: Vec<(Slot, OpIndex)>,
-    log: Option<Box<dyn Write + Send>>,
 }
 
 impl Delay {
@@ -98,20 +103,18 @@ impl Delay {
     /// # Errors
     /// The error of writing the log's first line.
     pub fn new(spec: DelaySpec, log: Option<Box<dyn Write + Send>>) -> io::Result<Self> {
-        let mut delay = Delay {
-            spec,
-            random: Pcg64Mcg::seed_from_u64(spec.seed),
-            servers: (0..spec.parallel.max(1)).map(|server| Reverse((0, server))).collect(),
+        Ok(Delay {
+            servers: Servers::new(spec, log)?,
             ends: Vec::new(),
             held: BinaryHeap::new(),
             model: None,
             modelled: Vec::new(),
-            log,
-        };
-        if let Some(log) = &mut delay.log {
-            writeln!(log, "dispatch_ns,start_ns,end_ns,server,id,owner,volume,kind,length_bytes,cost,phase")?;
-        }
-        Ok(delay)
+        })
+    }
+
+    /// Returns the servers alone.
+    pub(crate) fn into_servers(self) -> Servers {
+        self.servers
     }
 
     /// Replaces the servers by a model.
@@ -148,62 +151,13 @@ impl Delay {
     fn start_slot(&mut self, now: Instant, slot: Slot, request: &Request) {
         self.advance(now);
         let end = match &mut self.model {
-            None => self.start(now, request),
+            None => self.servers.start(now, request),
             Some(model) => {
                 model.submit(now, slot, request);
                 Instant::MAX
             }
         };
         self.set_end(slot, end);
-    }
-
-    fn service(&mut self, request: &Request) -> u64 {
-        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
-        let time = match self.spec.time {
-            ServiceTime::Fixed(time) => nanos(time),
-            ServiceTime::Exponential(mean) => {
-                let factor: f64 = Exp1.sample(&mut self.random);
-                (nanos(mean) as f64 * factor) as u64
-            }
-            ServiceTime::Uniform(low, high) => {
-                let (low, high) = (nanos(low), nanos(high).max(nanos(low)));
-                Uniform::new_inclusive(low, high).map_or(low, |between| between.sample(&mut self.random))
-            }
-        };
-        let moves = matches!(request.kind, sluice_sched::Kind::Read | sluice_sched::Kind::Write);
-        let transfer = match self.spec.bandwidth {
-            Some(rate) if moves => u128::from(request.length) * 1_000_000_000 / u128::from(rate.bytes_per_second()),
-            _ => 0,
-        };
-        time.saturating_add(u64::try_from(transfer).unwrap_or(u64::MAX))
-    }
-
-    /// Starts the modelled service of a request, and returns its end.
-    pub(crate) fn start(&mut self, now: Instant, request: &Request) -> Instant {
-        let service = self.service(request);
-        let Reverse((free, server)) = self.servers.pop().expect("there is at least one server");
-        let start = free.max(now.as_nanos());
-        let end = start.saturating_add(service);
-        self.servers.push(Reverse((end, server)));
-        if let Some(log) = &mut self.log {
-            let Request { id, owner, volume, kind, length, cost, phase, .. } = request;
-            let line = writeln!(
-                log,
-                "{},{start},{end},{server},{},{},{},{},{length},{},{phase:?}",
-                now.as_nanos(),
-                id.0,
-                owner.0,
-                volume.0,
-                kind.name(),
-                cost.as_f64(),
-            );
-            if let Err(error) = line {
-                // names nothing: it is logged once, and the slot log is closed.
-                tracing::error!(%error, "Cannot write the slot log; free disk space and restart the daemon");
-                self.log = None;
-            }
-        }
-        Instant::from_nanos(end)
     }
 
     /// Holds an operation that has completed at the disk until the service of its slot ends.
@@ -234,6 +188,66 @@ impl Delay {
             self.ends.resize(index + 1, Instant::ZERO);
         }
         self.ends[index] = end;
+    }
+}
+
+impl Servers {
+    fn new(spec: DelaySpec, log: Option<Box<dyn Write + Send>>) -> io::Result<Self> {
+        let free = (0..spec.parallel.max(1)).map(|server| Reverse((0, server))).collect();
+        let mut servers = Servers { spec, random: Pcg64Mcg::seed_from_u64(spec.seed), free, log };
+        if let Some(log) = &mut servers.log {
+            writeln!(log, "dispatch_ns,start_ns,end_ns,server,id,owner,volume,kind,length_bytes,cost,phase")?;
+        }
+        Ok(servers)
+    }
+
+    fn service(&mut self, request: &Request) -> u64 {
+        let nanos = |duration: Duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let time = match self.spec.time {
+            ServiceTime::Fixed(time) => nanos(time),
+            ServiceTime::Exponential(mean) => {
+                let factor: f64 = Exp1.sample(&mut self.random);
+                (nanos(mean) as f64 * factor) as u64
+            }
+            ServiceTime::Uniform(low, high) => {
+                let (low, high) = (nanos(low), nanos(high).max(nanos(low)));
+                Uniform::new_inclusive(low, high).map_or(low, |between| between.sample(&mut self.random))
+            }
+        };
+        let moves = matches!(request.kind, sluice_sched::Kind::Read | sluice_sched::Kind::Write);
+        let transfer = match self.spec.bandwidth {
+            Some(rate) if moves => u128::from(request.length) * 1_000_000_000 / u128::from(rate.bytes_per_second()),
+            _ => 0,
+        };
+        time.saturating_add(u64::try_from(transfer).unwrap_or(u64::MAX))
+    }
+
+    /// Starts the modelled service of a request, and returns its end.
+    pub(crate) fn start(&mut self, now: Instant, request: &Request) -> Instant {
+        let service = self.service(request);
+        let Reverse((free, server)) = self.free.pop().expect("there is at least one server");
+        let start = free.max(now.as_nanos());
+        let end = start.saturating_add(service);
+        self.free.push(Reverse((end, server)));
+        if let Some(log) = &mut self.log {
+            let Request { id, owner, volume, kind, length, cost, phase, .. } = request;
+            let line = writeln!(
+                log,
+                "{},{start},{end},{server},{},{},{},{},{length},{},{phase:?}",
+                now.as_nanos(),
+                id.0,
+                owner.0,
+                volume.0,
+                kind.name(),
+                cost.as_f64(),
+            );
+            if let Err(error) = line {
+                // names nothing: it is logged once, and the slot log is closed.
+                tracing::error!(%error, "Cannot write the slot log; free disk space and restart the daemon");
+                self.log = None;
+            }
+        }
+        Instant::from_nanos(end)
     }
 }
 
@@ -323,7 +337,7 @@ mod tests {
     #[test]
     fn servers_run_back_to_back() {
         let mut delay = delay(ServiceTime::Fixed(Duration::from_millis(4)), 2);
-        let ends: Vec<_> = (0..5).map(|_| delay.start(Instant::from_millis(10), &request(4096))).collect();
+        let ends: Vec<_> = (0..5).map(|_| delay.servers.start(Instant::from_millis(10), &request(4096))).collect();
         assert_eq!(ends, [14, 14, 18, 18, 22].map(Instant::from_millis));
         delay.set_end(Slot(1), ends[1]);
         delay.set_end(Slot(0), ends[0]);
@@ -396,9 +410,9 @@ mod tests {
             seed: 1,
         };
         let mut sized = Delay::new(spec, None).unwrap();
-        assert_eq!(sized.start(Instant::ZERO, &request(300_000)), Instant::from_millis(10));
+        assert_eq!(sized.servers.start(Instant::ZERO, &request(300_000)), Instant::from_millis(10));
         let mut random = delay(ServiceTime::Exponential(Duration::from_millis(2)), 1);
-        let last = (0..10_000).map(|_| random.start(Instant::ZERO, &request(4096))).last().unwrap();
+        let last = (0..10_000).map(|_| random.servers.start(Instant::ZERO, &request(4096))).last().unwrap();
         let mean_ms = last.as_nanos() as f64 / 10_000.0 / 1e6;
         assert!((1.9..2.1).contains(&mean_ms), "{mean_ms}");
     }

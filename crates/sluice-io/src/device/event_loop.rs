@@ -389,7 +389,7 @@ impl Loop {
             Message::Clients(reply) => self.list_clients(&Arc::new(Joint::new(reply, Vec::new()))),
             Message::Probe(reply) => self.answer_probe(&Arc::new(Joint::new(reply, Pulse::default()))),
             Message::Worker(WorkerMessage::Change(change)) if change.restarts != self.restarts => {}
-            Message::Worker(WorkerMessage::Change(change)) => self.change(now, change),
+            Message::Worker(WorkerMessage::Change(change)) => self.change(now, *change),
             Message::Worker(WorkerMessage::Clients(joint)) => self.list_clients(&joint),
             Message::Worker(WorkerMessage::Probe(joint)) => self.answer_probe(&joint),
             Message::Drain => {

@@ -57,7 +57,7 @@ impl<T> Front<T> {
 }
 
 /// The part of a controller that depends on what it keeps in memory.
-pub trait Controller: Send {
+pub trait Controller {
     /// What it notes of each of its own requests.
     type Own: Copy;
 

@@ -34,7 +34,7 @@ pub struct Job {
 }
 
 /// A device model. It accepts every job immediately.
-pub trait Model: Send {
+pub trait Model {
     /// Submits a job.
     fn submit(&mut self, now: Instant, job: Job);
 

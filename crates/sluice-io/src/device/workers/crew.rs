@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use sluice_sched::Gate;
 
-use crate::backend::delay::Delay;
+use crate::backend::delay::{Delay, Servers};
 use crate::backend::sync::Files;
 use crate::clock::Clock;
 use crate::device::blocking;
@@ -46,7 +46,7 @@ pub(crate) struct Plan {
 
 /// A message of the first thread of a device to the others.
 pub(crate) enum WorkerMessage {
-    Change(Change),
+    Change(Box<Change>),
     Clients(Arc<Joint<Vec<ClientSnapshot>>>),
     Probe(Arc<Joint<Pulse>>),
 }
@@ -62,11 +62,14 @@ pub(crate) struct Change {
     pub(crate) reply: Option<Arc<Joint<Result<(), EditError>>>>,
 }
 
+/// What a thread waits for before it begins, and what it begins with.
+type Early = (Sender<Vec<Change>>, Vec<Change>);
+
 /// The other threads, as the first one sees them.
 pub(crate) struct Others {
     mailboxes: Vec<Mailbox>,
     /// Until they begin: changes that they make before anything else.
-    early: Option<Vec<(Sender<Vec<Change>>, Vec<Change>)>>,
+    early: Option<Vec<Early>>,
 }
 
 /// Threads that work for the first thread of a device.
@@ -116,7 +119,7 @@ impl Others {
     pub(crate) fn change(&mut self, change: &Change) {
         match &mut self.early {
             Some(early) => early.iter_mut().for_each(|(_, changes)| changes.push(change.clone())),
-            None => self.send(|| Message::Worker(WorkerMessage::Change(change.clone()))),
+            None => self.send(|| Message::Worker(WorkerMessage::Change(Box::new(change.clone())))),
         }
     }
 
@@ -172,7 +175,7 @@ pub(crate) fn build(plan: &Arc<Plan>, mailbox: &Mailbox, restarts: u64) -> io::R
         let (first, blocking) = Loop::assemble(spec, mailbox, restarts, parts)?;
         return Ok((first, Helpers { blocking, others: None }));
     }
-    let ports = ports(plan, gate, delay)?;
+    let ports = ports(plan, gate, delay.map(Delay::into_servers))?;
     let hub = Arc::clone(ports[0].hub());
     let started = start_others(plan, ports, (clock, &files), restarts);
     let (first, begins, threads) = match started {
@@ -198,7 +201,7 @@ pub(crate) fn build(plan: &Arc<Plan>, mailbox: &Mailbox, restarts: u64) -> io::R
 }
 
 /// Creates the shared gate, and the end of each worker.
-fn ports(plan: &Plan, gate: Gate, delay: Option<Delay>) -> io::Result<Vec<Port>> {
+fn ports(plan: &Plan, gate: Gate, delay: Option<Servers>) -> io::Result<Vec<Port>> {
     let settings = *gate.settings();
     let (mut outer, mut outboxes, mut inboxes) = (Vec::new(), Vec::new(), Vec::new());
     for _ in &plan.mailboxes {

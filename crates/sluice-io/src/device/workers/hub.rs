@@ -7,7 +7,7 @@ use std::sync::{Mutex, TryLockError};
 use sluice_sched::gate::{Finished, Outcome, Slot, Submission};
 use sluice_sched::{Arrival, Device, Gate, Instant, OwnerId, VolumeId};
 
-use crate::backend::delay::Delay;
+use crate::backend::delay::Servers;
 use crate::backend::device_queue::OpIndex;
 use crate::clock::Clock;
 use crate::device::mailbox::Mailbox;
@@ -218,7 +218,7 @@ impl Hub {
 /// The gate, and the inner ends of the lanes.
 pub(crate) struct Combined {
     pub(crate) gate: Gate,
-    delay: Option<Delay>,
+    delay: Option<Servers>,
     outboxes: Vec<Reader<Record>>,
     inboxes: Inboxes,
     /// The last instant of a call of the gate, since each worker reads the clock itself.
@@ -268,7 +268,7 @@ impl Inboxes {
 impl Combined {
     pub(crate) fn new(
         gate: Gate,
-        delay: Option<Delay>,
+        delay: Option<Servers>,
         outboxes: Vec<Reader<Record>>,
         inboxes: Vec<Writer<Note>>,
     ) -> Self {
@@ -349,7 +349,7 @@ impl Combined {
 
 /// The device of the shared gate: a submission is carried out by the worker that has the request.
 struct Grants<'a> {
-    delay: Option<&'a mut Delay>,
+    delay: Option<&'a mut Servers>,
     inboxes: &'a mut Inboxes,
     #[cfg(test)]
     log: &'a mut super::log::Log,

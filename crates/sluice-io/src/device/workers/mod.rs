@@ -8,7 +8,7 @@
 //! ```text
 //!     worker 0 --outbox--.                              .--inbox--> worker 0 --> its io_uring
 //!                         >--> [lock: Gate, delay] --> <
-//!     worker 1 --outbox--'     by any that gets it       '--inbox--> worker 1 --> its io_uring
+//!     worker 1 --outbox--'     by any that gets it     '--inbox--> worker 1 --> its io_uring
 //! ```
 //!
 //! What is not divided among workers: the window, the CPU time and the clients of a VM ([`common`]), and the syncs of a file
