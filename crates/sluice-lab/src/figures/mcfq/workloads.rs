@@ -21,11 +21,12 @@ const WORKLOADS: [(&str, &str, [&str; 2]); 5] = [
 ];
 const MODES: [&str; 2] = ["paper", "window"];
 
-const PAPER: &str = "As published the manager swings (C2a): see the column of the mode.";
-const MSN: &str = "CFQ is near already: within 0.33 at every point of the band. There is nothing to correct but the noise of a window, and a \
-                   correction by noise is an error: it leaves 0.06 to 0.50. Where CFQ is further off the same correction helps: C3f, C3g, C3j.";
-const EXCHANGE: &str = "At the points where it fails CFQ is within 0.37, and what the correction by a noisy window leaves is more; where CFQ is further \
-                        off it comes nearer.";
+const PAPER: &str = "With the whole correction each second the manager swings (C2a); with a part of it some loads come nearer than under CFQ at \
+                     the nominal drive (sweep of mots-gain), and not over the range. How much the paper's applied is not readable.";
+const MSN: &str = "CFQ is near already, within 0.62 everywhere. There is nothing to correct but the noise of a window, and a correction by noise is an \
+                   error: where the row fails CFQ is within 0.50.";
+const EXCHANGE: &str = "Where it fails CFQ is within 0.50, and what the correction by a noisy window leaves is more; where CFQ is further off it comes \
+                        nearer.";
 
 const fn row(id: &'static str, must: &'static str, note: &'static str) -> RowSpec {
     let paper = "better than CFQ (the curves cannot be read)";

@@ -134,7 +134,8 @@ pub(in crate::figures) const FIGURE: Figure = Figure {
             paper: "the rest in the ratio 2:3, around 1750 and 2700 IOPS",
             note: "Nothing is fitted: six disks of 15,000 revolutions a minute give a node 1776 such reads a second. That is more than the roughly 1500 \
                    of the text, and near the 1750 that the three printed values make for each node. c2 and c3 come out within 3 % \
-                   of what is printed, c1 does not (M9d).",
+                   of what is printed, c1 does not (M9d). With slower disks that \
+                   serve in the order of arrival a node gives 1222, and c3 misses its part.",
         },
         RowSpec {
             id: "M9e",
