@@ -100,7 +100,7 @@ impl Report {
             "Three Linux guests under QEMU, emulated without KVM, each with a disk that is a part of one real file. The daemon serves the file at the \
              figure's rate over vhost-user-blk. Rates and latencies are what the guest's kernel counts. The kernel's own schedulers, bfq and \
              blk-throttle, run on a loop device over the same file at the same rate: bfq has the VMs' weights, and blk-throttle limits each VM to \
-             what simulated mClock gives it at the end. A reader or writer is a process that goes through its own part of the disk, to which all places are \
+             what simulated mClock gives it at the end. A reader or writer is a process that goes through the disk from a place of its own; to the file all places are \
              alike. Differences from the figure's own set-up are in [README.md](README.md)."
         } else {
             "The daemon on a real file, whose requests complete at the figure's rate or when a model of the drive says, with clients over NBD and \

@@ -17,16 +17,19 @@ echo none >/sys/block/vda/queue/scheduler
 echo 2 >/sys/block/vda/queue/nomerges
 places=$(($(cat /sys/block/vda/size) * 512 / request_bytes / outstanding))
 
-# One request after the other in part $1 of the disk, for ever. It begins when the pipe has a writer.
+# One request after the other: first from part $1 of the disk to its end, then the whole disk, for ever. So a new process is rarely
+# needed. It begins when the pipe has a writer.
 mkfifo /go
 stream() {
     : </go
+    place=$(($1 * places))
     while :; do
         if [ "$1" -lt "$writers" ]; then
-            dd if=/dev/zero of=/dev/vda bs="$request_bytes" oflag=direct seek="$(($1 * places))" count="$places" conv=notrunc
+            dd if=/dev/zero of=/dev/vda bs="$request_bytes" oflag=direct seek="$place" conv=notrunc
         else
-            dd if=/dev/vda of=/dev/null bs="$request_bytes" iflag=direct skip="$(($1 * places))" count="$places"
+            dd if=/dev/vda of=/dev/null bs="$request_bytes" iflag=direct skip="$place"
         fi
+        place=0
     done
 }
 
