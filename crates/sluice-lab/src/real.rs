@@ -449,7 +449,7 @@ mod tests {
                     |value: &Value| value.part < trial.parts.len() && value.vm.is_none_or(|vm| vm < trial.vms.len());
                 assert!(!trial.values.is_empty() && trial.values.iter().all(exists), "{}", trial.name);
                 // Shorter reads of a guest go through its page cache.
-                let direct = |vm: &TrialVm| vm.load.length % 4096 == 0;
+                let direct = |vm: &TrialVm| vm.load.length.is_multiple_of(4096);
                 assert!(!trial.in_guests || trial.vms.iter().all(direct), "{}", trial.name);
                 let Some(iops) = trial.iops() else { continue };
                 let seen = trial.clone().shortened(10).simulate().unwrap();
