@@ -207,6 +207,10 @@ fn commands() -> Result<String, String> {
             .env("COLUMNS", "100")
             .output()
             .map_err(|error| format!("Cannot start cargo: {error}"))?;
+        if !run.status.success() {
+            let said = String::from_utf8_lossy(&run.stderr).into_owned();
+            return Err(format!("sluice {} failed, and the page stays as it was: {said}", arguments.join(" ")));
+        }
         let text = String::from_utf8(run.stdout).map_err(|_| "The help is not UTF-8".to_owned())?;
         Ok::<_, String>(text.lines().map(|line| format!("{}\n", line.trim_end())).collect::<String>())
     };
