@@ -100,7 +100,8 @@ pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
             crate::output::message(text);
         }
     };
-    let mut report = Report { outcomes: Vec::new(), in_guests: plan.guests.is_some(), no_kernel: None };
+    let (in_guests, quick) = (plan.guests.is_some(), plan.quick);
+    let mut report = Report { outcomes: Vec::new(), in_guests, quick, no_kernel: None };
     if report.in_guests {
         report.no_kernel = guests::kernel::missing();
         if let Some(reason) = &report.no_kernel {

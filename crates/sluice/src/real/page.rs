@@ -34,9 +34,10 @@ impl Report {
     /// # Errors
     /// If a file cannot be written.
     pub(crate) fn write_docs(&self, folder: &Path) -> Result<(), LabError> {
-        let option = if self.in_guests { "--real --guests" } else { "--real" };
+        let options = if self.in_guests { "--real --guests" } else { "--real" };
+        let quick = if self.quick { " --quick" } else { "" };
         let mut text =
-            format!("# {}\n\nWritten by `sluice reproduce {option} --docs DIR`; do not edit.\n", self.title());
+            format!("# {}\n\nWritten by `sluice reproduce {options}{quick} --docs DIR`; do not edit.\n", self.title());
         let mut charts = 0;
         for block in self.blocks() {
             text += "\n";
@@ -106,8 +107,13 @@ impl Report {
             "The daemon on a real file, whose requests complete at the figure's rate or when a model of the drive says, with clients over NBD and \
              vhost-user-blk. [README.md](README.md) describes devices and times."
         };
+        let part = match (self.quick, self.in_guests) {
+            (false, _) => "",
+            (true, false) => " This was a quick run: only a fifth of each figure's time was measured.",
+            (true, true) => " This was a quick run: only a tenth of each figure's time was measured.",
+        };
         format!(
-            "{how} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled drive. \
+            "{how}{part} A real value in parentheses is its difference from the simulated one; with ! it is more than 3 %, or 10 % on a modelled drive. \
              \"Paused\" is the part of a value's seconds in which the machine did not run for a moment, and which were therefore left out. A machine \
              with {cpus} CPUs, Sluicegate {}.",
             env!("CARGO_PKG_VERSION")

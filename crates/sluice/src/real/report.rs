@@ -12,6 +12,8 @@ pub(crate) struct Report {
     pub(super) outcomes: Vec<Outcome>,
     /// Whether the VMs were guests.
     pub(super) in_guests: bool,
+    /// Whether only a part of each figure's time was measured.
+    pub(super) quick: bool,
     /// Why the kernel's schedulers did not run beside the guests.
     pub(super) no_kernel: Option<String>,
 }
@@ -38,7 +40,7 @@ impl Report {
     /// Returns everything as one object.
     pub(super) fn as_json(&self) -> Json {
         let figures: Vec<Json> = self.outcomes.iter().map(figure_as_json).collect();
-        let mut object = json!({ "figures": figures, "ok": self.is_ok() });
+        let mut object = json!({ "figures": figures, "ok": self.is_ok(), "quick": self.quick });
         if self.in_guests {
             // null: they ran.
             object["no_kernel"] = self.no_kernel.clone().into();
