@@ -83,7 +83,7 @@ fn invalid_arguments_are_rejected_before_anything_runs() {
             "'M2' does not run on real I/O; with --real there are: all, mclock-allocation, mclock-limits,",
         ),
         (&["--real", "M99"], "'M99' is not the name of a figure, row or paper; with --real there are: all,"),
-        (&["--real", "M3", "--out", file], "cannot be used with"),
+        (&["--real", "M3", "--out", file], "name a folder with --out that can be made or written"),
     ];
     for (arguments, what) in cases {
         let ended = reproduce(arguments);

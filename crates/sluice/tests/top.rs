@@ -62,6 +62,9 @@ impl Screen {
             } else if letter == '\r' {
                 self.cursor.1 = 0;
             } else if letter >= ' ' {
+                if self.cursor.1 == self.rows[0].len() {
+                    self.cursor = (self.cursor.0 + 1, 0);
+                }
                 let (row, column) = self.cursor;
                 self.rows[row][column] = letter;
                 self.cursor.1 += 1;

@@ -34,7 +34,7 @@ use crate::device::spin::{Iteration, Spin, Wait};
 use crate::device::workers::crew::{self, Change, Helpers, Others, Plan, WorkerMessage};
 use crate::device::workers::figures::{Sum, Totals};
 use crate::device::workers::gateway::{GateState, Gateway};
-use crate::device::workers::joint::Joint;
+use crate::device::workers::joint::Part;
 use crate::device::workers::port::Port;
 use crate::frontend::{Command, Frontends};
 
@@ -386,12 +386,14 @@ impl Loop {
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
-            Message::Clients(reply) => self.list_clients(&Arc::new(Joint::new(reply, Vec::new()))),
-            Message::Probe(reply) => self.answer_probe(&Arc::new(Joint::new(reply, Pulse::default()))),
-            Message::Worker(WorkerMessage::Change(change)) if change.restarts != self.restarts => {}
+            Message::Clients(reply) => self.list_clients(Part::of(reply, Vec::new())),
+            Message::Probe(reply) => self.answer_probe(Part::of(reply, Pulse::default())),
+            Message::Worker(WorkerMessage::Change(change)) if change.restarts != self.restarts => {
+                change.reply.into_iter().for_each(Part::done);
+            }
             Message::Worker(WorkerMessage::Change(change)) => self.change(now, *change),
-            Message::Worker(WorkerMessage::Clients(joint)) => self.list_clients(&joint),
-            Message::Worker(WorkerMessage::Probe(joint)) => self.answer_probe(&joint),
+            Message::Worker(WorkerMessage::Clients(part)) => self.list_clients(part),
+            Message::Worker(WorkerMessage::Probe(part)) => self.answer_probe(part),
             Message::Drain => {
                 self.core.ending = Ending::Draining;
                 self.frontends.drain(&mut self.core);
@@ -408,9 +410,10 @@ impl Loop {
 
     fn edit(&mut self, now: Instant, edits: Vec<Edit>, reply: Sender<Result<(), EditError>>) {
         // Without other threads it is sent immediately.
-        let reply = Arc::new(Joint::new(reply, Ok(())));
-        let result = self.apply_everywhere(now, edits, Some(&reply));
-        reply.update(|made| *made = result);
+        let part = Part::of(reply, Ok(()));
+        let result = self.apply_everywhere(now, edits, Some(&part));
+        part.update(|made| *made = result);
+        part.done();
     }
 
     /// Applies changes in order, at this thread and then at the others. Stops at the first that fails.
@@ -418,7 +421,7 @@ impl Loop {
         &mut self,
         now: Instant,
         edits: Vec<Edit>,
-        reply: Option<&Arc<Joint<Result<(), EditError>>>>,
+        reply: Option<&Part<Result<(), EditError>>>,
     ) -> Result<(), EditError> {
         for edit in edits {
             let copy = self.others.is_some().then(|| edit.clone()).filter(edit::concerns_all_threads);
@@ -426,7 +429,9 @@ impl Loop {
             let tape = self.core.gate.port().map(Port::take_tape).unwrap_or_default();
             made?;
             if let (Some(edit), Some(others)) = (copy, &mut self.others) {
-                others.change(&Change { edit, tape, restarts: self.restarts, reply: reply.cloned() });
+                let change = Change { edit, tape, restarts: self.restarts, reply: reply.cloned() };
+                others.change(&change);
+                change.reply.into_iter().for_each(Part::done);
             }
         }
         Ok(())
@@ -442,26 +447,28 @@ impl Loop {
             let device = &self.core.device;
             tracing::error!(device, %error, "A thread of the device did not make a change that the others have made");
         }
-        drop(reply);
+        reply.into_iter().for_each(Part::done);
     }
 
-    fn list_clients(&self, joint: &Arc<Joint<Vec<ClientSnapshot>>>) {
-        joint.update(|clients| join_clients(clients, self.frontends.list(&self.core)));
+    fn list_clients(&self, part: Part<Vec<ClientSnapshot>>) {
+        part.update(|clients| join_clients(clients, self.frontends.list(&self.core)));
         if let Some(others) = &self.others {
-            others.send(|| Message::Worker(WorkerMessage::Clients(Arc::clone(joint))));
+            others.send(|| Message::Worker(WorkerMessage::Clients(part.clone())));
         }
+        part.done();
     }
 
     /// A probe is answered when each thread has shown that it runs.
-    fn answer_probe(&self, joint: &Arc<Joint<Pulse>>) {
+    fn answer_probe(&self, part: Part<Pulse>) {
         let (in_flight, completed) = (self.core.gate.in_flight(), self.core.gate.completed());
-        joint.update(|pulse| {
+        part.update(|pulse| {
             pulse.in_flight += in_flight;
             pulse.completed += completed;
         });
         if let Some(others) = &self.others {
-            others.send(|| Message::Worker(WorkerMessage::Probe(Arc::clone(joint))));
+            others.send(|| Message::Worker(WorkerMessage::Probe(part.clone())));
         }
+        part.done();
     }
 
     /// States what this thread has done, for the first one's snapshots.

@@ -27,7 +27,7 @@ use crate::device::supervisor::{drain_and_drop, set_timer_slack};
 use crate::device::workers::changes::Tape;
 use crate::device::workers::gateway::Gateway;
 use crate::device::workers::hub::{Combined, Hub, Seat};
-use crate::device::workers::joint::Joint;
+use crate::device::workers::joint::Part;
 use crate::device::workers::lane::lane;
 use crate::device::workers::port::Port;
 use crate::device::workers::token::WORKERS_MAX;
@@ -47,8 +47,8 @@ pub(crate) struct Plan {
 /// A message of the first thread of a device to the others.
 pub(crate) enum WorkerMessage {
     Change(Box<Change>),
-    Clients(Arc<Joint<Vec<ClientSnapshot>>>),
-    Probe(Arc<Joint<Pulse>>),
+    Clients(Part<Vec<ClientSnapshot>>),
+    Probe(Part<Pulse>),
 }
 
 /// A change that the first thread has made.
@@ -58,8 +58,8 @@ pub(crate) struct Change {
     pub(crate) tape: Tape,
     /// Restarts of the device before it. One from before a restart has been made.
     pub(crate) restarts: u64,
-    /// Dropped when it has been made; `None` during a start.
-    pub(crate) reply: Option<Arc<Joint<Result<(), EditError>>>>,
+    /// Done when it has been made; `None` during a start.
+    pub(crate) reply: Option<Part<Result<(), EditError>>>,
 }
 
 /// What a thread waits for before it begins, and what it begins with.
