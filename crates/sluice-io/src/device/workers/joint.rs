@@ -1,7 +1,7 @@
 //! A reply that several workers make together.
 //!
 //! It is sent when the last of them has done its part. If one does not, because its thread has panicked or ended, nothing is sent, and
-//! whoever waits for the reply learns that the device has stopped.
+//! the one that waits for the reply learns that the device has stopped.
 
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
