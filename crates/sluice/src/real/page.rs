@@ -34,10 +34,9 @@ impl Report {
     /// # Errors
     /// If a file cannot be written.
     pub(crate) fn write_docs(&self, folder: &Path) -> Result<(), LabError> {
-        let options = if self.in_guests { "--real --guests" } else { "--real" };
-        let quick = if self.quick { " --quick" } else { "" };
+        let option = if self.in_guests { "--real --guests" } else { "--real" };
         let mut text =
-            format!("# {}\n\nWritten by `sluice reproduce {options}{quick} --docs DIR`; do not edit.\n", self.title());
+            format!("# {}\n\nWritten by `sluice reproduce {option} --docs DIR`; do not edit.\n", self.title());
         let mut charts = 0;
         for block in self.blocks() {
             text += "\n";
