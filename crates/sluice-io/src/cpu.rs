@@ -7,7 +7,7 @@
 //! `cargo xtask bench network --only charge` measured.
 //!
 //! A thread that sleeps is woken by an event of one VM, which pays for that, although it may find work of others. Events that bring
-//! no request do not make the thread poll: otherwise a VM could keep it busy by kicks, at the cost of nobody.
+//! no request do not make the thread poll: otherwise a VM that kicks could keep the thread polling, and no VM is charged for polling.
 //!
 //! A VM that has used more than its limit allows is held until its excess is paid for: nothing is taken from its rings, sockets and TAPs.
 //! Requests that were taken before continue. Received frames are accounted and do not count against the limit, because other VMs and

@@ -48,6 +48,9 @@ ip link add link s2 name s2.20 type vlan id 20
 ip link set s2.20 up
 ";
 
+/// Ends the daemon.
+const STOP: &str = "kill $(cat /tmp/pid); while runs; do usleep 50000; done; rm /tmp/pid\n";
+
 /// Ends a daemon that runs, and starts one. Fails if the daemon ends by itself.
 const SERVE: &str = "
 [ ! -e /tmp/pid ] || { kill $(cat /tmp/pid); while runs; do usleep 50000; done; }
@@ -136,9 +139,6 @@ fn bonds_and_vlan_devices_are_uplinks_and_ports_of_bridges() {
 
 /// Makes a bond of mode `$mode` here, and one like it outside.
 const BONDS: &str = "
-[ ! -e /tmp/pid ] || { kill $(cat /tmp/pid); while runs; do usleep 50000; done; rm /tmp/pid; }
-for at in '' '-n out'; do ip $at link del bond1 2>/dev/null || true; done
-ip -n out link del sw 2>/dev/null || true
 make() {
     name=$1; shift
     ip $@ link add bond1 type bond mode $mode miimon 50
@@ -157,12 +157,14 @@ ip -n out addr add 10.9.0.100/24 dev bond1
 #[test]
 fn bonds_that_spread_frames_over_their_links_are_uplinks() {
     let guest = boot();
+    sh(&guest, "ip link del bond1; ip -n out link del sw");
     for mode in ["balance-rr", "balance-xor", "802.3ad"] {
         sh(&guest, &format!("mode={mode}\n{BONDS}"));
         serve(&guest, "nic = \"bond1\"", 0);
         reaches(&guest, "vm", "10.9.0.100");
         let answers = sh(&guest, "ip netns exec vm /bin/busybox ping -c 10 10.9.0.100 -i 0.1");
         assert!(answers.contains(" 0% packet loss") && !answers.contains("DUP"), "{mode}: {answers}");
+        sh(&guest, &format!("{STOP}ip link del bond1; ip -n out link del bond1"));
     }
 }
 

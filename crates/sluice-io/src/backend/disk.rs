@@ -53,7 +53,7 @@ pub(crate) struct Backend {
     pub(crate) ios: Slab<IoId, IoRequest>,
     pub(crate) volumes: Slab<VolumeKey, Volume>,
     pub(crate) files: Files,
-    /// What other threads of the device have to hear of syncs, by thread.
+    /// Notes about syncs that this thread has to pass on, each with the number of the thread that gets it.
     pub(crate) notes: Vec<(u8, Note)>,
     pub(crate) pool: Pool,
     /// By [`OpIndex`].

@@ -42,7 +42,7 @@ use crate::frontend::{Command, Frontends};
 /// could otherwise keep the loop in one iteration.
 const ROUNDS_MAX: u32 = 16;
 
-/// What the threads of a device have in common, or what makes them different.
+/// Parts of a loop that differ between a device with one thread and one with several. [`crew`](crate::device::workers::crew) builds them.
 pub(crate) struct Parts {
     pub(crate) gate: Gateway,
     pub(crate) delay: Option<Delay>,

@@ -1,4 +1,4 @@
-//! What the workers of a device know together of a VM and of a volume: its window, its clients, and its CPU time.
+//! State of a VM and of a volume that the workers of a device share: the window, the clients, and the CPU time.
 //!
 //! A worker changes it with single atomic operations. Two workers that see the last free place of a window at the same time
 //! both take it, so a window may be exceeded by one request for each worker after the first.

@@ -35,12 +35,12 @@ use crate::device::workers::token::WORKERS_MAX;
 /// Records between a worker and the gate, in each direction. What has no room waits.
 const LANE_LENGTH: usize = if cfg!(test) { 16 } else { 1024 };
 
-/// What a device is started from.
+/// The specification of a device and the mailboxes of its threads, from which a start and each restart build the threads.
 pub(crate) struct Plan {
     pub(crate) spec: DeviceSpec,
-    /// Of all threads, the first one's first.
+    /// Mailboxes of all threads, in the order of their numbers.
     mailboxes: Vec<Mailbox>,
-    /// Of the other threads, while these do not run.
+    /// Inboxes, in the same order. A running thread has taken its own; the first one's is never here.
     inboxes: Mutex<Vec<Option<Inbox>>>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Change {
     pub(crate) reply: Option<Part<Result<(), EditError>>>,
 }
 
-/// What a thread waits for before it begins, and what it begins with.
+/// The channel on which a thread waits before it begins, and the changes that it gets there.
 type Early = (Sender<Vec<Change>>, Vec<Change>);
 
 /// The other threads, as the first one sees them.
