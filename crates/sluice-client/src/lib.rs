@@ -5,6 +5,7 @@
 //! | an NBD client | [`nbd`] |
 //! | a server without a device, which measures the client's ceiling | [`canned`] |
 //! | a vhost-user-blk front end without a VM | [`vhost`] |
+//! | the archive of a Linux guest's first file system | [`initramfs`] |
 //! | attacks by work that never reaches the device | [`hostile`] |
 //! | network namespaces with stations that send, count and probe | [`net`] |
 //!
@@ -15,6 +16,7 @@
 
 pub mod canned;
 pub mod hostile;
+pub mod initramfs;
 pub mod nbd;
 pub mod net;
 pub mod vhost;

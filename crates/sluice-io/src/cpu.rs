@@ -20,12 +20,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluice_sched::{Instant, Percent};
 
-use crate::device::workers::common::VmCommon;
 use crate::slab::{Slab, VmId};
 
 /// Time between two readings of the CPU clock while there is work.
@@ -58,6 +57,33 @@ pub(crate) fn delivered(bytes: usize) -> u64 {
     FRAME + 2 * copied(bytes as u64)
 }
 
+/// CPU time of a VM on all workers.
+#[derive(Debug, Default)]
+pub(crate) struct CpuCommon {
+    pub(crate) used_nanos: AtomicU64,
+    pub(crate) held_nanos: AtomicU64,
+    /// When what all workers have used for it is paid for, in nanoseconds.
+    paid: AtomicU64,
+}
+
+impl CpuCommon {
+    /// Forgets what was used.
+    pub(crate) fn forgive(&self, now: Instant) {
+        self.paid.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Adds `price` to what is to be paid for since `earliest`. Returns when it is.
+    pub(crate) fn spend(&self, earliest: Instant, price: u64) -> Instant {
+        let later = |paid: u64| paid.max(earliest.as_nanos()).saturating_add(price);
+        let before = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(later(paid)));
+        Instant::from_nanos(later(before.unwrap_or(0)))
+    }
+
+    pub(crate) fn paid(&self) -> Instant {
+        Instant::from_nanos(self.paid.load(Ordering::Relaxed))
+    }
+}
+
 /// CPU time of a VM on a device thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTime {
@@ -81,25 +107,25 @@ pub(crate) struct VmCpu {
     /// Since when it is held.
     held: Option<Instant>,
     /// If the device has several threads: its time on all of them. A limit applies to their sum.
-    common: Option<Arc<VmCommon>>,
+    common: Option<Arc<CpuCommon>>,
 }
 
 impl VmCpu {
     /// Returns the time of all threads. That for which it was held is the longest of any thread.
     pub(crate) fn time(&self) -> CpuTime {
         let Some(common) = &self.common else { return self.time };
-        let (used, held) = (&common.cpu.used_nanos, &common.cpu.held_nanos);
+        let (used, held) = (&common.used_nanos, &common.held_nanos);
         CpuTime { used_nanos: used.load(Ordering::Relaxed), held_nanos: held.load(Ordering::Relaxed), ..self.time }
     }
 
-    pub(crate) fn share(self, common: Option<Arc<VmCommon>>) -> Self {
+    pub(crate) fn share(self, common: Option<Arc<CpuCommon>>) -> Self {
         VmCpu { common, ..self }
     }
 
     fn used(&mut self, nanos: u64) {
         self.time.used_nanos += nanos;
         if let Some(common) = &self.common {
-            common.cpu.used_nanos.fetch_add(nanos, Ordering::Relaxed);
+            common.used_nanos.fetch_add(nanos, Ordering::Relaxed);
         }
     }
 
@@ -107,12 +133,12 @@ impl VmCpu {
     fn released(&mut self, nanos: u64) {
         self.time.held_nanos += nanos;
         if let Some(common) = &self.common {
-            common.cpu.held_nanos.fetch_max(self.time.held_nanos, Ordering::Relaxed);
+            common.held_nanos.fetch_max(self.time.held_nanos, Ordering::Relaxed);
         }
     }
 
     fn paid(&self) -> Instant {
-        self.common.as_ref().map_or(self.paid, |common| common.cpu.paid())
+        self.common.as_ref().map_or(self.paid, |common| common.paid())
     }
 
     /// Whether nothing may be taken from it.
@@ -125,7 +151,7 @@ impl VmCpu {
         self.time.limit = limit;
         (self.paid, self.held) = (now, None);
         if let Some(common) = &self.common {
-            common.cpu.forgive(now);
+            common.forgive(now);
         }
     }
 
@@ -137,7 +163,7 @@ impl VmCpu {
         let earliest = now - SAVED_MAX;
         self.paid = match &self.common {
             None => self.paid.max(earliest) + Duration::from_nanos(price),
-            Some(common) => common.cpu.spend(earliest, price),
+            Some(common) => common.spend(earliest, price),
         };
         if self.paid <= now || self.held.is_some() {
             return None;

@@ -19,10 +19,9 @@ use crate::backend::merged::{Merged, SlotResult};
 use crate::backend::request::{Data, IoRequest};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
-use crate::backend::sync::{Files, Flush};
+use crate::backend::sync::{Files, Flush, SyncNote};
 use crate::backend::tag::Tag;
 use crate::backend::volume::{Step, Volume, VolumeStore};
-use crate::device::workers::hub::Note;
 use crate::slab::{IoId, Slab, VolumeKey};
 use crate::source::loss::may_lose_earlier_writes;
 use crate::source::{Allocation, ByteRange, Loss, Source, Span, Support};
@@ -54,7 +53,7 @@ pub(crate) struct Backend {
     pub(crate) volumes: Slab<VolumeKey, Volume>,
     pub(crate) files: Files,
     /// Notes about syncs that this thread has to pass on, each with the number of the thread that gets it.
-    pub(crate) notes: Vec<(u8, Note)>,
+    pub(crate) notes: Vec<(u8, SyncNote)>,
     pub(crate) pool: Pool,
     /// By [`OpIndex`].
     slot_ops: Vec<Option<SlotOp>>,
@@ -392,13 +391,13 @@ impl Backend {
         for Flush { worker, op } in covered.drain(..) {
             match worker == self.files.worker() {
                 true => self.flush_ended(op, result >= 0),
-                false => self.notes.push((worker, Note::Synced { op, ok: result >= 0 })),
+                false => self.notes.push((worker, SyncNote::Ended { op, ok: result >= 0 })),
             }
         }
         self.covered = covered;
         match next {
             Some(Flush { worker, op }) if worker == self.files.worker() => self.push_sync(op),
-            Some(Flush { worker, op }) => self.notes.push((worker, Note::StartSync(op))),
+            Some(Flush { worker, op }) => self.notes.push((worker, SyncNote::Start(op))),
             None => {}
         }
     }

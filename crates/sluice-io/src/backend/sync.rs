@@ -25,6 +25,15 @@ pub(crate) struct Flush {
     pub(crate) op: OpIndex,
 }
 
+/// What a thread tells another one about syncs of a file.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum SyncNote {
+    /// A sync that the sender started has ended, and covers this flush.
+    Ended { op: OpIndex, ok: bool },
+    /// The next sync of a file is for this flush.
+    Start(OpIndex),
+}
+
 #[derive(Debug)]
 struct File {
     id: FileId,

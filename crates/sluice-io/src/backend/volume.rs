@@ -7,34 +7,16 @@ use std::time::Duration;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
+use crate::backend::occupancy::Occupancy;
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileKey, Files};
-use crate::device::workers::common::VolumeCommon;
+use crate::backend::volume_common::VolumeCommon;
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::{Capabilities, ExtentMap, Loss, Source};
 use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
 
 /// Minimum interval between two updates of the extent map of a volume whose blocks have moved.
 const REMAP_EVERY: Duration = Duration::from_secs(5);
-
-/// The part of a VM's window that requests occupy, from their arrival at a frontend to their reply.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Outstanding {
-    pub(crate) requests: u32,
-    pub(crate) bytes: u64,
-}
-
-impl Outstanding {
-    pub(crate) fn add(&mut self, bytes: u64) {
-        self.requests += 1;
-        self.bytes += bytes;
-    }
-
-    pub(crate) fn remove(&mut self, bytes: u64) {
-        self.requests -= 1;
-        self.bytes -= bytes;
-    }
-}
 
 /// The next operation of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,7 +46,7 @@ pub(crate) struct Volume {
     /// Clients that are connected.
     open_clients: u32,
     /// The part of its VM's window that it occupies.
-    outstanding: Outstanding,
+    pub(crate) outstanding: Occupancy,
     /// Submissions at the device.
     pub(crate) in_flight: u32,
     /// Submissions of disconnected clients. New clients wait for them.
@@ -120,6 +102,7 @@ impl Volume {
         common: Option<Arc<VolumeCommon>>,
     ) -> Self {
         let (Names { vm, vm_name, id }, (name, generation, policy, info)) = (names, spec);
+        let outstanding = Occupancy::new(common.as_ref().map(|common| Arc::clone(&common.outstanding)));
         Volume {
             name,
             generation,
@@ -131,7 +114,7 @@ impl Volume {
             store,
             clients: 0,
             open_clients: 0,
-            outstanding: Outstanding::default(),
+            outstanding,
             in_flight: 0,
             abandoned_in_flight: 0,
             leaving: false,
@@ -140,34 +123,6 @@ impl Volume {
             mapped: now,
             copied_stats: None,
         }
-    }
-
-    /// Counts a request that occupies `bytes` of the window.
-    pub(crate) fn occupy(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.add(bytes),
-            Some(common) => common.outstanding.add(bytes),
-        }
-    }
-
-    /// Counts more bytes of a request.
-    pub(crate) fn occupy_more(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.bytes += bytes,
-            Some(common) => common.outstanding.add_bytes(bytes),
-        }
-    }
-
-    pub(crate) fn vacate(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.remove(bytes),
-            Some(common) => common.outstanding.remove(bytes),
-        }
-    }
-
-    /// Returns the part of its VM's window that it occupies, at all threads.
-    pub(crate) fn total(&self) -> Outstanding {
-        self.common.as_ref().map_or(self.outstanding, |common| common.outstanding.load())
     }
 
     /// Returns the number of clients that are connected, at all threads.

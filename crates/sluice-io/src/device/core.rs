@@ -154,7 +154,7 @@ impl Core {
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
         let vm = self.occupy(opening);
         // A VM that holds little gets memory even if its neighbours have used up what there was.
-        let room = if self.vms[vm].total().bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let room = if self.vms[vm].outstanding.load().bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
         list.push(id);
@@ -170,8 +170,8 @@ impl Core {
         volume.refuse_impossible(io);
         let (kind, more) = volume.next_part(io, self.gate.settings());
         if more > 0 {
-            volume.occupy_more(more);
-            vm.occupy_more(more);
+            volume.outstanding.add_bytes(more);
+            vm.outstanding.add_bytes(more);
         }
         let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };

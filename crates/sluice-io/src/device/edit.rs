@@ -64,7 +64,7 @@ fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Back
             protocol_errors,
             refused,
             cpu: vm.cpu.time(),
-            outstanding: vm.total().requests,
+            outstanding: vm.outstanding.load().requests,
             volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
         });
     }
@@ -81,7 +81,7 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         volume: volume.name.clone(),
         policy: volume.policy,
         account,
-        outstanding: volume.total().requests,
+        outstanding: volume.outstanding.load().requests,
         clients: volume.open_clients(),
         is_lost: is_lost(volume),
         nic: None,

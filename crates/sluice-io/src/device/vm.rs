@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
 
-use crate::backend::volume::Outstanding;
+use crate::backend::occupancy::{Occupancy, Outstanding};
 use crate::cpu::{HasCpu, VmCpu};
 use crate::device::spec::Window;
 use crate::device::workers::common::VmCommon;
@@ -42,7 +42,7 @@ pub(crate) struct Vm {
     pub(crate) volumes: u32,
     /// Its volumes that have not been removed.
     pub(crate) volumes_by_name: HashMap<String, VolumeKey>,
-    outstanding: Outstanding,
+    pub(crate) outstanding: Occupancy,
     /// Whether each of its requests is subject to the same limit, so that none overtakes those that the limit holds.
     pub(crate) is_limited_as_one: bool,
     /// Memory of the daemon for data of its requests.
@@ -80,7 +80,7 @@ impl Vm {
             removed: false,
             volumes: 0,
             volumes_by_name: HashMap::new(),
-            outstanding: Outstanding::default(),
+            outstanding: Occupancy::new(None),
             is_limited_as_one: is_limited_as_one(&policy, &[]),
             memory,
             waiting: VecDeque::new(),
@@ -95,35 +95,8 @@ impl Vm {
 
     /// Makes it known to several threads.
     pub(crate) fn share(self, common: Option<Arc<VmCommon>>) -> Self {
-        Vm { cpu: self.cpu.share(common.clone()), common, ..self }
-    }
-
-    /// Counts a request that occupies `bytes` of the window.
-    pub(crate) fn occupy(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.add(bytes),
-            Some(common) => common.outstanding.add(bytes),
-        }
-    }
-
-    /// Counts more bytes of a request.
-    pub(crate) fn occupy_more(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.bytes += bytes,
-            Some(common) => common.outstanding.add_bytes(bytes),
-        }
-    }
-
-    pub(crate) fn vacate(&mut self, bytes: u64) {
-        match &self.common {
-            None => self.outstanding.remove(bytes),
-            Some(common) => common.outstanding.remove(bytes),
-        }
-    }
-
-    /// Returns the part of the window that is occupied, by all threads.
-    pub(crate) fn total(&self) -> Outstanding {
-        self.common.as_ref().map_or(self.outstanding, |common| common.outstanding.load())
+        let outstanding = Occupancy::new(common.as_ref().map(|common| Arc::clone(&common.outstanding)));
+        Vm { cpu: self.cpu.share(common.as_ref().map(|common| Arc::clone(&common.cpu))), outstanding, common, ..self }
     }
 
     /// Counts a protocol violation. Returns the number of them.
@@ -157,7 +130,7 @@ impl Vm {
     /// the whole window. One volume of several whose own limit slows it down takes half of the window, two of them a
     /// third each, and the rest stays free for the others.
     pub(crate) fn has_room(&self, held: Outstanding) -> bool {
-        let total = self.total();
+        let total = self.outstanding.load();
         let requests = self.window.requests.saturating_sub(total.requests);
         let bytes = self.window.bytes.saturating_sub(total.bytes);
         let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
@@ -189,14 +162,13 @@ mod tests {
     /// Lets each volume take requests until none may take more. Returns the number of requests of each.
     fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
         let mut vm = vm(volumes as u32, window);
-        let mut held = vec![Outstanding::default(); volumes];
-        while let Some(volume) =
-            (0..volumes).filter(|&volume| vm.has_room(held[volume])).min_by_key(|&v| held[v].requests)
-        {
-            held[volume].add(bytes);
-            vm.occupy(bytes);
+        let mut held: Vec<Occupancy> = (0..volumes).map(|_| Occupancy::new(None)).collect();
+        let may = |vm: &Vm, held: &Occupancy| vm.has_room(held.load());
+        while let Some(held) = held.iter_mut().filter(|held| may(&vm, held)).min_by_key(|held| held.load().requests) {
+            held.add(bytes);
+            vm.outstanding.add(bytes);
         }
-        held.iter().map(|held| held.requests).collect()
+        held.iter().map(|held| held.load().requests).collect()
     }
 
     #[test]
@@ -233,10 +205,10 @@ mod tests {
     #[test]
     fn the_only_busy_volume_of_several_takes_half_of_the_window() {
         let mut vm = vm(5, 128);
-        while vm.has_room(vm.outstanding) {
+        while vm.has_room(vm.outstanding.load()) {
             vm.outstanding.add(0);
         }
-        assert_eq!(vm.outstanding.requests, 64);
+        assert_eq!(vm.outstanding.load().requests, 64);
         assert!(vm.has_room(Outstanding::default()));
     }
 }

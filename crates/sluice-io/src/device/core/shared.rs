@@ -7,6 +7,7 @@ use sluice_sched::gate::Submission;
 use sluice_sched::{Device as _, Instant, OwnerId, VolumeId};
 
 use crate::backend::device_queue::DeviceQueue as _;
+use crate::backend::sync::SyncNote;
 use crate::device::core::Core;
 use crate::device::workers::hub::Note;
 use crate::slab::{IoId, VmId};
@@ -15,7 +16,7 @@ impl Core {
     /// Posts what this worker has for the gate, and does what the gate and the other workers have for it.
     pub(super) fn exchange(&mut self, now: Instant) {
         let Some(port) = self.gate.port() else { return };
-        self.backend.notes.drain(..).for_each(|(worker, note)| port.pass(worker, note));
+        self.backend.notes.drain(..).for_each(|(worker, note)| port.pass(worker, Note::Sync(note)));
         port.exchange(now, &self.clock);
         while let Some(note) = self.gate.port().and_then(|port| port.next_note()) {
             self.note(now, note);
@@ -61,8 +62,8 @@ impl Core {
                 }
             }
             Note::Admit(owner, volume) => self.admit(owner, volume),
-            Note::Synced { op, ok } => self.backend.flush_ended(op, ok),
-            Note::StartSync(op) => self.backend.push_sync(op),
+            Note::Sync(SyncNote::Ended { op, ok }) => self.backend.flush_ended(op, ok),
+            Note::Sync(SyncNote::Start(op)) => self.backend.push_sync(op),
         }
     }
 

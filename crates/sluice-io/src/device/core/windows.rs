@@ -13,8 +13,8 @@ impl Core {
     pub(super) fn occupy(&mut self, opening: &Opening) -> VmId {
         let volume = &mut self.backend.volumes[opening.volume];
         let vm = &mut self.vms[volume.vm];
-        volume.occupy(opening.held);
-        vm.occupy(opening.held);
+        volume.outstanding.add(opening.held);
+        vm.outstanding.add(opening.held);
         vm.memory.add(opening.buffered);
         volume.vm
     }
@@ -22,10 +22,10 @@ impl Core {
     /// Frees the room that a request of a volume occupied, here and for clients of other threads.
     pub(super) fn vacate(&mut self, volume: VolumeKey, held: u64, buffered: u64) {
         let volume = &mut self.backend.volumes[volume];
-        volume.vacate(held);
+        volume.outstanding.remove(held);
         let id = volume.vm;
         let vm = &mut self.vms[id];
-        vm.vacate(held);
+        vm.outstanding.remove(held);
         vm.memory.remove(buffered);
         if let (Some(common), Some(port)) = (&vm.common, self.gate.port()) {
             let others = common.take_waiting(port.worker());
@@ -40,7 +40,7 @@ impl Core {
     pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
         let volume = &self.backend.volumes[volume];
         let vm = &self.vms[volume.vm];
-        vm.has_room(volume.total()) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
+        vm.has_room(volume.outstanding.load()) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
     }
 
     /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use sluice_sched::gate::Finished;
 use sluice_sched::{Bytes, ChangeError, Gate, Instant, OwnerId, Policy, Scheduler, Scope, VolumeId};
 
+use crate::backend::volume_common::VolumeCommon;
 use crate::clock::Clock;
-use crate::device::workers::common::{VmCommon, VolumeCommon};
+use crate::device::workers::common::VmCommon;
 use crate::device::workers::hub::Combined;
 use crate::device::workers::port::Port;
 use crate::device::workers::token;

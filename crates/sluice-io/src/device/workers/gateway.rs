@@ -5,8 +5,9 @@ use std::sync::Arc;
 use sluice_sched::gate::{DeviceStats, Finished};
 use sluice_sched::{Bytes, ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scheduler, Scope, VolumeId};
 
+use crate::backend::volume_common::VolumeCommon;
 use crate::clock::Clock;
-use crate::device::workers::common::{VmCommon, VolumeCommon};
+use crate::device::workers::common::VmCommon;
 use crate::device::workers::figures::Figures;
 use crate::device::workers::hub::Hub;
 use crate::device::workers::port::Port;

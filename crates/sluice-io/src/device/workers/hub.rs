@@ -8,7 +8,7 @@ use sluice_sched::gate::{Finished, Outcome, Slot, Submission};
 use sluice_sched::{Arrival, Device, Gate, Instant, OwnerId, VolumeId};
 
 use crate::backend::delay::Servers;
-use crate::backend::device_queue::OpIndex;
+use crate::backend::sync::SyncNote;
 use crate::clock::Clock;
 use crate::device::mailbox::Mailbox;
 use crate::device::workers::figures::Figures;
@@ -42,10 +42,8 @@ pub(crate) enum Note {
     Room(OwnerId),
     /// The last request of disconnected clients of a volume has ended.
     Admit(OwnerId, VolumeId),
-    /// A sync that another worker started has ended, and covers this flush.
-    Synced { op: OpIndex, ok: bool },
-    /// The next sync of a file is for this flush.
-    StartSync(OpIndex),
+    /// About a sync of a file.
+    Sync(SyncNote),
 }
 
 /// What the workers of a device share.

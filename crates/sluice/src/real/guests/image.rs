@@ -8,7 +8,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::archive::Archive;
+use sluice_client::initramfs::Archive;
+
 use super::programs::{self, Program};
 use crate::failure::Failure;
 
@@ -124,6 +125,7 @@ fn kernel(unpacked: &Path) -> Result<PathBuf, String> {
 
 fn first_file_system(unpacked: &Path) -> Result<Vec<u8>, String> {
     let mut archive = Archive::new();
+    archive.console();
     archive.file("init", INIT.as_bytes());
     archive.file("bin/busybox", &fs::read(unpacked.join("bin/busybox")).map_err(text)?);
     let mut files = Vec::new();

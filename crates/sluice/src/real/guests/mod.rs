@@ -32,7 +32,6 @@ use guest::{Counters, Disk, Guest};
 use image::Image;
 use kernel::KernelDevice;
 
-mod archive;
 mod guest;
 pub(crate) mod image;
 pub(super) mod kernel;

@@ -9,14 +9,20 @@ use std::hash::{Hash, Hasher};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::cpio::Archive;
+use sluice_client::initramfs::Archive;
+
 use super::packages::Packages;
 use super::{modules, programs};
 
 const INIT: &str = include_str!("init.sh");
 /// Sources that determine the content, in addition to packages and programs.
-const MAKERS: [&str; 5] =
-    [INIT, include_str!("image.rs"), include_str!("kernel.rs"), include_str!("modules.rs"), include_str!("cpio.rs")];
+const MAKERS: [&str; 5] = [
+    INIT,
+    include_str!("image.rs"),
+    include_str!("kernel.rs"),
+    include_str!("modules.rs"),
+    include_str!("../../../../sluice-client/src/initramfs.rs"),
+];
 
 /// The files that a guest boots.
 #[derive(Debug, Clone)]

@@ -15,7 +15,8 @@ until [ -e /dev/vport1p1 ] || [ -e /dev/vport0p1 ]; do usleep 20000; done
 exec 3<>"$(echo /dev/vport*p1)"
 
 answer() {
-    sh "/tmp/$1.sh" >"/tmp/$1.out" 2>&1
+    # A script ends with its first command that fails.
+    sh -e "/tmp/$1.sh" >"/tmp/$1.out" 2>&1
     status=$?
     { printf '\ndone %s %s ' "$1" "$status"; base64 "/tmp/$1.out" | tr -d '\n'; echo; } >"/tmp/$1.line"
     flock /tmp/port cat "/tmp/$1.line" >&3

@@ -27,7 +27,6 @@ use super::{LONG, Running, start};
 
 mod base64;
 pub(crate) mod control;
-mod cpio;
 pub(crate) mod image;
 mod kernel;
 pub(crate) mod machine;

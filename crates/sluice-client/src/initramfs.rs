@@ -9,20 +9,22 @@ const PROGRAM: u32 = 0o100_755;
 const CONSOLE: u32 = 0o020_600;
 
 /// An archive under construction.
-#[derive(Default)]
-pub(crate) struct Archive {
+#[derive(Debug, Default)]
+pub struct Archive {
     bytes: Vec<u8>,
     entries: u32,
     names: BTreeSet<String>,
 }
 
 impl Archive {
-    pub(crate) fn new() -> Self {
+    /// Creates an empty archive.
+    #[must_use]
+    pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds a folder and its parents.
-    pub(crate) fn folder(&mut self, path: &str) {
+    pub fn folder(&mut self, path: &str) {
         let path = path.trim_matches('/');
         let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
         for end in ends.filter(|end| *end > 0) {
@@ -31,20 +33,24 @@ impl Archive {
     }
 
     /// Adds an executable file and its folders. A second file at the same path is skipped.
-    pub(crate) fn file(&mut self, path: &str, content: &[u8]) {
+    ///
+    /// # Panics
+    /// If the file has 4 GiB or more.
+    pub fn file(&mut self, path: &str, content: &[u8]) {
         let folder = Path::new(path).parent().and_then(Path::to_str).unwrap_or_default();
         self.folder(folder);
         self.entry(path.trim_start_matches('/'), PROGRAM, content, (0, 0));
     }
 
     /// Adds `/dev/console`, the input and output of the first process.
-    pub(crate) fn console(&mut self) {
+    pub fn console(&mut self) {
         self.folder("dev");
         self.entry("dev/console", CONSOLE, &[], (5, 1));
     }
 
     /// Returns the complete archive.
-    pub(crate) fn finish(mut self) -> Vec<u8> {
+    #[must_use]
+    pub fn finish(mut self) -> Vec<u8> {
         self.entry("TRAILER!!!", 0, &[], (0, 0));
         self.bytes
     }
@@ -70,5 +76,36 @@ impl Archive {
 
     fn pad(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_aligned_and_folders_come_first() {
+        let mut archive = Archive::new();
+        archive.console();
+        archive.file("a/b/c", b"12345");
+        archive.file("a/b/d", b"");
+        let bytes = archive.finish();
+        let (mut at, mut entries) = (0, Vec::new());
+        while at < bytes.len() {
+            assert_eq!(&bytes[at..at + 6], b"070701");
+            let field = |number: usize| {
+                let start = at + 6 + 8 * number;
+                let digits = std::str::from_utf8(&bytes[start..start + 8]).unwrap();
+                u32::from_str_radix(digits, 16).unwrap() as usize
+            };
+            let (mode, size, name_size) = (field(1), field(6), field(11));
+            let name = String::from_utf8(bytes[at + 110..at + 109 + name_size].to_vec()).unwrap();
+            let content = (at + 110 + name_size).next_multiple_of(4);
+            entries.push((name, mode as u32, bytes[content..content + size].to_vec()));
+            at = (content + size).next_multiple_of(4);
+        }
+        let names: Vec<_> = entries.iter().map(|(name, ..)| name.as_str()).collect();
+        assert_eq!(names, ["dev", "dev/console", "a", "a/b", "a/b/c", "a/b/d", "TRAILER!!!"]);
+        assert_eq!((entries[3].1, entries[4].1, entries[4].2.as_slice()), (FOLDER, PROGRAM, &b"12345"[..]));
     }
 }
