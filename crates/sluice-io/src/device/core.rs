@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
-use sluice_sched::{Arrival, Flags, Instant, Kind, Scope};
+use sluice_sched::{Arrival, Flags, Instant, Kind, OwnerId, Scope};
 
 use crate::backend::buffer::Room;
 use crate::backend::delay::Delay;
@@ -76,6 +76,8 @@ pub(crate) struct Core {
     pub(crate) vms: Slab<VmId, Vm>,
     /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
+    /// The VMs by their numbers at the gate, by which the threads of a device name them to each other.
+    pub(crate) vms_by_owner: HashMap<OwnerId, VmId>,
     pub(crate) cpu: CpuMeter,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
@@ -130,6 +132,7 @@ impl Core {
             delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
+            vms_by_owner: HashMap::new(),
             cpu: CpuMeter::default(),
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),

@@ -105,6 +105,7 @@ impl Editor<'_> {
                 let new = Vm::new(vm.clone(), owner, policy, window, memory.share()).share(common);
                 let id = self.core.vms.insert(new);
                 self.core.vms_by_name.insert(vm, id);
+                self.core.vms_by_owner.insert(owner, id);
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, window, volumes } => self.set_policies(&vm, (policy, window), volumes),

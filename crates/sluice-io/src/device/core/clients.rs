@@ -115,7 +115,11 @@ impl Core {
     /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
     pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
         if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
-            self.vms.remove(vm);
+            let owner = self.vms.remove(vm).owner;
+            // Its number may be that of another VM by now.
+            if self.vms_by_owner.get(&owner) == Some(&vm) {
+                self.vms_by_owner.remove(&owner);
+            }
         }
     }
 }

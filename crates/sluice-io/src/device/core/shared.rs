@@ -10,7 +10,7 @@ use crate::backend::device_queue::DeviceQueue as _;
 use crate::backend::sync::SyncNote;
 use crate::device::core::Core;
 use crate::device::workers::hub::Note;
-use crate::slab::{IoId, VmId};
+use crate::slab::IoId;
 
 impl Core {
     /// Posts what this worker has for the gate, and does what the gate and the other workers have for it.
@@ -57,7 +57,7 @@ impl Core {
                 self.fail(io, libc::ESHUTDOWN);
             }
             Note::Room(owner) => {
-                if let Some(vm) = self.find_owner(owner) {
+                if let Some(&vm) = self.vms_by_owner.get(&owner) {
                     self.schedule_resume(vm);
                 }
             }
@@ -91,13 +91,9 @@ impl Core {
         }
     }
 
-    fn find_owner(&self, owner: OwnerId) -> Option<VmId> {
-        self.vms.iter().find(|(_, vm)| vm.owner == owner).map(|(id, _)| id)
-    }
-
     fn admit(&mut self, owner: OwnerId, id: VolumeId) {
-        let volumes = self.backend.volumes.iter();
-        let found = volumes.filter(|(_, volume)| volume.id == id && self.vms[volume.vm].owner == owner);
+        let Some(&vm) = self.vms_by_owner.get(&owner) else { return };
+        let found = self.backend.volumes.iter().filter(|(_, volume)| volume.id == id && volume.vm == vm);
         self.volumes_to_admit.extend(found.map(|(key, _)| key));
     }
 }
