@@ -151,6 +151,15 @@ make() {
 make s
 make p -n out
 ip -n out addr add 10.9.0.100/24 dev bond1
+# Until both ends have agreed on their links, frames are lost.
+case $mode in
+802.3ad)
+    for at in '' 'ip netns exec out'; do
+        # Both ends of both links collect and distribute frames.
+        until [ \"$($at grep -c 'port state: 6[13]' /proc/net/bonding/bond1)\" = 4 ]; do usleep 100000; done
+    done
+    ;;
+esac
 ";
 
 /// A mode that sends each frame over every link is not among these: its receiver has each frame twice.
