@@ -106,8 +106,10 @@ fn three_guests_measure_a_figure_on_one_real_file() {
             let [iops, latency] = [0, 1].map(|which| pair[which]["real"]["guest"].as_f64().unwrap());
             assert_eq!((&pair[0]["unit"], &pair[1]["unit"]), (&"IOPS".into(), &"ms".into()));
             // What the guest counts agrees with Little's law: at most 32 requests are outstanding, fewer if it lacks CPU time.
+            // A request that ends in the interval of 5 s counts with its whole latency, also what of it was before: with a
+            // latency of up to 2.5 s, the law gives up to 32 x 7.5 / 5.
             let outstanding = iops * latency / 1000.0;
-            assert!((0.5..36.0).contains(&outstanding), "{}: {outstanding} requests: {pair:?}", trial["name"]);
+            assert!((0.5..=48.0).contains(&outstanding), "{}: {outstanding} requests: {pair:?}", trial["name"]);
             assert!(pair[0]["paused_percent"]["guest"].as_f64().unwrap() <= 100.0);
             assert_eq!(pair[0]["simulated"].is_null(), number >= 2, "{pair:?}");
         }
