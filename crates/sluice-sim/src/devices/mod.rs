@@ -14,6 +14,7 @@ pub mod hdd;
 pub mod linear;
 pub mod link;
 pub mod overhead;
+pub mod pauses;
 pub mod presets;
 pub mod read_ahead;
 pub mod servers;

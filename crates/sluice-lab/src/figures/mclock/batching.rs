@@ -1,8 +1,11 @@
 //! Section 3.1, "Request location": batches gain throughput on disks and delay reservations by a bounded time.
 
+use std::time::Duration;
+
 use sluice_report::Table;
 use sluice_sched::Instant;
 use sluice_sim::devices::Model;
+use sluice_sim::devices::pauses::Pauses;
 use sluice_sim::workloads::{Address, Mix};
 
 use crate::band::BandPoint;
@@ -17,9 +20,13 @@ const VMS: [(u64, u32); 4] = [(60, 1), (60, 1), (0, 100), (0, 100)];
 const VM_NAMES: [&str; 4] = ["VM1", "VM2", "VM3", "VM4"];
 /// Maximum number of requests in a batch.
 const BATCH: i64 = 8;
+/// Minimum gain of batches. The paper prints none; less than this would not be worth a parameter.
+const GAIN: f64 = 1.05;
 /// Requests per second of the device without seeks.
 const FLAT: f64 = 1600.0;
 const SECONDS: u64 = 60;
+/// Time from one pause of the host to the next.
+const PAUSE_PERIOD: Duration = Duration::from_secs(5);
 /// Samples per second: few requests lie between two of them.
 const STEPS: u64 = 1000;
 
@@ -42,7 +49,7 @@ pub(crate) const FIGURE: Figure = Figure {
         RowSpec {
             id: "M12b",
             class: Class::Shape,
-            must: "batches of 8 give more throughput on a disk, and within 1 % the same where places are alike",
+            must: "batches of 8 give at least 5 % more throughput on a disk, and within 1 % the same where places are alike",
             paper: "batching improves throughput by locality",
             note: "",
         },
@@ -101,12 +108,14 @@ impl Delay {
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let device = DeviceFile::load(FIGURE.device)?;
     let span = device.place(0).1;
+    let pause = Duration::from_millis(point.setting("host-pause") as u64);
     let mut table =
         Table::new("Throughput of all", &["device", "batch", "[IOPS]", "longest wait [requests of others]"]);
     let mut results = Vec::new();
     for (name, disk) in [("one disk", true), ("all places alike", false)] {
         for batch in [1, BATCH] {
             let model = if disk { device.drive(point)? } else { constant(FLAT) };
+            let model = Box::new(Pauses::new(model, pause, PAUSE_PERIOD));
             let (rate, wait) = run_simulation(batch, model, span, point)?;
             table.row([name.to_owned(), batch.to_string(), slashed(&[rate]), wait.to_string()]);
             results.push((rate, wait));
@@ -116,7 +125,7 @@ fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let wait = results.iter().map(|(_, wait)| *wait).max().unwrap_or(0);
     finding.judge("M12a", wait <= BATCH as u64 * VMS.len() as u64, format!("at most {wait} requests"));
     let (gain, flat) = (results[1].0 / results[0].0, results[3].0 / results[2].0);
-    finding.judge("M12b", gain > 1.0 && (flat - 1.0).abs() <= 0.01, format!("disk x {gain:.3}, alike x {flat:.3}"));
+    finding.judge("M12b", gain >= GAIN && (flat - 1.0).abs() <= 0.01, format!("disk x {gain:.3}, alike x {flat:.3}"));
     finding.tables.push(table);
     Ok(finding)
 }
