@@ -3,12 +3,12 @@
 //! A later file adds to tables and replaces values. An inline table (`{ min = "3ms", max = "11ms" }`) is one value: `{
 //! mean = "4ms" }` replaces all of it. A key of a table written as `[...]` or with dots is replaced alone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::entries::Entries;
 use crate::source::Span;
 
 /// A value with its span and that of its key.
@@ -35,7 +35,7 @@ pub enum Value {
 
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    pub entries: BTreeMap<String, Node>,
+    pub entries: Entries,
     inline: bool,
 }
 
@@ -132,7 +132,7 @@ impl Table {
         let mut table = self;
         for key in above {
             let new = || Node { key: node.key, span: node.span, value: Value::Table(Arc::default()) };
-            let Value::Table(inner) = &mut table.entries.entry((*key).to_owned()).or_insert_with(new).value else {
+            let Value::Table(inner) = &mut table.entries.get_or_insert_with(key, new).value else {
                 return false;
             };
             table = Arc::make_mut(inner);

@@ -302,10 +302,8 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     let of_all = new.vms.iter().filter(|_| all).map(|(name, vm)| (name, &**vm));
     for (name, vm) in of_changed.chain(of_all).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
-        let staying = vm
-            .volumes
-            .iter()
-            .filter(|(volume, now)| now.device == device && stage::stays(known.volume(volume), now));
+        let staying =
+            vm.volumes.iter().filter(|(volume, now)| now.device == device && stage::stays(known.volume(volume), now));
         let volumes: Vec<_> = staying
             .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
             .map(|(volume, now)| (volume.clone(), now.policy))
