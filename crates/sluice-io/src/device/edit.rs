@@ -322,8 +322,8 @@ mod tests {
     #[test]
     fn vms_without_requests_share_their_statistics_if_they_were_added_at_the_same_instant() {
         let stats = |began: u64, arrived: u64| {
-            let mut stats = GateStats { began: Instant::from_nanos(began), ..GateStats::default() };
-            stats.outstanding.arrived = arrived;
+            let mut stats = GateStats::default();
+            (stats.began, stats.outstanding.arrived) = (Instant::from_nanos(began), arrived);
             Arc::new(stats)
         };
         let mut unused = None;
