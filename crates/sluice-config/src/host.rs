@@ -105,7 +105,7 @@ impl Files {
     #[must_use]
     pub fn policies(&self) -> Vec<&str> {
         let table = self.read.tree.find(&["policy"]).and_then(|node| node.value.as_table());
-        table.map_or_else(Vec::new, |table| table.entries.keys().map(String::as_str).collect())
+        table.map_or_else(Vec::new, |table| table.entries.iter().map(|(name, _)| name.as_str()).collect())
     }
 
     /// The whole table of an object as written; `None` if the files do not have it.

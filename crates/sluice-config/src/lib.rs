@@ -42,6 +42,7 @@ mod daemon;
 pub mod device;
 pub mod diagnostics;
 pub mod dropins;
+pub mod entries;
 mod export;
 pub mod fields;
 mod host;

@@ -191,12 +191,20 @@ pub struct Vm {
     pub cpu_limit: Option<Percent>,
     /// Whether its limit may delay requests longer than guests wait.
     pub allow_slow: bool,
-    /// By name.
-    pub volumes: BTreeMap<String, Volume>,
+    /// By name. Shared with the draft of the VM.
+    pub volumes: BTreeMap<String, Arc<Volume>>,
     /// Policy of its NICs on each uplink.
     pub net: NetPolicy,
     /// By name.
     pub nics: BTreeMap<String, Nic>,
+}
+
+impl Vm {
+    /// Returns a volume by its name.
+    #[must_use]
+    pub fn volume(&self, name: &str) -> Option<&Volume> {
+        self.volumes.get(name).map(Arc::as_ref)
+    }
 }
 
 /// A virtual disk.

@@ -3,12 +3,12 @@
 //! A later file adds to tables and replaces values. An inline table (`{ min = "3ms", max = "11ms" }`) is one value: `{
 //! mean = "4ms" }` replaces all of it. A key of a table written as `[...]` or with dots is replaced alone.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::entries::Entries;
 use crate::source::Span;
 
 /// A value with its span and that of its key.
@@ -35,7 +35,7 @@ pub enum Value {
 
 #[derive(Debug, Clone, Default)]
 pub struct Table {
-    pub entries: BTreeMap<String, Node>,
+    pub entries: Entries,
     inline: bool,
 }
 
@@ -89,15 +89,15 @@ impl Table {
     #[must_use]
     pub fn find(&self, path: &[&str]) -> Option<&Node> {
         let (last, above) = path.split_last()?;
-        let table = above.iter().try_fold(self, |table, key| table.entries.get(*key)?.value.as_table())?;
-        table.entries.get(*last)
+        let table = above.iter().try_fold(self, |table, key| table.entries.get(key)?.value.as_table())?;
+        table.entries.get(last)
     }
 
     /// The node at `path`, or a value that is written in place of a table above it: `limit = "5 iops"` for `limit.bytes`.
     #[must_use]
     pub fn nearest(&self, path: &[&str]) -> Option<&Node> {
         let (first, rest) = path.split_first()?;
-        let node = self.entries.get(*first)?;
+        let node = self.entries.get(first)?;
         match &node.value {
             Value::Table(table) if !rest.is_empty() => table.nearest(rest),
             _ => Some(node),
@@ -109,10 +109,10 @@ impl Table {
         let Some((last, above)) = path.split_last() else { return };
         let mut table = self;
         for key in above {
-            let Some(Node { value: Value::Table(inner), .. }) = table.entries.get_mut(*key) else { return };
+            let Some(Node { value: Value::Table(inner), .. }) = table.entries.get_mut(key) else { return };
             table = Arc::make_mut(inner);
         }
-        table.entries.remove(*last);
+        table.entries.remove(last);
     }
 
     /// Gives the node at `path` the value that it has in another tree, or removes it if it has none there.
@@ -132,7 +132,7 @@ impl Table {
         let mut table = self;
         for key in above {
             let new = || Node { key: node.key, span: node.span, value: Value::Table(Arc::default()) };
-            let Value::Table(inner) = &mut table.entries.entry((*key).to_owned()).or_insert_with(new).value else {
+            let Value::Table(inner) = &mut table.entries.get_or_insert_with(key, new).value else {
                 return false;
             };
             table = Arc::make_mut(inner);

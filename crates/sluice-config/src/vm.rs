@@ -49,7 +49,7 @@ pub(crate) struct VmDraft {
 pub(crate) struct VolumeDraft {
     /// `VM/VOLUME`
     pub(crate) title: String,
-    pub(crate) volume: Volume,
+    pub(crate) volume: Arc<Volume>,
     pub(crate) part: Part,
     pub(crate) has_own: bool,
     pub(crate) export: ExportDraft,
@@ -84,7 +84,7 @@ impl VmDraft {
                 reader.text("policy").and_then(|name| known.cpu_limits.get(name).copied()).flatten()
             }),
             allow_slow,
-            volumes: volumes.iter().map(|draft| (draft.volume.name.clone(), draft.volume.clone())).collect(),
+            volumes: volumes.iter().map(|draft| (draft.volume.name.clone(), Arc::clone(&draft.volume))).collect(),
             net: net.policy(),
             nics: nics.iter().map(|draft| (draft.nic.name.clone(), draft.nic.clone())).collect(),
         };
@@ -143,7 +143,7 @@ impl VolumeDraft {
         let source = reader.path("source");
         check_source(reader, backend);
         let export = ExportDraft::read(&title, reader);
-        let volume = Volume {
+        let volume = Arc::new(Volume {
             name: name.to_owned(),
             device: device.unwrap_or_default().to_owned(),
             source,
@@ -155,7 +155,7 @@ impl VolumeDraft {
             policy_name: reader.text("policy").map(str::to_owned),
             policy: part.policy(),
             export: export.export.clone(),
-        };
+        });
         let (source_at, cache_at) = (reader.at("source"), reader.at("cache"));
         let broken = reader.report.errors() > before;
         VolumeDraft { title, volume, part, has_own, export, source_at, cache_at, broken }

@@ -149,7 +149,8 @@ pub(crate) struct VmTrack {
     series: Series,
     promises: Promises,
     held_by: Option<Cause>,
-    volumes: BTreeMap<String, VolumeTrack>,
+    /// Boxed, because a node of the map has room for eleven, and most VMs have one.
+    volumes: BTreeMap<String, Box<VolumeTrack>>,
 }
 
 impl VmTrack {

@@ -5,11 +5,12 @@
 //! so each scrape waits for the next sample. `sluice top` draws on a terminal of 160 x 50 once a second; what the daemon uses for it is the
 //! difference to the same time without it.
 //!
-//! Three more parts: changes by command are timed, and a restart with all of them in force; the state is on a file system in
+//! Four more parts: the memory per VM ([`memory`]); changes by command are timed, and a restart with all of them in force; the state is on a file system in
 //! memory, so no time for a sync is included. The memory of the past is measured in this process, in virtual time: see [`past`]. And
 //! with `--without`, this build alternates with one from before there was monitoring, on a null device over vhost-user.
 
 mod host;
+mod memory;
 mod past;
 
 use std::path::PathBuf;
@@ -29,7 +30,13 @@ pub(super) struct Options {
     /// A build of the daemon without monitoring, to measure what monitoring costs each request.
     #[arg(long, value_name = "PROGRAM")]
     without: Option<PathBuf>,
-    /// Number of rounds of that comparison.
+    /// Measure only the memory of the daemon per VM.
+    #[arg(long)]
+    memory: bool,
+    /// Another build of the daemon, whose memory is measured, too.
+    #[arg(long, value_name = "PROGRAM")]
+    beside: Option<PathBuf>,
+    /// Number of rounds of the comparison with `--without`.
     #[arg(long, value_name = "N", default_value_t = 15)]
     rounds: usize,
 }
@@ -38,6 +45,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     build_sluice()?;
     let (vms, rounds) = if quick { (50, 2) } else { (1000, 20) };
     let mut report = Report::new("observe");
+    memory::run(&mut report, options.beside.as_deref(), quick)?;
+    if options.memory {
+        return Ok(report);
+    }
     if let Some(without) = &options.without {
         let rounds = if quick { 1 } else { options.rounds };
         vhost::compare_without(&mut report, ("monitoring", IOPS_LEAST), without, rounds, quick)?;

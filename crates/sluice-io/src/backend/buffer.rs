@@ -33,7 +33,7 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Allocates `size` bytes. Returns `None` if there is no memory.
-    fn allocate(size: usize, room: Room) -> Option<Self> {
+    pub fn allocate(size: usize, room: Room) -> Option<Self> {
         if room == Room::Clients && !is_memory_for_clients(size) {
             return None;
         }
@@ -59,6 +59,17 @@ impl Buffer {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
+    }
+
+    /// Returns its first `len` bytes.
+    ///
+    /// # Panics
+    /// If it is shorter.
+    #[must_use]
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= self.size);
+        // SAFETY: the memory is owned, initialised (zeroed at first), long enough, and `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), len) }
     }
 
     /// Returns its first `len` bytes.

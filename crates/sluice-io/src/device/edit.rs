@@ -1,5 +1,8 @@
 //! Changes at run time: adding and removing VMs and volumes, changing policies.
 
+use std::sync::Arc;
+
+use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
 use crate::backend::disk::Backend;
@@ -51,10 +54,12 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
 fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Backend) -> Vec<VmSnapshot> {
     gate.settle_stats();
     let mut snapshots = Vec::with_capacity(vms.len());
+    let mut unused = None;
     for vm in vms.values_mut().filter(|vm| !vm.removed) {
         let Some(outstanding) = gate.outstanding(vm.owner) else { continue };
         let account = shared_copy(&mut vm.copied_stats, outstanding, || gate.stats(vm.owner));
-        let Some(account) = account else { continue };
+        let Some(account) = account.map(|account| share_unused(account, &mut unused)) else { continue };
+        vm.copied_stats = Some(Arc::clone(&account));
         let volumes = vm.volumes_by_name.values();
         let (protocol_errors, refused) = vm.errors();
         snapshots.push(VmSnapshot {
@@ -69,6 +74,18 @@ fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Back
         });
     }
     snapshots
+}
+
+/// Returns the statistics of another VM in place of equal ones: those of VMs without requests that were added at the same instant are equal.
+/// The first copy that is seen stays in `unused`.
+fn share_unused(stats: Arc<GateStats>, unused: &mut Option<Arc<GateStats>>) -> Arc<GateStats> {
+    if stats.outstanding.arrived > 0 {
+        return stats;
+    }
+    match unused {
+        Some(known) if known.began == stats.began => Arc::clone(known),
+        _ => Arc::clone(unused.insert(stats)),
+    }
 }
 
 fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: VolumeKey) -> VolumeSnapshot {
@@ -296,4 +313,28 @@ impl Editor<'_> {
 
 fn refused(vm: &str, cause: ChangeError) -> EditError {
     EditError::Gate { vm: vm.to_owned(), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_without_requests_share_their_statistics_if_they_were_added_at_the_same_instant() {
+        let stats = |began: u64, arrived: u64| {
+            let mut stats = GateStats::default();
+            (stats.began, stats.outstanding.arrived) = (Instant::from_nanos(began), arrived);
+            Arc::new(stats)
+        };
+        let mut unused = None;
+        let first = share_unused(stats(1, 0), &mut unused);
+        assert!(Arc::ptr_eq(&first, &share_unused(stats(1, 0), &mut unused)));
+        let used = share_unused(stats(1, 5), &mut unused);
+        assert!(used.outstanding.arrived == 5 && !Arc::ptr_eq(&first, &used));
+        assert_eq!(
+            share_unused(stats(2, 0), &mut unused).began,
+            Instant::from_nanos(2),
+            "the instant is a part of them"
+        );
+    }
 }

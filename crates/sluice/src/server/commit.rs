@@ -302,10 +302,8 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     let of_all = new.vms.iter().filter(|_| all).map(|(name, vm)| (name, &**vm));
     for (name, vm) in of_changed.chain(of_all).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
-        let staying = vm
-            .volumes
-            .iter()
-            .filter(|(volume, now)| now.device == device && stage::stays(known.volumes.get(*volume), now));
+        let staying =
+            vm.volumes.iter().filter(|(volume, now)| now.device == device && stage::stays(known.volume(volume), now));
         let volumes: Vec<_> = staying
             .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
             .map(|(volume, now)| (volume.clone(), now.policy))
@@ -356,7 +354,7 @@ pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
 fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
     host.vms
         .iter()
-        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), volume)))
+        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), &**volume)))
 }
 
 /// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.

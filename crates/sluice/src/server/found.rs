@@ -25,7 +25,7 @@ type Sized = (Option<u64>, Result<Resized, SourceError>);
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub(crate) struct Found {
-    pub(super) volumes: BTreeMap<VolumeName, (Volume, Result<Opened, SourceError>)>,
+    pub(super) volumes: BTreeMap<VolumeName, (Arc<Volume>, Result<Opened, SourceError>)>,
     pub(super) resized: BTreeMap<VolumeName, Sized>,
     pub(super) disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
     pub(super) logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
@@ -90,7 +90,7 @@ impl Progress {
 
 impl Found {
     pub(super) fn has_volume(&self, name: &VolumeName, volume: &Volume) -> bool {
-        self.volumes.get(name).is_some_and(|(of, _)| of == volume)
+        self.volumes.get(name).is_some_and(|(of, _)| **of == *volume)
     }
 
     pub(super) fn has_disk(&self, device: &str, path: &Path) -> bool {

@@ -45,7 +45,7 @@ impl Server {
 
     /// Returns the target's volumes whose writes and flushes fail because writes may have been lost.
     fn lost<'a>(&'a self, target: &'a Target) -> impl Iterator<Item = &'a Volume> {
-        let volumes = self.host.vms[&target.vm].volumes.values();
+        let volumes = self.host.vms[&target.vm].volumes.values().map(Arc::as_ref);
         let named = volumes.filter(|volume| target.volume.as_ref().is_none_or(|name| *name == volume.name));
         named.filter(|volume| self.loss(&target.vm, &volume.name).is_some())
     }

@@ -49,7 +49,7 @@ impl Tolerance {
 /// A volume that must be opened.
 pub(super) struct Opening {
     pub(super) name: VolumeName,
-    pub(super) volume: Volume,
+    pub(super) volume: Arc<Volume>,
     pub(super) tolerance: Tolerance,
     /// Whether it replaces a served volume. Then it does not wait for the other's read lock: its VMM waits when it
     /// reconnects.
@@ -179,7 +179,7 @@ pub(super) fn needs(
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
-            let known = before.and_then(|vm| vm.volumes.get(name));
+            let known = before.and_then(|vm| vm.volume(name));
             if stage::stays(known, volume) {
                 if known.is_some_and(|known| known.size != volume.size) {
                     needs.resizings.extend(resizing(server, (vm, name), volume, extra));
@@ -205,7 +205,7 @@ pub(super) fn needs(
                 true => FormatCheck::Raw,
                 false => FormatCheck::UnlessKnown(Arc::clone(served_before.get_or_insert_with(|| guard.known()))),
             };
-            needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces, format });
+            needs.volumes.push(Opening { name: key, volume: Arc::clone(volume), tolerance, replaces, format });
         }
     }
     Ok(needs)
@@ -319,7 +319,7 @@ impl Needs {
                 && found.resized.get(&resizing.name).is_some_and(|(_, resized)| resized.is_err())
         };
         let refused = |opening: &Opening| {
-            let is_fatal = |(_, opened): &(Volume, Result<Opened, SourceError>)| {
+            let is_fatal = |(_, opened): &(Arc<Volume>, Result<Opened, SourceError>)| {
                 opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error))
             };
             found.has_volume(&opening.name, &opening.volume) && found.volumes.get(&opening.name).is_some_and(is_fatal)
@@ -382,7 +382,7 @@ impl Needs {
         for Opening { name, volume, .. } in self.volumes.iter().filter(|need| need.tolerance != Tolerance::Never) {
             if hangs(volume) && !found.has_volume(name, volume) {
                 let path = volume.source.clone().expect("only volumes with a source are opened");
-                found.volumes.insert(name.clone(), (volume.clone(), Err(SourceError::Silent { path, seconds })));
+                found.volumes.insert(name.clone(), (Arc::clone(volume), Err(SourceError::Silent { path, seconds })));
                 any = true;
             }
         }

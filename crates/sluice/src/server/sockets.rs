@@ -104,7 +104,7 @@ fn new_endpoints<'a>(
 ) -> impl Iterator<Item = &'a sluice_config::ListenAddress> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
         let before = server.host.vms.get(vm);
-        spec.volumes.iter().map(move |(name, volume)| (vm, before.and_then(|vm| vm.volumes.get(name)), volume))
+        spec.volumes.iter().map(move |(name, volume)| (vm, before.and_then(|vm| vm.volume(name)), volume))
     });
     let same = |before: Option<&Volume>, volume: &Volume| {
         before.is_some_and(|before| {

@@ -188,7 +188,7 @@ fn open_volumes(
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
-            if stays(before.and_then(|vm| vm.volumes.get(name)), volume) {
+            if stays(before.and_then(|vm| vm.volume(name)), volume) {
                 continue;
             }
             let key = (vm.clone(), name.clone());

@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
+use crate::backend::buffer::{Buffer, Room};
 use crate::backend::request::RequestList;
 use crate::device::vm::Intake;
 use crate::frontend::nbd::Arrived;
-use crate::limits::{is_memory_for_clients, reserve};
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{IoId, VolumeKey};
 
-/// Maximum number of bytes per receive: dozens of requests, or a few with their data.
+/// Maximum number of bytes per receive: dozens of requests, or a few with their data. A client without requests takes one page of it, and
+/// one with requests as much as it sends at once: the kernel zeroes a page when it is first written.
 pub(crate) const RECEIVE_LEN: usize = 128 << 10;
 
 /// Memory that a sent batch keeps for the headers of the next one, in bytes; enough for hundreds of requests. Replies
@@ -77,7 +78,7 @@ pub(crate) struct Connection {
     /// Its connection permit.
     _permit: Box<dyn Send>,
     /// Received bytes that have not been parsed: `received[start..end]`.
-    pub(crate) received: Vec<u8>,
+    pub(crate) received: Buffer,
     pub(crate) start: usize,
     pub(crate) end: usize,
     pub(crate) expect: Expect,
@@ -149,11 +150,7 @@ impl Batch {
 impl Connection {
     /// Creates a connection after the handshake; `None` if there is no memory for its receive buffer.
     pub(crate) fn new(arrived: Arrived, volume: VolumeKey) -> Option<Self> {
-        let mut received = Vec::new();
-        if !is_memory_for_clients(RECEIVE_LEN) || !reserve(&mut received, RECEIVE_LEN) {
-            return None;
-        }
-        received.resize(RECEIVE_LEN, 0);
+        let received = Buffer::allocate(RECEIVE_LEN, Room::Clients)?;
         Some(Connection {
             socket: arrived.socket,
             volume,
@@ -249,7 +246,7 @@ impl Connection {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
         } else if self.start > 0 {
-            self.received.copy_within(self.start..self.end, 0);
+            self.received.bytes_mut(self.end).copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
         }
     }

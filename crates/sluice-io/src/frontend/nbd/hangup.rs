@@ -56,7 +56,7 @@ impl Connection {
         if ioctl_fionread(&self.socket).is_ok_and(|unread| unread > 0) {
             return false;
         }
-        let last = self.received[self.start..self.end].last_chunk::<{ RequestHeader::LEN }>();
+        let last = self.received.bytes(self.end)[self.start..].last_chunk::<{ RequestHeader::LEN }>();
         let last = last.and_then(|bytes| RequestHeader::parse(bytes).ok());
         last.is_some_and(|header| header.kind() == Command::Disconnect)
     }

@@ -95,7 +95,7 @@ impl Nbd {
         let connection = &mut self.connections[id];
         let state = &mut core.backend.ios[io];
         let came = (connection.end - connection.start).min((state.length - have) as usize);
-        let data = &connection.received[connection.start..connection.start + came];
+        let data = &connection.received.bytes(connection.start + came)[connection.start..];
         let buffer = state.buffer.as_mut().expect("a write has a buffer");
         buffer.bytes_mut(state.length as usize)[have as usize..have as usize + came].copy_from_slice(data);
         connection.start += came;
@@ -112,7 +112,7 @@ impl Nbd {
     fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
         self.trial.count();
         let connection = &mut self.connections[id];
-        let bytes = &connection.received[connection.start..connection.start + RequestHeader::LEN];
+        let bytes = &connection.received.bytes(connection.start + RequestHeader::LEN)[connection.start..];
         let bytes = bytes.try_into().expect("the slice has this length");
         connection.start += RequestHeader::LEN;
         let header = match RequestHeader::parse(bytes) {
@@ -265,7 +265,7 @@ impl Nbd {
             }
             _ => {
                 connection.receive = Receive::ToMemory;
-                let rest = &mut connection.received[connection.end..RECEIVE_LEN];
+                let rest = &mut connection.received.bytes_mut(RECEIVE_LEN)[connection.end..];
                 (rest.as_mut_ptr(), rest.len())
             }
         };
