@@ -60,6 +60,10 @@ pub struct Arena {
     merged: Vec<u32>,
 }
 
+/// Where a request is, or has been until it left its list.
+#[derive(Debug, Clone, Copy)]
+pub struct Place(u32);
+
 #[derive(Debug, Clone, Copy)]
 pub struct Fifo {
     /// Position of the oldest request: block and index in it.
@@ -109,11 +113,13 @@ impl Arena {
         self.len == 0
     }
 
+    #[inline]
     fn block(&self, block: u32) -> &Block {
         step();
         &self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
     }
 
+    #[inline]
     fn block_mut(&mut self, block: u32) -> &mut Block {
         step();
         &mut self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
@@ -137,6 +143,7 @@ impl Arena {
         block as u32
     }
 
+    #[inline]
     fn release(&mut self, block: u32) {
         let free = self.free;
         self.block_mut(block).next = free;
@@ -182,25 +189,42 @@ impl Arena {
     /// Removes and returns the oldest request.
     #[inline]
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
+        if fifo.is_empty() {
+            return None;
+        }
+        let place = self.leave(fifo);
+        Some(*self.entry(place))
+    }
+
+    /// Removes the oldest request of a list that is not empty. Its data stay at the returned place until the next `push`.
+    #[inline]
+    pub fn leave(&mut self, fifo: &mut Fifo) -> Place {
         if !self.merged.is_empty() {
             self.forget_front(fifo);
         }
-        let request = *self.front(fifo)?;
+        let place = fifo.head;
         fifo.len -= 1;
         self.len -= 1;
-        let block = fifo.head >> BLOCK_BITS;
         fifo.head += 1;
         if fifo.len == 0 {
-            self.release(block);
+            self.release(place >> BLOCK_BITS);
             *fifo = Fifo::default();
         } else if (fifo.head as usize).is_multiple_of(BLOCK) {
-            fifo.head = self.block(block).next << BLOCK_BITS;
-            self.release(block);
+            fifo.head = self.block(place >> BLOCK_BITS).next << BLOCK_BITS;
+            self.release(place >> BLOCK_BITS);
         }
-        Some(request)
+        Place(place)
+    }
+
+    /// The request at a place.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, place: Place) -> &Request {
+        &self.block(place.0 >> BLOCK_BITS).requests[place.0 as usize % BLOCK]
     }
 
     /// Clears the position of the oldest request, which leaves, if it is a merged one.
+    #[cold]
     fn forget_front(&mut self, fifo: &Fifo) {
         if let Some(&Request { flags, token, .. }) = self.front(fifo)
             && flags.contains(Flags::MERGED)
