@@ -67,17 +67,11 @@ const fn owner(key: Key) -> u32 {
     key as u32 & ((1 << OWNER_BITS) - 1)
 }
 
-/// The smaller key, without a branch: which one it is cannot be predicted.
-#[inline(always)]
-fn smaller(one: Key, other: Key) -> Key {
-    core::hint::select_unpredictable(one < other, one, other)
-}
-
 impl Group {
     #[inline]
     fn best(&self) -> Key {
         let [a, b, c, d] = self.0;
-        smaller(smaller(a, b), smaller(c, d))
+        a.min(b).min(c.min(d))
     }
 }
 
@@ -117,17 +111,14 @@ impl Tournament {
         }
     }
 
-    /// Updates all groups on the path of `owner`. The best of the other keys of a group does not depend on the new key, so the
-    /// groups of all rounds are read concurrently, and each round adds one comparison to the time.
-    #[inline]
+    /// Updates all groups on the path of `owner`.
     fn play(&mut self, owner: u32, mut key: Key) {
         let mut index = self.first + (owner as usize >> BITS);
         let mut place = owner as usize % GROUP;
         loop {
-            let keys = &mut self.groups[index].0;
-            let others = smaller(smaller(keys[place ^ 1], keys[place ^ 2]), keys[place ^ 3]);
-            keys[place] = key;
-            key = smaller(key, others);
+            let group = &mut self.groups[index];
+            group.0[place] = key;
+            key = group.best();
             if index == 0 {
                 break;
             }

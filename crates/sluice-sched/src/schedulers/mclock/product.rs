@@ -11,7 +11,7 @@
 use crate::gate::RemoteService;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
-use crate::request_arena::{Arena, Fifo};
+use crate::request_arena::{Arena, Fifo, Place};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
@@ -205,7 +205,7 @@ impl Product {
     }
 
     #[inline(never)]
-    fn follow_batch(&mut self, now: Instant, choice: Choice, request: &Request) {
+    fn follow_batch(&mut self, now: Instant, choice: Choice, taken: Place) {
         let left = match self.batch {
             Some(batch) => {
                 self.batched = now;
@@ -213,13 +213,13 @@ impl Product {
             }
             None => self.batch_max - 1,
         };
-        self.batch = Some(Batch { choice, left, end: request.end() });
+        self.batch = Some(Batch { choice, left, end: self.arena.entry(taken).end() });
     }
 
-    /// Takes the head of a volume and charges both levels once.
+    /// Takes the head of a volume and charges both levels once. Returns its place, its phase, and why it waited.
     // rule: mclock.charged-once
     #[inline(always)]
-    fn take(&mut self, now: Tag, choice: Choice) -> Request {
+    fn take(&mut self, now: Tag, choice: Choice) -> (Place, Phase, Wait) {
         let Choice { owner: index, volume, phase, inner_right } = choice;
         let goes_on = self.batch.is_some();
         let Product { owners, arena, level, info, clock, .. } = self;
@@ -228,7 +228,7 @@ impl Product {
         let place = owner.pop(volume, open, arena);
         let request = arena.entry(place);
         let amount = Amount::of(request, info);
-        let arrived = clock.tag(request.arrival);
+        let (arrival, arrived) = (request.arrival, clock.tag(request.arrival));
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = &mut owners[index as usize];
@@ -255,9 +255,13 @@ impl Product {
         if self.level.virtual_time > VIRTUAL_MAX {
             self.rebase();
         }
-        let wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
+        let wait = match () {
+            () if released > arrived => Wait::OwnLimit,
+            () if self.batched > arrival => Wait::Batch,
+            () => Wait::None,
+        };
         let phase = if phase == ServicePhase::Reservation { Phase::Reservation } else { Phase::Weight };
-        Request { phase, wait, ..*self.arena.entry(place) }
+        (place, phase, wait)
     }
 
     #[cold]
@@ -409,15 +413,12 @@ impl Scheduler for Product {
             let wake = wake.expect("queued requests belong to a VM that is due later or throttled");
             return Decision::WaitUntil(self.clock.instant(wake));
         };
-        let mut request = self.take(tag, choice);
-        if request.wait == Wait::None && self.batched > request.arrival {
-            request.wait = Wait::Batch;
-        }
+        let (place, phase, wait) = self.take(tag, choice);
         if self.batch_max > 1 {
-            self.follow_batch(now, choice, &request);
+            self.follow_batch(now, choice, place);
         }
         self.in_flight += 1;
-        Decision::Dispatch(request)
+        Decision::Dispatch(Request { phase, wait, ..*self.arena.entry(place) })
     }
 
     fn complete(&mut self, _now: Instant, _completion: &Completion) {
