@@ -2,8 +2,14 @@
 //!
 //! A list is a chain of blocks of four requests. With many lists, most blocks are not in the CPU caches, and each step
 //! along a chain waits for memory. Inside a block the next request is adjacent and already fetched. Memory is allocated
-//! in chunks, so a growing queue copies nothing. A request costs 58 bytes and its part of the first and last block of
-//! its list; an empty list costs 12 bytes.
+//! in chunks, so a growing queue copies at most three requests. A request costs 58 bytes and its part of the first and last
+//! block of its list; an empty list costs 12 bytes.
+//!
+//! The chain is a ring: when the last block is full, the list goes on at the beginning of its first block, as far as requests have
+//! left it. A client that keeps the number of its requests constant replaces the one that was dispatched, whose cache lines
+//! have just been read, and no block changes its list. Example: blocks A and B hold requests 1 to 8. 1 and 2 leave, and 9 takes the
+//! place of 1. Then 10 takes that of 2, and 11 finds the ring full: 3 and 4 move to a new block, which is the first from now on, and
+//! A, with 9 and 10, the last, which has room for 11.
 //!
 //! A merged request grows while it is queued, whenever its guest sends an adjacent one. Its position is kept by its
 //! token, which is its number in the gate's table, so growing takes constant time.
@@ -60,18 +66,27 @@ pub struct Arena {
     merged: Vec<u32>,
 }
 
+/// Where a request is, or has been until it left its list.
+#[derive(Debug, Clone, Copy)]
+pub struct Place(u32);
+
 #[derive(Debug, Clone, Copy)]
 pub struct Fifo {
     /// Position of the oldest request: block and index in it.
     head: u32,
-    /// Position after the youngest request; it may be the first one after its block.
-    end: u32,
+    /// Position of the youngest request.
+    last: u32,
     len: u32,
+}
+
+/// Whether a position is the last one of its block.
+const fn is_block_end(position: u32) -> bool {
+    position as usize % BLOCK == BLOCK - 1
 }
 
 impl Default for Fifo {
     fn default() -> Self {
-        Fifo { head: NIL, end: NIL, len: 0 }
+        Fifo { head: NIL, last: NIL, len: 0 }
     }
 }
 
@@ -109,11 +124,13 @@ impl Arena {
         self.len == 0
     }
 
+    #[inline]
     fn block(&self, block: u32) -> &Block {
         step();
         &self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
     }
 
+    #[inline]
     fn block_mut(&mut self, block: u32) -> &mut Block {
         step();
         &mut self.chunks[(block >> CHUNK_BITS) as usize][block as usize & (CHUNK - 1)]
@@ -137,6 +154,7 @@ impl Arena {
         block as u32
     }
 
+    #[inline]
     fn release(&mut self, block: u32) {
         let free = self.free;
         self.block_mut(block).next = free;
@@ -145,21 +163,49 @@ impl Arena {
 
     #[inline]
     pub fn push(&mut self, fifo: &mut Fifo, request: Request) {
-        if fifo.len == 0 {
-            fifo.head = self.allocate() << BLOCK_BITS;
-            fifo.end = fifo.head;
-        } else if (fifo.end as usize).is_multiple_of(BLOCK) {
-            let block = self.allocate();
-            self.block_mut((fifo.end - 1) >> BLOCK_BITS).next = block;
-            fifo.end = block << BLOCK_BITS;
-        }
-        self.block_mut(fifo.end >> BLOCK_BITS).requests[fifo.end as usize % BLOCK] = request;
+        let place = match fifo.len {
+            0 => {
+                fifo.head = self.allocate() << BLOCK_BITS;
+                fifo.head
+            }
+            _ if is_block_end(fifo.last) => self.next_block(fifo),
+            _ if fifo.last + 1 == fifo.head => self.open_ring(fifo),
+            _ => fifo.last + 1,
+        };
+        self.block_mut(place >> BLOCK_BITS).requests[place as usize % BLOCK] = request;
         if request.flags.contains(Flags::MERGED) {
-            self.note(request.token, fifo.end);
+            self.note(request.token, place);
         }
-        fifo.end += 1;
+        fifo.last = place;
         fifo.len += 1;
         self.len += 1;
+    }
+
+    /// The position after the last one of the last block: in the first block, if requests have left it, or in a new one.
+    fn next_block(&mut self, fifo: &Fifo) -> u32 {
+        let first = fifo.head >> BLOCK_BITS;
+        let next = if (fifo.head as usize).is_multiple_of(BLOCK) { self.allocate() } else { first };
+        self.block_mut(fifo.last >> BLOCK_BITS).next = next;
+        next << BLOCK_BITS
+    }
+
+    /// Makes room in a full ring, whose first block holds the youngest requests before the oldest ones: these move to a new first
+    /// block. Returns the position after the youngest.
+    fn open_ring(&mut self, fifo: &mut Fifo) -> u32 {
+        let first = fifo.head >> BLOCK_BITS;
+        let moved = self.allocate();
+        let Block { requests, next } = *self.block(first);
+        let oldest = fifo.head as usize % BLOCK;
+        let new = self.block_mut(moved);
+        new.next = next;
+        new.requests[oldest..].copy_from_slice(&requests[oldest..]);
+        for (index, request) in (0u32..).zip(&requests).skip(oldest) {
+            if request.flags.contains(Flags::MERGED) {
+                self.note(request.token, moved << BLOCK_BITS | index);
+            }
+        }
+        fifo.head = moved << BLOCK_BITS | oldest as u32;
+        fifo.last + 1
     }
 
     /// Sets the position of a merged request; `NIL` if it is not queued.
@@ -182,25 +228,46 @@ impl Arena {
     /// Removes and returns the oldest request.
     #[inline]
     pub fn pop(&mut self, fifo: &mut Fifo) -> Option<Request> {
+        if fifo.is_empty() {
+            return None;
+        }
+        let place = self.leave(fifo);
+        Some(*self.entry(place))
+    }
+
+    /// Removes the oldest request of a list that is not empty. Its data stay at the returned place until the next `push`.
+    #[inline]
+    pub fn leave(&mut self, fifo: &mut Fifo) -> Place {
         if !self.merged.is_empty() {
             self.forget_front(fifo);
         }
-        let request = *self.front(fifo)?;
+        let place = fifo.head;
         fifo.len -= 1;
         self.len -= 1;
-        let block = fifo.head >> BLOCK_BITS;
-        fifo.head += 1;
         if fifo.len == 0 {
-            self.release(block);
+            self.release(place >> BLOCK_BITS);
             *fifo = Fifo::default();
-        } else if (fifo.head as usize).is_multiple_of(BLOCK) {
-            fifo.head = self.block(block).next << BLOCK_BITS;
-            self.release(block);
+        } else if is_block_end(place) {
+            fifo.head = self.block(place >> BLOCK_BITS).next << BLOCK_BITS;
+            // The youngest requests may be at the beginning of the same block.
+            if fifo.last >> BLOCK_BITS != place >> BLOCK_BITS {
+                self.release(place >> BLOCK_BITS);
+            }
+        } else {
+            fifo.head += 1;
         }
-        Some(request)
+        Place(place)
+    }
+
+    /// The request at a place.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, place: Place) -> &Request {
+        &self.block(place.0 >> BLOCK_BITS).requests[place.0 as usize % BLOCK]
     }
 
     /// Clears the position of the oldest request, which leaves, if it is a merged one.
+    #[cold]
     fn forget_front(&mut self, fifo: &Fifo) {
         if let Some(&Request { flags, token, .. }) = self.front(fifo)
             && flags.contains(Flags::MERGED)

@@ -33,8 +33,9 @@ struct Account {
 
 const _: () = assert!(size_of::<Option<Account>>() == 64, "an account is a cache line");
 
-/// The rest of an owner.
+/// The rest of an owner. What every request changes comes first.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Member {
     target: Target,
     /// `None` as long as the owner has never had a second volume, or one with another latency target than its own: its own

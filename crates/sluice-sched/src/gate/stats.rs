@@ -77,9 +77,11 @@ impl Outstanding {
 /// piece, except in `outstanding.arrived`, `ended`, `judged`, `late` and `latency`.
 ///
 /// A gate adds dispatches and completions from its journal (`gate/journal.rs`).
+///
+/// What every request changes comes first, so that it is in few cache lines.
 #[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub struct GateStats {
-    pub outstanding: Outstanding,
     /// Service of dispatched requests in raw cost units: 1/65,536 of a normalised request.
     pub dispatched_cost: u64,
     /// Bytes of dispatched requests, as they count against a reservation in bytes: small ones count as what the device could
@@ -90,27 +92,27 @@ pub struct GateStats {
     pub squared_cost: u64,
     /// Sum of the squares of these bytes, each in units of 512.
     pub squared_bytes: u64,
-    /// Dispatched requests, by [`Phase`].
-    pub dispatched: [u64; 3],
-    /// Successful arrivals to which a latency target applied: that of the volume or else of its owner, and in the statistics of
-    /// an owner its own, or else that of its only volume.
-    pub judged: u64,
-    /// Dispatched requests by the main reason for their time in the queue ([`Wait`]).
-    pub waits: [Waited; 6],
-    /// Of `judged`, those that took longer than the target.
-    pub late: u64,
-    /// Requests that failed at the device.
-    pub failed: u64,
-    /// Requests that were cancelled before dispatch.
-    pub cancelled: u64,
     /// Completed service in raw cost units: 1/65,536 of a normalised request.
     pub cost: u64,
     /// Bytes of completed reads and writes.
     pub bytes: u64,
     /// Sum of the times that `latency` counts, in nanoseconds.
     pub latency_nanos: u64,
+    /// Dispatched requests, by [`Phase`].
+    pub dispatched: [u64; 3],
     /// Arrivals that have ended, by [`Outcome`] and [`Kind`].
     pub ended: [[u64; 5]; 3],
+    /// Dispatched requests by the main reason for their time in the queue ([`Wait`]).
+    pub waits: [Waited; 6],
+    /// Successful arrivals to which a latency target applied: that of the volume or else of its owner, and in the statistics of
+    /// an owner its own, or else that of its only volume.
+    pub judged: u64,
+    /// Of `judged`, those that took longer than the target.
+    pub late: u64,
+    /// Requests that failed at the device.
+    pub failed: u64,
+    /// Requests that were cancelled before dispatch.
+    pub cancelled: u64,
     /// Successful requests that did not end a successful arrival, by [`Kind`]: pieces before the last, and pieces of one that
     /// failed or was cancelled.
     pieces: [u64; 5],
@@ -120,6 +122,7 @@ pub struct GateStats {
     pub service_time: Histogram,
     /// Time from arrival to the completion of the last piece, of arrivals that succeeded.
     pub latency: Histogram,
+    pub outstanding: Outstanding,
     /// When the owner or volume was added. Counters with another beginning are those of another one, even if it has the same
     /// name.
     pub began: Instant,

@@ -59,9 +59,10 @@ impl Bucket {
         self.meter.step(amount)
     }
 
-    /// Counts a request that has passed.
-    pub(super) fn charge(&mut self, now: Tag, amount: u64) {
-        self.meter.charge_from(now, amount);
+    /// Counts a request that has passed, for which the limit keeps this distance.
+    #[inline]
+    pub(super) fn charge_step(&mut self, now: Tag, step: Tag) {
+        self.meter.advance_from(now, step);
     }
 
     /// Counts service at other servers, which lies in the past.
@@ -85,7 +86,7 @@ mod tests {
     fn a_burst_that_shrank_under_a_backlog_delayed_requests() {
         let mut bucket = Bucket::default();
         bucket.set(rate(10), 20 << 16, SECOND);
-        (0..21).for_each(|_| bucket.charge(SECOND, 1 << 16));
+        (0..21).for_each(|_| bucket.charge_step(SECOND, bucket.step(1 << 16)));
         assert_eq!(bucket.eligible_at(), SECOND + SECOND / 10, "20 back to back, and the one that may always pass");
         bucket.set(rate(10), 0, SECOND);
         assert_eq!(bucket.eligible_at(), SECOND + SECOND / 10);
@@ -104,7 +105,7 @@ mod tests {
             bucket.set(rate(10), 10 << 16, SECOND);
             bucket.set(rate(10), 20 << 16, SECOND);
             let passes = bucket.eligible_at() <= SECOND;
-            bucket.charge(SECOND, 1 << 16);
+            bucket.charge_step(SECOND, bucket.step(1 << 16));
             passes
         });
         assert_eq!(passed.count(), 11, "the smaller burst, and the one that may always pass");
@@ -116,11 +117,11 @@ mod tests {
     fn the_rest_of_a_burst_is_kept_when_the_limit_changes() {
         let mut bucket = Bucket::default();
         bucket.set(rate(10), 20 << 16, SECOND);
-        (0..5).for_each(|_| bucket.charge(SECOND, 1 << 16));
+        (0..5).for_each(|_| bucket.charge_step(SECOND, bucket.step(1 << 16)));
         bucket.set(rate(20), 30 << 16, SECOND);
         let passed = (0..100).take_while(|_| {
             let passes = bucket.eligible_at() <= SECOND;
-            bucket.charge(SECOND, 1 << 16);
+            bucket.charge_step(SECOND, bucket.step(1 << 16));
             passes
         });
         assert_eq!(passed.count(), 16);

@@ -24,11 +24,11 @@
 
 use crate::policy::{Limit, Policy};
 use crate::request::{Direction, Request, RequestId, VolumeId};
-use crate::request_arena::{Arena, Fifo};
+use crate::request_arena::{Arena, Fifo, Place};
 use crate::scheduler::{DeviceInfo, Scope};
 use crate::tag::{ShareTag, Spacing, Tag};
 
-use super::owner::{Owner, Volume};
+use super::owner::Owner;
 use super::tags::{Amount, Limiter, Room, ServicePhase};
 
 /// The limiters of a policy in addition to that of `limit`.
@@ -131,6 +131,15 @@ impl Lanes {
         of_each.map(|direction| self.eligible_at(volume, direction)).min().unwrap_or(0)
     }
 
+    /// The queue of everything but reads of a volume.
+    pub(super) fn writes(&self, volume: usize) -> &Fifo {
+        &self.volumes[volume].writes
+    }
+
+    pub(super) fn writes_mut(&mut self, volume: usize) -> &mut Fifo {
+        &mut self.volumes[volume].writes
+    }
+
     /// Charges the turn of a volume for a request that a limit of the VM shares out.
     fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64) {
         let at = direction as usize;
@@ -168,26 +177,12 @@ pub(super) struct Open {
 }
 
 impl Owner {
-    fn fifo(&self, volume: usize, direction: Direction) -> &Fifo {
-        match (&self.lanes, direction) {
-            (Some(lanes), Direction::Write) => &lanes.volumes[volume].writes,
-            _ => &self.volumes[volume].fifo,
-        }
-    }
-
-    fn fifo_mut(&mut self, volume: usize, direction: Direction) -> &mut Fifo {
-        match (&mut self.lanes, direction) {
-            (Some(lanes), Direction::Write) => &mut lanes.volumes[volume].writes,
-            _ => &mut self.volumes[volume].fifo,
-        }
-    }
-
     /// Queues a request. Returns whether the volume had none, and whether the request is the head of its queue.
     #[inline]
     pub(super) fn push(&mut self, volume: usize, arena: &mut Arena, request: Request) -> (bool, bool) {
         self.queued += 1;
-        if self.lanes.is_none() {
-            let fifo = &mut self.volumes[volume].fifo;
+        if self.lanes().is_none() {
+            let fifo = self.fifo_mut(volume, Direction::Read);
             let was_empty = fifo.is_empty();
             arena.push(fifo, request);
             return (was_empty, was_empty);
@@ -202,17 +197,17 @@ impl Owner {
     }
 
     fn note_queued(&mut self, direction: Direction, by: i32) {
-        if let Some(lanes) = &mut self.lanes {
+        if let Some(lanes) = self.lanes_mut() {
             let queued = &mut lanes.queued[direction as usize];
             *queued = queued.wrapping_add_signed(by);
         }
     }
 
     /// Arrival of the oldest request of a volume.
-    #[inline]
+    #[inline(always)]
     pub(super) fn head(&self, volume: usize, arena: &Arena) -> Option<RequestId> {
-        let first = arena.front(&self.volumes[volume].fifo).map(|request| request.id);
-        match &self.lanes {
+        let first = arena.front(self.fifo(volume, Direction::Read)).map(|request| request.id);
+        match self.lanes() {
             None => first,
             Some(lanes) => {
                 first.into_iter().chain(arena.front(&lanes.volumes[volume].writes).map(|head| head.id)).min()
@@ -224,9 +219,9 @@ impl Owner {
     // rule: mclock.directions
     #[inline]
     pub(super) fn open<'a>(&self, volume: usize, arena: &'a Arena, now: Tag) -> Option<(Open, &'a Request)> {
-        let Some(lanes) = &self.lanes else {
+        let Some(lanes) = self.lanes() else {
             let open = Open { direction: Direction::Read, since: 0 };
-            return arena.front(&self.volumes[volume].fifo).map(|head| (open, head));
+            return arena.front(self.fifo(volume, Direction::Read)).map(|head| (open, head));
         };
         let heads = Direction::ALL.into_iter().filter_map(|direction| {
             let since = lanes.eligible_at(volume, direction);
@@ -239,31 +234,31 @@ impl Owner {
     /// The same queue, of a volume that is to be served.
     #[inline]
     pub(super) fn open_to_serve(&self, volume: usize, arena: &Arena, now: Tag) -> Open {
-        match &self.lanes {
+        match self.lanes() {
             None => Open { direction: Direction::Read, since: 0 },
             Some(_) => self.open(volume, arena, now).expect("a chosen volume has a request that may pass").0,
         }
     }
 
-    /// Removes and returns the head of a queue.
-    #[inline]
-    pub(super) fn pop(&mut self, volume: usize, open: Open, arena: &mut Arena) -> Option<Request> {
+    /// Removes the head of a queue, which is not empty. Returns its place, as [`Arena::leave`] does.
+    #[inline(always)]
+    pub(super) fn pop(&mut self, volume: usize, open: Open, arena: &mut Arena) -> Place {
         self.queued -= 1;
         self.note_queued(open.direction, -1);
-        arena.pop(self.fifo_mut(volume, open.direction))
+        arena.leave(self.fifo_mut(volume, open.direction))
     }
 
     /// Distance that the VM's limits by direction keep between such requests.
     #[inline]
     pub(super) fn lane_step(&self, open: Open, amount: &Amount) -> Tag {
-        let Some(lanes) = &self.lanes else { return 0 };
+        let Some(lanes) = self.lanes() else { return 0 };
         let other_queued = lanes.queued[open.direction.other() as usize] > 0;
         lanes.own.step(open.direction, amount, other_queued)
     }
 
     /// The same for those of a volume.
     pub(super) fn lane_step_of(&self, volume: usize, open: Open, amount: &Amount) -> Tag {
-        let Some(lanes) = &self.lanes else { return 0 };
+        let Some(lanes) = self.lanes() else { return 0 };
         let other_queued = !self.fifo(volume, open.direction.other()).is_empty();
         lanes.volumes[volume].further.step(open.direction, amount, other_queued)
     }
@@ -271,7 +266,7 @@ impl Owner {
     /// Charges a dispatch to the limits by direction. Returns whether other volumes of the VM may be throttled by it.
     #[inline]
     pub(super) fn charge_lanes(&mut self, volume: usize, open: Open, amount: &Amount, now: Tag) -> bool {
-        let Some(lanes) = &mut self.lanes else { return false };
+        let Some(lanes) = self.lanes_mut() else { return false };
         lanes.own.charge(open.direction, now, amount);
         lanes.volumes[volume].further.charge(open.direction, now, amount);
         lanes.charge_turn(volume, open.direction, amount.cost);
@@ -282,7 +277,7 @@ impl Owner {
     /// limit of the VM shares out its direction. O(volumes) with such a limit.
     #[inline]
     pub(super) fn in_turn(&self, chosen: usize, phase: ServicePhase, arena: &Arena, now: Tag) -> usize {
-        match &self.lanes {
+        match self.lanes() {
             Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 => {
                 self.first_in_turn(lanes, chosen, arena, now)
             }
@@ -329,6 +324,7 @@ impl Owner {
             None if !is_stated => return,
             known => known.unwrap_or_default(),
         };
+        self.exchange_fifo();
         let mut lanes = std::mem::take(&mut known.volumes);
         for volume in self.volumes.iter_mut() {
             let lane = lanes.iter().position(|lane| lane.id == volume.id).map(|at| lanes.swap_remove(at));
@@ -344,25 +340,27 @@ impl Owner {
             }
         }
         if !is_stated {
-            return;
+            self.exchange_fifo();
+            return self.set_lanes_to(None);
         }
         let queued = |fifos: &mut dyn Iterator<Item = &Fifo>| fifos.map(|fifo| fifo.len() as u32).sum();
         let reads = queued(&mut self.volumes.iter().map(|volume| &volume.fifo));
         known.queued = [reads, queued(&mut known.volumes.iter().map(|lane| &lane.writes))];
-        self.lanes = Some(known);
+        self.exchange_fifo();
+        self.set_lanes_to(Some(known));
         self.set_lanes(info, now);
     }
 
     /// When the limits let the next request pass; `None` without a limit of the VM or by direction.
     pub(super) fn limit_passes_at(&self) -> Option<Tag> {
         let own = &self.member.tags.limiter;
-        let Some(lanes) = &self.lanes else { return own.is_set().then(|| own.eligible_at()) };
+        let Some(lanes) = self.lanes() else { return own.is_set().then(|| own.eligible_at()) };
         let passes = (0..self.volumes.len())
             .filter(|volume| Direction::ALL.into_iter().any(|direction| !self.fifo(*volume, direction).is_empty()));
         let first = passes.map(|volume| {
-            let Volume { fifo, member, .. } = &self.volumes[volume];
-            let limiter = member.as_ref().map_or(0, |member| member.tags.limiter.eligible_at());
-            lanes.pass_at(volume, fifo).max(limiter)
+            let member = self.volumes[volume].member.as_ref();
+            let limiter = member.map_or(0, |member| member.tags.limiter.eligible_at());
+            lanes.pass_at(volume, self.fifo(volume, Direction::Read)).max(limiter)
         });
         let first = first.min();
         Some(own.eligible_at().max(first.unwrap_or(0)))
@@ -370,7 +368,7 @@ impl Owner {
 
     /// Sets the limits by direction.
     pub(super) fn set_lanes(&mut self, info: &DeviceInfo, now: Tag) {
-        let servers = self.remote.as_ref().map_or(1, |remote| remote.servers);
+        let servers = self.remote().map_or(1, |remote| remote.servers);
         let Some(lanes) = &mut self.lanes else { return };
         lanes.own.set(&self.policy, info, servers, now);
         for (lane, volume) in lanes.volumes.iter_mut().zip(self.volumes.iter()) {

@@ -28,20 +28,24 @@ pub(super) const VIRTUAL_MAX: ShareTag = 1 << 62;
 /// No decision has been made since the limit started to throttle the member.
 const NO_DECISION: Tag = Tag::MAX;
 
-/// A VM or a volume as its level sees it.
+/// A VM or a volume as its level sees it. What a dispatch needs comes first.
 #[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub(super) struct Member {
-    pub(super) tags: Tags,
-    /// The earliest arrival among its queued requests; breaks ties.
-    pub(super) head: RequestId,
     pub(super) backlogged: bool,
-    /// Whether it is in the list of members for which the time of the next decision is to be noted.
-    pub(super) awaits_decision: bool,
+    /// Whether a limit throttles it; see `hold`.
+    held: bool,
     /// The counter of the level that includes it.
     counted: Counted,
-    hold: Option<Hold>,
+    /// The earliest arrival among its queued requests; breaks ties.
+    pub(super) head: RequestId,
     /// When a limit last let it pass again; requests that arrived before have waited for the limit.
     pub(super) released: Tag,
+    pub(super) tags: Tags,
+    /// Only meaningful while a limit throttles it.
+    hold: Hold,
+    /// Whether it is in the list of members for which the time of the next decision is to be noted.
+    pub(super) awaits_decision: bool,
 }
 
 /// State of a member for the counters of its level.
@@ -57,7 +61,7 @@ enum Counted {
 }
 
 /// Time during which a limit throttles a member.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Hold {
     until: Tag,
     /// First decision that could have chosen the member without its limit; before, a full device delayed it.
@@ -67,25 +71,28 @@ struct Hold {
 }
 
 impl Member {
+    /// Size of what a dispatch needs, in bytes.
+    pub(super) const HOT_SIZE: usize = core::mem::offset_of!(Member, tags) + Tags::HOT_SIZE;
+
     pub(super) fn new(tags: Tags) -> Self {
         Member { tags, ..Member::default() }
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.backlogged && self.hold.is_none()
+        self.backlogged && !self.held
     }
 
     /// Whether a limit throttles it and no decision has been made since; `true` only once each time.
     pub(super) fn needs_decision_noted(&mut self) -> bool {
-        let undecided = self.hold.is_some_and(|hold| hold.since == NO_DECISION);
+        let undecided = self.held && self.hold.since == NO_DECISION;
         undecided && !core::mem::replace(&mut self.awaits_decision, true)
     }
 
     /// Notes a decision at `now` while its limit throttles it.
     pub(super) fn note_decision(&mut self, now: Tag, virtual_time: ShareTag) {
         self.awaits_decision = false;
-        if let Some(hold) = self.hold.as_mut().filter(|hold| hold.since == NO_DECISION) {
-            (hold.since, hold.virtual_then) = (now, virtual_time);
+        if self.held && self.hold.since == NO_DECISION {
+            (self.hold.since, self.hold.virtual_then) = (now, virtual_time);
         }
     }
 
@@ -225,7 +232,7 @@ impl Level {
     /// let it pass.
     fn hold_or_release(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
         if !member.backlogged {
-            if member.hold.take().is_some() {
+            if core::mem::take(&mut member.held) {
                 self.limited.remove(index);
             }
         } else if eligible_at > now {
@@ -233,9 +240,12 @@ impl Level {
             let due = member.tags.minimum.due().filter(|_| !member.tags.is_weighted());
             let wake = due.map_or(eligible_at, |due| eligible_at.max(self.real(due)));
             self.limited.set(index, wake, member.head);
-            let hold = member.hold.get_or_insert(Hold { until: 0, since: NO_DECISION, virtual_then: 0 });
-            hold.until = eligible_at;
-        } else if let Some(hold) = member.hold.take() {
+            if !core::mem::replace(&mut member.held, true) {
+                member.hold = Hold { until: 0, since: NO_DECISION, virtual_then: 0 };
+            }
+            member.hold.until = eligible_at;
+        } else if core::mem::take(&mut member.held) {
+            let hold = member.hold;
             self.limited.remove(index);
             member.released = now;
             // Either time or a change of policy may have ended the throttling.

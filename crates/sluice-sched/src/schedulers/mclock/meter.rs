@@ -59,9 +59,10 @@ impl Meter {
         self.tag = self.tag.saturating_add(self.step(amount));
     }
 
-    /// Counts `amount` of service at `now`. A tag before `now` starts from `now`: unused time is not saved.
-    pub(super) fn charge_from(&mut self, now: u64, amount: u64) {
-        self.tag = self.tag.max(now).saturating_add(self.step(amount));
+    /// Counts service at `now` that advances the tag by `step`. A tag before `now` starts from `now`: unused time is not saved.
+    #[inline]
+    pub(super) fn advance_from(&mut self, now: u64, step: u64) {
+        self.tag = self.tag.max(now).saturating_add(step);
     }
 
     /// Counts `amount` of service. The tag advances at most to one step after `present`.
@@ -149,7 +150,7 @@ mod tests {
         assert_eq!(meter.tag(), Some(10 * SECOND), "it is further ahead already");
         meter.charge_ahead_of(9 * SECOND, 2 << 16);
         assert_eq!(meter.tag(), Some(11 * SECOND));
-        meter.charge_from(20 * SECOND, 1 << 16);
+        meter.advance_from(20 * SECOND, meter.step(1 << 16));
         assert_eq!(meter.tag(), Some(21 * SECOND));
         meter.move_on(5 * SECOND, 23 * SECOND);
         assert_eq!(meter.tag(), Some(23 * SECOND));

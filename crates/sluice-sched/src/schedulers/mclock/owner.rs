@@ -2,7 +2,7 @@
 
 use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
-use crate::request::{RequestId, VolumeId};
+use crate::request::{Direction, RequestId, VolumeId};
 use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::DeviceInfo;
 use crate::tag::Tag;
@@ -13,28 +13,40 @@ use super::level::{Level, Member, VIRTUAL_MAX};
 use super::remote::Remote;
 use super::tags::{Amount, Clocks, ServicePhase, Tags};
 
-/// Fields that a dispatch needs come first, in few cache lines: with many VMs each line is fetched for every request.
+/// Fields that a dispatch needs come first, in two cache lines: with many VMs each line is fetched for every request. Most VMs have one
+/// volume, and neither limits by direction nor reports of other servers. `extended` says so in the first line, so that the rest
+/// is not even looked at.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(128))]
 pub(super) struct Owner {
-    pub(super) member: Member,
-    pub(super) queued: u32,
     /// Generation of virtual time in which its share tag was set.
-    pub(super) generation: u32,
-    pub(super) volumes: InlineVec<Volume>,
+    generation: u32,
+    pub(super) queued: u32,
+    /// Queue of the only volume, as long as `inner` is `None`. Only reads, if the VM has [`Lanes`].
+    fifo: Fifo,
+    /// Whether it has any of `inner`, `remote` and `lanes`.
+    extended: bool,
+    pub(super) present: bool,
+    pub(super) member: Member,
     /// Order of its volumes; `None` for a VM with a single volume without its own policy.
-    pub(super) inner: Option<Box<Inner>>,
+    inner: Option<Box<Inner>>,
     /// Its client's reports of other servers.
-    pub(super) remote: Option<Box<Remote>>,
+    remote: Option<Box<Remote>>,
     /// Queues and limits by direction; `None` if no limit of the VM or of its volumes distinguishes reads and writes, or has a
     /// burst for a time.
     pub(super) lanes: Option<Box<Lanes>>,
+    pub(super) volumes: InlineVec<Volume>,
     pub(super) policy: Box<Policy>,
 }
 
+const _: () = assert!(
+    core::mem::offset_of!(Owner, member) + Member::HOT_SIZE <= 128,
+    "a dispatch of a VM with one volume needs two cache lines of it"
+);
+
 #[derive(Debug)]
 pub(super) struct Volume {
-    /// Only reads, if the VM has [`Lanes`].
+    /// Its queue, if the VM has an order of volumes. Only reads, if the VM has [`Lanes`].
     pub(super) fifo: Fifo,
     pub(super) id: VolumeId,
     /// `None` for the only volume of a VM, without its own policy: there is nothing to choose or to check.
@@ -57,10 +69,129 @@ fn volume_member(volumes: &InlineVec<Volume>, index: u32) -> Option<&Member> {
 }
 
 impl Owner {
+    /// A VM without volumes.
+    pub(super) fn new(tags: Tags, generation: u32, policy: Policy) -> Owner {
+        Owner {
+            generation,
+            queued: 0,
+            fifo: Fifo::default(),
+            extended: false,
+            present: true,
+            member: Member::new(tags),
+            inner: None,
+            remote: None,
+            lanes: None,
+            volumes: InlineVec::default(),
+            policy: Box::new(policy),
+        }
+    }
+
+    /// In the place of a VM that is not present.
+    pub(super) fn absent() -> Owner {
+        Owner { present: false, ..Owner::new(Tags::default(), 0, Policy::default()) }
+    }
+
+    /// Whether its volumes are in an order.
+    #[inline(always)]
+    pub(super) const fn has_inner(&self) -> bool {
+        self.extended && self.inner.is_some()
+    }
+
+    /// The order of its volumes, and the volumes.
+    #[inline(always)]
+    pub(super) fn inner_mut(&mut self) -> Option<(&mut Inner, &mut InlineVec<Volume>)> {
+        if !self.extended {
+            return None;
+        }
+        self.inner.as_deref_mut().map(|inner| (inner, &mut self.volumes))
+    }
+
+    #[inline(always)]
+    pub(super) fn lanes(&self) -> Option<&Lanes> {
+        if self.extended { self.lanes.as_deref() } else { None }
+    }
+
+    #[inline(always)]
+    pub(super) fn lanes_mut(&mut self) -> Option<&mut Lanes> {
+        if self.extended { self.lanes.as_deref_mut() } else { None }
+    }
+
+    pub(super) fn set_lanes_to(&mut self, lanes: Option<Box<Lanes>>) {
+        self.lanes = lanes;
+        self.note_extended();
+    }
+
+    #[inline(always)]
+    pub(super) fn remote(&self) -> Option<&Remote> {
+        if self.extended { self.remote.as_deref() } else { None }
+    }
+
+    #[inline(always)]
+    pub(super) fn remote_mut(&mut self) -> Option<&mut Remote> {
+        if self.extended { self.remote.as_deref_mut() } else { None }
+    }
+
+    pub(super) fn set_remote(&mut self, remote: Option<Remote>) {
+        self.remote = remote.map(Box::new);
+        self.note_extended();
+    }
+
+    /// Its tags, and the reports of its client.
+    #[inline(always)]
+    pub(super) fn tags_and_remote(&mut self) -> (&mut Tags, Option<&Remote>) {
+        let remote = if self.extended { self.remote.as_deref() } else { None };
+        (&mut self.member.tags, remote)
+    }
+
+    /// Sets the tags of the VM as its policy has them.
+    pub(super) fn set_tags(&mut self, info: &DeviceInfo, clocks: &Clocks) {
+        self.member.tags.set_policy(&self.policy, info, clocks, self.remote.as_deref());
+    }
+
+    /// When a limit of the VM or of this volume last let it pass again.
+    #[inline(always)]
+    pub(super) fn released(&self, volume: usize) -> Tag {
+        let held = |volume: &Volume| volume.member.as_ref().map_or(0, |member| member.released);
+        self.member.released.max(if self.has_inner() { held(&self.volumes[volume]) } else { 0 })
+    }
+
+    fn note_extended(&mut self) {
+        self.extended = self.inner.is_some() || self.remote.is_some() || self.lanes.is_some();
+    }
+
+    #[inline(always)]
+    pub(super) fn fifo(&self, volume: usize, direction: Direction) -> &Fifo {
+        match (self.lanes(), direction) {
+            (Some(lanes), Direction::Write) => lanes.writes(volume),
+            _ if self.has_inner() => &self.volumes[volume].fifo,
+            _ => &self.fifo,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn fifo_mut(&mut self, volume: usize, direction: Direction) -> &mut Fifo {
+        let has_inner = self.has_inner();
+        match (&mut self.lanes, direction) {
+            (Some(lanes), Direction::Write) if self.extended => lanes.writes_mut(volume),
+            _ if has_inner => &mut self.volumes[volume].fifo,
+            _ => &mut self.fifo,
+        }
+    }
+
+    /// Moves the queue of the only volume to the volume, or back, while its volumes are in no order.
+    pub(super) fn exchange_fifo(&mut self) {
+        if self.inner.is_none()
+            && let Some(only) = self.volumes.iter_mut().next()
+        {
+            core::mem::swap(&mut self.fifo, &mut only.fifo);
+        }
+    }
+
+    #[inline(always)]
     pub(super) fn volume_index(&self, id: VolumeId) -> usize {
         match &self.inner {
-            None => 0,
-            Some(inner) => usize::from(inner.indices[usize::from(id.0)]),
+            Some(inner) if self.extended => usize::from(inner.indices[usize::from(id.0)]),
+            _ => 0,
         }
     }
 
@@ -69,7 +200,8 @@ impl Owner {
     pub(super) fn refresh_share(&mut self, generation: u32, now: Tag, level: &Level) {
         if self.generation != generation {
             self.generation = generation;
-            self.member.tags.restart_share(&level.clocks(now), self.remote.as_deref());
+            let (tags, remote) = self.tags_and_remote();
+            tags.restart_share(&level.clocks(now), remote);
         }
     }
 
@@ -83,24 +215,20 @@ impl Owner {
             return 0;
         }
         let own = self.member.tags.limiter.eligible_at();
-        let volumes = match &mut self.inner {
-            None => {
-                self.member.head = self.head(0, arena).expect("a backlogged VM has a head");
-                lanes::pass_at(self.lanes.as_deref(), 0, &self.volumes[0].fifo)
-            }
-            Some(inner) => {
-                let (oldest, _, _) = inner.oldest.peek().expect("a backlogged VM has a volume with requests");
-                self.member.head = RequestId(oldest);
-                self.volume_eligible_at(now)
-            }
+        let Some((inner, _)) = self.inner_mut() else {
+            self.member.head = self.head(0, arena).expect("a backlogged VM has a head");
+            return own.max(lanes::pass_at(self.lanes(), 0, &self.fifo));
         };
-        own.max(volumes)
+        let (oldest, _, _) = inner.oldest.peek().expect("a backlogged VM has a volume with requests");
+        self.member.head = RequestId(oldest);
+        own.max(self.volume_eligible_at(now))
     }
 
     /// When the first volume may be chosen; 0 if one may be chosen now.
+    #[inline(never)]
     fn volume_eligible_at(&mut self, now: Tag) -> Tag {
         self.release_volumes(now);
-        let Owner { inner: Some(inner), volumes, .. } = self else { return 0 };
+        let Some((inner, volumes)) = self.inner_mut() else { return 0 };
         let members = |index| volume_member(volumes, index);
         match inner.level.first_by_share(members) {
             Some(_) => 0,
@@ -149,11 +277,13 @@ impl Owner {
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     #[inline]
     pub(super) fn choose_volume(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
-        if self.inner.is_none() {
-            return (0, phase);
-        }
+        if self.has_inner() { self.choose_one_of_several(phase, now) } else { (0, phase) }
+    }
+
+    #[inline(never)]
+    fn choose_one_of_several(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
         self.release_volumes(now);
-        let Owner { inner: Some(inner), volumes, .. } = self else { return (0, phase) };
+        let Some((inner, volumes)) = self.inner_mut() else { return (0, phase) };
         let members = |index| volume_member(volumes, index);
         let by_share = match phase {
             ServicePhase::Reservation => None,
@@ -167,14 +297,29 @@ impl Owner {
 
     /// Whether the limit of a volume lets its next request pass.
     pub(super) fn volume_is_eligible(&self, index: usize, now: Tag) -> bool {
-        let Some(inner) = &self.inner else { return true };
+        let Some(inner) = self.inner.as_ref().filter(|_| self.extended) else { return true };
         let member = volume_member(&self.volumes, index as u32).expect("one of several volumes has tags");
         let due = member.tags.minimum.due().filter(|_| !member.tags.is_weighted());
         member.tags.limiter.eligible_at() <= now && due.is_none_or(|due| inner.level.real(due) <= now)
     }
 
     /// Charges a volume for a dispatch in `phase` inside the VM. `goes_on`: in a batch with the previous one.
+    #[inline]
     pub(super) fn charge_volume(
+        &mut self,
+        index: usize,
+        phase: ServicePhase,
+        served: (Open, &Amount),
+        now: Tag,
+        goes_on: bool,
+    ) {
+        if self.has_inner() {
+            self.charge_one_of_several(index, phase, served, now, goes_on);
+        }
+    }
+
+    #[inline(never)]
+    fn charge_one_of_several(
         &mut self,
         index: usize,
         phase: ServicePhase,
@@ -240,6 +385,8 @@ impl Owner {
                 None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, info, &clocks)))),
             }
         }
+        self.exchange_fifo();
         self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), indices }));
+        self.note_extended();
     }
 }

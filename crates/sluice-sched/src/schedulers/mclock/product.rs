@@ -9,10 +9,9 @@
 //! gate becomes idle, unless clients report service at other servers.
 
 use crate::gate::RemoteService;
-use crate::inline_vec::InlineVec;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
-use crate::request_arena::{Arena, Fifo};
+use crate::request_arena::{Arena, Fifo, Place};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
@@ -60,7 +59,8 @@ pub struct Product {
     batch_distance: u64,
     clock: TagClock,
     arena: Arena,
-    owners: Vec<Option<Owner>>,
+    /// By number; those that are not present have nothing queued.
+    owners: Vec<Owner>,
     level: Level,
     /// Number of resets of virtual time.
     generation: u32,
@@ -73,8 +73,9 @@ pub struct Product {
     batched: Instant,
 }
 
-fn member(owners: &[Option<Owner>], index: u32) -> Option<&Member> {
-    owners[index as usize].as_ref().map(|owner| &owner.member)
+#[inline(always)]
+fn member(owners: &[Owner], index: u32) -> Option<&Member> {
+    Some(&owners[index as usize].member)
 }
 
 impl Product {
@@ -105,7 +106,7 @@ impl Product {
     }
 
     fn owner_mut(&mut self, owner: u32) -> &mut Owner {
-        self.owners[owner as usize].as_mut().expect("the gate adds an owner before it uses it")
+        &mut self.owners[owner as usize]
     }
 
     /// Inserts a VM into the orders.
@@ -117,7 +118,7 @@ impl Product {
     #[inline(always)]
     fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Tag)) {
         let Product { owners, arena, level, undecided, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("only present owners are settled");
+        let owner = &mut owners[index as usize];
         let eligible_at = owner.eligible_at(arena, now);
         owner.member.backlogged = owner.queued > 0;
         settle(level, index, &mut owner.member, now, eligible_at);
@@ -127,9 +128,10 @@ impl Product {
     }
 
     /// The same for one of its volumes.
+    #[inline(never)]
     fn settle_volume(&mut self, index: u32, volume: usize, now: Tag, after: Option<ServicePhase>) {
         let Product { owners, arena, undecided, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("only present owners are settled");
+        let owner = &mut owners[index as usize];
         owner.settle_volume(volume, arena, now, after);
         let member = owner.volumes[volume].member.as_deref_mut();
         if member.is_some_and(Member::needs_decision_noted) {
@@ -145,16 +147,17 @@ impl Product {
         }
     }
 
+    #[inline(never)]
     fn note_decision_of_held(&mut self, now: Tag) {
         let Product { owners, level, undecided, .. } = self;
         for Undecided { owner, volume } in undecided.drain(..) {
-            let Some(owner) = owners[owner as usize].as_mut() else { continue };
-            match (volume, &owner.inner) {
+            let owner = &mut owners[owner as usize];
+            match (volume, owner.inner_mut()) {
                 (None, _) => owner.member.note_decision(now, level.virtual_time),
-                (Some(volume), Some(inner)) => {
+                (Some(volume), Some((inner, volumes))) => {
                     let virtual_time = inner.level.virtual_time;
-                    let known = volume < owner.volumes.len() as u16;
-                    let member = known.then(|| owner.volumes[usize::from(volume)].member.as_deref_mut()).flatten();
+                    let known = volume < volumes.len() as u16;
+                    let member = known.then(|| volumes[usize::from(volume)].member.as_deref_mut()).flatten();
                     member.into_iter().for_each(|member| member.note_decision(now, virtual_time));
                 }
                 (Some(_), None) => {}
@@ -169,20 +172,27 @@ impl Product {
         }
     }
 
+    #[inline(always)]
     fn choose(&mut self, now: Tag) -> Option<Choice> {
         let Product { level, owners, arena, .. } = self;
         let (owner, phase) = level.choose(now, |index| member(owners, index))?;
-        let chosen = owners[owner as usize].as_mut().expect("a chosen owner is present");
+        let chosen = &mut owners[owner as usize];
         let (volume, inner_right) = chosen.choose_volume(phase, now);
         let volume = chosen.in_turn(volume, inner_right, arena, now);
         Some(Choice { owner, volume, phase, inner_right })
     }
 
     /// The next request of a batch, if it is close enough and nothing forbids it.
+    #[inline(always)]
     fn continue_batch(&mut self, now: Tag) -> Option<Choice> {
+        if self.batch.is_some() { self.next_of_batch(now) } else { None }
+    }
+
+    #[inline(never)]
+    fn next_of_batch(&mut self, now: Tag) -> Option<Choice> {
         let batch = self.batch.take()?;
         let Choice { owner, volume, .. } = batch.choice;
-        let state = self.owners[owner as usize].as_mut()?;
+        let state = &mut self.owners[owner as usize];
         state.release_volumes(now);
         state.volumes.get(volume)?;
         let (_, head) = state.open(volume, &self.arena, now)?;
@@ -194,10 +204,8 @@ impl Product {
         Some(batch.choice)
     }
 
-    fn follow_batch(&mut self, now: Instant, choice: Choice, request: &Request) {
-        if self.batch_max <= 1 {
-            return;
-        }
+    #[inline(never)]
+    fn follow_batch(&mut self, now: Instant, choice: Choice, taken: Place) {
         let left = match self.batch {
             Some(batch) => {
                 self.batched = now;
@@ -205,35 +213,35 @@ impl Product {
             }
             None => self.batch_max - 1,
         };
-        self.batch = Some(Batch { choice, left, end: request.end() });
+        self.batch = Some(Batch { choice, left, end: self.arena.entry(taken).end() });
     }
 
-    /// Takes the head of a volume and charges both levels once.
+    /// Takes the head of a volume and charges both levels once. Returns its place, its phase, and why it waited.
     // rule: mclock.charged-once
-    fn take(&mut self, now: Tag, choice: Choice) -> Request {
+    #[inline(always)]
+    fn take(&mut self, now: Tag, choice: Choice) -> (Place, Phase, Wait) {
         let Choice { owner: index, volume, phase, inner_right } = choice;
         let goes_on = self.batch.is_some();
         let Product { owners, arena, level, info, clock, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
+        let owner = &mut owners[index as usize];
         let open = owner.open_to_serve(volume, arena, now);
-        let mut request = owner.pop(volume, open, arena).expect("a chosen volume has a request");
-        let amount = Amount::of(&request, info);
+        let place = owner.pop(volume, open, arena);
+        let request = arena.entry(place);
+        let amount = Amount::of(request, info);
+        let (arrival, arrived) = (request.arrival, clock.tag(request.arrival));
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
-        let owner = owners[index as usize].as_mut().expect("a chosen owner is present");
+        let owner = &mut owners[index as usize];
         let lane_step = owner.lane_step(open, &amount);
-        owner.member.tags.charge(phase, &amount, &clocks, owner.remote.as_deref(), lane_step);
+        let (tags, remote) = owner.tags_and_remote();
+        tags.charge(phase, &amount, &clocks, remote, lane_step);
         owner.charge_volume(volume, inner_right, (open, &amount), now, goes_on);
         let throttles_others = owner.charge_lanes(volume, open, &amount, now);
-        let has_inner = owner.inner.is_some();
-        if let Some(remote) = &mut owner.remote {
+        let has_inner = owner.has_inner();
+        if let Some(remote) = owner.remote_mut() {
             remote.note_served(amount.cost);
         }
-        let arrived = clock.tag(request.arrival);
-        let held_volume = owner.volumes[volume].member.as_ref().map_or(0, |member| member.released);
-        let released = owner.member.released.max(held_volume).max(open.since);
-        request.wait = if released > arrived { Wait::OwnLimit } else { Wait::None };
-        request.phase = if phase == ServicePhase::Reservation { Phase::Reservation } else { Phase::Weight };
+        let released = owner.released(volume).max(open.since);
         level.note_served(phase, amount.cost, goes_on);
         if has_inner {
             self.settle_volume(index, volume, now, Some(inner_right));
@@ -245,10 +253,21 @@ impl Product {
             level.settle_after(index, member, now, eligible_at, phase);
         });
         if self.level.virtual_time > VIRTUAL_MAX {
-            let by = self.level.rebase();
-            self.owners.iter_mut().flatten().for_each(|owner| owner.member.tags.rebase(by));
+            self.rebase();
         }
-        request
+        let wait = match () {
+            () if released > arrived => Wait::OwnLimit,
+            () if self.batched > arrival => Wait::Batch,
+            () => Wait::None,
+        };
+        let phase = if phase == ServicePhase::Reservation { Phase::Reservation } else { Phase::Weight };
+        (place, phase, wait)
+    }
+
+    #[cold]
+    fn rebase(&mut self) {
+        let by = self.level.rebase();
+        self.owners.iter_mut().for_each(|owner| owner.member.tags.rebase(by));
     }
 
     /// Resets the share tags of all VMs when the gate is idle.
@@ -265,26 +284,17 @@ impl Product {
     fn add_owner(&mut self, now: Tag, owner: OwnerId, policy: &Policy) {
         let tags = Tags::new(policy, &self.info, &self.level.clocks(now));
         if owner.index() >= self.owners.len() {
-            self.owners.resize_with(owner.index() + 1, || None);
+            self.owners.resize_with(owner.index() + 1, Owner::absent);
         }
-        self.owners[owner.index()] = Some(Owner {
-            member: Member::new(tags),
-            queued: 0,
-            generation: self.generation,
-            volumes: InlineVec::default(),
-            inner: None,
-            remote: None,
-            lanes: None,
-            policy: Box::new(*policy),
-        });
+        self.owners[owner.index()] = Owner::new(tags, self.generation, *policy);
     }
 
     /// Applies the policies of a VM and its volumes. Ends the batch, which the new policies may forbid.
     fn set_policies(&mut self, now: Tag, index: u32) {
         self.batch = None;
         let Product { owners, arena, info, level, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
-        owner.member.tags.set_policy(&owner.policy, info, &level.clocks(now), owner.remote.as_deref());
+        let owner = &mut owners[index as usize];
+        owner.set_tags(info, &level.clocks(now));
         owner.arrange_volumes(info, level, now);
         owner.arrange_lanes(arena, info, now);
         self.settle_volumes(index, now);
@@ -293,7 +303,7 @@ impl Product {
 
     fn settle_volumes(&mut self, index: u32, now: Tag) {
         let owner = self.owner_mut(index);
-        let volumes = if owner.inner.is_some() { owner.volumes.len() } else { 0 };
+        let volumes = if owner.has_inner() { owner.volumes.len() } else { 0 };
         for volume in 0..volumes {
             self.settle_volume(index, volume, now, None);
         }
@@ -302,15 +312,14 @@ impl Product {
     /// Notes the number of servers that the client of a VM uses, since its bursts are divided by it.
     fn note_client(&mut self, now: Tag, index: u32, volume: usize, report: &RemoteService) {
         let Product { owners, info, reporting, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        let owner = &mut owners[index as usize];
         let reported = Remote::reported(report);
-        *reporting = *reporting + u32::from(reported.is_some()) - u32::from(owner.remote.is_some());
-        match (&mut owner.remote, reported) {
+        *reporting = *reporting + u32::from(reported.is_some()) - u32::from(owner.remote().is_some());
+        match (owner.remote_mut(), reported) {
             (Some(known), Some(reported)) => known.servers = reported.servers,
-            (None, Some(reported)) => owner.remote = Some(Box::new(reported)),
-            (_, None) => owner.remote = None,
+            (_, reported) => owner.set_remote(reported),
         }
-        let servers = owner.remote.as_ref().map_or(1, |remote| remote.servers);
+        let servers = owner.remote().map_or(1, |remote| remote.servers);
         owner.member.tags.limiter.set_policy(&owner.policy, info, servers, now);
         owner.set_lanes(info, now);
         let Volume { member, policy, .. } = &mut owner.volumes[volume];
@@ -319,8 +328,8 @@ impl Product {
 
     fn remove_owner(&mut self, owner: OwnerId) {
         self.batch = None;
-        let removed = self.owners[owner.index()].take();
-        self.reporting -= u32::from(removed.is_some_and(|owner| owner.remote.is_some()));
+        let removed = core::mem::replace(&mut self.owners[owner.index()], Owner::absent());
+        self.reporting -= u32::from(removed.remote().is_some());
         self.restart_if_idle();
     }
 }
@@ -330,7 +339,7 @@ impl Scheduler for Product {
         let tag = self.clock.tag(now);
         let index = request.owner.0;
         let Product { owners, arena, level, generation, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        let owner = &mut owners[index as usize];
         owner.refresh_share(*generation, tag, level);
         let volume = owner.volume_index(request.volume);
         let (volume_wakes, is_head) = owner.push(volume, arena, request);
@@ -341,9 +350,10 @@ impl Scheduler for Product {
             owner.activate_volume(volume, tag);
         }
         if owner.queued == 1 {
-            owner.member.tags.activate(&level.clocks(tag), owner.remote.as_deref());
+            let (tags, remote) = owner.tags_and_remote();
+            tags.activate(&level.clocks(tag), remote);
         }
-        if owner.inner.is_some() {
+        if owner.has_inner() {
             self.settle_volume(index, volume, tag, None);
         }
         self.settle(index, tag);
@@ -352,34 +362,34 @@ impl Scheduler for Product {
     fn add_remote_service(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, report: &RemoteService) {
         let (now, index) = (self.clock.tag(now), owner.0);
         let Product { owners, level, generation, .. } = self;
-        let owner = owners[index as usize].as_mut().expect("the gate adds an owner before it uses it");
+        let owner = &mut owners[index as usize];
         owner.refresh_share(*generation, now, level);
         let volume = owner.volume_index(volume);
         self.note_client(now, index, volume, report);
         let (reserved, beyond) = remote::amounts(report, &self.info);
         let Product { owners, level, .. } = self;
-        let remote = owners[index as usize].as_ref().and_then(|owner| owner.remote.as_ref());
+        let remote = owners[index as usize].remote();
         let piece = remote.map_or(0, |remote| remote.piece);
         let costs = (reserved.cost, piece);
         let capped = |member: &Member| member.tags.is_capped(ServicePhase::Reservation, costs, level.virtual_time);
         let is_capped = member(owners, index).is_none_or(capped);
         let clocks = level.charge_clocks(is_capped, piece, now, index, |index| member(owners, index));
         let owner = self.owner_mut(index);
-        if let Some(mut remote) = owner.remote.take() {
+        if let Some(remote) = owner.remote_mut() {
             remote.note(report);
+            let remote = *remote;
             owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
             if let Some((tags, clocks)) = owner.volume_tags(volume, costs, now) {
                 tags.add_remote(&clocks, &remote, &reserved, &beyond);
             }
             for amount in [&reserved, &beyond] {
-                owner.lanes.iter_mut().for_each(|lanes| lanes.add_remote(volume, amount));
+                owner.lanes_mut().into_iter().for_each(|lanes| lanes.add_remote(volume, amount));
             }
-            owner.remote = Some(remote);
         }
-        if owner.lanes.is_some() {
+        if owner.lanes().is_some() {
             // A limit of the VM may now throttle each of its volumes.
             self.settle_volumes(index, now);
-        } else if owner.inner.is_some() {
+        } else if owner.has_inner() {
             self.settle_volume(index, volume, now, None);
         }
         self.settle(index, now);
@@ -403,13 +413,12 @@ impl Scheduler for Product {
             let wake = wake.expect("queued requests belong to a VM that is due later or throttled");
             return Decision::WaitUntil(self.clock.instant(wake));
         };
-        let mut request = self.take(tag, choice);
-        if request.wait == Wait::None && self.batched > request.arrival {
-            request.wait = Wait::Batch;
+        let (place, phase, wait) = self.take(tag, choice);
+        if self.batch_max > 1 {
+            self.follow_batch(now, choice, place);
         }
-        self.follow_batch(now, choice, &request);
         self.in_flight += 1;
-        Decision::Dispatch(request)
+        Decision::Dispatch(Request { phase, wait, ..*self.arena.entry(place) })
     }
 
     fn complete(&mut self, _now: Instant, _completion: &Completion) {
@@ -450,7 +459,7 @@ impl Scheduler for Product {
             Change::Device { depth, request_bytes } => {
                 (self.info.depth, self.info.request_bytes) = (depth, request_bytes);
                 for owner in 0..self.owners.len() {
-                    if self.owners[owner].is_some() {
+                    if self.owners[owner].present {
                         self.set_policies(tag, owner as u32);
                     }
                 }
@@ -462,7 +471,7 @@ impl Scheduler for Product {
     fn cancel(&mut self, now: Instant, scope: Scope, removed: &mut Vec<Request>) {
         let tag = self.clock.tag(now);
         let index = scope.owner().0;
-        let Some(owner) = self.owners.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let Some(owner) = self.owners.get_mut(index as usize).filter(|owner| owner.present) else { return };
         owner.cancel(scope, &mut self.arena, removed);
         self.batch = None;
         self.settle_volumes(index, tag);
@@ -472,8 +481,8 @@ impl Scheduler for Product {
 
     fn inspect(&self, _now: Instant) -> State {
         let nanos = |tag: Tag| self.clock.instant(tag).as_nanos();
-        let owners = self.owners.iter().enumerate().filter_map(|(index, owner)| {
-            let owner = owner.as_ref()?;
+        let present = self.owners.iter().enumerate().filter(|(_, owner)| owner.present);
+        let owners = present.map(|(index, owner)| {
             let tags = &owner.member.tags;
             let state = OwnerState {
                 queued: u64::from(owner.queued),
@@ -481,7 +490,7 @@ impl Scheduler for Product {
                 limit_passes_ns: owner.limit_passes_at().map(nanos),
                 share_tag: tags.is_weighted().then(|| tags.share_tag()),
             };
-            Some((index as u32, state))
+            (index as u32, state)
         });
         State {
             queued: self.arena.len() as u64,

@@ -64,11 +64,13 @@ impl Amount {
 /// reserved, and the limit is 1 MiB/s. For requests of 64 KiB the limit's steps are 62.5 ms and those of the
 /// reservation 5 ms, so at most 16 requests per second are owed. If each request of 8 KiB (7.8 ms) is followed by one
 /// of 512 B (0.5 ms), the limit passes 240 requests per second, and the reservation holds in full.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
+#[repr(C)]
 pub(super) struct Minimum {
-    /// [`NEVER_DUE`] for a currency without a reservation.
+    /// [`NEVER_DUE`] without a reservation in requests.
     requests: Meter,
-    bytes: Meter,
+    /// `None` without a reservation in bytes, as most policies are: it costs nothing then.
+    bytes: Option<Box<Meter>>,
     /// Amount by which the limit's steps exceed those of the reservation and which the tags do not include yet;
     /// negative if they are smaller.
     beyond_limit: i64,
@@ -79,8 +81,7 @@ const NEVER_DUE: Tag = Tag::MAX;
 
 impl Default for Minimum {
     fn default() -> Self {
-        let never = Meter::at(Spacing::NONE, NEVER_DUE);
-        Minimum { requests: never, bytes: never, beyond_limit: 0 }
+        Minimum { requests: Meter::at(Spacing::NONE, NEVER_DUE), bytes: None, beyond_limit: 0 }
     }
 }
 
@@ -90,24 +91,27 @@ const LIMIT_SAVED_MAX: i64 = 16;
 impl Minimum {
     fn rescale(&mut self, reservation: &Reservation, now: Tag) {
         self.beyond_limit = 0;
-        let spacings = [Spacing::per_cost(reservation.iops), Spacing::per_byte(reservation.bytes)];
-        for (meter, spacing) in [&mut self.requests, &mut self.bytes].into_iter().zip(spacings) {
-            meter.rescale(spacing, now);
-            if spacing.is_none() {
-                meter.set(NEVER_DUE);
-            }
+        self.requests.rescale(Spacing::per_cost(reservation.iops), now);
+        if reservation.iops.is_none() {
+            self.requests.set(NEVER_DUE);
+        }
+        match Spacing::per_byte(reservation.bytes) {
+            Spacing::NONE => self.bytes = None,
+            spacing => self.bytes.get_or_insert_default().rescale(spacing, now),
         }
     }
 
     #[inline]
     fn earlier(&self) -> Tag {
-        self.requests.raw_tag().min(self.bytes.raw_tag())
+        let requests = self.requests.raw_tag();
+        self.bytes.as_ref().map_or(requests, |bytes| requests.min(bytes.raw_tag()))
     }
 
     /// Whether there is a reservation.
     #[must_use]
+    #[inline]
     pub(super) const fn is_set(&self) -> bool {
-        self.requests.is_set() || self.bytes.is_set()
+        self.requests.is_set() || self.bytes.is_some()
     }
 
     /// When the next request is due.
@@ -125,7 +129,9 @@ impl Minimum {
         let before = self.earlier();
         let present = now.max(before);
         self.requests.charge_ahead_of(present, amount.cost);
-        self.bytes.charge_ahead_of(present, amount.reserved_bytes);
+        if let Some(bytes) = &mut self.bytes {
+            bytes.charge_ahead_of(present, amount.reserved_bytes);
+        }
         if limit_step > 0 {
             let step = (self.earlier() - before).cast_signed();
             let sum = self.beyond_limit.saturating_add(limit_step.cast_signed()).saturating_sub(step);
@@ -144,13 +150,19 @@ impl Minimum {
     /// Forgives what was owed before `now`.
     fn raise_to(&mut self, now: Tag) {
         self.requests.raise_to(now);
-        self.bytes.raise_to(now);
+        self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now));
     }
 
     /// Forgives the time `by` during which the limit throttled the member although it could have been served.
     fn move_on(&mut self, by: Tag, now: Tag) {
         self.requests.move_on(by, now);
-        self.bytes.move_on(by, now);
+        self.bytes.iter_mut().for_each(|bytes| bytes.move_on(by, now));
+    }
+
+    /// Counts service at other servers beyond their reservation: it makes up for missing service here, and is no debt.
+    fn make_up(&mut self, beyond: &Amount, now: Tag) {
+        self.requests.move_on(self.requests.step(beyond.cost), now);
+        self.bytes.iter_mut().for_each(|bytes| bytes.move_on(bytes.step(beyond.reserved_bytes), now));
     }
 }
 
@@ -160,10 +172,19 @@ impl Minimum {
 /// stall of the device, and a VM then runs above its limit until it has caught up. A virtual-scheduling check (GCRA) at
 /// dispatch, in both phases, keeps `limit * T + burst + one request` in every window. The tags are theoretical arrival
 /// times.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub(super) struct Limiter {
     requests: Bucket,
-    bytes: Bucket,
+    /// `None` without a limit in bytes, as most policies are: it costs nothing then.
+    bytes: Option<Box<Bucket>>,
+}
+
+/// Distances that a limiter keeps between requests of some amount, in each currency; 0 without a limit.
+#[derive(Debug, Clone, Copy)]
+struct LimitSteps {
+    requests: Tag,
+    bytes: Tag,
 }
 
 /// Amounts that each limiter of a policy passes back to back.
@@ -241,7 +262,10 @@ impl Limiter {
         self.requests.set(Spacing::per_cost(limit.iops), room.part(cost, rate), now);
         let rate = byte_rate(limit.bytes);
         let bytes = room.bytes.saturating_add(saved(rate, |limit| byte_rate(limit.bytes)));
-        self.bytes.set(Spacing::per_byte(limit.bytes), room.part(bytes, rate), now);
+        match Spacing::per_byte(limit.bytes) {
+            Spacing::NONE => self.bytes = None,
+            spacing => self.bytes.get_or_insert_default().set(spacing, room.part(bytes, rate), now),
+        }
     }
 
     /// Sets them as `policy` has them.
@@ -250,33 +274,54 @@ impl Limiter {
     }
 
     /// Whether there is a limit.
+    #[inline]
     pub(super) const fn is_set(&self) -> bool {
-        self.requests.is_set() || self.bytes.is_set()
+        self.requests.is_set() || self.bytes.is_some()
     }
 
     /// When the next request may pass; 0 without a limit.
     // rule: mclock.gcra, mclock.byte-limit
+    #[inline]
     pub(super) fn eligible_at(&self) -> Tag {
-        self.requests.eligible_at().max(self.bytes.eligible_at())
+        let requests = self.requests.eligible_at();
+        self.bytes.as_ref().map_or(requests, |bytes| requests.max(bytes.eligible_at()))
+    }
+
+    #[inline]
+    fn steps(&self, amount: &Amount) -> LimitSteps {
+        let bytes = self.bytes.as_ref().map_or(0, |bytes| bytes.step(amount.bytes));
+        LimitSteps { requests: self.requests.step(amount.cost), bytes }
     }
 
     /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     #[inline]
     pub(super) fn step(&self, amount: &Amount) -> Tag {
-        if self.is_set() { self.requests.step(amount.cost).max(self.bytes.step(amount.bytes)) } else { 0 }
+        self.steps(amount).longer()
     }
 
+    #[inline]
     pub(super) fn charge(&mut self, now: Tag, amount: &Amount) {
-        if self.is_set() {
-            self.requests.charge(now, amount.cost);
-            self.bytes.charge(now, amount.bytes);
-        }
+        self.charge_steps(now, self.steps(amount));
+    }
+
+    /// The same, with the distances of [`Limiter::steps`].
+    #[inline]
+    fn charge_steps(&mut self, now: Tag, steps: LimitSteps) {
+        self.requests.charge_step(now, steps.requests);
+        self.bytes.iter_mut().for_each(|bytes| bytes.charge_step(now, steps.bytes));
     }
 
     /// Counts service at other servers, which lies in the past.
     pub(super) fn charge_past(&mut self, amount: &Amount) {
         self.requests.charge_past(amount.cost);
-        self.bytes.charge_past(amount.bytes);
+        self.bytes.iter_mut().for_each(|bytes| bytes.charge_past(amount.bytes));
+    }
+}
+
+impl LimitSteps {
+    #[inline]
+    fn longer(self) -> Tag {
+        self.requests.max(self.bytes)
     }
 }
 
@@ -289,8 +334,9 @@ pub(super) enum ServicePhase {
     Weight,
 }
 
-/// All tags of one member.
-#[derive(Debug, Clone, Copy, Default)]
+/// All tags of one member. What a dispatch needs comes first.
+#[derive(Debug, Clone, Default)]
+#[repr(C)]
 pub(super) struct Tags {
     /// The reservation.
     pub(super) minimum: Minimum,
@@ -313,6 +359,9 @@ pub(super) struct Clocks {
 }
 
 impl Tags {
+    /// Size of what a dispatch needs, in bytes.
+    pub(super) const HOT_SIZE: usize = core::mem::offset_of!(Tags, idle_credit);
+
     /// New tags under `policy`: reservation and limit start now, the share as that of a member that was idle.
     #[must_use]
     pub(super) fn new(policy: &Policy, info: &DeviceInfo, clocks: &Clocks) -> Self {
@@ -399,10 +448,7 @@ impl Tags {
         // Service beyond its reservation at other servers makes up for missing service here, and is no debt. Otherwise
         // a VM that has long had its minimum at other servers would take capacity here from a VM that only this server
         // can serve.
-        let due_now = clocks.due_now;
-        let (requests, bytes) = (&mut self.minimum.requests, &mut self.minimum.bytes);
-        requests.move_on(requests.step(beyond.cost), due_now);
-        bytes.move_on(bytes.step(beyond.reserved_bytes), due_now);
+        self.minimum.make_up(beyond, clocks.due_now);
         self.limiter.charge_past(reserved);
         self.limiter.charge_past(beyond);
         self.charge_share_up_to_cap(reserved.cost, remote.piece, clocks, Some(remote));
@@ -419,16 +465,17 @@ impl Tags {
         remote: Option<&Remote>,
         lane_step: Tag,
     ) {
+        let steps = self.limiter.steps(amount);
         match phase {
             ServicePhase::Weight => self.share.charge(amount.cost),
             ServicePhase::Reservation => {
                 // [mclock] Alg. 1: R tags advance by reservation service only. Weight service leaves them, which equals
                 // the published "decrease R of what is outstanding by 1/r" for start tags.
-                self.minimum.charge(clocks.due_now, amount, self.limiter.step(amount).max(lane_step));
+                self.minimum.charge(clocks.due_now, amount, steps.longer().max(lane_step));
                 self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
         }
-        self.limiter.charge(clocks.now, amount);
+        self.limiter.charge_steps(clocks.now, steps);
     }
 
     /// Whether the cap on the share debt may bind for `cost` of service in `phase`, in requests of cost `each`. It does
