@@ -160,26 +160,36 @@ impl Backend {
         self.slot_ops[index.0 as usize].as_mut().expect("an operation in flight has an entry")
     }
 
+    /// Starts a submission that holds one request or a piece of one.
+    pub(crate) fn start_granted(&mut self, slot: Slot, kind: Kind, part: Part) {
+        self.begin(OpIndex(slot.0 * 2), kind, part);
+    }
+
     /// Starts an operation for a submission or a part of it.
     fn begin(&mut self, index: OpIndex, kind: Kind, part: Part) {
         let id = self.ios.id_at(part.token);
-        let (io, length) = (&self.ios[id], part.length);
-        let (abandoned, volume) = (io.abandoned, io.volume);
-        let skip = io.done + part.skip;
-        let first = self.first_step(io, kind);
-        let step = first.unwrap_or(Step::Nothing);
+        let (io, length) = (&mut self.ios[id], part.length);
+        let volume = &mut self.volumes[io.volume];
         let at = index.0 as usize;
         if at >= self.slot_ops.len() {
             self.slot_ops.resize(at + 1, None);
             self.vectors.resize(at + 1, Vec::new());
         }
-        self.slot_ops[at] = Some(SlotOp { io: id, kind, skip, length, progress: 0, tries: 0, step, errno: 0 });
-        self.ios[id].in_flight += 1;
-        self.volumes[volume].in_flight += 1;
-        if abandoned {
-            self.volumes[volume].abandon(1);
-            return self.end(index, libc::ECANCELED);
+        let skip = io.done + part.skip;
+        io.in_flight += 1;
+        volume.in_flight += 1;
+        let op = SlotOp { io: id, kind, skip, length, progress: 0, tries: 0, step: Step::Nothing, errno: 0 };
+        if !io.abandoned && volume.is_null() {
+            self.slot_ops[at] = Some(op);
+            return self.completed.push(index);
         }
+        if io.abandoned {
+            volume.abandon(1);
+            self.slot_ops[at] = Some(SlotOp { errno: libc::ECANCELED, ..op });
+            return self.completed.push(index);
+        }
+        let first = self.first_step(&self.ios[id], kind);
+        self.slot_ops[at] = Some(SlotOp { step: first.unwrap_or(Step::Nothing), ..op });
         match first {
             Some(Step::Transfer) if !self.prepare_data(id, skip, length) => self.end(index, libc::ENOMEM),
             Some(_) => self.start(index),
@@ -448,8 +458,7 @@ impl Backend {
 impl Device for Backend {
     fn submit(&mut self, _now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        let part = Part { token, skip, length: request.length };
-        self.begin(OpIndex(slot.0 * 2), request.kind, part);
+        self.start_granted(slot, request.kind, Part { token, skip, length: request.length });
     }
 
     fn submit_merged(&mut self, _now: Instant, submission: &Submission, parts: &[Part]) {

@@ -164,15 +164,16 @@ impl Ring {
     }
 
     /// Submits the pushed operations, waits for at least one event or until `timeout` (`None`: without limit), and
-    /// appends the events. Returns early if the kernel has not accepted all operations.
+    /// appends the events. Returns early if the kernel has not accepted all operations. Returns whether it has called the
+    /// kernel: if not, no time has passed.
     ///
     /// # Errors
     /// If the ring cannot be used any more.
-    pub fn submit_and_wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<()> {
+    pub fn submit_and_wait(&mut self, timeout: Option<Duration>, events: &mut Vec<Event>) -> io::Result<bool> {
         #[cfg(test)]
         self.release_held();
         if timeout == Some(Duration::ZERO) && self.is_idle() {
-            return Ok(());
+            return Ok(false);
         }
         self.pending = 0;
         // Operations that exceed the queue are submitted by several calls.
@@ -199,7 +200,7 @@ impl Ring {
         if stuck {
             std::thread::sleep(RETRY);
         }
-        Ok(())
+        Ok(true)
     }
 
     fn enter(&mut self, timeout: Option<Duration>) -> io::Result<usize> {

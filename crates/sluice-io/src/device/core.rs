@@ -30,7 +30,7 @@ use crate::cpu::{self, CpuMeter};
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
 use crate::device::workers::gateway::Gateway;
-use crate::device::workers::hub::Note;
+use crate::device::workers::hub::Passed;
 use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
 
@@ -98,6 +98,8 @@ pub(crate) struct Core {
     continued: VecDeque<IoId>,
     /// VMs whose waiting clients may fit into the window again.
     vms_to_resume: VecDeque<VmId>,
+    /// VMs, each with its only volume, of whose windows this thread has freed a part that it has not given back to the others.
+    spares: Vec<(VmId, VolumeKey)>,
     /// Volumes from which a client has disconnected. It may have abandoned requests.
     volumes_to_cancel: Vec<VolumeKey>,
     /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
@@ -144,6 +146,7 @@ impl Core {
             completed: VecDeque::new(),
             continued: VecDeque::new(),
             vms_to_resume: VecDeque::new(),
+            spares: Vec::new(),
             volumes_to_cancel: Vec::new(),
             volumes_to_admit: VecDeque::new(),
             finished: Vec::new(),
@@ -195,7 +198,7 @@ impl Core {
                 Gateway::Own(gate) => gate.insert(now, &arrival).is_err(),
                 Gateway::Shared(port) => {
                     (io.at_gate, vm.at_gate) = (true, vm.at_gate + 1);
-                    port.arrived(arrival, io.kind.is_some());
+                    port.arrived(&arrival, io.kind.is_some());
                     false
                 }
             };
@@ -301,7 +304,7 @@ impl Core {
             }
             Gateway::Shared(port) => {
                 if admits {
-                    port.pass_to_others(Note::Admit(names.0, names.1));
+                    port.pass_to_others(Passed::Admit(names.0, names.1));
                 }
                 if let Some(outcome) = port.ended(self.backend.slot_of(index), op.errno == 0) {
                     self.left_gate(now, op.io, outcome);

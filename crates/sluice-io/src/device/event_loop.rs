@@ -101,9 +101,10 @@ impl Machine for Loop {
             let load = Load { queued: self.core.gate.queued(), in_flight: self.core.gate.in_flight() };
             let timeout = self.lateness.limit_wait(ended, timeout, load);
             let timeout = self.core.before_wait(timeout)?;
-            self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
+            let has_waited = self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
             self.core.after_wait();
-            let now = self.core.clock.now();
+            // Reading the clock costs as much as a tenth of a request.
+            let now = if has_waited { self.core.clock.now() } else { ended };
             self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
             let (event_count, mut found_work) = (events.len(), !events.is_empty());
@@ -423,6 +424,7 @@ impl Loop {
         edits: Vec<Edit>,
         reply: Option<&Part<Result<(), EditError>>>,
     ) -> Result<(), EditError> {
+        self.core.give_back(true);
         for edit in edits {
             let copy = self.others.is_some().then(|| edit.clone()).filter(edit::concerns_all_threads);
             let made = edit::apply(&mut self.core, &mut self.frontends, now, edit);
@@ -440,6 +442,7 @@ impl Loop {
     /// Makes a change that the first thread has made.
     fn change(&mut self, now: Instant, change: Change) {
         let Change { edit, tape, reply, .. } = change;
+        self.core.give_back(true);
         if let Some(port) = self.core.gate.port() {
             port.tape = tape;
         }

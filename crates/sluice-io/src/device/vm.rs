@@ -7,12 +7,15 @@ use std::sync::atomic::Ordering;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
 
-use crate::backend::occupancy::{Occupancy, Outstanding};
+use crate::backend::occupancy::{BYTES_MAX, Occupancy, Outstanding};
 use crate::cpu::{HasCpu, VmCpu};
 use crate::device::spec::Window;
 use crate::device::workers::common::VmCommon;
 use crate::memory_budget::MemoryShare;
 use crate::slab::{ClientRef, VolumeKey};
+
+/// Part of a window that a thread of several may keep, although no request of its clients occupies it: an eighth.
+const SPARE_PART: u32 = 8;
 
 /// Whether requests are taken from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,6 +57,8 @@ pub(crate) struct Vm {
     pub(crate) cpu: VmCpu,
     /// Its requests of this thread that wait at a shared gate.
     pub(crate) at_gate: u32,
+    /// Whether this thread keeps a part of its window that it has freed.
+    pub(crate) has_spare: bool,
     /// If the device has several threads: what they know of it together.
     pub(crate) common: Option<Arc<VmCommon>>,
     /// Its statistics in the last snapshot.
@@ -88,6 +93,7 @@ impl Vm {
             refused: 0,
             cpu: VmCpu::default(),
             at_gate: 0,
+            has_spare: false,
             common: None,
             copied_stats: None,
         }
@@ -123,6 +129,19 @@ impl Vm {
         common.unwrap_or((self.protocol_errors, self.refused))
     }
 
+    /// Returns how much of its window a thread of several may keep for its next requests. It gives back the rest, and all of it
+    /// before it sleeps or when clients of another thread wait. The parts of several volumes depend on each other, so nothing is
+    /// kept then.
+    pub(crate) fn spare_max(&self) -> Outstanding {
+        match self.volumes {
+            0 | 1 => Outstanding {
+                requests: self.window.requests / SPARE_PART,
+                bytes: self.window.bytes / u64::from(SPARE_PART),
+            },
+            _ => Outstanding::default(),
+        }
+    }
+
     /// Whether its window has room for one more request of a volume that occupies `held` of it.
     ///
     /// With several volumes, a volume may take another request only while it holds less than the VM has free (Choudhury
@@ -132,7 +151,7 @@ impl Vm {
     pub(crate) fn has_room(&self, held: Outstanding) -> bool {
         let total = self.outstanding.load();
         let requests = self.window.requests.saturating_sub(total.requests);
-        let bytes = self.window.bytes.saturating_sub(total.bytes);
+        let bytes = self.window.bytes.min(BYTES_MAX).saturating_sub(total.bytes);
         let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
         requests > 0 && bytes > 0 && leaves_some
     }

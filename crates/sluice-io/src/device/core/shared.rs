@@ -3,20 +3,19 @@
 use std::io;
 use std::time::Duration;
 
-use sluice_sched::gate::Submission;
-use sluice_sched::{Device as _, Instant, OwnerId, VolumeId};
+use sluice_sched::{Instant, OwnerId, VolumeId};
 
 use crate::backend::device_queue::DeviceQueue as _;
 use crate::backend::sync::SyncNote;
 use crate::device::core::Core;
-use crate::device::workers::hub::Note;
+use crate::device::workers::hub::{Grant, Note, Passed};
 use crate::slab::IoId;
 
 impl Core {
     /// Posts what this worker has for the gate, and does what the gate and the other workers have for it.
     pub(super) fn exchange(&mut self, now: Instant) {
         let Some(port) = self.gate.port() else { return };
-        self.backend.notes.drain(..).for_each(|(worker, note)| port.pass(worker, Note::Sync(note)));
+        self.backend.notes.drain(..).for_each(|(worker, note)| port.pass(worker, Passed::Sync(note)));
         port.exchange(now, &self.clock);
         while let Some(note) = self.gate.port().and_then(|port| port.next_note()) {
             self.note(now, note);
@@ -32,7 +31,11 @@ impl Core {
         if port.is_first() && port.hub().is_failed() {
             return Err(io::Error::other("another thread of the device has failed"));
         }
-        let may_sleep = timeout == Some(Duration::ZERO) || port.sleep();
+        let is_polling = timeout == Some(Duration::ZERO);
+        self.give_back(!is_polling);
+        let Some(port) = self.gate.port() else { return Ok(timeout) };
+        // What it has told the others is still to be posted.
+        let may_sleep = is_polling || port.is_settled() && port.sleep();
         Ok(if may_sleep { timeout } else { Some(Duration::ZERO) })
     }
 
@@ -45,7 +48,7 @@ impl Core {
 
     fn note(&mut self, now: Instant, note: Note) {
         match note {
-            Note::Granted { submission, end } => self.granted(now, &submission, end),
+            Note::Granted { grant, end } => self.granted(now, &grant, end),
             Note::Finished { token, outcome } => {
                 let io = self.backend.ios.id_at(token);
                 self.no_longer_queued(io);
@@ -56,28 +59,35 @@ impl Core {
                 self.no_longer_queued(io);
                 self.fail(io, libc::ESHUTDOWN);
             }
-            Note::Room(owner) => {
+            Note::Passed(passed) => self.passed(passed),
+        }
+    }
+
+    /// Handles what another worker has told.
+    fn passed(&mut self, passed: Passed) {
+        match passed {
+            Passed::Room(owner) => {
                 if let Some(&vm) = self.vms_by_owner.get(&owner) {
                     self.schedule_resume(vm);
                 }
             }
-            Note::Admit(owner, volume) => self.admit(owner, volume),
-            Note::Sync(SyncNote::Ended { op, ok }) => self.backend.flush_ended(op, ok),
-            Note::Sync(SyncNote::Start(op)) => self.backend.push_sync(op),
+            Passed::Admit(owner, volume) => self.admit(owner, volume),
+            Passed::Sync(SyncNote::Ended { op, ok }) => self.backend.flush_ended(op, ok),
+            Passed::Sync(SyncNote::Start(op)) => self.backend.push_sync(op),
         }
     }
 
     /// Starts a submission at the device.
-    fn granted(&mut self, now: Instant, submission: &Submission, end: Instant) {
-        self.no_longer_queued(self.backend.ios.id_at(submission.token));
+    fn granted(&mut self, now: Instant, grant: &Grant, end: Instant) {
+        self.no_longer_queued(self.backend.ios.id_at(grant.part.token));
         if let Some(port) = self.gate.port() {
-            port.granted(submission);
+            port.granted(grant);
         }
         if let Some(delay) = &mut self.delay {
-            let occupies_device = self.backend.occupies_device(submission.token);
-            delay.set_end(submission.slot, if occupies_device { end } else { now });
+            let occupies_device = self.backend.occupies_device(grant.part.token);
+            delay.set_end(grant.slot, if occupies_device { end } else { now });
         }
-        self.backend.submit(now, submission);
+        self.backend.start_granted(grant.slot, grant.kind, grant.part);
     }
 
     /// Records that a request does not wait at the shared gate any more: a part of it was dispatched, or it has left.

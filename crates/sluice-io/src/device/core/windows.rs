@@ -4,7 +4,7 @@ use crate::backend::request::Opening;
 use crate::cpu;
 use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
-use crate::device::workers::hub::Note;
+use crate::device::workers::hub::Passed;
 use crate::slab::{ClientRef, VmId, VolumeKey};
 use sluice_sched::Instant;
 
@@ -20,20 +20,47 @@ impl Core {
     }
 
     /// Frees the room that a request of a volume occupied, here and for clients of other threads.
-    pub(super) fn vacate(&mut self, volume: VolumeKey, held: u64, buffered: u64) {
-        let volume = &mut self.backend.volumes[volume];
+    pub(super) fn vacate(&mut self, key: VolumeKey, held: u64, buffered: u64) {
+        let volume = &mut self.backend.volumes[key];
         volume.outstanding.remove(held);
         let id = volume.vm;
         let vm = &mut self.vms[id];
         vm.outstanding.remove(held);
         vm.memory.remove(buffered);
         if let (Some(common), Some(port)) = (&vm.common, self.gate.port()) {
-            let others = common.take_waiting(port.worker());
-            port.pass_to(others, Note::Room(vm.owner));
+            let most = vm.spare_max();
+            let kept = vm.outstanding.spare();
+            if kept.requests > most.requests || kept.bytes > most.bytes || common.is_awaited(port.worker()) {
+                volume.outstanding.give_back();
+                vm.outstanding.give_back();
+                port.pass_to(common.take_waiting(port.worker()), Passed::Room(vm.owner));
+            } else if !std::mem::replace(&mut vm.has_spare, true) {
+                self.spares.push((id, key));
+            }
         }
         if !vm.waiting.is_empty() {
             self.schedule_resume(id);
         }
+    }
+
+    /// Gives back what this thread has freed in the windows of VMs: all of it, or only for VMs for whose room clients of other
+    /// threads wait. These are told.
+    pub(crate) fn give_back(&mut self, all: bool) {
+        let Some(port) = self.gate.port() else { return };
+        self.spares.retain(|&(id, key)| {
+            let Some(vm) = self.vms.get_mut(id) else { return false };
+            let Some(common) = vm.common.as_ref().filter(|common| all || common.is_awaited(port.worker())) else {
+                vm.has_spare = vm.outstanding.spare().requests > 0;
+                return vm.has_spare;
+            };
+            if let Some(volume) = self.backend.volumes.get_mut(key) {
+                volume.outstanding.give_back();
+            }
+            vm.outstanding.give_back();
+            port.pass_to(common.take_waiting(port.worker()), Passed::Room(vm.owner));
+            vm.has_spare = false;
+            false
+        });
     }
 
     /// Whether the window has room for one more request of a volume, whose data are in `data`.

@@ -43,7 +43,7 @@ impl Port {
     }
 
     fn at_gate<T>(&mut self, clock: &Clock, use_it: impl FnOnce(&mut Combined, Instant) -> T) -> T {
-        self.make_fresh();
+        self.prepare_for_gate();
         self.hub.with_gate(clock, use_it)
     }
 

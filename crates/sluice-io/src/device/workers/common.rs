@@ -27,6 +27,11 @@ impl VmCommon {
         self.waiting.fetch_or(1 << worker, Ordering::SeqCst);
     }
 
+    /// Whether clients of other workers wait for room.
+    pub(crate) fn is_awaited(&self, worker: u8) -> bool {
+        self.waiting.load(Ordering::SeqCst) & !(1 << worker) != 0
+    }
+
     /// Returns the other workers with clients that wait, a bit for each, and forgets them: each is told once.
     pub(crate) fn take_waiting(&self, worker: u8) -> u32 {
         let others = !(1 << worker);

@@ -9,6 +9,7 @@ use crate::device::workers::hub::Seat;
 
 /// Figures of one worker. It alone writes them, in each iteration of its loop.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct Figures {
     iterations: AtomicU64,
     worked_nanos: AtomicU64,

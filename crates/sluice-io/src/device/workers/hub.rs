@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use sluice_sched::gate::{Finished, Outcome, Slot, Submission};
-use sluice_sched::{Arrival, Device, Gate, Instant, OwnerId, VolumeId};
+use sluice_sched::gate::{Finished, Outcome, Part, Slot, Submission};
+use sluice_sched::{Arrival, Device, Flags, Gate, Instant, Kind, OwnerId, VolumeId};
 
 use crate::backend::delay::Servers;
 use crate::backend::sync::SyncNote;
@@ -15,10 +15,11 @@ use crate::device::workers::figures::Figures;
 use crate::device::workers::lane::{Reader, Writer};
 use crate::device::workers::token;
 
-/// What a worker tells the gate, or by way of it another worker. It holds no buffer.
+/// What a worker tells the gate, or by way of it another worker. It holds no buffer. Two of them fill a cache line, since
+/// each line passes from one CPU to another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Record {
-    Arrived(Arrival),
+    Arrived(Arrived),
     /// The end of a submission. If it is a piece of a split request, the worker is told when the last one has ended; the end of
     /// a request that was dispatched as a whole it has seen itself.
     Completed {
@@ -26,25 +27,76 @@ pub(crate) enum Record {
         ok: bool,
         is_piece: bool,
     },
-    Pass(u8, Note),
+    Pass(u8, Passed),
+}
+
+/// An [`Arrival`] without the report of a dmClock client, which no frontend has.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrived {
+    offset: u64,
+    owner: OwnerId,
+    length: u32,
+    token: u32,
+    volume: VolumeId,
+    kind: Kind,
+    flags: Flags,
+}
+
+impl Arrived {
+    /// The token names the request at the gate.
+    pub(crate) fn new(arrival: &Arrival, token: u32) -> Arrived {
+        let Arrival { owner, volume, kind, flags, offset, length, .. } = *arrival;
+        Arrived { offset, owner, length, token, volume, kind, flags }
+    }
+
+    fn arrival(self) -> Arrival {
+        let Arrived { offset, owner, length, token, volume, kind, flags } = self;
+        Arrival { owner, volume, kind, flags, offset, length, token, remote: None }
+    }
+}
+
+/// A submission, as the worker that has its request needs it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) slot: Slot,
+    pub(crate) kind: Kind,
+    /// Whether it is a piece of a split request.
+    pub(crate) is_piece: bool,
+    pub(crate) part: Part,
 }
 
 /// What a worker is told.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Note {
     /// A request, or a piece of one, may go to the device. With a delay it ends no sooner than at `end`.
-    Granted { submission: Submission, end: Instant },
+    Granted {
+        grant: Grant,
+        end: Instant,
+    },
     /// A request has ended at the gate: its last piece has completed, or it was cancelled.
-    Finished { token: u32, outcome: Outcome },
+    Finished {
+        token: u32,
+        outcome: Outcome,
+    },
     /// The gate has not taken a request.
-    Refused { token: u32 },
-    /// Another worker has made room in the window of a VM.
+    Refused {
+        token: u32,
+    },
+    Passed(Passed),
+}
+
+/// What another worker tells a worker.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Passed {
+    /// It has made room in the window of a VM.
     Room(OwnerId),
     /// The last request of disconnected clients of a volume has ended.
     Admit(OwnerId, VolumeId),
     /// About a sync of a file.
     Sync(SyncNote),
 }
+
+const _: () = assert!(size_of::<Record>() <= 32 && size_of::<Note>() <= 32, "records are small");
 
 /// What the workers of a device share.
 pub(crate) struct Hub {
@@ -62,7 +114,8 @@ pub(crate) struct Hub {
     pub(crate) seats: Vec<Seat>,
 }
 
-/// One worker, as the others see it.
+/// One worker, as the others see it. Each has cache lines of its own, and so do the figures, which it writes in each iteration.
+#[repr(align(128))]
 pub(crate) struct Seat {
     mailbox: Mailbox,
     /// Whether it sleeps, or is about to and looks at its inbox once more.
@@ -87,7 +140,9 @@ impl Seat {
     }
 
     pub(crate) fn wake_up(&self) {
-        self.sleeps.store(false, Ordering::Relaxed);
+        if self.sleeps.load(Ordering::Relaxed) {
+            self.sleeps.store(false, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn has_more(&self) -> bool {
@@ -119,7 +174,7 @@ impl Hub {
     /// Records that a worker has posted something. It must try to combine afterwards, because the one that holds the lock
     /// may have drained the outboxes already.
     pub(crate) fn post(&self) {
-        self.posted.store(true, Ordering::SeqCst);
+        self.posted.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
     }
 
@@ -137,25 +192,38 @@ impl Hub {
         (wake != u64::MAX).then(|| (Instant::from_nanos(wake), self.timer.load(Ordering::Relaxed) as u8))
     }
 
-    /// Handles what was posted, unless another worker does so now: then that one looks again after it has unlocked.
+    /// Handles what was published, unless another worker holds the lock. That one looks again after it has unlocked, if this
+    /// one `has_posted` something. A worker that gets the lock at once need not say that it has.
     ///
     /// # Panics
     /// If a worker has panicked at the gate. The device is restarted.
-    pub(crate) fn try_combine(&self, worker: u8, clock: &Clock) -> bool {
-        let mut combined = match self.combined.try_lock() {
-            Ok(combined) => combined,
-            Err(TryLockError::WouldBlock) => return false,
-            Err(TryLockError::Poisoned(_)) => panic!("another worker has panicked at the gate"),
+    pub(crate) fn try_combine(&self, worker: u8, clock: &Clock, has_posted: bool) -> bool {
+        let mut combined = match self.try_lock() {
+            Some(combined) => combined,
+            None if !has_posted => return false,
+            None => {
+                self.post();
+                let Some(combined) = self.try_lock() else { return false };
+                combined
+            }
         };
         let now = combined.now(clock);
         combined.drain(self, now);
         let wake = combined.pump(now);
         self.wake.store(wake.map_or(u64::MAX, Instant::as_nanos), Ordering::Relaxed);
         self.timer.store(u32::from(worker), Ordering::Relaxed);
-        combined.inboxes.deliver(self);
+        combined.inboxes.deliver(self, Some(worker));
         drop(combined);
         fence(Ordering::SeqCst);
         true
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, Combined>> {
+        match self.combined.try_lock() {
+            Ok(combined) => Some(combined),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("another worker has panicked at the gate"),
+        }
     }
 
     /// Calls `use_it` with the gate, after all records that were posted before. Waits for at most one combination. The caller
@@ -168,7 +236,7 @@ impl Hub {
         let now = combined.now(clock);
         combined.drain(self, now);
         let result = use_it(&mut combined, now);
-        combined.inboxes.deliver(self);
+        combined.inboxes.deliver(self, None);
         result
     }
 
@@ -244,8 +312,9 @@ impl Inboxes {
         }
     }
 
-    /// Moves notes to inboxes that have room again, and wakes the workers that have got some.
-    fn deliver(&mut self, hub: &Hub) {
+    /// Moves notes to inboxes that have room again, shows them to the workers, and wakes those that have got some: except
+    /// the one that holds the lock, which is awake.
+    fn deliver(&mut self, hub: &Hub, awake: Option<u8>) {
         for (at, seat) in hub.seats.iter().enumerate() {
             let overflow = &mut self.overflow[at];
             while let Some(note) = overflow.front()
@@ -254,9 +323,14 @@ impl Inboxes {
                 overflow.pop_front();
                 self.reached |= 1 << at;
             }
-            seat.has_more.store(!overflow.is_empty(), Ordering::Relaxed);
+            if seat.has_more() == overflow.is_empty() {
+                seat.has_more.store(!overflow.is_empty(), Ordering::Relaxed);
+            }
             if self.reached & (1 << at) != 0 {
-                seat.wake();
+                self.lanes[at].publish();
+                if awake != Some(at as u8) {
+                    seat.wake();
+                }
             }
         }
         self.reached = 0;
@@ -290,8 +364,11 @@ impl Combined {
 
     /// Handles what all workers have posted.
     fn drain(&mut self, hub: &Hub, now: Instant) {
-        // The exchange, and not a store: it makes visible what the worker that posted has written before.
-        hub.posted.swap(false, Ordering::SeqCst);
+        // The exchange, and not a store: it makes visible what the worker that posted has written before. Without it what
+        // is published may be handled too, and the gate is called once more than needed.
+        if hub.posted.load(Ordering::Relaxed) {
+            hub.posted.swap(false, Ordering::SeqCst);
+        }
         for worker in 0..self.outboxes.len() {
             while let Some(record) = self.outboxes[worker].pop() {
                 self.take(now, record);
@@ -303,6 +380,7 @@ impl Combined {
     pub(crate) fn take(&mut self, now: Instant, record: Record) {
         match record {
             Record::Arrived(arrival) => {
+                let arrival = arrival.arrival();
                 #[cfg(test)]
                 self.log.arrived(now, arrival);
                 if self.gate.insert(now, &arrival).is_err() {
@@ -319,7 +397,7 @@ impl Combined {
                     false => self.finished.clear(),
                 }
             }
-            Record::Pass(worker, note) => self.inboxes.give(worker, note),
+            Record::Pass(worker, passed) => self.inboxes.give(worker, Note::Passed(passed)),
         }
     }
 
@@ -362,7 +440,9 @@ impl Device for Grants<'_> {
             _ => Instant::ZERO,
         };
         let (worker, token) = token::split(submission.token);
-        let submission = Submission { token, ..*submission };
-        self.inboxes.give(worker, Note::Granted { submission, end });
+        let Submission { slot, skip, ref request, .. } = *submission;
+        let part = Part { token, skip, length: request.length };
+        let grant = Grant { slot, kind: request.kind, is_piece: request.flags.contains(Flags::PIECE), part };
+        self.inboxes.give(worker, Note::Granted { grant, end });
     }
 }

@@ -1,7 +1,7 @@
 //! A bounded queue of small records from one thread to another, without a lock.
 //!
 //! The position of the writer is written by it alone, and that of the reader by the reader, so neither ever waits for the
-//! other. The ends are values, so there is one writer and one reader. The ends at the gate are
+//! other. Each is stored once for several records, because each store takes a cache line away from the other thread's CPU. The ends are values, so there is one writer and one reader. The ends at the gate are
 //! behind its lock, which passes them from one thread to the next.
 
 use std::cell::UnsafeCell;
@@ -30,12 +30,23 @@ unsafe impl<T: Send> Send for Lane<T> {}
 /// The end that writes.
 pub(crate) struct Writer<T> {
     lane: Arc<Lane<T>>,
+    /// Number of records that were written, including those that are not published yet.
+    written: usize,
+    published: usize,
     /// The position of the reader as it was last seen.
     read: usize,
 }
 
 /// The end that reads.
-pub(crate) struct Reader<T>(Arc<Lane<T>>);
+pub(crate) struct Reader<T> {
+    lane: Arc<Lane<T>>,
+    /// Number of records that were read.
+    read: usize,
+    /// Up to where entries are free again, as the writer knows.
+    released: usize,
+    /// The position of the writer as it was last seen.
+    written: usize,
+}
 
 /// Creates a lane for at most `length` records, a power of two. They are `Copy`, so that those left in it need no end.
 pub(crate) fn lane<T: Copy + Send>(length: usize) -> (Writer<T>, Reader<T>) {
@@ -43,50 +54,64 @@ pub(crate) fn lane<T: Copy + Send>(length: usize) -> (Writer<T>, Reader<T>) {
     let entries = (0..length).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
     let start = || Position(AtomicUsize::new(0));
     let lane = Arc::new(Lane { entries, read: start(), written: start() });
-    (Writer { lane: Arc::clone(&lane), read: 0 }, Reader(lane))
+    let writer = Writer { lane: Arc::clone(&lane), written: 0, published: 0, read: 0 };
+    (writer, Reader { lane, read: 0, released: 0, written: 0 })
 }
 
 impl<T: Copy + Send> Writer<T> {
-    /// Writes a record. Returns `false` if there is no room.
+    /// Writes a record, which the reader sees after [`Writer::publish`]. Returns `false` if there is no room.
     pub(crate) fn push(&mut self, record: T) -> bool {
         let lane = &*self.lane;
-        let written = lane.written.0.load(Ordering::Relaxed);
-        if written.wrapping_sub(self.read) == lane.entries.len() {
+        if self.written.wrapping_sub(self.read) == lane.entries.len() {
             self.read = lane.read.0.load(Ordering::Acquire);
-            if written.wrapping_sub(self.read) == lane.entries.len() {
+            if self.written.wrapping_sub(self.read) == lane.entries.len() {
                 return false;
             }
         }
-        let entry = lane.entries[written & (lane.entries.len() - 1)].get();
-        // SAFETY: the reader has passed this entry, and reads it again only after the store below.
+        let entry = lane.entries[self.written & (lane.entries.len() - 1)].get();
+        // SAFETY: the reader has passed this entry, and reads it again only after the store in `publish`.
         unsafe { (*entry).write(record) };
-        lane.written.0.store(written.wrapping_add(1), Ordering::Release);
+        self.written = self.written.wrapping_add(1);
         true
+    }
+
+    /// Shows the reader what was written: one store for all records.
+    pub(crate) fn publish(&mut self) {
+        if self.published != self.written {
+            self.lane.written.0.store(self.written, Ordering::Release);
+            self.published = self.written;
+        }
     }
 
     /// Whether everything that was written has been read.
     pub(crate) fn is_read(&self) -> bool {
-        self.lane.read.0.load(Ordering::Relaxed) == self.lane.written.0.load(Ordering::Relaxed)
+        self.lane.read.0.load(Ordering::Relaxed) == self.written
     }
 }
 
 impl<T: Copy + Send> Reader<T> {
-    /// Reads the next record, if there is one.
+    /// Reads the next record. If there is none, the writer may use the entries of those that were read.
     pub(crate) fn pop(&mut self) -> Option<T> {
-        let lane = &*self.0;
-        let read = lane.read.0.load(Ordering::Relaxed);
-        if read == lane.written.0.load(Ordering::Acquire) {
-            return None;
+        let lane = &*self.lane;
+        if self.read == self.written {
+            self.written = lane.written.0.load(Ordering::Acquire);
+            if self.read == self.written {
+                if self.released != self.read {
+                    lane.read.0.store(self.read, Ordering::Release);
+                    self.released = self.read;
+                }
+                return None;
+            }
         }
-        // SAFETY: the writer has initialised this entry, and writes it again only after the store below.
-        let record = unsafe { (*lane.entries[read & (lane.entries.len() - 1)].get()).assume_init_read() };
-        lane.read.0.store(read.wrapping_add(1), Ordering::Release);
+        // SAFETY: the writer has initialised this entry, and writes it again only after the store above.
+        let record = unsafe { (*lane.entries[self.read & (lane.entries.len() - 1)].get()).assume_init_read() };
+        self.read = self.read.wrapping_add(1);
         Some(record)
     }
 
     /// Whether nothing can be read.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.read.0.load(Ordering::Relaxed) == self.0.written.0.load(Ordering::Acquire)
+        self.read == self.lane.written.0.load(Ordering::Acquire)
     }
 }
 
@@ -97,10 +122,15 @@ mod tests {
     #[test]
     fn a_full_lane_takes_no_more_and_keeps_the_order() {
         let (mut writer, mut reader) = lane(4);
-        assert!((0..4).all(|number| writer.push(number)) && !writer.push(4));
-        assert_eq!((reader.pop(), writer.is_read()), (Some(0), false));
-        assert!(writer.push(4) && !writer.push(5));
-        assert_eq!(std::iter::from_fn(|| reader.pop()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+        assert!((0..3).all(|number| writer.push(number)));
+        assert!(reader.is_empty() && reader.pop().is_none() && !writer.is_read(), "nothing is published");
+        writer.publish();
+        assert!(writer.push(3) && !writer.push(4));
+        assert_eq!((reader.pop(), writer.push(4)), (Some(0), false), "its entry is free when the reader finds no more");
+        assert_eq!(std::iter::from_fn(|| reader.pop()).collect::<Vec<_>>(), [1, 2]);
+        assert!((4..7).all(|number| writer.push(number)) && !writer.push(7));
+        writer.publish();
+        assert_eq!(std::iter::from_fn(|| reader.pop()).collect::<Vec<_>>(), [3, 4, 5, 6]);
         assert!(writer.is_read() && reader.is_empty());
     }
 
@@ -110,9 +140,14 @@ mod tests {
         let sender = std::thread::spawn(move || {
             for number in 0..100_000u64 {
                 while !writer.push([number, !number]) {
+                    writer.publish();
                     std::thread::yield_now();
                 }
+                if number % 3 == 0 {
+                    writer.publish();
+                }
             }
+            writer.publish();
         });
         for expected in 0..100_000u64 {
             let record = loop {

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, Outcome, Slot, Submission};
-use sluice_sched::{Arrival, Flags, GateSettings, Instant, Scope};
+use sluice_sched::gate::{Finished, Outcome, Slot};
+use sluice_sched::{Arrival, GateSettings, Instant, Scope};
 
 use crate::clock::Clock;
 use crate::device::workers::changes::Tape;
-use crate::device::workers::hub::{Hub, Note, Record};
+use crate::device::workers::hub::{Arrived, Grant, Hub, Note, Passed, Record};
 use crate::device::workers::lane::{Reader, Writer};
 use crate::device::workers::token;
 
@@ -101,8 +101,9 @@ impl Port {
         has_posted && self.inbox.is_empty() && !self.hub.seats[usize::from(self.worker)].has_more()
     }
 
-    /// Lets the next exchange call the gate.
-    pub(super) fn make_fresh(&mut self) {
+    /// Called before the gate is used directly: shows it what was posted before, and lets the next exchange call it.
+    pub(super) fn prepare_for_gate(&mut self) {
+        self.outbox.publish();
         self.is_fresh = true;
     }
 
@@ -123,10 +124,10 @@ impl Port {
     }
 
     /// Posts a request, whose index is `arrival.token`.
-    pub(crate) fn arrived(&mut self, arrival: Arrival, occupies_device: bool) {
+    pub(crate) fn arrived(&mut self, arrival: &Arrival, occupies_device: bool) {
         self.queued += 1;
         let token = token::pack(self.worker, arrival.token, occupies_device);
-        self.post(Record::Arrived(Arrival { token, ..arrival }));
+        self.post(Record::Arrived(Arrived::new(arrival, token)));
     }
 
     /// Records that a request is queued at the gate no more.
@@ -135,13 +136,13 @@ impl Port {
     }
 
     /// Records that a submission goes to the device.
-    pub(crate) fn granted(&mut self, submission: &Submission) {
+    pub(crate) fn granted(&mut self, grant: &Grant) {
         self.in_flight += 1;
-        let at = submission.slot.0 as usize;
+        let at = grant.slot.0 as usize;
         if at >= self.is_piece.len() {
             self.is_piece.resize(at + 1, false);
         }
-        self.is_piece[at] = submission.request.flags.contains(Flags::PIECE);
+        self.is_piece[at] = grant.is_piece;
     }
 
     /// Posts the end of a submission. Returns the outcome of its request, unless it was one of several pieces.
@@ -154,48 +155,55 @@ impl Port {
         (!is_piece).then_some(outcome)
     }
 
-    /// Passes a note to another worker.
-    pub(crate) fn pass(&mut self, worker: u8, note: Note) {
-        self.post(Record::Pass(worker, note));
+    /// Tells another worker something.
+    pub(crate) fn pass(&mut self, worker: u8, passed: Passed) {
+        self.post(Record::Pass(worker, passed));
     }
 
-    /// Passes a note to all other workers.
-    pub(crate) fn pass_to_others(&mut self, note: Note) {
-        self.pass_to(!(1 << self.worker), note);
+    /// Tells all other workers something.
+    pub(crate) fn pass_to_others(&mut self, passed: Passed) {
+        self.pass_to(!(1 << self.worker), passed);
     }
 
-    /// Passes a note to the workers whose bits are set.
-    pub(crate) fn pass_to(&mut self, workers: u32, note: Note) {
+    /// Tells the workers whose bits are set something.
+    pub(crate) fn pass_to(&mut self, workers: u32, passed: Passed) {
+        if workers == 0 {
+            return;
+        }
         for worker in 0..self.hub.seats.len() as u8 {
             if workers & (1 << worker) != 0 {
-                self.post(Record::Pass(worker, note));
+                self.post(Record::Pass(worker, passed));
             }
         }
     }
 
     /// Lets the gate handle what was posted, here or by the worker that has the lock now, and call it if that is due.
     pub(crate) fn exchange(&mut self, now: Instant, clock: &Clock) {
-        self.post_backlog();
         let has_more = self.inbox.is_empty() && self.hub.seats[usize::from(self.worker)].has_more();
-        if std::mem::take(&mut self.is_fresh) || has_more {
-            self.hub.post();
-        }
+        let mut has_posted = self.publish() || has_more;
         let mut is_due = self.hub.is_due(now);
         self.owes = false;
         for _ in 0..COMBINATIONS_MAX {
-            if !is_due && !self.hub.is_posted() {
+            if !is_due && !has_posted && !self.hub.is_posted() {
                 return;
             }
             is_due = false;
-            if !self.hub.try_combine(self.worker, clock) {
+            if !self.hub.try_combine(self.worker, clock, has_posted) {
                 return;
             }
-            self.post_backlog();
-            if std::mem::take(&mut self.is_fresh) {
-                self.hub.post();
-            }
+            has_posted = self.publish();
+        }
+        if has_posted {
+            self.hub.post();
         }
         self.owes = self.hub.is_posted();
+    }
+
+    /// Shows the gate what was posted. Returns whether there was something.
+    fn publish(&mut self) -> bool {
+        self.post_backlog();
+        self.outbox.publish();
+        std::mem::take(&mut self.is_fresh)
     }
 
     pub(crate) fn next_note(&mut self) -> Option<Note> {
@@ -229,8 +237,8 @@ impl Port {
     /// Cancels queued requests. Returns those of this worker, by index; others are told to their workers. Records that were
     /// posted before are handled first.
     pub(crate) fn cancel(&mut self, scope: Scope, clock: &Clock) -> Vec<Finished> {
+        self.prepare_for_gate();
         let (worker, backlog) = (self.worker, &mut self.backlog);
-        self.is_fresh = true;
         self.hub.with_gate(clock, |combined, now| {
             backlog.drain(..).for_each(|record| combined.take(now, record));
             combined.cancel(now, scope, worker)
