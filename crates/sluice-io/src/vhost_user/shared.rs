@@ -79,18 +79,6 @@ pub(crate) fn prefetch(place: *const u8) {
     let _ = place;
 }
 
-/// As [`prefetch`], for a cache line that will be written soon and that another CPU has written last.
-#[inline(always)]
-pub(crate) fn prefetch_to_write(place: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `prefetch`. CPUs without the instruction ignore it.
-    unsafe {
-        std::arch::asm!("prefetchw [{place}]", place = in(reg) place, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = place;
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

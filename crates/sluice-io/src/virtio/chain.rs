@@ -68,16 +68,6 @@ impl DescriptorTable {
         }
     }
 
-    /// Starts to load the first segment of the indirect table that a descriptor states, which holds the header of a request.
-    pub(crate) fn prefetch_header(&self, memory: &MemoryTable, index: u16) {
-        if let Ok(descriptor) = self.read(index)
-            && descriptor.refers_to_indirect_table()
-            && let Some(table) = DescriptorTable::find(memory, descriptor.addr(), 1)
-        {
-            table.prefetch_target(memory, 0);
-        }
-    }
-
     fn place(&self, index: u16) -> *const u8 {
         self.start.wrapping_add(usize::from(index) * DESCRIPTOR_LEN)
     }

@@ -23,10 +23,8 @@ use crate::virtio::used_ring::{BATCH_MAX, UsedPlace, UsedRing};
 
 /// Maximum number of requests of a queue whose descriptors are loaded ahead.
 const PREFETCHED_MAX: u16 = 8;
-/// Position behind the next request whose table or header is loaded ahead: its descriptor has been loaded by then.
-const TARGETS_AHEAD: u16 = 5;
-/// Position behind the next request whose header is loaded ahead, if it has a table: that has been loaded by then.
-const HEADERS_AHEAD: u16 = 2;
+/// Position behind the next request whose header is loaded ahead: its descriptor has been loaded by then.
+const TARGETS_AHEAD: u16 = PREFETCHED_MAX / 2;
 
 ids! {
     /// A session of a VMM.
@@ -359,15 +357,6 @@ impl VirtQueue {
         self.found().for_each(|head| self.rings.descriptors.prefetch_target(&self.memory, head));
     }
 
-    /// Starts to load the headers of the first of the requests that were found, and the entries of the used ring in which all of them
-    /// are returned if the device completes them at once.
-    pub(crate) fn prefetch_headers(&self) {
-        let first = self.found().take(HEADERS_AHEAD.into());
-        first.for_each(|head| self.rings.descriptors.prefetch_header(&self.memory, head));
-        let found = self.filled.wrapping_sub(self.queue.next_avail());
-        self.used.prefetch(self.rings.used, found);
-    }
-
     /// Returns the heads of the next requests that were found, as the guest states them now. They are read again when
     /// the requests are taken.
     fn found(&self) -> impl Iterator<Item = u16> {
@@ -386,9 +375,6 @@ impl VirtQueue {
         }
         if left > TARGETS_AHEAD {
             self.rings.descriptors.prefetch_target(&self.memory, self.entry(next.wrapping_add(TARGETS_AHEAD)));
-        }
-        if left > HEADERS_AHEAD {
-            self.rings.descriptors.prefetch_header(&self.memory, self.entry(next.wrapping_add(HEADERS_AHEAD)));
         }
     }
 

@@ -266,7 +266,6 @@ impl QueueSet {
             }
         }
         ids.iter().for_each(|id| queues.get(*id).into_iter().for_each(VirtQueue::prefetch_tables));
-        ids.iter().for_each(|id| queues.get(*id).into_iter().for_each(VirtQueue::prefetch_headers));
     }
 
     /// Makes the guests of all queues kick, except those of held queues, which are polled when the loop wakes. A kick

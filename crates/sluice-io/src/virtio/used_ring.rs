@@ -5,13 +5,8 @@
 
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-use crate::vhost_user::shared;
-
 /// Maximum number of returned chains that wait to be published together.
 pub(crate) const BATCH_MAX: u16 = 8;
-
-/// Entries of the ring in a cache line of 64 bytes.
-const ENTRIES_TOGETHER: usize = 8;
 
 /// The used ring of a queue. Indices count all chains that were ever returned, modulo 2^16.
 pub(crate) struct UsedRing {
@@ -70,14 +65,6 @@ impl UsedRing {
             entry.add(1).write_volatile(written.to_le());
         }
         self.next = self.next.wrapping_add(1);
-    }
-
-    /// Starts to load the next `count` entries, which will be written soon.
-    pub(crate) fn prefetch(&self, place: UsedPlace, count: u16) {
-        for ahead in (0..count.min(self.size)).step_by(ENTRIES_TOGETHER) {
-            let entry = self.next.wrapping_add(ahead) % self.size;
-            shared::prefetch_to_write(place.ring.wrapping_add(4 + 8 * usize::from(entry)));
-        }
     }
 
     /// Publishes all returned chains.

@@ -11,7 +11,6 @@ use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Status};
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
-use crate::vhost_user::shared;
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed};
 use crate::virtio::queue::SessionId;
@@ -60,7 +59,6 @@ impl Consumer for Blk<'_> {
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
         let Parsed { status, request } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
-        shared::prefetch_to_write(status);
         let (kind, offset, length, no_hole, errno) = match request {
             Ok(ParsedRequest::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
             Ok(ParsedRequest::Id) => (None, 0, ID_LEN as u32, false, 0),
