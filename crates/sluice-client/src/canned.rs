@@ -1,7 +1,7 @@
 //! NBD server without a device, used to measure the maximum throughput of a client.
 //!
 //! A data-plane benchmark cannot be faster than its load generator. To measure that ceiling, the same client runs
-//! against this server. The server does a normal handshake, returns the same bytes for each read, and reports success
+//! against this server. The server does a normal handshake, returns the same bytes for each read, or a hole ([`Reads`]), and reports success
 //! for every other request. It is as cheap as possible: it receives requests in large blocks, sends a batch of
 //! replies with one gathering write, and takes all read data from one small buffer that stays in the L1 cache.
 //! Reports print this ceiling next to the client's throughput on a real volume.
@@ -32,6 +32,15 @@ const INPUT_LEN: usize = 256 << 10;
 /// Maximum number of reads answered with one gathering write. Each uses two segments, and the kernel accepts 1024.
 const BATCH: usize = 256;
 
+/// How reads are answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reads {
+    /// With data.
+    Data,
+    /// With a hole, without data, as by a server that knows that a volume is empty; with data to a client without structured replies.
+    Holes,
+}
+
 /// Why a connection ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum CannedError {
@@ -60,11 +69,11 @@ impl CannedServer {
     ///
     /// # Errors
     /// The error of binding the socket.
-    pub fn bind_unix(path: impl AsRef<Path>, export: Export) -> io::Result<CannedServer> {
+    pub fn bind_unix(path: impl AsRef<Path>, export: Export, reads: Reads) -> io::Result<CannedServer> {
         let listener = UnixListener::bind(&path)?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
-        let acceptor = thread::spawn(move || accept(&listener, &export, &stopped));
+        let acceptor = thread::spawn(move || accept(&listener, (&export, reads), &stopped));
         Ok(CannedServer { path: path.as_ref().to_owned(), stop, acceptor: Some(acceptor) })
     }
 }
@@ -88,14 +97,14 @@ impl Drop for CannedServer {
 /// The error of creating the socket pair.
 pub fn spawn_pair(export: Export) -> io::Result<(UnixStream, JoinHandle<Result<(), CannedError>>)> {
     let (ours, theirs) = UnixStream::pair()?;
-    Ok((theirs, thread::spawn(move || serve(ours, &export))))
+    Ok((theirs, thread::spawn(move || serve(ours, &export, Reads::Data))))
 }
 
 /// Serves one connection in the caller's thread until the client disconnects.
 ///
 /// # Errors
 /// [`CannedError`]. A client that closes without a disconnect request is not an error.
-pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<(), CannedError> {
+pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export, reads: Reads) -> Result<(), CannedError> {
     let negotiated = match negotiate_blocking(&mut stream, &Only(export)) {
         Err(NegotiateError::Aborted | NegotiateError::Closed { .. }) => return Ok(()),
         outcome => outcome.map_err(CannedError::Negotiate)?,
@@ -104,7 +113,7 @@ pub fn serve<S: Read + Write + Unpin>(mut stream: S, export: &Export) -> Result<
     let mut replies = Replies { heads: Vec::new(), reads: Vec::new() };
     let canned = vec![CANNED_FILL; export.info.block_maximum as usize];
     loop {
-        let more = answer(&mut input, &mut replies, export, &negotiated).map_err(CannedError::Wire)?;
+        let more = answer((&mut input, &mut replies), (export, reads), &negotiated).map_err(CannedError::Wire)?;
         replies.send(&mut stream, &canned).map_err(CannedError::Io)?;
         match more {
             More::Buffered => {}
@@ -209,9 +218,8 @@ enum More {
 
 /// Answers the received requests, up to one batch.
 fn answer(
-    input: &mut Input,
-    replies: &mut Replies,
-    export: &Export,
+    (input, replies): (&mut Input, &mut Replies),
+    (export, reads): (&Export, Reads),
     negotiated: &Negotiated,
 ) -> Result<More, wire::WireError> {
     while replies.reads.len() < BATCH {
@@ -225,7 +233,7 @@ fn answer(
                 if let Operation::Write { len, .. } = operation {
                     input.skip = len as usize;
                 }
-                succeed(replies, header.cookie, operation, negotiated);
+                succeed(replies, header.cookie, operation, (negotiated, reads));
             }
             Err(Refusal { fatal: true, .. }) => return Ok(More::Finished),
             Err(refusal) => {
@@ -238,9 +246,12 @@ fn answer(
     Ok(More::Buffered)
 }
 
-fn succeed(replies: &mut Replies, cookie: u64, operation: Operation, negotiated: &Negotiated) {
+fn succeed(replies: &mut Replies, cookie: u64, operation: Operation, (negotiated, reads): (&Negotiated, Reads)) {
     let heads = &mut replies.heads;
     match operation {
+        Operation::Read { offset, len } if negotiated.structured_replies && reads == Reads::Holes => {
+            heads.extend_from_slice(&wire::offset_hole_chunk(cookie, offset, len));
+        }
         Operation::Read { offset, len } => {
             if negotiated.structured_replies {
                 heads.extend_from_slice(&wire::read_data_chunk(cookie, offset, len));
@@ -257,7 +268,7 @@ fn succeed(replies: &mut Replies, cookie: u64, operation: Operation, negotiated:
     }
 }
 
-fn accept(listener: &UnixListener, export: &Export, stop: &AtomicBool) {
+fn accept(listener: &UnixListener, (export, reads): (&Export, Reads), stop: &AtomicBool) {
     let mut connections: Vec<JoinHandle<()>> = Vec::new();
     while let Ok((stream, _)) = listener.accept() {
         if stop.load(Ordering::Acquire) {
@@ -267,7 +278,7 @@ fn accept(listener: &UnixListener, export: &Export, stop: &AtomicBool) {
         if connections.len() < CONNECTIONS_MAX {
             let export = export.clone();
             connections.push(thread::spawn(move || {
-                if let Err(error) = serve(stream, &export) {
+                if let Err(error) = serve(stream, &export, reads) {
                     // names nothing: used in benchmarks only.
                     tracing::warn!(%error, "A connection to the canned server ended early");
                 }

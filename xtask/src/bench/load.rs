@@ -161,14 +161,15 @@ impl Load {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_client::canned::CannedServer;
+    use sluice_client::canned::{CannedServer, Reads};
     use sluice_io::nbd::export::Export;
 
     #[test]
     fn closed_loops_complete_requests_on_every_connection() {
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("canned");
-        let _server = CannedServer::bind_unix(&socket, Export::with_all_features("disk", 1 << 30)).unwrap();
+        let _server =
+            CannedServer::bind_unix(&socket, Export::with_all_features("disk", 1 << 30), Reads::Data).unwrap();
         let target = Target { socket, export: "disk".to_owned(), depth: 4, block: 4096 };
         for connections in [1, 3] {
             let mut load = Load::start(&vec![target.clone(); connections]).unwrap();

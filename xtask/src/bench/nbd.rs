@@ -3,7 +3,8 @@
 //! Every server is a separate process and serves the same volumes: one that completes immediately, then a file with
 //! direct I/O. The same client submits to all of them, alternating round by round. On two CPUs the IOPS depend as
 //! much on the client as on the server, so the report also states the server's CPU time per request. The client's
-//! ceiling is its throughput on a server without a device.
+//! ceiling is its throughput on a server without a device. On null some servers answer a read by a hole, without data, and others send
+//! zeroes, which costs the client and the server a copy: the ceiling and qemu-storage-daemon are measured both ways.
 
 mod peers;
 
@@ -11,7 +12,7 @@ use std::error::Error as _;
 use std::path::Path;
 use std::time::Duration;
 
-use sluice_client::canned::CannedServer;
+use sluice_client::canned::{CannedServer, Reads};
 use sluice_client::nbd::ClientError;
 use sluice_io::nbd::export::Export;
 
@@ -87,11 +88,14 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
     let mut report = Report::new("nbd");
     for store in options.only.map_or(vec![Store::Null, Store::File], |only| vec![only]) {
         let sockets = tempfile::tempdir().map_err(|error| format!("Cannot make a folder for sockets: {error}"))?;
-        let canned = options.choice.start_server(|| {
-            let export = Export::with_all_features("disk", 1 << 30);
-            CannedServer::bind_unix(sockets.path().join("canned"), export)
-                .map_err(|error| format!("Cannot listen: {error}"))
-        })?;
+        let canned = |kind: Kind, reads| {
+            options.choice.start_server(|| {
+                let export = Export::with_all_features("disk", 1 << 30);
+                CannedServer::bind_unix(sockets.path().join(kind.socket()), export, reads)
+                    .map_err(|error| format!("Cannot listen: {error}"))
+            })
+        };
+        let ceilings = [canned(Kind::Canned, Reads::Data)?, canned(Kind::CannedHoles, Reads::Holes)?];
         let setting = ServerSettings { store, file: &file, sockets: sockets.path(), beside: &options.choice.beside };
         let kinds = kinds(store, &options.choice);
         let mut contestants = Contestant::start_all(&kinds, SHAPES.len(), &setting, &options.choice, &mut report)?;
@@ -105,12 +109,17 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
                 }
             }
         }
-        drop(canned);
+        drop(ceilings);
         add(&mut report, store, &contestants, options.client);
     }
     let seconds = effort.time.as_secs_f64();
     report.note(format!("4 KiB random reads, {} rounds of {seconds} s each, all servers in turns", options.rounds));
-    report.note("canned is the client's ceiling: the same client against a server without a device");
+    report.note(
+        "canned is the client's ceiling: the same client against a server without a device, which sends data, or holes",
+    );
+    report.note(
+        "on null, sluice and qsd answer reads by holes, without data; qsd data, nbdkit and canned send 4 KiB for each",
+    );
     report.note("nbdkit reads a file through the page cache: its IOPS there are no disk's");
     Ok(report)
 }
@@ -118,8 +127,10 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
 fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     let mut kinds = vec![Kind::Sluice];
     kinds.extend((0..choice.beside.len().min(BESIDE.len())).map(Kind::Beside));
-    kinds.extend([Kind::Qsd, Kind::Nbdkit]);
-    kinds.push(if store == Store::Null { Kind::Canned } else { Kind::Fio });
+    match store {
+        Store::Null => kinds.extend([Kind::Qsd, Kind::QsdData, Kind::Nbdkit, Kind::Canned, Kind::CannedHoles]),
+        Store::File => kinds.extend([Kind::Qsd, Kind::Nbdkit, Kind::Fio]),
+    }
     kinds
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 use std::thread::{self, JoinHandle};
 
 use super::*;
-use crate::canned::{self, CANNED_FILL, CannedError, CannedServer};
+use crate::canned::{self, CANNED_FILL, CannedError, CannedServer, Reads};
 use sluice_io::nbd::export::{Export, transmission_flags};
 use sluice_io::nbd::wire::{allocation, simple_reply};
 
@@ -319,7 +319,7 @@ fn submit_rejects_requests_above_its_bounds() {
 fn unix_and_tcp_sockets_work() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("nbd.sock");
-    let server = CannedServer::bind_unix(&path, export()).expect("a new socket");
+    let server = CannedServer::bind_unix(&path, export(), Reads::Data).expect("a new socket");
     let mut client = Client::connect_unix(&path, "").expect("the default export");
     client.submit(1, Command::Flush).expect("room");
     assert_eq!(receive_all(&mut client).len(), 1);
@@ -332,7 +332,7 @@ fn unix_and_tcp_sockets_work() {
 
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = listener.local_addr().expect("an address");
-    let served = thread::spawn(move || canned::serve(listener.accept().expect("a client").0, &export()));
+    let served = thread::spawn(move || canned::serve(listener.accept().expect("a client").0, &export(), Reads::Data));
     let mut client = Client::connect_tcp(address, "a").expect("a good handshake");
     client.submit(1, Command::Read { offset: 0, len: 65536 }).expect("room");
     assert_eq!(receive_all(&mut client).len(), 1);

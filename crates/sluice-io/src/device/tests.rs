@@ -1,4 +1,4 @@
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use crate::backend::slot_log;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
+use crate::nbd::wire::{self, RequestHeader};
 use crate::slab::{Id as _, IoId};
 use crate::source::{Loss, Source, SourceSpec};
 use crate::volume::VolumeInfo;
@@ -83,11 +84,28 @@ fn connect_as(device: &Device, names: (&str, &str), generation: VolumeGeneration
 }
 
 fn connect_by(
+    pair: (UnixStream, UnixStream),
+    device: &Device,
+    names: (&str, &str),
+    generation: VolumeGeneration,
+    size: u64,
+) -> Client {
+    let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
+    connect_with(&options, pair, device, names, (generation, size))
+}
+
+/// Connects a client without structured replies, which gets the data of a hole.
+fn connect_simply(device: &Device, size: u64) -> Client {
+    let options = ClientOptions { structured_replies: false, ..ClientOptions::default() };
+    connect_with(&options, UnixStream::pair().unwrap(), device, ("vm", "disk"), (VolumeGeneration::default(), size))
+}
+
+fn connect_with(
+    options: &ClientOptions,
     (ours, mut theirs): (UnixStream, UnixStream),
     device: &Device,
     (vm, volume): (&str, &str),
-    generation: VolumeGeneration,
-    size: u64,
+    (generation, size): (VolumeGeneration, u64),
 ) -> Client {
     let (vm, volume) = (vm.to_owned(), volume.to_owned());
     let device = device.handle();
@@ -110,8 +128,7 @@ fn connect_by(
             permit: Box::new(()),
         });
     });
-    let options = ClientOptions { keep_data: true, base_allocation: true, ..ClientOptions::default() };
-    let client = Client::from_unix(ours, "vm/disk", &options).unwrap();
+    let client = Client::from_unix(ours, "vm/disk", options).unwrap();
     server.join().unwrap();
     client
 }
@@ -300,11 +317,30 @@ fn invalid_bytes_close_only_their_connection() {
 }
 
 #[test]
+fn a_read_of_a_null_volume_is_answered_by_a_hole_without_data() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let mut raw = ours.try_clone().unwrap();
+    let mut client = connect_by((ours, theirs), &device, ("vm", "disk"), VolumeGeneration::default(), 1 << 20);
+    assert_eq!(ask(&mut client, Command::Read { offset: 512, len: 4096 }), Ok(vec![0; 4096]));
+    raw.set_nonblocking(false).unwrap();
+    for cookie in [7, 8] {
+        let command = wire::Command::Read.into();
+        let header = RequestHeader { flags: 0, command, cookie, offset: 8192, length: 4096 };
+        raw.write_all(&header.encode()).unwrap();
+        let mut reply = [0; 32];
+        raw.read_exact(&mut reply).unwrap();
+        assert_eq!(reply, wire::offset_hole_chunk(cookie, 8192, 4096));
+    }
+}
+
+#[test]
 fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
     let device = device(None);
     let window_bytes = 32 << 20;
     add(&device, Policy::default(), Store::Null, window_bytes);
-    let mut deaf = connect(&device, window_bytes);
+    let mut deaf = connect_simply(&device, window_bytes);
     deaf.submit(1, Command::Read { offset: 0, len: window_bytes as u32 }).unwrap();
     while !deaf.flush_output().unwrap() {}
     while device.snapshot().unwrap().vms[0].outstanding == 0 {}

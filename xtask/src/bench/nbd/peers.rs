@@ -15,9 +15,13 @@ pub(super) enum Kind {
     Beside(usize),
     /// qemu-storage-daemon.
     Qsd,
+    /// The same with a null volume that it does not know to be zeroes, so that it sends data.
+    QsdData,
     Nbdkit,
     /// The canned server without a device: the client's ceiling.
     Canned,
+    /// The same, which answers reads by holes.
+    CannedHoles,
     /// fio's io_uring engine on the file, without a server.
     Fio,
 }
@@ -28,16 +32,18 @@ impl contest::Kind for Kind {
             Kind::Sluice => "sluice",
             Kind::Beside(number) => contest::BESIDE[number],
             Kind::Qsd => "qsd",
+            Kind::QsdData => "qsd data",
             Kind::Nbdkit => "nbdkit",
             Kind::Canned => "canned",
+            Kind::CannedHoles => "canned holes",
             Kind::Fio => "bare fio",
         }
     }
 
     fn program(self) -> Option<&'static str> {
         match self {
-            Kind::Sluice | Kind::Beside(_) | Kind::Canned => None,
-            Kind::Qsd => Some("qemu-storage-daemon"),
+            Kind::Sluice | Kind::Beside(_) | Kind::Canned | Kind::CannedHoles => None,
+            Kind::Qsd | Kind::QsdData => Some("qemu-storage-daemon"),
             Kind::Nbdkit => Some("nbdkit"),
             Kind::Fio => Some("fio"),
         }
@@ -51,15 +57,21 @@ impl contest::Kind for Kind {
             Kind::Beside(number) => {
                 Server::build_of_sluice(&beside[number], sockets, self.name(), &host(), vec![socket])?
             }
-            Kind::Qsd => Server::start(&mut qsd(store, file, &socket), vec![socket])?,
+            Kind::Qsd => Server::start(&mut qsd(store, file, &socket, true), vec![socket])?,
+            Kind::QsdData => Server::start(&mut qsd(store, file, &socket, false), vec![socket])?,
             Kind::Nbdkit => Server::start(&mut nbdkit(store, file, &socket), vec![socket])?,
-            Kind::Canned | Kind::Fio => return Ok(None),
+            Kind::Canned | Kind::CannedHoles | Kind::Fio => return Ok(None),
         };
         Ok(Some(server))
     }
 }
 
 impl Kind {
+    /// Name of its socket.
+    pub(super) fn socket(self) -> String {
+        contest::Kind::name(self).replace([' ', ','], "-")
+    }
+
     pub(super) fn export(self) -> String {
         match self {
             Kind::Sluice | Kind::Beside(_) => format!("{}/disk", self.vm()),
@@ -92,9 +104,12 @@ fn host_file(store: Store, file: &Path, vm: &str, socket: &Path) -> String {
     )
 }
 
-fn qsd(store: Store, file: &Path, socket: &Path) -> Command {
+fn qsd(store: Store, file: &Path, socket: &Path, knows_zeroes: bool) -> Command {
     let node = match store {
-        Store::Null => "driver=null-co,read-zeroes=on,size=1073741824,node-name=disk".to_owned(),
+        Store::Null => {
+            let zeroes = if knows_zeroes { "on" } else { "off" };
+            format!("driver=null-co,read-zeroes={zeroes},size=1073741824,node-name=disk")
+        }
         // Locks are off because other servers serve the same file. All of them only read.
         Store::File => {
             format!("driver=file,filename={},cache.direct=on,aio=io_uring,locking=off,node-name=disk", file.display())

@@ -91,7 +91,9 @@ impl Daemon {
         let failed = |error: std::io::Error| format!("Cannot make a folder for sockets: {error}");
         let sockets = tempfile::tempdir_in("/dev/shm").map_err(failed)?;
         let folder = sockets.path();
-        let mut host = "[nbd]\nconnections_max = 8000\n[device.disk]\nbackend = \"null\"\ncapacity = \"9000000 iops@8KiB\"\n".to_owned();
+        let mut host =
+            "[nbd]\nconnections_max = 8000\n[device.disk]\nbackend = \"null\"\ncapacity = \"9000000 iops@8KiB\"\n"
+                .to_owned();
         for vm in 0..vms {
             let _ = writeln!(
                 host,

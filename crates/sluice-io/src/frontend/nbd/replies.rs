@@ -174,6 +174,11 @@ fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
         return 0;
     }
     let data = if io.kind == Some(Kind::Read) { io.length } else { 0 };
+    // A null volume: the client is told that it reads zeroes, and does not receive them.
+    if structured && data > 0 && io.buffer.is_none() {
+        out.extend_from_slice(&wire::offset_hole_chunk(cookie, io.offset, data));
+        return 0;
+    }
     if structured && data > 0 {
         out.extend_from_slice(&wire::read_data_chunk(cookie, io.offset, data));
     } else {
