@@ -185,6 +185,8 @@ fn plain(value: &Value) -> String {
 pub(crate) enum Gone {
     /// The file's value has changed, to this.
     Yielded { now: String },
+    /// It was a detach, and what was attached over it has yielded to the file.
+    Replaced,
     /// Its VM, volume or policy is not there any more.
     Orphaned,
     /// The file has the same now, as was asked for.
@@ -199,7 +201,9 @@ impl Gone {
     /// For people and programs. `hidden`: the file's value, which is in force again.
     fn in_words(&self, hidden: &str) -> String {
         match self {
+            Gone::Yielded { now } if now == hidden => "what the file says of it has changed".to_owned(),
             Gone::Yielded { now } => format!("the file's value has changed from {hidden} to {now}"),
+            Gone::Replaced => "what was attached in its place has yielded to the file".to_owned(),
             Gone::Orphaned => "its VM, volume or policy is no longer in the file".to_owned(),
             Gone::InFile => "it is now part of the file".to_owned(),
             Gone::Expired => format!("its time is over; {hidden} is in force again"),
@@ -226,6 +230,9 @@ pub(crate) fn report_gone(gone: &[(Override, Gone)]) {
         match why {
             Gone::Yielded { now } => {
                 tracing::warn!(name, value, before = hidden, now, "Override dropped: the file's value has changed");
+            }
+            Gone::Replaced => {
+                tracing::warn!(name, value, "Override dropped: what was attached in its place has yielded to the file");
             }
             Gone::Orphaned => {
                 tracing::warn!(name, value, "Override dropped: its VM, volume or policy is no longer in the file")
@@ -351,7 +358,8 @@ impl Overrides {
         Overrides(self.0.iter().filter(|known| known.lasts != Lasts::Persisted).cloned().collect())
     }
 
-    /// Removes those that yield to these files, or have lost their VM or volume.
+    /// Removes those that yield to these files, or have lost their VM or volume. What was attached over a detached one of the same name
+    /// takes that along: the last word was that it is there.
     pub(crate) fn settle(&mut self, files: &Files) -> Vec<(Override, Gone)> {
         let (mut kept, mut gone) = (Vec::<Override>::new(), Vec::new());
         for known in std::mem::take(&mut self.0) {
@@ -362,6 +370,10 @@ impl Overrides {
                     Lasts::Persisted => Gone::InFile,
                     _ => Gone::Yielded { now },
                 };
+                if known.is_attach() && !known.lasts.is_temporary() {
+                    let is_below = |old: &mut Override| old.change == Change::Detach && old.target == known.target;
+                    gone.extend(kept.extract_if(.., is_below).map(|old| (old, Gone::Replaced)));
+                }
                 gone.push((known, why));
             } else if matches!(known.change, Change::Set { .. }) && !exists(files, &kept, &known.target) {
                 gone.push((known, Gone::Orphaned));
@@ -537,6 +549,28 @@ mod tests {
         assert_eq!(overrides.settle(&files("[vm.a]\n")), []);
         let gone = overrides.settle(&files(&vm("a", "", "")));
         assert!(matches!(&gone[..], [(_, Gone::Yielded { now })] if now == "present"), "{gone:?}");
+    }
+
+    #[test]
+    fn what_was_detached_and_attached_again_was_removed_when_the_file_changed() {
+        let one = vm("a", "", "");
+        let table = |files: &Files| files.table(&"a/v".parse::<Object>().unwrap()).unwrap();
+        let again = |lasts| {
+            let mut overrides = Overrides::default();
+            overrides.add(made("a/v", Change::Detach, true.into()));
+            let attach = Change::Attach { keys: format!("{VOLUME}read_only = true").parse().unwrap() };
+            overrides.add(Override { lasts, ..made("a/v", attach, table(&files(&one))) });
+            assert_eq!(overrides.settle(&files(&one)), []);
+            let gone = overrides.settle(&files(&vm("a", "", "read_only = true")));
+            (names(&overrides), gone.into_iter().map(|(old, why)| (old.value(), why)).collect::<Vec<_>>())
+        };
+        let yielded = || ("attached".to_owned(), Gone::Yielded { now: "present".to_owned() });
+        for lasts in [Lasts::Always, Lasts::Persisted] {
+            let (left, gone) = again(lasts);
+            assert!(left.is_empty() && gone[0] == ("detached".to_owned(), Gone::Replaced), "{left:?} {gone:?}");
+            assert_eq!(gone.len(), 2);
+        }
+        assert_eq!(again(Lasts::UntilRestart), (vec!["a/v".to_owned()], vec![yielded()]), "it was to be gone again");
     }
 
     #[test]
