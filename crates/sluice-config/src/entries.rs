@@ -95,7 +95,7 @@ impl IntoIterator for Entries {
 }
 
 impl FromIterator<(String, Node)> for Entries {
-    /// Of entries with the same name the last one counts.
+    /// Collects entries in any order. If several have the same name, the last of them is kept.
     fn from_iter<I: IntoIterator<Item = (String, Node)>>(entries: I) -> Self {
         let mut entries: Vec<_> = entries.into_iter().collect();
         // The sort is stable, and the first of each name is kept.

@@ -78,7 +78,7 @@ impl Outstanding {
 ///
 /// A gate adds dispatches and completions from its journal (`gate/journal.rs`).
 ///
-/// What every request changes comes first, so that it is in few cache lines.
+/// The counters that every request changes come first, so that a request touches few cache lines.
 #[derive(Debug, Clone, Default)]
 #[repr(C)]
 pub struct GateStats {

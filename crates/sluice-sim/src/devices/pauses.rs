@@ -15,7 +15,7 @@ pub struct Pauses {
     device: Box<dyn Model>,
     pause: u64,
     period: u64,
-    /// What the device has completed, and when the host learns of it.
+    /// Completed jobs of which the host has not learned yet, each with the instant at which it learns of it.
     completed: VecDeque<(Instant, Slot)>,
 }
 
@@ -57,8 +57,20 @@ impl Model for Pauses {
         self.completed.pop_front_if(|(at, _)| *at <= now).map(|(_, slot)| slot)
     }
 
+    fn take_dropped(&mut self) -> Option<Slot> {
+        self.device.take_dropped()
+    }
+
     fn jobs_held(&self) -> usize {
         self.device.jobs_held() + self.completed.len()
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.completed.is_empty() && self.device.is_stalled()
+    }
+
+    fn dropped(&self) -> u64 {
+        self.device.dropped()
     }
 
     fn busy_nanos(&self) -> u64 {
@@ -75,6 +87,10 @@ impl Model for Pauses {
 
     fn makes_zeroes(&self) -> bool {
         self.device.makes_zeroes()
+    }
+
+    fn check_invariants(&self) -> Result<(), String> {
+        self.device.check_invariants()
     }
 }
 

@@ -15,8 +15,8 @@ use crate::device::workers::figures::Figures;
 use crate::device::workers::lane::{Reader, Writer};
 use crate::device::workers::token;
 
-/// What a worker tells the gate, or by way of it another worker. It holds no buffer. Two of them fill a cache line, since
-/// each line passes from one CPU to another.
+/// A message of a worker to the gate, or through the gate to another worker. It holds no buffer. A cache line holds two
+/// records, since each line passes from one CPU to another.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Record {
     Arrived(Arrived),
@@ -85,7 +85,7 @@ pub(crate) enum Note {
     Passed(Passed),
 }
 
-/// What another worker tells a worker.
+/// A message of one worker to another. The gate only passes it on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Passed {
     /// It has made room in the window of a VM.
