@@ -1,6 +1,7 @@
 //! Clients that leave while their sockets are not read.
 
 use super::*;
+use sluice_sched::Iops;
 
 /// Requests that the window of the VM has room for.
 const WINDOW: u32 = 64;
@@ -60,23 +61,47 @@ fn a_client_with_more_to_send_than_is_received_was_not_missed_when_it_left() {
     wait_until(&device, |now| now.vms[0].outstanding == 1);
 }
 
-#[test]
-fn requests_before_a_disconnect_that_were_not_read_are_served() {
-    let device = slow(Duration::from_millis(1));
+/// Sends requests that exceed the window by `more` while a limit holds them, then a disconnect, and closes the sending
+/// direction. Once the device knows that, the limit ends, and all are replied.
+fn all_before_a_disconnect_are_served(command: Command<'_>, more: u32) {
+    let device = device(None);
+    let mut policy = Policy { burst: Some(1), ..Policy::default() };
+    policy.limit.iops = Some(Iops::from_milli(1));
+    add(&device, policy, Store::Null, 1 << 20);
     let pair = UnixStream::pair().unwrap();
     let mut own = pair.0.try_clone().unwrap();
     let mut client = connect_by(pair, &device, ("vm", "disk"), VolumeGeneration::default(), 1 << 20);
-    let count = WINDOW + 10;
-    (0..count).for_each(|cookie| client.submit(cookie.into(), Command::Flush).unwrap());
-    while !client.flush_output().unwrap() {}
+    let count = WINDOW + more;
+    (0..count).for_each(|cookie| client.submit(cookie.into(), command).unwrap());
+    let mut replies = 0;
+    while !client.flush_output().unwrap() {
+        client.try_receive(&mut |_| replies += 1).unwrap();
+    }
+    wait_until(&device, |now| now.vms[0].outstanding == WINDOW);
     let disconnect = [&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 2], &[0; 20]].concat();
     own.write_all(&disconnect).unwrap();
     own.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut replies = 0;
+    // The kernel has reported it when the next iteration begins.
+    (0..2).for_each(|_| assert_eq!(device.snapshot().unwrap().connections, 1));
+    let window = Window { requests: WINDOW, bytes: 32 << 20 };
+    let (vm, volumes) = ("vm".to_owned(), Vec::new());
+    device.edit(vec![Edit::SetPolicies { vm, policy: Policy::default(), window, volumes }]).unwrap();
     while replies < count {
         client.receive(None, &mut |_| replies += 1).unwrap();
     }
     wait_until(&device, |now| now.connections == 0);
+}
+
+#[test]
+fn requests_before_a_disconnect_that_were_not_read_are_served() {
+    all_before_a_disconnect_are_served(Command::Read { offset: 0, len: 4096 }, 10);
+}
+
+#[test]
+fn requests_were_dropped_if_the_disconnect_after_them_was_not_received() {
+    // More than a connection receives before it takes a request.
+    let data = vec![1; 8192];
+    all_before_a_disconnect_are_served(Command::Write { offset: 0, data: &data, fua: false }, 24);
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 use io_uring::{opcode, types};
 use rustix::io::ioctl_fionread;
+use rustix::net::{RecvFlags, recv};
 
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
@@ -51,13 +52,23 @@ impl Nbd {
 }
 
 impl Connection {
-    /// Whether the last request of a stream that has ended, and is received up to its end, is to disconnect.
+    /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.
     fn has_said_so(&self) -> bool {
-        if ioctl_fionread(&self.socket).is_ok_and(|unread| unread > 0) {
-            return false;
+        let received = &self.received.bytes(self.end)[self.start..];
+        let mut last = received[received.len().saturating_sub(RequestHeader::LEN)..].to_vec();
+        let Ok(unread) = ioctl_fionread(&self.socket).map(|unread| unread as usize) else { return false };
+        if unread > 0 {
+            let known = last.len();
+            if last.try_reserve_exact(unread).is_err() {
+                return false;
+            }
+            last.resize(known + unread, 0);
+            let peeked = recv(&self.socket, &mut last[known..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+            if !peeked.is_ok_and(|(_, length)| length == unread) {
+                return false;
+            }
         }
-        let last = self.received.bytes(self.end)[self.start..].last_chunk::<{ RequestHeader::LEN }>();
-        let last = last.and_then(|bytes| RequestHeader::parse(bytes).ok());
-        last.is_some_and(|header| header.kind() == Command::Disconnect)
+        let header = last.last_chunk::<{ RequestHeader::LEN }>().and_then(|bytes| RequestHeader::parse(bytes).ok());
+        header.is_some_and(|header| header.kind() == Command::Disconnect)
     }
 }
