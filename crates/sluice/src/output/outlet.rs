@@ -2,7 +2,7 @@
 //!
 //! Standard error may be a pipe that is not read, or a file on a full disk. The daemon must neither wait for it nor
 //! fail. So a text that does not fit into the queue, or cannot be written, is dropped and counted. The count is
-//! printed before the next text that can be written.
+//! printed before the next text that can be written. If a full disk cut a text, what follows begins on a new line.
 //!
 //! Example with a queue of 1 MiB: a pipe holds 64 KiB and its reader stops. 1 MiB more is queued here, and later
 //! texts are dropped. When the reader resumes, it gets the queued texts, then "12 texts were lost here", then new
@@ -85,10 +85,11 @@ impl Shared {
 
     /// Runs the thread. It never ends, because the process must not wait for output that may never be read.
     fn write_all(&self, sink: &mut impl Write, lost_text: impl Fn(u64) -> Vec<u8>) {
+        let mut is_cut = false;
         loop {
             let (text, lost) = self.take();
-            let reported = lost == 0 || write(sink, &lost_text(lost));
-            let written = reported && write(sink, &text);
+            let reported = lost == 0 || write(sink, &lost_text(lost), &mut is_cut);
+            let written = reported && write(sink, &text, &mut is_cut);
             let mut queue = self.lock();
             queue.writing = false;
             if reported {
@@ -114,12 +115,23 @@ impl Shared {
     }
 }
 
-/// Whether the text is written or not wanted: a closed pipe loses nothing.
-fn write(sink: &mut impl Write, text: &[u8]) -> bool {
-    match sink.write_all(text).and_then(|()| sink.flush()) {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::BrokenPipe,
+/// Writes a text, after a line break if only a part of the last one was written. Returns whether it is written or not
+/// wanted: a closed pipe loses nothing.
+fn write(sink: &mut impl Write, text: &[u8], is_cut: &mut bool) -> bool {
+    let is_closed = |error: io::Error| error.kind() == io::ErrorKind::BrokenPipe;
+    let line_break: &[u8] = if *is_cut { b"\n" } else { b"" };
+    for mut left in [line_break, text] {
+        while !left.is_empty() {
+            match sink.write(left) {
+                Ok(0) => return false,
+                Ok(length) => left = &left[length..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return is_closed(error),
+            }
+            *is_cut = !left.is_empty();
+        }
     }
+    sink.flush().map_or_else(is_closed, |()| true)
 }
 
 #[cfg(test)]
@@ -173,6 +185,36 @@ mod tests {
         outlet.flush(LONG);
         outlet.put("d".into());
         assert_eq!(written.recv_timeout(LONG).unwrap(), "d");
+    }
+
+    /// A disk with room for some bytes.
+    struct Disk {
+        written: Vec<u8>,
+        room: usize,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let length = bytes.len().min(self.room);
+            self.room -= length;
+            self.written.extend_from_slice(&bytes[..length]);
+            if length == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(length) }
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_text_after_one_that_a_full_disk_cut_was_on_its_line() {
+        let (mut disk, mut is_cut) = (Disk { written: Vec::new(), room: 8 }, false);
+        assert!(write(&mut disk, b"first\n", &mut is_cut));
+        assert!(!write(&mut disk, b"second\n", &mut is_cut));
+        assert!(!write(&mut disk, b"third\n", &mut is_cut));
+        disk.room = 100;
+        assert!(write(&mut disk, b"2 lost\n", &mut is_cut) && write(&mut disk, b"last\n", &mut is_cut));
+        assert_eq!(String::from_utf8_lossy(&disk.written), "first\nse\n2 lost\nlast\n");
     }
 
     #[test]
