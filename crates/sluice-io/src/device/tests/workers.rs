@@ -1,5 +1,7 @@
 //! Devices with several threads.
 
+use std::time::Instant;
+
 use sluice_sched::{Gate, Iops};
 
 use super::*;
@@ -135,8 +137,13 @@ fn the_panic_of_any_thread_restarts_the_device_with_its_volumes() {
         let write = Command::Write { offset: 0, data: &data, fua: false };
         assert_eq!(ask(&mut clients[restarts - 1], write), Ok(vec![]));
         device.threads.send_to(restarts - 1, Message::Panic);
-        // polls: the other threads serve until they are told.
-        clients.iter_mut().for_each(|client| while asks(client) {});
+        // The other threads serve until they are told. The time limit is only for a failing test.
+        let limit = Instant::now() + Duration::from_secs(60);
+        for client in &mut clients {
+            while asks(client) {
+                assert!(Instant::now() < limit, "a thread still serves");
+            }
+        }
         let mut again = connect(&device, 1 << 20);
         assert_eq!(ask(&mut again, Command::Read { offset: 0, len: 512 }), Ok(data.to_vec()));
         assert_eq!(device.snapshot().unwrap().restarts, restarts as u64);
