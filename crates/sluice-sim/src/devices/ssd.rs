@@ -21,6 +21,7 @@ use super::{Job, Model, nanos};
 use crate::random::Stream;
 
 pub mod flash;
+mod numbers;
 mod snapshot;
 
 use flash::{FETCHED, Flash};

@@ -3,6 +3,8 @@
 use std::hint::black_box;
 use std::ops::Range;
 
+use crate::devices::ssd::numbers::Numbers;
+
 /// Number of random writes that [`Flash::fetch`] prepares together.
 pub(super) const FETCHED: usize = 64;
 /// No page.
@@ -126,9 +128,9 @@ pub(super) struct Plane {
 pub(super) struct Flash {
     geometry: Geometry,
     /// Physical page of each host page.
-    pub(super) map: Vec<u32>,
+    pub(super) map: Numbers,
     /// Host page of each physical page.
-    pub(super) back: Vec<u32>,
+    pub(super) back: Numbers,
     pub(super) valid: Vec<u16>,
     /// Written pages of each block.
     pub(super) filled: Vec<u16>,
@@ -158,8 +160,8 @@ impl Flash {
         });
         Ok(Flash {
             geometry,
-            map: vec![NONE; geometry.host_pages() as usize],
-            back: vec![NONE; physical as usize],
+            map: Numbers::new(NONE, geometry.host_pages() as usize),
+            back: Numbers::new(NONE, physical as usize),
             valid: vec![0; count as usize],
             filled: vec![0; count as usize],
             next: vec![NONE; count as usize],
@@ -195,11 +197,12 @@ impl Flash {
     /// Reads what writes of these pages will need, without changing anything. Each of them waits for memory, because the map of
     /// a large drive is in no cache; reads that do not depend on each other wait together.
     pub(super) fn fetch(&self, pages: &[u64]) {
+        let (map, back): (&[u32], &[u32]) = (&self.map, &self.back);
         let written = |physical: &u32| *physical != NONE;
         let mut at = [NONE; FETCHED];
-        at.iter_mut().zip(pages).for_each(|(at, page)| *at = self.map[*page as usize]);
-        let back = at.iter().copied().filter(written).map(|physical| self.back[physical as usize]);
-        black_box(back.fold(0, |all, page| all ^ page));
+        at.iter_mut().zip(pages).for_each(|(at, page)| *at = map[*page as usize]);
+        let pages = at.iter().copied().filter(written).map(|physical| back[physical as usize]);
+        black_box(pages.fold(0, |all, page| all ^ page));
     }
 
     /// Writes a page of the host on the next plane.
@@ -261,10 +264,11 @@ impl Flash {
     fn fill(&mut self, block: u32, pages: impl Iterator<Item = u32>) -> u32 {
         let filled = u32::from(self.filled[block as usize]);
         let (first, end) = (block * self.geometry.pages + filled, (block + 1) * self.geometry.pages);
+        let (map, back): (&mut [u32], &mut [u32]) = (&mut self.map, &mut self.back);
         let mut count = 0;
         for (physical, page) in (first..end).zip(pages) {
-            self.map[page as usize] = physical;
-            self.back[physical as usize] = page;
+            map[page as usize] = physical;
+            back[physical as usize] = page;
             count += 1;
         }
         self.filled[block as usize] += count as u16;
@@ -285,12 +289,9 @@ impl Flash {
             self.unlink(victim);
             let first = victim * self.geometry.pages;
             self.fetch_map(first..first + self.geometry.pages);
-            for physical in first..first + self.geometry.pages {
-                let page = std::mem::replace(&mut self.back[physical as usize], NONE);
-                if page != NONE {
-                    moved.push(page);
-                }
-            }
+            let pages = &mut self.back[first as usize..(first + self.geometry.pages) as usize];
+            moved.extend(pages.iter().copied().filter(|page| *page != NONE));
+            pages.fill(NONE);
             copied += moved.len() as u32;
             let mut left = &moved[..];
             while !left.is_empty() {
@@ -309,8 +310,9 @@ impl Flash {
 
     /// Reads the entries in the map of these physical pages; see [`Flash::fetch`].
     fn fetch_map(&self, pages: Range<u32>) {
+        let map: &[u32] = &self.map;
         let back = self.back[pages.start as usize..pages.end as usize].iter();
-        let entries = back.filter(|page| **page != NONE).map(|page| self.map[*page as usize]);
+        let entries = back.filter(|page| **page != NONE).map(|page| map[*page as usize]);
         black_box(entries.fold(0, |all, entry| all ^ entry));
     }
 
