@@ -10,10 +10,12 @@
 //! A peer that can become another one at will has a second, wider limit, which it shares with all that it could become: a process with
 //! those of its user, an IPv6 address with its network, a loopback address with all of them. Of the processes or addresses that wait for
 //! the wider limit, each waits with one event at a time. So a process with a thousand connections delays the others of its user by one.
+//!
+//! A VM with many volumes may have as many sockets. [`VmPaces`] limit the connections of a VM on a device, whichever way they come.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::{Mutex, MutexGuard};
@@ -21,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::accept::Peer;
 
-/// Maximum number of peers of a socket that are remembered. Those that have not connected lately are forgotten first.
+/// Maximum number of peers of a socket, or VMs of a device, that are remembered. Those that have not connected lately are forgotten first.
 ///
 /// Example: a peer that connects once is remembered for 20 ms. So it takes 51,200 peers per second to reach it, more than a thread accepts.
 const PEERS_MAX: usize = 1024;
@@ -85,7 +87,7 @@ impl Pace {
         Pace::new(256, Duration::from_millis(20))
     }
 
-    /// Connections of all NBD clients that one tenant could be.
+    /// Connections of all NBD clients that one tenant could be, and of those of a VM on a device.
     const fn of_tenants() -> Self {
         Pace::new(1024, Duration::from_millis(5))
     }
@@ -152,36 +154,60 @@ impl Party {
     }
 }
 
-/// The limits of the peers of one socket.
+/// A bounded number of limits, by whose they are. One that is idle is as good as a new one, and is forgotten when there are many.
 #[derive(Debug)]
-pub(crate) struct PeerPaces {
-    known: BTreeMap<Party, Arc<Pace>>,
+struct Paces<K> {
+    known: BTreeMap<K, Arc<Pace>>,
     /// The limit that all share for whom there is no room.
     others: Arc<Pace>,
 }
 
-impl Default for PeerPaces {
+impl<K> Default for Paces<K> {
     fn default() -> Self {
-        PeerPaces { known: BTreeMap::new(), others: Arc::new(Pace::of_tenants()) }
+        Paces { known: BTreeMap::new(), others: Arc::new(Pace::of_tenants()) }
     }
 }
 
-impl PeerPaces {
-    /// Returns the limits of a peer.
-    pub(crate) fn of(&mut self, peer: Peer) -> PeerPace {
-        let (narrow, wide) = Party::of(peer);
-        PeerPace { narrow: narrow.map(|party| self.pace(party)), wide: wide.map(|party| self.pace(party)) }
-    }
-
-    fn pace(&mut self, party: Party) -> Arc<Pace> {
-        if !self.known.contains_key(&party) && self.known.len() >= PEERS_MAX {
+impl<K: Ord + Clone> Paces<K> {
+    fn of(&mut self, key: &K, new: impl FnOnce() -> Pace) -> Arc<Pace> {
+        if let Some(known) = self.known.get(key) {
+            return Arc::clone(known);
+        }
+        if self.known.len() >= PEERS_MAX {
             let now = Instant::now();
             self.known.retain(|_, pace| Arc::strong_count(pace) > 1 || !pace.is_idle(now));
             if self.known.len() >= PEERS_MAX {
                 return Arc::clone(&self.others);
             }
         }
-        Arc::clone(self.known.entry(party).or_insert_with(|| Arc::new(party.pace())))
+        let pace = Arc::new(new());
+        self.known.insert(key.clone(), Arc::clone(&pace));
+        pace
+    }
+}
+
+/// The limits of the peers of one socket.
+#[derive(Debug, Default)]
+pub(crate) struct PeerPaces(Paces<Party>);
+
+impl PeerPaces {
+    /// Returns the limits of a peer.
+    pub(crate) fn of(&mut self, peer: Peer) -> PeerPace {
+        let (narrow, wide) = Party::of(peer);
+        let mut pace = |party: Party| self.0.of(&party, || party.pace());
+        PeerPace { narrow: narrow.map(&mut pace), wide: wide.map(&mut pace) }
+    }
+}
+
+/// The limits of the VMs of a device, for all their sockets together.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct VmPaces(Arc<std::sync::Mutex<Paces<String>>>);
+
+impl VmPaces {
+    /// Waits until a client of a VM may be connected, and counts it.
+    pub(crate) async fn wait(&self, vm: &String) {
+        let pace = self.0.lock().unwrap_or_else(PoisonError::into_inner).of(vm, Pace::of_tenants);
+        pace.wait().await;
     }
 }
 

@@ -212,8 +212,13 @@ impl Service for Handshakes {
                 return tracing::debug!(endpoint, "Client left before its handshake");
             }
             begins.set();
-            match tokio::time::timeout(HANDSHAKE_MAX, hand_over(client, Offer::of(&catalogue))).await {
-                Ok(Ok(())) => {}
+            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue))).await {
+                Ok(Ok(Some((device, arrived)))) => {
+                    begins.end();
+                    device.waits_for_turn(&arrived.vm).await;
+                    device.attach(arrived);
+                }
+                Ok(Ok(None)) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
                     tracing::debug!(endpoint, %error, "Client left");
                 }
@@ -257,28 +262,17 @@ async fn waits_for_turn(stream: &Stream, pace: &PeerPace, delayed: &Delayed, end
     true
 }
 
-/// Does the handshake, and hands the client to its device thread.
-async fn hand_over(client: Accepted<Stream>, offer: Offer) -> Result<(), NegotiateError> {
+/// Does the handshake. Returns the client for the device of the volume that it has chosen.
+async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(DeviceHandle, Arrived)>, NegotiateError> {
     let Accepted { stream, permit, cpu, .. } = client;
     let peer = stream.describe_peer();
     let (done, used) = metered(handshake(stream, &offer)).await;
     let (negotiated, socket) = done?;
     let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
-    if let Some(Entry { export, vm, volume, generation, device }) = chosen {
-        let (permit, handshake) = (Box::new(permit), cpu + used);
-        device.attach(Arrived {
-            vm,
-            volume,
-            generation,
-            socket,
-            negotiated,
-            offered: export.info,
-            peer,
-            permit,
-            handshake,
-        });
-    }
-    Ok(())
+    Ok(chosen.map(|Entry { export, vm, volume, generation, device }| {
+        let (permit, handshake, offered) = (Box::new(permit), cpu + used, export.info);
+        (device, Arrived { vm, volume, generation, socket, negotiated, offered, peer, permit, handshake })
+    }))
 }
 
 async fn handshake(stream: Stream, offer: &Offer) -> Result<(Negotiated, OwnedFd), NegotiateError> {

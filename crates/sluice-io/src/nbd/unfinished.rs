@@ -35,7 +35,7 @@ impl Holder {
     }
 }
 
-/// Whether a handshake has begun.
+/// Whether a handshake has begun and not ended, so that the daemon waits for its client and not the client for its turn.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Begun(Arc<AtomicBool>);
 
@@ -43,6 +43,11 @@ impl Begun {
     /// Records that the client has had its turn.
     pub(crate) fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// Records that the handshake itself has ended.
+    pub(crate) fn end(&self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 
     fn is_set(&self) -> bool {

@@ -105,7 +105,7 @@ async fn one_that_becomes_another_peer_for_each_connection_is_limited_too() {
         }
         let expected = Duration::from_secs(2);
         assert!(is_about(began.elapsed(), expected), "400 at 200 per second: {:?}", began.elapsed());
-        assert!(paces.known.len() <= PEERS_MAX);
+        assert!(paces.0.known.len() <= PEERS_MAX);
     }
 }
 
@@ -145,7 +145,7 @@ async fn tens_of_thousands_of_addresses_take_bounded_memory() {
     let mut paces = PeerPaces::default();
     for number in 0..50_000 {
         paces.of(v4(number)).wait().await;
-        assert!(paces.known.len() <= PEERS_MAX);
+        assert!(paces.0.known.len() <= PEERS_MAX);
         if number % 20 == 0 {
             tokio::time::advance(Duration::from_millis(1)).await;
         }
@@ -160,8 +160,22 @@ async fn tens_of_thousands_of_addresses_take_bounded_memory() {
     let began = Instant::now();
     for number in 0..1224 {
         paces.of(v4(200_000 + number)).wait().await;
-        assert_eq!(paces.known.len(), PEERS_MAX);
+        assert_eq!(paces.0.known.len(), PEERS_MAX);
     }
     assert!(is_about(began.elapsed(), Duration::from_secs(1)), "200 at 200 per second: {:?}", began.elapsed());
     assert!(began.elapsed() < Duration::from_secs(2) && busy.len() == PEERS_MAX);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_vm_with_many_sockets_connected_as_often_as_it_had_sockets() {
+    let paces = VmPaces::default();
+    let (vm, other) = ("a".to_owned(), "b".to_owned());
+    let began = Instant::now();
+    for _ in 0..1024 + 200 {
+        paces.wait(&vm).await;
+    }
+    assert!(is_about(began.elapsed(), Duration::from_secs(1)), "200 at 200 per second: {:?}", began.elapsed());
+    let began = Instant::now();
+    paces.wait(&other).await;
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
