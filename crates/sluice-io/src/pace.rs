@@ -9,7 +9,8 @@
 //!
 //! A peer that can become another one at will has a second, wider limit, which it shares with all that it could become: a process with
 //! those of its user, an IPv6 address with its network, a loopback address with all of them. Of the processes or addresses that wait for
-//! the wider limit, each waits with one event at a time. So a process with a thousand connections delays the others of its user by one.
+//! the wider limit, each waits with one event at a time, and those that connected often lately go after the others. So a process that connects
+//! now and then is delayed by one connection of all loops.
 //!
 //! A VM with many volumes may have as many sockets. [`VmPaces`] limit the connections of a VM on a device, whichever way they come.
 
@@ -28,6 +29,9 @@ use crate::accept::Peer;
 /// Example: a peer that connects once is remembered for 20 ms. So it takes 51,200 peers per second to reach it, more than a thread accepts.
 const PEERS_MAX: usize = 1024;
 
+/// Number of recent connections above which a peer lets others go first that share its wider limit: those of QEMU or `nbdcopy` for a disk.
+const FEW: u32 = 16;
+
 /// A rate limit. It counts across connections.
 #[derive(Debug)]
 pub(crate) struct Pace {
@@ -37,6 +41,8 @@ pub(crate) struct Pace {
     interval: Duration,
     /// When the events so far would have occurred at a regular pace; `None` before the first.
     due: Mutex<Option<Instant>>,
+    /// Held by the one of those with many events that waits for `due`.
+    many: Mutex<()>,
 }
 
 /// The right to one event. Dropping it gives it back.
@@ -46,6 +52,11 @@ pub(crate) struct Turn<'a> {
 }
 
 impl Turn<'_> {
+    /// Whether there were more than [`FEW`] events lately.
+    fn has_many(&self) -> bool {
+        self.due.is_some_and(|due| due > Instant::now() + self.interval * FEW)
+    }
+
     /// Counts the event.
     fn take(mut self) {
         let now = Instant::now();
@@ -55,7 +66,7 @@ impl Turn<'_> {
 
 impl Pace {
     const fn new(burst: u32, interval: Duration) -> Self {
-        Pace { burst, interval, due: Mutex::const_new(None) }
+        Pace { burst, interval, due: Mutex::const_new(None), many: Mutex::const_new(()) }
     }
 
     /// Starts of rings: those of all rings of a VM that boots, and some more. For each start the device thread examines every
@@ -229,6 +240,10 @@ impl PeerPace {
         // Both are the same if the table is full.
         let shared = self.narrow.as_ref().zip(self.wide.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other));
         if let Some(pace) = self.wide.as_ref().filter(|_| !shared) {
+            let _many = match &narrow {
+                Some(turn) if turn.has_many() => Some(pace.many.lock().await),
+                _ => None,
+            };
             pace.wait().await;
         }
         narrow.into_iter().for_each(Turn::take);
