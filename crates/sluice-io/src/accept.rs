@@ -9,9 +9,11 @@ use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixListener, UnixStream};
 use tokio::sync::oneshot;
 
+use crate::cpu::metered;
 use crate::endpoint::TokioSocket;
 use crate::limits::{is_for_clients, is_memory_for_clients};
 use crate::shared_limit::{LimitReached, Permit, Quota};
@@ -24,8 +26,22 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 pub(crate) enum Peer {
     /// A TCP address.
     Address(IpAddr),
-    /// A user of this host; `None` if the kernel does not report it.
-    User(Option<u32>),
+    /// A process of this host and its user, as far as the kernel reports them.
+    Process { user: Option<u32>, process: Option<i32> },
+}
+
+impl Peer {
+    /// Returns the process that connected.
+    fn of_socket(stream: &UnixStream) -> Peer {
+        let credentials = stream.peer_cred().ok();
+        let process = credentials.and_then(|of| of.pid()).filter(|process| *process > 0);
+        Peer::Process { user: credentials.map(|of| of.uid()), process }
+    }
+
+    /// Returns the peer at an address. An IPv4 address is the same on a socket of both protocols.
+    fn at(address: IpAddr) -> Peer {
+        Peer::Address(address.to_canonical())
+    }
 }
 
 /// Returns the process at the other end of a Unix socket, for output.
@@ -71,7 +87,16 @@ pub(crate) trait Service {
     fn reject(&self, reason: &dyn Display);
 
     /// Takes a client. Returns immediately.
-    fn serve(&mut self, stream: <Self::Socket as Incoming>::Stream, peer: Peer, permit: Permit);
+    fn serve(&mut self, client: Accepted<<Self::Socket as Incoming>::Stream>);
+}
+
+/// A client that was accepted.
+pub(crate) struct Accepted<S> {
+    pub(crate) stream: S,
+    pub(crate) peer: Peer,
+    pub(crate) permit: Permit,
+    /// CPU time that it has cost so far.
+    pub(crate) cpu: Duration,
 }
 
 /// Starts the accept loop of a listener.
@@ -111,7 +136,8 @@ impl Opened {
 /// Accepts clients until it is dropped.
 pub(crate) async fn accept<S: Service>(endpoint: &str, socket: &S::Socket, quota: &Quota, mut service: S) {
     loop {
-        let (stream, peer) = match socket.accept().await {
+        let (accepted, accepting) = metered(socket.accept()).await;
+        let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 tracing::warn!(endpoint, %error, "Cannot accept a {}", S::CLIENT);
@@ -122,8 +148,9 @@ pub(crate) async fn accept<S: Service>(endpoint: &str, socket: &S::Socket, quota
         if !service.is_ready().await {
             continue;
         }
-        match admit(&mut service, &stream, peer, quota).await {
-            Ok(permit) => service.serve(stream, peer, permit),
+        let (admitted, admitting) = metered(admit(&mut service, &stream, peer, quota)).await;
+        match admitted {
+            Ok(permit) => service.serve(Accepted { stream, peer, permit, cpu: accepting + admitting }),
             Err(reason) => service.reject(&reason),
         }
     }
@@ -179,6 +206,17 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
+    /// Waits until the client has closed its end. One that has sent something before is not noticed.
+    pub(crate) async fn hung_up(&self) {
+        let ready = match self {
+            Stream::Unix(stream) => stream.ready(Interest::READABLE).await,
+            Stream::Tcp(stream) => stream.ready(Interest::READABLE).await,
+        };
+        if !ready.is_ok_and(|ready| ready.is_read_closed()) {
+            std::future::pending().await
+        }
+    }
+
     /// Returns the process or address at the other end, for output.
     pub(crate) fn describe_peer(&self) -> String {
         match self {
@@ -202,7 +240,7 @@ impl Incoming for UnixListener {
 
     async fn accept(&self) -> io::Result<(UnixStream, Peer)> {
         let (stream, _) = UnixListener::accept(self).await?;
-        let peer = Peer::User(stream.peer_cred().ok().map(|of| of.uid()));
+        let peer = Peer::of_socket(&stream);
         Ok((stream, peer))
     }
 }
@@ -218,7 +256,7 @@ impl Incoming for TokioSocket {
             }
             TokioSocket::Tcp(listener) => {
                 let (stream, from) = listener.accept().await?;
-                Ok((Stream::Tcp(stream), Peer::Address(from.ip())))
+                Ok((Stream::Tcp(stream), Peer::at(from.ip())))
             }
         }
     }

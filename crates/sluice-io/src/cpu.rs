@@ -19,8 +19,11 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Context;
 use std::time::Duration;
 
 use sluice_sched::{Instant, Percent};
@@ -40,6 +43,8 @@ pub(crate) const RECEIVE: u64 = 500;
 pub(crate) const KICK: u64 = 2000;
 /// The end of the thread's sleep by an event of a client.
 pub(crate) const WAKE: u64 = 8000;
+/// The start and the end of a connection, without its handshake.
+pub(crate) const CONNECTION: u64 = 30_000;
 /// A frame that is sent or received, without its bytes.
 pub(crate) const FRAME: u64 = 2500;
 /// Each further frame of a large segment: the kernel, or the thread itself, cuts it.
@@ -216,6 +221,15 @@ impl CpuMeter {
         self.sent(id, vm, units + wake);
     }
 
+    /// Charges time that another thread has used for a VM.
+    pub(crate) fn charge(&mut self, now: Instant, id: VmId, vm: &mut VmCpu, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        vm.used(nanos);
+        if let Some(until) = vm.spend(now, nanos) {
+            self.hold(until, id);
+        }
+    }
+
     /// Records that an event of a client brought no request.
     pub(crate) fn note_in_vain(&mut self) {
         self.in_vain += 1;
@@ -299,6 +313,19 @@ impl CpuMeter {
         self.held.push(Reverse((until, self.holds, id)));
         self.holds += 1;
     }
+}
+
+/// Returns the output of a future, and its CPU time: that of this thread while it is polled.
+pub(crate) async fn metered<F: Future>(future: F) -> (F::Output, Duration) {
+    let (mut future, mut used) = (pin!(future), Duration::ZERO);
+    let poll = |context: &mut Context<'_>| {
+        let began = thread_time();
+        let polled = future.as_mut().poll(context);
+        used += thread_time().saturating_sub(began);
+        polled
+    };
+    let output = poll_fn(poll).await;
+    (output, used)
 }
 
 /// Reads the CPU clock of this thread.

@@ -18,6 +18,7 @@
 //! | descriptors that peers send: whether they may, and closing them | [`rights`], [`closing`] |
 //! | descriptors from before a restart | [`inherited`] |
 //! | limits that sockets share | [`shared_limit`] |
+//! | rate limits for connections, messages and starts of rings | `pace` |
 //! | signals that arrive before their handlers are installed | [`signals`] |
 
 mod accept;
@@ -32,6 +33,7 @@ pub mod inherited;
 pub mod limits;
 pub mod memory_budget;
 pub mod nbd;
+mod pace;
 pub mod path_walk;
 pub mod rights;
 pub mod shared_limit;

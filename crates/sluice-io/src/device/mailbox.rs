@@ -47,6 +47,11 @@ impl Inbox {
         self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
+    /// Wakes this thread again, because there may be more messages.
+    pub(crate) fn wake_again(&self) {
+        wake(&self.wakeup);
+    }
+
     /// Waits for `pause` before a restart. Returns `true` immediately if a message ends the thread. Other messages are
     /// kept for [`Inbox::next`].
     pub(crate) fn waits_and_must_end(&mut self, pause: Duration) -> bool {
@@ -80,15 +85,20 @@ impl Mailbox {
         Arc::ptr_eq(&self.wakeup, &other.wakeup)
     }
 
-    /// Wakes the thread. It cannot fail: the counter is read long before it could overflow.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
-        let _ = rustix::io::write(self.wakeup.as_fd(), &1u64.to_ne_bytes());
+        wake(&self.wakeup);
     }
 
     /// Returns what wakes the thread without a message.
     pub(crate) fn waker(&self) -> Waker {
         Arc::new(MailboxWaker(self.clone())).into()
     }
+}
+
+/// Wakes a thread. It cannot fail: the counter is read long before it could overflow.
+fn wake(wakeup: &OwnedFd) {
+    let _ = rustix::io::write(wakeup.as_fd(), &1u64.to_ne_bytes());
 }
 
 struct MailboxWaker(Mailbox);

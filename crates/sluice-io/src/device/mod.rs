@@ -33,6 +33,7 @@ use crate::device::message::Message;
 use crate::device::probe::Probe;
 use crate::device::workers::crew::Plan;
 use crate::frontend::Command;
+use crate::pace::VmPaces;
 use crate::vhost_user::message::SessionMessage;
 
 pub(crate) mod blocking;
@@ -141,7 +142,7 @@ impl Device {
             RecvTimeoutError::Disconnected => io::Error::other("The device thread ended during its start"),
         });
         begun??;
-        let threads = DeviceHandle { mailboxes, turn: Arc::default() };
+        let threads = DeviceHandle { mailboxes, turn: Arc::default(), paces: VmPaces::default() };
         Ok(Device { name, mailbox, threads, life, thread: Some(thread) })
     }
 
@@ -306,12 +307,19 @@ pub struct DeviceHandle {
     mailboxes: Arc<[Mailbox]>,
     /// Number of clients so far.
     turn: Arc<AtomicUsize>,
+    /// How often clients of each VM may connect.
+    paces: VmPaces,
 }
 
 impl DeviceHandle {
     /// Attaches a client, to each thread in turn. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
         self.send_to(self.next_thread(), Message::Frontend(Command::Nbd(Box::new(arrived))));
+    }
+
+    /// Waits until a client of a VM may be attached. A VM whose clients connect all the time waits here.
+    pub(crate) async fn waits_for_turn(&self, vm: &String) {
+        self.paces.wait(vm).await;
     }
 
     /// Accepts clients of these volumes again. Waits for nothing.

@@ -11,21 +11,27 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::export::Export;
-use super::handshake::{Exports, Listed, NegotiateError};
+use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
 use super::negotiate::negotiate;
-use super::unfinished::Unfinished;
-use crate::accept::{Opening, Peer, Service, Stream, accept, opening};
+use super::unfinished::{Begun, Unfinished};
+use crate::accept::{Accepted, Opening, Peer, Service, Stream, accept, opening};
+use crate::cpu::metered;
 use crate::device::{Arrived, DeviceHandle, VolumeGeneration};
 use crate::endpoint::{Bound, Endpoint, ListenError, TokioSocket};
-use crate::shared_limit::{Permit, SharedLimit};
+use crate::pace::{PeerPace, PeerPaces};
+use crate::shared_limit::SharedLimit;
 use crate::socket_file::{FileId, SocketFile};
 
 /// Memory of a client without requests, in bytes.
 const CLIENT_LEN: usize = 256 << 10;
-/// Time limit of a handshake.
+/// Time limit of a handshake, from the turn of its client.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
+/// Time that a client has to wait for its turn before this is logged, and minimum time between two such lines of a socket.
+const DELAYED_LOG_MIN: Duration = Duration::from_millis(100);
+const DELAYED_LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Time after which the kernel probes an idle TCP connection.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
@@ -52,25 +58,25 @@ pub struct Entry {
 /// The exports of one endpoint. They can be replaced while it listens.
 #[derive(Clone, Default)]
 pub struct Catalogue {
-    entries: Arc<Mutex<Vec<Entry>>>,
+    entries: Arc<Mutex<Arc<[Entry]>>>,
 }
 
 impl Catalogue {
     /// Offers `entries`, and nothing else.
     pub fn replace(&self, entries: Vec<Entry>) {
-        *self.entries() = entries;
+        *self.entries() = entries.into();
     }
 
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+    fn entries(&self) -> MutexGuard<'_, Arc<[Entry]>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The volumes for one client: those that were offered when it connected. Each has its current size, because a handshake may
+/// The volumes for one client: those that were offered when its handshake began. Each has its current size, because a handshake may
 /// take 30 s. A volume that was removed or replaced since then is still offered; its device thread then disconnects the
 /// client.
 struct Offer {
-    entries: Vec<Entry>,
+    entries: Arc<[Entry]>,
     catalogue: Catalogue,
     /// The entry of the client's last query, which is the one that it chooses.
     last_found: Mutex<Option<Entry>>,
@@ -78,7 +84,7 @@ struct Offer {
 
 impl Offer {
     fn of(catalogue: &Catalogue) -> Offer {
-        Offer { entries: catalogue.entries().clone(), catalogue: catalogue.clone(), last_found: Mutex::default() }
+        Offer { entries: Arc::clone(&catalogue.entries()), catalogue: catalogue.clone(), last_found: Mutex::default() }
     }
 
     /// Returns the entry that the client has chosen, as it was offered.
@@ -124,8 +130,13 @@ impl NbdListener {
         let endpoint = bound.endpoint().clone();
         let (socket, file) = bound.into_tokio()?;
         let (quota, name) = (connections.quota(), endpoint.to_string());
-        let service =
-            Handshakes { endpoint: name.clone(), catalogue: catalogue.clone(), unfinished: Unfinished::default() };
+        let service = Handshakes {
+            endpoint: name.clone(),
+            catalogue: catalogue.clone(),
+            unfinished: Unfinished::default(),
+            paces: PeerPaces::default(),
+            delayed: Arc::default(),
+        };
         let (opening, opened) = opening();
         let task = tokio::spawn(opened.then(async move { accept(&name, &socket, &quota, service).await }));
         Ok(NbdListener { endpoint, catalogue, opening, task, file })
@@ -166,6 +177,8 @@ struct Handshakes {
     endpoint: String,
     catalogue: Catalogue,
     unfinished: Unfinished,
+    paces: PeerPaces,
+    delayed: Arc<Delayed>,
 }
 
 impl Service for Handshakes {
@@ -183,18 +196,29 @@ impl Service for Handshakes {
     }
 
     async fn end_unfinished(&mut self) -> bool {
-        self.unfinished.abort_oldest().await
+        self.unfinished.abort_one().await
     }
 
     fn reject(&self, reason: &dyn Display) {
         tracing::warn!(endpoint = self.endpoint, "Client rejected: {reason}");
     }
 
-    fn serve(&mut self, stream: Stream, peer: Peer, permit: Permit) {
-        let (offer, endpoint) = (Offer::of(&self.catalogue), self.endpoint.clone());
+    fn serve(&mut self, client: Accepted<Stream>) {
+        let (peer, pace, begun) = (client.peer, self.paces.of(client.peer), Begun::default());
+        let (catalogue, endpoint, delayed) = (self.catalogue.clone(), self.endpoint.clone(), Arc::clone(&self.delayed));
+        let begins = begun.clone();
         let handshake = tokio::spawn(async move {
-            match tokio::time::timeout(HANDSHAKE_MAX, hand_over(stream, offer, Box::new(permit))).await {
-                Ok(Ok(())) => {}
+            if !waits_for_turn(&client.stream, &pace, &delayed, &endpoint).await {
+                return tracing::debug!(endpoint, "Client left before its handshake");
+            }
+            begins.set();
+            match tokio::time::timeout(HANDSHAKE_MAX, greet(client, Offer::of(&catalogue))).await {
+                Ok(Ok(Some((device, arrived)))) => {
+                    begins.end();
+                    device.waits_for_turn(&arrived.vm).await;
+                    device.attach(arrived);
+                }
+                Ok(Ok(None)) => {}
                 Ok(Err(error @ (NegotiateError::Aborted | NegotiateError::Closed { .. }))) => {
                     tracing::debug!(endpoint, %error, "Client left");
                 }
@@ -202,31 +226,69 @@ impl Service for Handshakes {
                 Err(_) => tracing::warn!(endpoint, "Client did not complete its handshake in time"),
             }
         });
-        self.unfinished.add(peer, handshake);
+        self.unfinished.add(peer, begun, handshake);
     }
 }
 
-/// Does the handshake, and hands the client to its device thread.
-async fn hand_over(stream: Stream, offer: Offer, permit: Box<dyn Send>) -> Result<(), NegotiateError> {
+/// When it was last logged that a client of a socket was delayed.
+#[derive(Debug, Default)]
+struct Delayed(Mutex<Option<Instant>>);
+
+impl Delayed {
+    /// Whether a delay is to be logged now.
+    fn is_news(&self) -> bool {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = last.is_none_or(|last| last.elapsed() >= DELAYED_LOG_EVERY);
+        if is_news {
+            *last = Some(Instant::now());
+        }
+        is_news
+    }
+}
+
+/// Waits until the peer of a client may connect. Returns `false` if the client has left before.
+async fn waits_for_turn(stream: &Stream, pace: &PeerPace, delayed: &Delayed, endpoint: &str) -> bool {
+    let came = Instant::now();
+    tokio::select! {
+        biased;
+        () = pace.wait() => {}
+        () = stream.hung_up() => return false,
+    }
+    let waited = came.elapsed();
+    if waited >= DELAYED_LOG_MIN && delayed.is_news() {
+        let (peer, waited_ms) = (stream.describe_peer(), waited.as_millis() as u64);
+        tracing::warn!(endpoint, peer, waited_ms, "Client delayed: its process, user or address connects too often");
+    }
+    true
+}
+
+/// Does the handshake. Returns the client for the device of the volume that it has chosen.
+async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(DeviceHandle, Arrived)>, NegotiateError> {
+    let Accepted { stream, permit, cpu, .. } = client;
     let peer = stream.describe_peer();
-    let (negotiated, socket) = match stream {
+    let (done, used) = metered(handshake(stream, &offer)).await;
+    let (negotiated, socket) = done?;
+    let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
+    Ok(chosen.map(|Entry { export, vm, volume, generation, device }| {
+        let (permit, handshake, offered) = (Box::new(permit), cpu + used, export.info);
+        (device, Arrived { vm, volume, generation, socket, negotiated, offered, peer, permit, handshake })
+    }))
+}
+
+async fn handshake(stream: Stream, offer: &Offer) -> Result<(Negotiated, OwnedFd), NegotiateError> {
+    match stream {
         Stream::Unix(mut stream) => {
-            let negotiated = negotiate(&mut stream, &offer).await?;
+            let negotiated = negotiate(&mut stream, offer).await?;
             let stream = stream.into_std().map_err(NegotiateError::Io)?;
-            (negotiated, OwnedFd::from(stream))
+            Ok((negotiated, OwnedFd::from(stream)))
         }
         Stream::Tcp(mut stream) => {
             set_options(&stream).map_err(NegotiateError::Io)?;
-            let negotiated = negotiate(&mut stream, &offer).await?;
+            let negotiated = negotiate(&mut stream, offer).await?;
             let stream = stream.into_std().map_err(NegotiateError::Io)?;
-            (negotiated, OwnedFd::from(stream))
+            Ok((negotiated, OwnedFd::from(stream)))
         }
-    };
-    let chosen = offer.chosen().filter(|entry| entry.export.name == negotiated.export);
-    if let Some(Entry { export, vm, volume, generation, device }) = chosen {
-        device.attach(Arrived { vm, volume, generation, socket, negotiated, offered: export.info, peer, permit });
     }
-    Ok(())
 }
 
 /// Sets the options of a TCP connection. Without keepalive an idle connection whose host died or was cut off would never be
@@ -242,10 +304,12 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
     use std::path::Path;
 
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-    use tokio::net::UnixStream;
+    use tokio::net::{TcpSocket, UnixStream};
+    use tokio::task::JoinSet;
 
     use super::*;
     use crate::nbd::handshake::{GREETING, OptionReplyHeader};
@@ -314,5 +378,62 @@ mod tests {
         // The time limit is only for a failing test: a handshake may take twice as long.
         let read = tokio::time::timeout(HANDSHAKE_MAX / 2, client.read(&mut [0])).await;
         assert_eq!(read.expect("the connection is closed").unwrap(), 0);
+    }
+
+    async fn greeted_from(from: &str, listener: SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        let mut client = socket.connect(listener).await.unwrap();
+        client.read_exact(&mut [0; GREETING.len()]).await.unwrap();
+        client
+    }
+
+    #[tokio::test]
+    async fn connections_in_a_loop_kept_the_daemon_busy() {
+        // Another test may take the port between the two lines.
+        let (mut listener, address) = loop {
+            let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let address = SocketAddr::from(([127, 0, 0, 1], port));
+            let connections = Arc::<SharedLimit>::default();
+            connections.set_max(1024);
+            let Ok(bound) = Bound::bind(Endpoint::Tcp(address), None) else { continue };
+            break (NbdListener::start(bound, Catalogue::default(), &connections).unwrap(), address);
+        };
+        listener.open();
+        for _ in 0..256 {
+            drop(greeted_from("127.0.0.1", address).await);
+        }
+        // These take 20 ms each.
+        let mut looping: JoinSet<TcpStream> = (0..64).map(|_| greeted_from("127.0.0.1", address)).collect();
+        drop(looping.join_next().await.unwrap());
+        for _ in 0..16 {
+            drop(greeted_from("127.0.0.2", address).await);
+        }
+        let mut served = 0;
+        while looping.try_join_next().is_some() {
+            served += 1;
+        }
+        assert!(served < 62, "another address had to wait for {served} of 63");
+        while let Some(client) = looping.join_next().await {
+            // It waited, and was not rejected.
+            drop(client.unwrap());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_client_that_leaves_while_it_waits_is_noticed_before_its_turn() {
+        let (mut paces, peer) = (PeerPaces::default(), Peer::Address([192, 0, 2, 1].into()));
+        for _ in 0..256 {
+            paces.of(peer).wait().await;
+        }
+        let others: JoinSet<()> =
+            (0..1000).map(|_| paces.of(peer)).map(|pace| async move { pace.wait().await }).collect();
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        // Its turn would come after 20 s.
+        tokio::task::yield_now().await;
+        let (stream, pace, delayed) = (Stream::Unix(theirs), paces.of(peer), Delayed::default());
+        assert!(!waits_for_turn(&stream, &pace, &delayed, "test").await);
+        drop(others);
     }
 }

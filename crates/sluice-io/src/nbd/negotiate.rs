@@ -18,6 +18,10 @@ use crate::limits::{is_memory_for_clients, reserve};
 pub use super::handshake::{Exports, Listed, NegotiateError, Negotiated};
 use super::handshake::{GREETING, Handshake, OPTION_HEADER_LEN};
 
+/// Length up to which memory for an option is not checked for, in bytes. The client was accepted with room for much more, and the check
+/// takes two system calls.
+const UNCHECKED_MAX: usize = 4096;
+
 /// Runs the server's side of the handshake until the client has chosen an export.
 ///
 /// # Errors
@@ -40,7 +44,7 @@ where
         let header = handshake.option_header(&header)?;
         let len = header.len_bytes as usize;
         payload.clear();
-        if !is_memory_for_clients(len) || !reserve(&mut payload, len) {
+        if (len > UNCHECKED_MAX && !is_memory_for_clients(len)) || !reserve(&mut payload, len) {
             return Err(NegotiateError::Io(io::ErrorKind::OutOfMemory.into()));
         }
         payload.resize(len, 0);

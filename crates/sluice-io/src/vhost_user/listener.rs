@@ -18,9 +18,9 @@ use super::counts::Counts;
 use super::device_kind::DeviceKind;
 use super::session::{Bounds, Entry, SessionEnd, serve};
 use super::socket::hung_up;
-use crate::accept::{Opening, Peer, Service, accept, opening};
+use crate::accept::{Accepted, Opening, Service, accept, opening};
 use crate::endpoint::{Bound, Endpoint, ListenError};
-use crate::shared_limit::{Permit, SharedLimit};
+use crate::shared_limit::SharedLimit;
 use crate::socket_file::{FileId, SocketFile};
 
 /// Time limit for a VMM to wait for the in-flight requests of the previous one. Then it is rejected, and may connect again.
@@ -186,7 +186,8 @@ impl<K: DeviceKind> Service for Sessions<K> {
         }
     }
 
-    fn serve(&mut self, stream: UnixStream, _peer: Peer, permit: Permit) {
+    fn serve(&mut self, client: Accepted<UnixStream>) {
+        let Accepted { stream, permit, .. } = client;
         let Some(Entry { vm, volume, .. }) = self.offered.borrow().clone() else {
             return self.reject(&"the volume is not offered");
         };

@@ -14,7 +14,6 @@ pub mod mapping;
 pub mod memory;
 pub(crate) mod message;
 pub mod net;
-mod pace;
 pub mod ring;
 pub mod session;
 pub mod session_handle;

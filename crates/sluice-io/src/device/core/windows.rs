@@ -1,5 +1,7 @@
 //! Windows of VMs: which clients wait for room, and when they are served.
 
+use std::time::Duration;
+
 use crate::backend::request::Opening;
 use crate::cpu;
 use crate::device::budget::Budget;
@@ -76,6 +78,13 @@ impl Core {
         let vm = &mut self.vms[id];
         self.cpu.event(id, &mut vm.cpu, units);
         !vm.cpu.is_held()
+    }
+
+    /// Charges a new connection to the VM of its volume: `handshake` is the CPU time of the control plane.
+    pub(crate) fn charge_connection(&mut self, now: Instant, volume: VolumeKey, handshake: Duration) {
+        let id = self.backend.volumes[volume].vm;
+        self.cpu.charge(now, id, &mut self.vms[id].cpu, handshake);
+        self.count_event(volume, cpu::CONNECTION);
     }
 
     /// Schedules the clients of VMs that their limits of CPU time held back.

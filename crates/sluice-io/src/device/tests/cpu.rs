@@ -1,11 +1,13 @@
 //! Limits of CPU time, on a real thread.
 
+use std::io::{Read as _, Write as _};
 use std::time::Instant;
 
 use sluice_sched::Percent;
 
 use super::*;
 use crate::cpu::CpuTime;
+use crate::nbd::handshake::Negotiated;
 
 const SIZE: u64 = 1 << 20;
 
@@ -48,4 +50,45 @@ fn a_vm_gets_no_more_cpu_time_than_its_limit_and_continues_when_it_ends() {
     read(&mut client, 1000);
     let after = cpu(&device);
     assert!(after.limit.is_none() && after.used_nanos > time.used_nanos, "{after:?}");
+}
+
+/// Connects a client whose handshake took some CPU time.
+fn attach(device: &Device, handshake: Duration) -> UnixStream {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (export, offered) = ("vm/disk".to_owned(), info(SIZE));
+    let negotiated =
+        Negotiated { export, structured_replies: false, base_allocation: None, block_size_requested: false };
+    device.handle().attach(Arrived {
+        vm: "vm".to_owned(),
+        volume: "disk".to_owned(),
+        generation: VolumeGeneration::default(),
+        socket: theirs.into(),
+        negotiated,
+        offered,
+        peer: "test".to_owned(),
+        permit: Box::new(()),
+        handshake,
+    });
+    ours
+}
+
+#[test]
+fn connections_in_a_loop_were_charged_to_no_vm() {
+    let device = device(None);
+    add(&device, Policy::default(), Store::Null, SIZE);
+    let handshake = Duration::from_millis(2);
+    for _ in 0..10 {
+        drop(attach(&device, handshake));
+    }
+    let used = cpu(&device).used_nanos;
+    assert!(used >= 20_000_000, "{used} ns for the handshakes alone");
+    let limit = Some(Percent::from_hundredths(200));
+    device.edit(vec![Edit::SetCpu { vm: "vm".to_owned(), limit }]).unwrap();
+    let mut client = attach(&device, handshake);
+    let header = [&0x2560_9513_u32.to_be_bytes()[..], &[0; 20], &512_u32.to_be_bytes()].concat();
+    client.write_all(&header).unwrap();
+    client.read_exact(&mut [0; 16 + 512]).unwrap();
+    let time = cpu(&device);
+    // 2 ms are 2 % of 100 ms, of which 10 ms were saved.
+    assert!(time.held_nanos >= 50_000_000 && time.used_nanos >= used + 2_000_000, "{time:?}");
 }

@@ -7,6 +7,7 @@ mod recent;
 mod replies;
 
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use sluice_sched::Instant;
 
@@ -50,6 +51,8 @@ pub struct Arrived {
     pub peer: String,
     /// Its connection permit; dropped when it has disconnected.
     pub permit: Box<dyn Send>,
+    /// CPU time of its handshake.
+    pub handshake: Duration,
 }
 
 /// The NBD clients of a device thread.
@@ -84,8 +87,8 @@ impl Frontend for Nbd {
         }
     }
 
-    fn command(&mut self, core: &mut Core, _now: Instant, arrived: Box<Arrived>) {
-        self.connect(core, *arrived);
+    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
+        self.connect(core, now, *arrived);
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -183,7 +186,7 @@ impl Nbd {
         self.connections.iter().filter(|(_, known)| known.volume == volume).map(|(id, _)| id).collect()
     }
 
-    fn connect(&mut self, core: &mut Core, arrived: Arrived) {
+    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
         if core.ending != Ending::No {
             return;
         }
@@ -194,6 +197,7 @@ impl Nbd {
             tracing::info!(vm, volume, "Client disconnected: its volume was removed or replaced during the handshake");
             return;
         };
+        core.charge_connection(now, volume, arrived.handshake);
         let vm = arrived.vm.clone();
         let Some(mut connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client rejected: too little memory is left");
