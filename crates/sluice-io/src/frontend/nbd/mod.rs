@@ -19,7 +19,6 @@ use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
-use recent::Trial;
 use replies::Segment;
 
 ids! {
@@ -60,7 +59,6 @@ pub(crate) struct Nbd {
     tx_pending: Vec<ConnectionId>,
     /// Connections that sent something lately, each once.
     recent: Vec<ConnectionId>,
-    trial: Trial,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
@@ -77,7 +75,6 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             recent: Vec::new(),
-            trial: Trial::default(),
             retiring: Vec::new(),
             segments: Vec::new(),
             deadline: None,
