@@ -94,7 +94,7 @@ pub(crate) enum State {
 
 impl State {
     /// Whether the queue is removed when nothing refers to it any more.
-    fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         matches!(self, State::Stopping(_) | State::Closed(_))
     }
 
@@ -123,15 +123,6 @@ impl State {
             State::Running | State::Broken => None,
         }
     }
-}
-
-/// State of an interrupt in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interrupt {
-    Idle,
-    Raising,
-    /// Another one is needed when this one has been raised.
-    RaisingAgain,
 }
 
 /// Whether the guest is interrupted at the end of the iteration.
@@ -166,9 +157,8 @@ pub(crate) struct VirtQueue {
     pub(crate) error: Option<Arc<OwnedFd>>,
     /// Whether the VMM is being signalled that the queue is broken.
     pub(crate) signals_error: bool,
-    pub(crate) interrupt: Interrupt,
-    /// The eventfd of an interrupt that is being raised, if it was replaced in the meantime.
-    pub(crate) old_call: Option<Arc<OwnedFd>>,
+    /// Whether an interrupt is on its way to the kernel.
+    pub(crate) raising: bool,
     /// Whether the guest is interrupted at the end of the iteration.
     pub(crate) signal: Signal,
     log: Option<QueueLog>,
@@ -223,8 +213,7 @@ impl VirtQueue {
             call: spec.call,
             error: spec.error,
             signals_error: false,
-            interrupt: Interrupt::Idle,
-            old_call: None,
+            raising: false,
             // The previous daemon may have returned requests and ended before it signalled the guest. Whether the guest
             // wanted that signal cannot be determined any more.
             signal: Signal::Always,

@@ -6,6 +6,7 @@
 //!                 ^ available ring                            | used ring, in-flight log
 //! ```
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::device::budget::Budget;
 use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab, ids};
 use crate::virtio::chain::{Chain, Malformed};
-use crate::virtio::queue::{Interrupt, Signal, Taken, VirtQueue};
+use crate::virtio::queue::{Signal, Taken, VirtQueue};
 
 ids! {
     /// A virtqueue.
@@ -39,12 +40,10 @@ static ONE: u64 = 1;
 enum Operation {
     /// A kick by a guest.
     Kick = 0,
-    /// An interrupt of a guest.
-    Interrupt = 1,
     /// A signal to a VMM that its guest has broken the queue.
-    Error = 2,
+    Error = 1,
     /// Another operation, of which only the end matters.
-    Other = 3,
+    Other = 2,
 }
 
 /// Takes the requests of virtqueues: a kind of virtio device.
@@ -97,6 +96,8 @@ pub(crate) struct QueueSet {
     polled_for: usize,
     /// Queues with returned requests, whose guests may have to be interrupted.
     irq_pending: Vec<QueueId>,
+    /// Interrupts on their way to the kernel, each with its position in the ring and its eventfd, which must stay open until then.
+    raised: VecDeque<(u64, QueueId, Arc<OwnedFd>)>,
     /// Queues that may be removed.
     ended: Vec<QueueId>,
     chain: Chain,
@@ -110,6 +111,7 @@ impl QueueSet {
             polled: Vec::new(),
             polled_for: 0,
             irq_pending: Vec::new(),
+            raised: VecDeque::new(),
             ended: Vec::new(),
             chain: Chain::default(),
         }
@@ -149,7 +151,7 @@ impl QueueSet {
         let id = self.queues.id_at(index);
         match operation {
             operation if Self::is_kick(operation) => self.kicked(consumer, now, id, result),
-            operation => self.end_operation(consumer.ring(), id, operation),
+            operation => self.end_operation(id, operation),
         }
     }
 
@@ -159,10 +161,7 @@ impl QueueSet {
     }
 
     /// Handles the end of an operation other than a kick.
-    pub(crate) fn end_operation(&mut self, ring: &mut Ring, id: QueueId, operation: u8) {
-        if operation == Operation::Interrupt as u8 {
-            return self.interrupted(ring, id);
-        }
+    pub(crate) fn end_operation(&mut self, id: QueueId, operation: u8) {
         self.queues[id].signals_error &= operation != Operation::Error as u8;
         self.operation_completed(id);
     }
@@ -431,54 +430,50 @@ impl QueueSet {
 
     /// Publishes the requests that were returned in this iteration, and interrupts the guests that request it.
     pub(crate) fn signal_guests(&mut self, ring: &mut Ring) {
+        self.forget_raised(ring);
         let mut irq_pending = std::mem::take(&mut self.irq_pending);
         for id in irq_pending.drain(..) {
             let Some(queue) = self.queues.get_mut(id) else { continue };
             queue.publish();
-            if queue.state.is_closed() || !queue.take_signal() {
-                continue;
-            }
-            match queue.interrupt {
-                Interrupt::Idle => self.interrupt(ring, id),
-                Interrupt::Raising | Interrupt::RaisingAgain => queue.interrupt = Interrupt::RaisingAgain,
+            // An interrupt that the kernel has not seen yet will show the guest all that is published now.
+            if !queue.state.is_closed() && queue.take_signal() && !queue.raising {
+                self.interrupt(ring, id);
             }
         }
         self.irq_pending = irq_pending;
     }
 
-    fn interrupt(&mut self, ring: &mut Ring, id: QueueId) {
-        let tag = self.tag(Operation::Interrupt, id);
-        let queue = &mut self.queues[id];
-        let Some(call) = &queue.call else { return };
-        let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
-        // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
-        unsafe { ring.push(entry.user_data(tag)) };
-        queue.interrupt = Interrupt::Raising;
-        queue.operations += 1;
+    /// Forgets interrupts that the kernel has accepted: they are raised.
+    fn forget_raised(&mut self, ring: &mut Ring) {
+        while self.raised.front().is_some_and(|(position, ..)| ring.is_submitted(*position)) {
+            let Some((_, id, _call)) = self.raised.pop_front() else { return };
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.raising = false;
+            }
+        }
     }
 
-    /// Handles the end of an interrupt.
-    fn interrupted(&mut self, ring: &mut Ring, id: QueueId) {
+    /// Interrupts a guest by a write that never waits. It fails if the eventfd is full, and then the guest has something to
+    /// read already.
+    fn interrupt(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &mut self.queues[id];
-        queue.old_call = None;
-        let before = std::mem::replace(&mut queue.interrupt, Interrupt::Idle);
-        if before == Interrupt::RaisingAgain && !queue.state.is_closed() {
-            self.interrupt(ring, id);
+        let Some(call) = queue.call.clone() else { return };
+        let write = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8);
+        // SAFETY: the value is static, and `raised` keeps the descriptor until the operation is submitted.
+        let position = unsafe { ring.push_silent(write.rw_flags(libc::RWF_NOWAIT).build()) };
+        queue.raising = true;
+        // The VMM is told next that the queue has stopped.
+        if queue.state.ends() {
+            let _ = ring.submit();
         }
-        self.operation_completed(id);
+        self.raised.push_back((position, id, call));
     }
 
     /// Replaces the eventfd for interrupts.
-    pub(crate) fn set_call(&mut self, ring: &mut Ring, id: QueueId, call: Option<Arc<OwnedFd>>) {
+    pub(crate) fn set_call(&mut self, id: QueueId, call: Option<Arc<OwnedFd>>) {
         let queue = &mut self.queues[id];
-        let old = std::mem::replace(&mut queue.call, call);
-        if queue.interrupt != Interrupt::Idle {
-            // The descriptor of an interrupt that is being raised must stay open. It is the first one that was replaced;
-            // no interrupt names the later ones. It may be full, and then the write does not complete.
-            queue.old_call = queue.old_call.take().or(old);
-            self.cancel(ring, id, Operation::Interrupt);
-        }
-        let queue = &mut self.queues[id];
+        // An interrupt that the kernel has not seen yet goes to the eventfd before.
+        (queue.call, queue.raising) = (call, false);
         // Requests may have been returned while there was no eventfd, and the guest's wish for an interrupt is not
         // known any more.
         queue.signal = Signal::Always;
@@ -511,11 +506,7 @@ impl QueueSet {
     /// Cancels the operations in the kernel that wait for a queue's events.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
-        let waiting = [
-            (queue.listening, Operation::Kick),
-            (queue.interrupt != Interrupt::Idle, Operation::Interrupt),
-            (queue.signals_error, Operation::Error),
-        ];
+        let waiting = [(queue.listening, Operation::Kick), (queue.signals_error, Operation::Error)];
         for (_, operation) in waiting.into_iter().filter(|(is_waiting, _)| *is_waiting) {
             self.cancel(ring, id, operation);
         }
@@ -530,9 +521,7 @@ impl QueueSet {
 
     /// Whether all requests have been answered, while the device drains.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queues
-            .iter()
-            .all(|(_, queue)| queue.requests.is_empty() && queue.held == 0 && queue.interrupt == Interrupt::Idle)
+        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && queue.held == 0)
     }
 
     /// Ends all operations in the kernel that wait for events.
