@@ -169,8 +169,10 @@ pub(crate) struct VirtQueue {
     pub(crate) intake: Intake,
     /// Whether it is polled in each iteration, so that the guest need not kick.
     pub(crate) polled: bool,
-    /// When a request was last found.
-    pub(crate) found: Instant,
+    /// Whether it has returned a request while it was not polled.
+    pub(crate) returned_unpolled: bool,
+    /// When a request was last found or returned.
+    pub(crate) active: Instant,
     /// Number of operations of the ring that refer to it.
     pub(crate) operations: u32,
     /// Requests that were taken and not returned.
@@ -223,7 +225,8 @@ impl VirtQueue {
             state: State::Running,
             intake: Intake::Open,
             polled: false,
-            found: Instant::ZERO,
+            returned_unpolled: false,
+            active: Instant::ZERO,
             operations: 0,
             requests: RequestList::default(),
             held: 0,
@@ -427,9 +430,15 @@ impl VirtQueue {
         }
     }
 
-    /// Tells the guest that it need not kick.
+    /// Tells the guest that it need not kick. With EVENT_IDX a guest kicks when it passes the index that was stated last, which is
+    /// that of its next request.
     pub(crate) fn disable_notification(&mut self) {
-        let _ = self.queue.disable_notification(&**self.memory);
+        if !self.queue.event_idx_enabled() {
+            let _ = self.queue.disable_notification(&**self.memory);
+            return;
+        }
+        // SAFETY: the ring is in the memory table of the queue.
+        unsafe { self.used.state_kick(self.rings.used, self.queue.next_avail().wrapping_sub(1)) };
     }
 
     /// Tells the guest to kick. Returns `true` if there is a request already.

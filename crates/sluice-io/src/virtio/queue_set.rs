@@ -92,6 +92,8 @@ pub(crate) struct QueueSet {
     queues: Slab<QueueId, VirtQueue>,
     /// Queues that are polled in each iteration.
     polled: Vec<QueueId>,
+    /// Queues that returned a request while they were not polled.
+    returned: Vec<QueueId>,
     /// Position in `polled` of the queue for which the loop polled last.
     polled_for: usize,
     /// Queues with returned requests, whose guests may have to be interrupted.
@@ -109,6 +111,7 @@ impl QueueSet {
             number,
             queues: Slab::default(),
             polled: Vec::new(),
+            returned: Vec::new(),
             polled_for: 0,
             irq_pending: Vec::new(),
             raised: VecDeque::new(),
@@ -222,17 +225,29 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
-    /// Whether polling may find a request that could be dispatched, in a queue that had one after `since`. Looks first at
+    /// Whether polling may find a request that could be dispatched, in a queue that had one, or returned one, after `since`. Looks first at
     /// the queue for which this was so last, because it is asked in each idle iteration.
     pub(crate) fn may_find(&mut self, consumer: &impl Consumer, since: Instant) -> bool {
+        self.poll_returned();
         let first = self.polled_for.min(self.polled.len());
         let is_candidate = |position: &usize| {
             let queue = self.queues.get(self.polled[*position]);
-            queue.is_some_and(|queue| queue.found > since && queue.takes() && !consumer.is_held(queue))
+            queue.is_some_and(|queue| queue.active > since && queue.takes() && !consumer.is_held(queue))
         };
         let found = (first..self.polled.len()).chain(0..first).find(is_candidate);
         self.polled_for = found.unwrap_or(0);
         found.is_some()
+    }
+
+    /// Polls the queues that returned a request after the loop had slept: a guest that waited for it sends the next one now.
+    fn poll_returned(&mut self) {
+        while let Some(id) = self.returned.pop() {
+            let Some(queue) = self.queues.get_mut(id) else { continue };
+            queue.returned_unpolled = false;
+            if queue.takes() {
+                self.start_polling(id);
+            }
+        }
     }
 
     /// Takes requests from the polled queues. Returns whether there were any.
@@ -273,6 +288,9 @@ impl QueueSet {
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         if !consumer.is_open() {
             return true;
+        }
+        for id in self.returned.drain(..) {
+            self.queues.get_mut(id).into_iter().for_each(|queue| queue.returned_unpolled = false);
         }
         let mut polled = std::mem::take(&mut self.polled);
         let mut all_idle = true;
@@ -351,7 +369,7 @@ impl QueueSet {
                 }
             }
             found = true;
-            queue.found = now;
+            queue.active = now;
             if budget.is_used_up() || !consumer.has_room(queue) {
                 queue.intake = Intake::WaitsForRoom;
                 consumer.park(id, queue);
@@ -408,6 +426,16 @@ impl QueueSet {
     /// Returns a request to the guest, with the number of bytes that were written for it.
     pub(crate) fn give_back(&mut self, id: QueueId, head: u16, written: u32) {
         self.give_back_together(id, &[(head, written)]);
+    }
+
+    /// Records that a queue has returned a request: its guest may send the next one now.
+    pub(crate) fn note_returned(&mut self, now: Instant, id: QueueId) {
+        let queue = &mut self.queues[id];
+        queue.active = now;
+        if !queue.polled && !queue.returned_unpolled {
+            queue.returned_unpolled = true;
+            self.returned.push(id);
+        }
     }
 
     /// Returns chains that the guest sees all at once; see [`VirtQueue::give_back_together`].
@@ -529,3 +557,6 @@ impl QueueSet {
         self.queues.ids().into_iter().for_each(|id| self.stop_listening(ring, id));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -42,7 +42,7 @@ impl Nbd {
             }
             _ => connection.end += result as usize,
         }
-        self.heard(now, id);
+        self.note_active(now, id);
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
         if core.arrivals == arrivals {

@@ -57,7 +57,7 @@ pub(crate) struct Nbd {
     connections: Slab<ConnectionId, Connection>,
     /// Connections with something to send.
     tx_pending: Vec<ConnectionId>,
-    /// Connections that sent something lately, each once.
+    /// Connections that sent or got something lately, each once.
     recent: Vec<ConnectionId>,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
@@ -101,8 +101,8 @@ impl Frontend for Nbd {
         }
     }
 
-    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
-        self.queue_reply(core, io);
+    fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
+        self.queue_reply(core, now, io);
     }
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
