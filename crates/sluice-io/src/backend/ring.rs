@@ -27,10 +27,15 @@ const WORKERS_MORE: u32 = 8;
 /// Pause before the next attempt if the kernel accepted nothing and there were no completions.
 const RETRY: Duration = Duration::from_micros(200);
 
+/// User data of operations whose completions are dropped.
+const SILENT: u64 = u64::MAX;
+
 /// An io_uring, with a count of the operations in the kernel.
 pub struct Ring {
     ring: IoUring,
     in_kernel: u64,
+    /// Number of operations that were ever pushed.
+    pushed: u64,
     /// Whether the kernel reports pending work in shared memory.
     reports_work: bool,
     /// Disk operations that were pushed and not submitted.
@@ -81,6 +86,7 @@ impl Ring {
         Ok(Ring {
             ring,
             in_kernel: 0,
+            pushed: 0,
             reports_work,
             pending: 0,
             overflow: VecDeque::new(),
@@ -104,6 +110,40 @@ impl Ring {
     /// arrived.
     pub unsafe fn push(&mut self, entry: squeue::Entry) {
         self.in_kernel += 1;
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(entry) };
+    }
+
+    /// Queues an operation that the kernel carries out while it is submitted, and whose result nobody needs: it causes no
+    /// event. Returns its position, for [`Ring::is_submitted`].
+    ///
+    /// # Safety
+    /// As [`Ring::push`], until the operation is submitted.
+    pub(crate) unsafe fn push_silent(&mut self, entry: squeue::Entry) -> u64 {
+        let position = self.pushed;
+        // A kernel that does not know the flag refuses operations with it.
+        let skips = self.ring.params().is_feature_skip_cqe_on_success();
+        let flags = if skips { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
+        // SAFETY: the caller's promise.
+        unsafe { self.enqueue(entry.flags(flags).user_data(SILENT)) };
+        position
+    }
+
+    /// Whether the kernel has accepted the operation at this position. It does so in order.
+    pub(crate) fn is_submitted(&mut self, position: u64) -> bool {
+        let left = self.ring.submission().len() + self.overflow.len();
+        position + (left as u64) < self.pushed
+    }
+
+    /// Whether no operation is in the kernel or on its way there.
+    pub(crate) fn is_empty(&mut self) -> bool {
+        self.in_kernel == 0 && self.overflow.is_empty() && self.ring.submission().is_empty()
+    }
+
+    /// # Safety
+    /// As [`Ring::push`].
+    unsafe fn enqueue(&mut self, entry: squeue::Entry) {
+        self.pushed += 1;
         // SAFETY: the caller's promise.
         if self.overflow.is_empty() && unsafe { self.ring.submission().push(&entry) }.is_ok() {
             return;
@@ -143,7 +183,8 @@ impl Ring {
         }
     }
 
-    fn submit(&mut self) -> io::Result<usize> {
+    /// Submits what was pushed. Returns the number of operations that the kernel has accepted.
+    pub(crate) fn submit(&mut self) -> io::Result<usize> {
         #[cfg(test)]
         self.refuse()?;
         self.ring.submit()
@@ -193,7 +234,7 @@ impl Ring {
         }
         let completions = self.ring.completion();
         stuck &= completions.is_empty();
-        for entry in completions {
+        for entry in completions.filter(|entry| entry.user_data() != SILENT) {
             self.in_kernel -= 1;
             events.push(Event { user_data: entry.user_data(), result: entry.result() });
         }
@@ -296,6 +337,32 @@ mod tests {
         let results: Vec<(u64, i32)> = events.iter().map(|event| (event.user_data, event.result)).collect();
         let expected = (0..30).map(|n| (n, if n % 3 == 0 { -libc::EINVAL } else { 0 }));
         assert_eq!(results, expected.collect::<Vec<_>>());
+    }
+
+    /// An interrupt of a guest whose eventfd is full has no effect, and must not stay in the kernel.
+    #[test]
+    fn a_silent_operation_is_carried_out_when_it_is_submitted_and_causes_no_event() {
+        let mut ring = Ring::new().unwrap();
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        let (one, full) = (1u64, u64::MAX - 1);
+        let mut events = Vec::new();
+        for (value, refused) in [(&one, 0), (&full, 0), (&one, 0), (&one, 3)] {
+            let write = opcode::Write::new(types::Fd(event.as_raw_fd()), (&raw const *value).cast(), 8);
+            // SAFETY: the value and the descriptor live until the end.
+            let position = unsafe { ring.push_silent(write.rw_flags(libc::RWF_NOWAIT).build()) };
+            ring.faults.refused = refused;
+            assert!(!ring.is_submitted(position) && !ring.is_empty() && ring.in_kernel() == 0);
+            while !ring.is_submitted(position) {
+                ring.submit_and_wait(Some(Duration::ZERO), &mut events).unwrap();
+            }
+            assert!(events.is_empty() && ring.is_empty());
+            let mut count = [0; 8];
+            // The second one is not read, so that the third finds it full.
+            if *value == 1 {
+                rustix::io::read(&event, &mut count).unwrap();
+                assert_ne!(u64::from_ne_bytes(count), 0);
+            }
+        }
     }
 
     #[test]

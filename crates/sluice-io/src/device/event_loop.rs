@@ -31,6 +31,7 @@ use crate::device::message::Message;
 use crate::device::probe::Pulse;
 use crate::device::spec::{ClientSnapshot, DeviceSpec, Edit, EditError, Health, Snapshot, join_clients};
 use crate::device::spin::{Iteration, Spin, Wait};
+use crate::device::trial::Trial;
 use crate::device::workers::crew::{self, Change, Helpers, Others, Plan, WorkerMessage};
 use crate::device::workers::figures::{Sum, Totals};
 use crate::device::workers::gateway::{GateState, Gateway};
@@ -59,6 +60,7 @@ pub(crate) struct Loop {
     pub(crate) core: Core,
     frontends: Frontends,
     spin: Spin,
+    trial: Trial,
     later: Later,
     deadline_timer: DeadlineTimer,
     wakeup: Box<u64>,
@@ -112,6 +114,7 @@ impl Machine for Loop {
             self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
             let (event_count, mut found_work) = (events.len(), !events.is_empty());
+            let arrivals = self.core.arrivals;
             self.core.cpu.begin_iteration(wait == Wait::Event);
             for event in events.drain(..) {
                 #[cfg(test)]
@@ -128,6 +131,7 @@ impl Machine for Loop {
             let is_useful = polled || self.core.cpu.has_useful(event_count);
             found_work |= polled;
             self.run_ready(now);
+            self.trial.note(now, self.core.arrivals - arrivals);
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
@@ -249,6 +253,7 @@ impl Loop {
             core,
             frontends: Frontends::new(),
             spin: Spin::of_process(),
+            trial: Trial::default(),
             later: Later::default(),
             deadline_timer: DeadlineTimer::default(),
             wakeup: Box::new(0),
@@ -299,6 +304,9 @@ impl Loop {
     fn polls_on(&mut self, now: Instant) -> bool {
         if self.core.busy_poll && self.frontends.clients() > 0 {
             return true;
+        }
+        if !self.trial.polls() {
+            return false;
         }
         let Some(since) = self.spin.horizon(now) else { return false };
         let for_device = self.core.gate.is_busy() && self.spin.is_spinning(now);

@@ -54,6 +54,7 @@ pub mod probe;
 pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
+pub(crate) mod trial;
 pub(crate) mod vm;
 pub(crate) mod workers;
 

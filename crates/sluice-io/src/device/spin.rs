@@ -9,7 +9,7 @@
 //! queues, which takes longer than the loop may poll, would always be followed by preparations for a sleep: all guests
 //! are told to kick, and told not to as soon as their next requests are found.
 //!
-//! A client is polled only if it had a request lately, and only if the gate could dispatch its next one. While limits
+//! A client is polled only if it sent a request or got one back lately, and only if the gate could dispatch its next one. While limits
 //! hold everything that is queued, the loop sleeps until the first instant at which something may be dispatched. A
 //! sleep that ends at such an instant proves nothing about polling.
 
@@ -80,7 +80,7 @@ impl Spin {
         !self.never && !self.budget.is_zero() && now.since(self.since) < self.budget
     }
 
-    /// Returns the instant since which a client must have had a request for the loop to poll it.
+    /// Returns the instant since which a client must have sent or got a request for the loop to poll it.
     pub(crate) fn horizon(&self, now: Instant) -> Option<Instant> {
         (!self.never && !self.budget.is_zero()).then(|| now - self.budget - self.took)
     }

@@ -178,7 +178,7 @@ pub(crate) fn drain_and_drop<M: Machine>(
     state.shut_down();
     let mut events = Vec::new();
     let mut waited = 0;
-    while state.ring().in_kernel() > 0 {
+    while !state.ring().is_empty() {
         mailbox.wake();
         if let Err(error) = state.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: its memory stays allocated");

@@ -52,7 +52,7 @@ pub(crate) trait Frontend {
     /// Called at the end of each iteration: sends replies and notifications together, and removes disconnected clients.
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
 
-    /// Whether polling may find a request that could be dispatched, at a client that had one after `since`.
+    /// Whether polling may find a request that could be dispatched, at a client that sent or got one after `since`.
     fn may_find(&mut self, _core: &mut Core, _since: Instant) -> bool {
         false
     }

@@ -94,7 +94,7 @@ pub(crate) enum State {
 
 impl State {
     /// Whether the queue is removed when nothing refers to it any more.
-    fn ends(&self) -> bool {
+    pub(crate) fn ends(&self) -> bool {
         matches!(self, State::Stopping(_) | State::Closed(_))
     }
 
@@ -123,15 +123,6 @@ impl State {
             State::Running | State::Broken => None,
         }
     }
-}
-
-/// State of an interrupt in the kernel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Interrupt {
-    Idle,
-    Raising,
-    /// Another one is needed when this one has been raised.
-    RaisingAgain,
 }
 
 /// Whether the guest is interrupted at the end of the iteration.
@@ -166,9 +157,8 @@ pub(crate) struct VirtQueue {
     pub(crate) error: Option<Arc<OwnedFd>>,
     /// Whether the VMM is being signalled that the queue is broken.
     pub(crate) signals_error: bool,
-    pub(crate) interrupt: Interrupt,
-    /// The eventfd of an interrupt that is being raised, if it was replaced in the meantime.
-    pub(crate) old_call: Option<Arc<OwnedFd>>,
+    /// Whether an interrupt is on its way to the kernel.
+    pub(crate) raising: bool,
     /// Whether the guest is interrupted at the end of the iteration.
     pub(crate) signal: Signal,
     log: Option<QueueLog>,
@@ -179,8 +169,10 @@ pub(crate) struct VirtQueue {
     pub(crate) intake: Intake,
     /// Whether it is polled in each iteration, so that the guest need not kick.
     pub(crate) polled: bool,
-    /// When a request was last found.
-    pub(crate) found: Instant,
+    /// Whether it has returned a request while it was not polled.
+    pub(crate) returned_unpolled: bool,
+    /// When a request was last found or returned.
+    pub(crate) active: Instant,
     /// Number of operations of the ring that refer to it.
     pub(crate) operations: u32,
     /// Requests that were taken and not returned.
@@ -223,8 +215,7 @@ impl VirtQueue {
             call: spec.call,
             error: spec.error,
             signals_error: false,
-            interrupt: Interrupt::Idle,
-            old_call: None,
+            raising: false,
             // The previous daemon may have returned requests and ended before it signalled the guest. Whether the guest
             // wanted that signal cannot be determined any more.
             signal: Signal::Always,
@@ -234,7 +225,8 @@ impl VirtQueue {
             state: State::Running,
             intake: Intake::Open,
             polled: false,
-            found: Instant::ZERO,
+            returned_unpolled: false,
+            active: Instant::ZERO,
             operations: 0,
             requests: RequestList::default(),
             held: 0,
@@ -438,9 +430,15 @@ impl VirtQueue {
         }
     }
 
-    /// Tells the guest that it need not kick.
+    /// Tells the guest that it need not kick. With EVENT_IDX a guest kicks when it passes the index that was stated last, which is
+    /// that of its next request.
     pub(crate) fn disable_notification(&mut self) {
-        let _ = self.queue.disable_notification(&**self.memory);
+        if !self.queue.event_idx_enabled() {
+            let _ = self.queue.disable_notification(&**self.memory);
+            return;
+        }
+        // SAFETY: the ring is in the memory table of the queue.
+        unsafe { self.used.state_kick(self.rings.used, self.queue.next_avail().wrapping_sub(1)) };
     }
 
     /// Tells the guest to kick. Returns `true` if there is a request already.

@@ -6,6 +6,7 @@
 //!                 ^ available ring                            | used ring, in-flight log
 //! ```
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -20,7 +21,7 @@ use crate::device::budget::Budget;
 use crate::device::vm::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab, ids};
 use crate::virtio::chain::{Chain, Malformed};
-use crate::virtio::queue::{Interrupt, Signal, Taken, VirtQueue};
+use crate::virtio::queue::{Signal, Taken, VirtQueue};
 
 ids! {
     /// A virtqueue.
@@ -39,12 +40,10 @@ static ONE: u64 = 1;
 enum Operation {
     /// A kick by a guest.
     Kick = 0,
-    /// An interrupt of a guest.
-    Interrupt = 1,
     /// A signal to a VMM that its guest has broken the queue.
-    Error = 2,
+    Error = 1,
     /// Another operation, of which only the end matters.
-    Other = 3,
+    Other = 2,
 }
 
 /// Takes the requests of virtqueues: a kind of virtio device.
@@ -93,10 +92,14 @@ pub(crate) struct QueueSet {
     queues: Slab<QueueId, VirtQueue>,
     /// Queues that are polled in each iteration.
     polled: Vec<QueueId>,
+    /// Queues that returned a request while they were not polled.
+    returned: Vec<QueueId>,
     /// Position in `polled` of the queue for which the loop polled last.
     polled_for: usize,
     /// Queues with returned requests, whose guests may have to be interrupted.
     irq_pending: Vec<QueueId>,
+    /// Interrupts on their way to the kernel, each with its position in the ring and its eventfd, which must stay open until then.
+    raised: VecDeque<(u64, QueueId, Arc<OwnedFd>)>,
     /// Queues that may be removed.
     ended: Vec<QueueId>,
     chain: Chain,
@@ -108,8 +111,10 @@ impl QueueSet {
             number,
             queues: Slab::default(),
             polled: Vec::new(),
+            returned: Vec::new(),
             polled_for: 0,
             irq_pending: Vec::new(),
+            raised: VecDeque::new(),
             ended: Vec::new(),
             chain: Chain::default(),
         }
@@ -149,7 +154,7 @@ impl QueueSet {
         let id = self.queues.id_at(index);
         match operation {
             operation if Self::is_kick(operation) => self.kicked(consumer, now, id, result),
-            operation => self.end_operation(consumer.ring(), id, operation),
+            operation => self.end_operation(id, operation),
         }
     }
 
@@ -159,10 +164,7 @@ impl QueueSet {
     }
 
     /// Handles the end of an operation other than a kick.
-    pub(crate) fn end_operation(&mut self, ring: &mut Ring, id: QueueId, operation: u8) {
-        if operation == Operation::Interrupt as u8 {
-            return self.interrupted(ring, id);
-        }
+    pub(crate) fn end_operation(&mut self, id: QueueId, operation: u8) {
         self.queues[id].signals_error &= operation != Operation::Error as u8;
         self.operation_completed(id);
     }
@@ -223,17 +225,29 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
-    /// Whether polling may find a request that could be dispatched, in a queue that had one after `since`. Looks first at
+    /// Whether polling may find a request that could be dispatched, in a queue that had one, or returned one, after `since`. Looks first at
     /// the queue for which this was so last, because it is asked in each idle iteration.
     pub(crate) fn may_find(&mut self, consumer: &impl Consumer, since: Instant) -> bool {
+        self.poll_returned();
         let first = self.polled_for.min(self.polled.len());
         let is_candidate = |position: &usize| {
             let queue = self.queues.get(self.polled[*position]);
-            queue.is_some_and(|queue| queue.found > since && queue.takes() && !consumer.is_held(queue))
+            queue.is_some_and(|queue| queue.active > since && queue.takes() && !consumer.is_held(queue))
         };
         let found = (first..self.polled.len()).chain(0..first).find(is_candidate);
         self.polled_for = found.unwrap_or(0);
         found.is_some()
+    }
+
+    /// Polls the queues that returned a request after the loop had slept: a guest that waited for it sends the next one now.
+    fn poll_returned(&mut self) {
+        while let Some(id) = self.returned.pop() {
+            let Some(queue) = self.queues.get_mut(id) else { continue };
+            queue.returned_unpolled = false;
+            if queue.takes() {
+                self.start_polling(id);
+            }
+        }
     }
 
     /// Takes requests from the polled queues. Returns whether there were any.
@@ -274,6 +288,9 @@ impl QueueSet {
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         if !consumer.is_open() {
             return true;
+        }
+        for id in self.returned.drain(..) {
+            self.queues.get_mut(id).into_iter().for_each(|queue| queue.returned_unpolled = false);
         }
         let mut polled = std::mem::take(&mut self.polled);
         let mut all_idle = true;
@@ -352,7 +369,7 @@ impl QueueSet {
                 }
             }
             found = true;
-            queue.found = now;
+            queue.active = now;
             if budget.is_used_up() || !consumer.has_room(queue) {
                 queue.intake = Intake::WaitsForRoom;
                 consumer.park(id, queue);
@@ -411,6 +428,16 @@ impl QueueSet {
         self.give_back_together(id, &[(head, written)]);
     }
 
+    /// Records that a queue has returned a request: its guest may send the next one now.
+    pub(crate) fn note_returned(&mut self, now: Instant, id: QueueId) {
+        let queue = &mut self.queues[id];
+        queue.active = now;
+        if !queue.polled && !queue.returned_unpolled {
+            queue.returned_unpolled = true;
+            self.returned.push(id);
+        }
+    }
+
     /// Returns chains that the guest sees all at once; see [`VirtQueue::give_back_together`].
     pub(crate) fn give_back_together(&mut self, id: QueueId, chains: &[(u16, u32)]) {
         let queue = &mut self.queues[id];
@@ -431,54 +458,50 @@ impl QueueSet {
 
     /// Publishes the requests that were returned in this iteration, and interrupts the guests that request it.
     pub(crate) fn signal_guests(&mut self, ring: &mut Ring) {
+        self.forget_raised(ring);
         let mut irq_pending = std::mem::take(&mut self.irq_pending);
         for id in irq_pending.drain(..) {
             let Some(queue) = self.queues.get_mut(id) else { continue };
             queue.publish();
-            if queue.state.is_closed() || !queue.take_signal() {
-                continue;
-            }
-            match queue.interrupt {
-                Interrupt::Idle => self.interrupt(ring, id),
-                Interrupt::Raising | Interrupt::RaisingAgain => queue.interrupt = Interrupt::RaisingAgain,
+            // An interrupt that the kernel has not seen yet will show the guest all that is published now.
+            if !queue.state.is_closed() && queue.take_signal() && !queue.raising {
+                self.interrupt(ring, id);
             }
         }
         self.irq_pending = irq_pending;
     }
 
-    fn interrupt(&mut self, ring: &mut Ring, id: QueueId) {
-        let tag = self.tag(Operation::Interrupt, id);
-        let queue = &mut self.queues[id];
-        let Some(call) = &queue.call else { return };
-        let entry = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8).build();
-        // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
-        unsafe { ring.push(entry.user_data(tag)) };
-        queue.interrupt = Interrupt::Raising;
-        queue.operations += 1;
+    /// Forgets interrupts that the kernel has accepted: they are raised.
+    fn forget_raised(&mut self, ring: &mut Ring) {
+        while self.raised.front().is_some_and(|(position, ..)| ring.is_submitted(*position)) {
+            let Some((_, id, _call)) = self.raised.pop_front() else { return };
+            if let Some(queue) = self.queues.get_mut(id) {
+                queue.raising = false;
+            }
+        }
     }
 
-    /// Handles the end of an interrupt.
-    fn interrupted(&mut self, ring: &mut Ring, id: QueueId) {
+    /// Interrupts a guest by a write that never waits. It fails if the eventfd is full, and then the guest has something to
+    /// read already.
+    fn interrupt(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &mut self.queues[id];
-        queue.old_call = None;
-        let before = std::mem::replace(&mut queue.interrupt, Interrupt::Idle);
-        if before == Interrupt::RaisingAgain && !queue.state.is_closed() {
-            self.interrupt(ring, id);
+        let Some(call) = queue.call.clone() else { return };
+        let write = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8);
+        // SAFETY: the value is static, and `raised` keeps the descriptor until the operation is submitted.
+        let position = unsafe { ring.push_silent(write.rw_flags(libc::RWF_NOWAIT).build()) };
+        queue.raising = true;
+        // The VMM is told next that the queue has stopped.
+        if queue.state.ends() {
+            let _ = ring.submit();
         }
-        self.operation_completed(id);
+        self.raised.push_back((position, id, call));
     }
 
     /// Replaces the eventfd for interrupts.
-    pub(crate) fn set_call(&mut self, ring: &mut Ring, id: QueueId, call: Option<Arc<OwnedFd>>) {
+    pub(crate) fn set_call(&mut self, id: QueueId, call: Option<Arc<OwnedFd>>) {
         let queue = &mut self.queues[id];
-        let old = std::mem::replace(&mut queue.call, call);
-        if queue.interrupt != Interrupt::Idle {
-            // The descriptor of an interrupt that is being raised must stay open. It is the first one that was replaced;
-            // no interrupt names the later ones. It may be full, and then the write does not complete.
-            queue.old_call = queue.old_call.take().or(old);
-            self.cancel(ring, id, Operation::Interrupt);
-        }
-        let queue = &mut self.queues[id];
+        // An interrupt that the kernel has not seen yet goes to the eventfd before.
+        (queue.call, queue.raising) = (call, false);
         // Requests may have been returned while there was no eventfd, and the guest's wish for an interrupt is not
         // known any more.
         queue.signal = Signal::Always;
@@ -511,11 +534,7 @@ impl QueueSet {
     /// Cancels the operations in the kernel that wait for a queue's events.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
-        let waiting = [
-            (queue.listening, Operation::Kick),
-            (queue.interrupt != Interrupt::Idle, Operation::Interrupt),
-            (queue.signals_error, Operation::Error),
-        ];
+        let waiting = [(queue.listening, Operation::Kick), (queue.signals_error, Operation::Error)];
         for (_, operation) in waiting.into_iter().filter(|(is_waiting, _)| *is_waiting) {
             self.cancel(ring, id, operation);
         }
@@ -530,9 +549,7 @@ impl QueueSet {
 
     /// Whether all requests have been answered, while the device drains.
     pub(crate) fn is_drained(&self) -> bool {
-        self.queues
-            .iter()
-            .all(|(_, queue)| queue.requests.is_empty() && queue.held == 0 && queue.interrupt == Interrupt::Idle)
+        self.queues.iter().all(|(_, queue)| queue.requests.is_empty() && queue.held == 0)
     }
 
     /// Ends all operations in the kernel that wait for events.
@@ -540,3 +557,6 @@ impl QueueSet {
         self.queues.ids().into_iter().for_each(|id| self.stop_listening(ring, id));
     }
 }
+
+#[cfg(test)]
+mod tests;

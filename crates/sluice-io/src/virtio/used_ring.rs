@@ -30,7 +30,7 @@ pub(crate) struct UsedPlace {
 impl UsedPlace {
     /// Returns `None` if the fields of the rings are not aligned as the standard requires (2.7).
     ///
-    /// `ring` has 4 bytes and 8 for each entry of the queue, and `event` has 2 bytes.
+    /// `ring` has 6 bytes and 8 for each entry of the queue, and `event` has 2 bytes.
     pub(crate) fn new(ring: *mut u8, event: *const u8) -> Option<Self> {
         (ring.addr().is_multiple_of(4) && event.addr().is_multiple_of(2)).then_some(UsedPlace { ring, event })
     }
@@ -78,6 +78,16 @@ impl UsedRing {
         self.published = self.next;
     }
 
+    /// States the index of the available ring at which the guest is to kick: 2.7.10.
+    ///
+    /// # Safety
+    /// As for [`UsedRing::put`].
+    pub(crate) unsafe fn state_kick(&self, place: UsedPlace, index: u16) {
+        let field = place.ring.wrapping_add(4 + 8 * usize::from(self.size)).cast();
+        // SAFETY: the field is behind the entries of the ring, at a multiple of two, and our accesses to it are atomic.
+        unsafe { AtomicU16::from_ptr(field) }.store(index.to_le(), Ordering::Relaxed);
+    }
+
     /// Whether the guest wants an interrupt for what was published since the last call: 2.7.10. It wants one for the
     /// chain at the index that it states.
     ///
@@ -108,13 +118,13 @@ mod tests {
     /// A ring of four entries, as the guest sees it, and the event index.
     #[repr(align(8))]
     struct Guest {
-        ring: [u8; 4 + 8 * 4],
+        ring: [u8; 4 + 8 * 4 + 2],
         event: [u8; 2],
     }
 
     impl Guest {
         fn new() -> Box<Self> {
-            Box::new(Guest { ring: [0xee; 36], event: [0; 2] })
+            Box::new(Guest { ring: [0xee; 38], event: [0; 2] })
         }
 
         fn place(&mut self) -> UsedPlace {
@@ -153,6 +163,15 @@ mod tests {
         assert_eq!((guest.index(), used.unpublished()), (1, 0));
         assert_eq!((guest.entry(3), guest.entry(0)), ((3, 513), (1, 1)), "entries 0xffff and 0x0000, modulo 4");
         assert_eq!(guest.entry(1), (0xeeee_eeee, 0xeeee_eeee), "nothing else is written");
+    }
+
+    #[test]
+    fn the_index_for_the_next_kick_is_behind_the_entries() {
+        let mut guest = Guest::new();
+        let place = guest.place();
+        // SAFETY: the guest's memory exists.
+        unsafe { UsedRing::new(4, true, 0).state_kick(place, 0x1234) };
+        assert_eq!((&guest.ring[..36], &guest.ring[36..]), (&[0xee; 36][..], &[0x34, 0x12][..]));
     }
 
     #[test]

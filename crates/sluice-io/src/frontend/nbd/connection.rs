@@ -98,9 +98,9 @@ pub(crate) struct Connection {
     pub(crate) spare: Option<Box<Batch>>,
     /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
-    /// When it last sent something.
-    pub(crate) heard: Instant,
-    /// Whether it is in the list of connections that sent something lately.
+    /// When it last sent something, or a reply to it was due.
+    pub(crate) active: Instant,
+    /// Whether it is in the list of connections that were active lately.
     pub(crate) is_recent: bool,
     /// Whether the kernel is to report that the client has closed its end.
     pub(crate) is_watched: bool,
@@ -171,7 +171,7 @@ impl Connection {
             sending: None,
             spare: None,
             listed: false,
-            heard: Instant::ZERO,
+            active: Instant::ZERO,
             is_recent: false,
             is_watched: false,
         })

@@ -42,7 +42,7 @@ impl Nbd {
             }
             _ => connection.end += result as usize,
         }
-        self.heard(now, id);
+        self.note_active(now, id);
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
         if core.arrivals == arrivals {
@@ -110,7 +110,6 @@ impl Nbd {
     }
 
     fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
-        self.trial.count();
         let connection = &mut self.connections[id];
         let bytes = &connection.received.bytes(connection.start + RequestHeader::LEN)[connection.start..];
         let bytes = bytes.try_into().expect("the slice has this length");

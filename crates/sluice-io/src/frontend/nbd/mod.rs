@@ -20,7 +20,6 @@ use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
-use recent::Trial;
 use replies::Segment;
 
 ids! {
@@ -61,9 +60,8 @@ pub(crate) struct Nbd {
     connections: Slab<ConnectionId, Connection>,
     /// Connections with something to send.
     tx_pending: Vec<ConnectionId>,
-    /// Connections that sent something lately, each once.
+    /// Connections that sent or got something lately, each once.
     recent: Vec<ConnectionId>,
-    trial: Trial,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
@@ -80,7 +78,6 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             recent: Vec::new(),
-            trial: Trial::default(),
             retiring: Vec::new(),
             segments: Vec::new(),
             deadline: None,
@@ -107,8 +104,8 @@ impl Frontend for Nbd {
         }
     }
 
-    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
-        self.queue_reply(core, io);
+    fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
+        self.queue_reply(core, now, io);
     }
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {

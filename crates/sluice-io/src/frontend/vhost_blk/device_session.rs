@@ -76,7 +76,7 @@ impl VhostBlk {
             }
             SessionChange::SetCall { index, call, reply } => {
                 if let Some(index) = self.find_queue(session, index) {
-                    self.queues.set_call(&mut core.backend.ring, index, call);
+                    self.queues.set_call(index, call);
                 }
                 let _ = reply.send(());
             }

@@ -63,8 +63,8 @@ impl Frontend for VhostBlk {
         }
     }
 
-    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
-        self.reply(core, io);
+    fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
+        self.reply(core, now, io);
     }
 
     fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {

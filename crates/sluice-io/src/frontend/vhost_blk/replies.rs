@@ -1,6 +1,6 @@
 //! Returns completed requests to their guests.
 
-use sluice_sched::Kind;
+use sluice_sched::{Instant, Kind};
 
 use crate::device::core::Core;
 use crate::frontend::vhost_blk::VhostBlk;
@@ -11,7 +11,7 @@ use crate::virtio::queue_set::QueueId;
 
 impl VhostBlk {
     /// Returns a completed request to its guest.
-    pub(crate) fn reply(&mut self, core: &mut Core, id: IoId) {
+    pub(crate) fn reply(&mut self, core: &mut Core, now: Instant, id: IoId) {
         let io = &mut core.backend.ios[id];
         let queue: QueueId = io.client.id();
         if self.queues.queue(queue).state.is_closed() {
@@ -33,6 +33,7 @@ impl VhostBlk {
         });
         let Taken { head, .. } = Taken::unpack(io.cookie);
         self.queues.give_back(queue, head, written);
+        self.queues.note_returned(now, queue);
         self.free(core, queue, id);
     }
 

@@ -89,7 +89,7 @@ impl VhostNet {
         }
         let id = self.receive.id_at(index);
         if !QueueSet::is_kick(operation) {
-            return self.receive.end_operation(&mut core.ring, id, operation);
+            return self.receive.end_operation(id, operation);
         }
         let is_open = self.receive.kick_read(id);
         if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {

@@ -108,7 +108,7 @@ impl VhostNet {
             SessionChange::SetCall { index, call, reply } => {
                 if let Some(id) = self.find_queue(session, index) {
                     let set = if transmits(index) { &mut self.transmit } else { &mut self.receive };
-                    set.set_call(&mut core.ring, id, call);
+                    set.set_call(id, call);
                 }
                 let _ = reply.send(());
             }
