@@ -25,6 +25,8 @@ const EMPTY: Key = Key::MAX;
 
 const BITS: u32 = 2;
 const GROUP: usize = 1 << BITS;
+/// Rounds with the largest number of owners.
+const ROUNDS_MAX: usize = OWNER_BITS as usize / BITS as usize;
 
 /// The keys that compete for one entry of the next round; they fill a cache line.
 #[derive(Debug, Clone, Copy)]
@@ -39,12 +41,13 @@ pub struct Tournament {
     groups: Vec<Group>,
     /// Index of the first group of the first round.
     first: usize,
+    rounds: usize,
     best: Key,
 }
 
 impl Default for Tournament {
     fn default() -> Self {
-        Tournament { groups: vec![Group([EMPTY; GROUP])], first: 0, best: EMPTY }
+        Tournament { groups: vec![Group([EMPTY; GROUP])], first: 0, rounds: 1, best: EMPTY }
     }
 }
 
@@ -72,6 +75,13 @@ impl Group {
     fn best(&self) -> Key {
         let [a, b, c, d] = self.0;
         a.min(b).min(c.min(d))
+    }
+
+    /// The best of the three other keys.
+    #[inline(always)]
+    fn best_beside(&self, place: usize) -> Key {
+        let key = |flip: usize| self.0[(place ^ flip) % GROUP];
+        key(1).min(key(2)).min(key(3))
     }
 }
 
@@ -112,19 +122,38 @@ impl Tournament {
     }
 
     /// Updates all groups on the path of `owner`.
-    fn play(&mut self, owner: u32, mut key: Key) {
-        let mut index = self.first + (owner as usize >> BITS);
-        let mut place = owner as usize % GROUP;
-        loop {
-            let group = &mut self.groups[index];
-            group.0[place] = key;
-            key = group.best();
-            if index == 0 {
-                break;
-            }
-            index -= 1;
-            place = index % GROUP;
-            index /= GROUP;
+    fn play(&mut self, owner: u32, key: Key) {
+        match self.rounds {
+            1 => self.play_rounds::<1>(owner, key),
+            2 => self.play_rounds::<2>(owner, key),
+            3 => self.play_rounds::<3>(owner, key),
+            4 => self.play_rounds::<4>(owner, key),
+            5 => self.play_rounds::<5>(owner, key),
+            6 => self.play_rounds::<6>(owner, key),
+            7 => self.play_rounds::<7>(owner, key),
+            8 => self.play_rounds::<8>(owner, key),
+            9 => self.play_rounds::<9>(owner, key),
+            _ => self.play_rounds::<ROUNDS_MAX>(owner, key),
+        }
+    }
+
+    /// The same, with a known number of rounds. First the best of the other keys of each group on the path is found: these do not
+    /// wait for each other. Then one comparison per round is left.
+    #[inline(always)]
+    fn play_rounds<const ROUNDS: usize>(&mut self, owner: u32, mut key: Key) {
+        let mut path = [(0, 0); ROUNDS];
+        let mut others = [EMPTY; ROUNDS];
+        let (mut index, mut place) = (self.first + (owner as usize >> BITS), owner as usize % GROUP);
+        for round in 0..ROUNDS {
+            path[round] = (index, place);
+            others[round] = self.groups[index].best_beside(place);
+            place = index.wrapping_sub(1) % GROUP;
+            index = index.wrapping_sub(1) / GROUP;
+        }
+        for round in 0..ROUNDS {
+            let (index, place) = path[round];
+            self.groups[index].0[place] = key;
+            key = key.min(others[round]);
         }
         self.best = key;
     }
@@ -137,6 +166,7 @@ impl Tournament {
         let mut round = self.groups.len() - self.first;
         while owner as usize >> BITS >= round {
             self.first += round;
+            self.rounds += 1;
             round *= GROUP;
         }
         self.groups.clear();

@@ -7,12 +7,15 @@
 mod average;
 mod choice;
 mod pool;
+mod sorted;
+mod sweep_set;
 mod ticks;
 mod tree;
 
 pub(crate) use average::{Average, SeekAverage};
 pub(crate) use choice::Nearness;
 pub(crate) use pool::{Node, Pool, Queue, Taken};
+pub(crate) use sweep_set::SweepSet;
 pub(crate) use ticks::Ticks;
 pub(crate) use tree::{Forest, Tree};
 

@@ -4,11 +4,15 @@
 //! choose: requests at the same offset have different keys. `cancel` walks from the youngest request of a queue until
 //! it has seen all of the owner's, and `iter` visits all; they serve removed VMs and output.
 
+use core::hint::black_box;
+
 use crate::elevator::choice::SortKey;
-use crate::elevator::tree::{Forest, Tree};
-use crate::request::{Flags, Request};
+use crate::elevator::sorted::Sorted;
+use crate::elevator::tree::Tree;
+use crate::request::{Flags, Request, RequestId};
 use crate::scheduler::Scope;
 use crate::slab::Slab;
+use crate::steps::step;
 use crate::time::Instant;
 
 const NIL: u32 = u32::MAX;
@@ -31,6 +35,10 @@ impl Eq for Node {}
 impl Node {
     pub(crate) fn offset(self) -> u64 {
         self.key.offset()
+    }
+
+    pub(crate) fn id(self) -> RequestId {
+        RequestId(self.key.id())
     }
 
     pub(crate) fn key(self) -> SortKey {
@@ -57,14 +65,14 @@ struct Ages {
     younger: u32,
 }
 
-/// Requests of all queues of a scheduler.
+/// Requests of all queues of a scheduler, each sorted by an `S`.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
+pub(crate) struct Pool<S: Sorted = Tree> {
     entries: Slab<Entry>,
     /// By index of the entry.
     ages: Vec<Ages>,
     /// Sorted by offset; at the same offset the older request comes first.
-    sorted: Forest<u128>,
+    sorted: S::Shared,
     /// Number of requests by owner.
     owned: Vec<u32>,
     /// Index of each merged request, by token.
@@ -73,20 +81,20 @@ pub(crate) struct Pool {
 
 /// One queue.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Queue {
-    tree: Tree,
+pub(crate) struct Queue<S = Tree> {
+    sorted: S,
     oldest: u32,
     youngest: u32,
     len: u32,
 }
 
-impl Default for Queue {
+impl<S: Default> Default for Queue<S> {
     fn default() -> Self {
-        Queue { tree: Tree::default(), oldest: NIL, youngest: NIL, len: 0 }
+        Queue { sorted: S::default(), oldest: NIL, youngest: NIL, len: 0 }
     }
 }
 
-impl Queue {
+impl<S> Queue<S> {
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -99,9 +107,10 @@ pub(crate) struct Taken {
     pub(crate) after: Option<Node>,
 }
 
-impl Pool {
-    /// Inserts a request into a queue, as the youngest. Also returns the request before it in order of offsets.
-    pub(crate) fn insert(&mut self, queue: &mut Queue, request: Request, expiry: Instant) -> (Node, Option<Node>) {
+impl<S: Sorted> Pool<S> {
+    /// Inserts a request into a queue, as the youngest. Also returns whether an older one may be at the same offset.
+    #[inline]
+    pub(crate) fn insert(&mut self, queue: &mut Queue<S>, request: Request, expiry: Instant) -> (Node, bool) {
         let (entry, ages) = (Entry { request, expiry }, Ages { elder: queue.youngest, younger: NIL });
         let index = self.entries.insert(entry);
         match self.ages.get_mut(index as usize) {
@@ -117,8 +126,8 @@ impl Pool {
         *self.owned(&request) += 1;
         self.note(&request, index);
         let key = SortKey::of(&request);
-        let before = self.sorted.insert(&mut queue.tree, key.0, index);
-        (Node { key, index }, before.map(node))
+        let near = queue.sorted.insert(&mut self.sorted, key.0, index);
+        (Node { key, index }, near)
     }
 
     fn owned(&mut self, request: &Request) -> &mut u32 {
@@ -129,8 +138,36 @@ impl Pool {
         &mut self.owned[index]
     }
 
+    /// Removes a request from its queue, to dispatch it.
+    #[inline]
+    pub(crate) fn take(&mut self, queue: &mut Queue<S>, node: Node) -> Taken {
+        let request = self.leave(queue, node);
+        let around = queue.sorted.take(&mut self.sorted, node.key.0, node.index);
+        self.fetch(queue);
+        let [before, after] = around.map(|found| found.map(self::node));
+        Taken { request, before, after }
+    }
+
+    /// Reads the requests that a sweep takes next, all at once instead of waiting for each when it is dispatched.
+    #[inline]
+    fn fetch(&self, queue: &mut Queue<S>) {
+        let mut read = 0;
+        queue.sorted.each_next(|index| {
+            step();
+            read ^= self.entries[index].request.id.0 ^ u64::from(self.ages[index as usize].elder);
+        });
+        black_box(read);
+    }
+
     /// Removes a request from its queue.
-    pub(crate) fn remove(&mut self, queue: &mut Queue, Node { key, index }: Node) -> Taken {
+    pub(crate) fn remove(&mut self, queue: &mut Queue<S>, node: Node) -> Request {
+        queue.sorted.remove(&mut self.sorted, node.key.0, node.index);
+        self.leave(queue, node)
+    }
+
+    /// Removes a request from all but the order of offsets.
+    #[inline]
+    fn leave(&mut self, queue: &mut Queue<S>, Node { index, .. }: Node) -> Request {
         let request = self.entries.remove(index).request;
         let Ages { elder, younger } = self.ages[index as usize];
         match elder {
@@ -144,8 +181,7 @@ impl Pool {
         queue.len -= 1;
         *self.owned(&request) -= 1;
         self.note(&request, NIL);
-        let [before, after] = self.sorted.remove(&mut queue.tree, &key.0).map(|found| found.map(node));
-        Taken { request, before, after }
+        request
     }
 
     pub(crate) fn request(&self, Node { index, .. }: Node) -> &Request {
@@ -157,7 +193,7 @@ impl Pool {
     }
 
     /// The oldest request of a queue.
-    pub(crate) fn oldest(&self, queue: &Queue) -> Option<Node> {
+    pub(crate) fn oldest(&self, queue: &Queue<S>) -> Option<Node> {
         (queue.oldest != NIL).then(|| self.numbered(queue.oldest))
     }
 
@@ -166,24 +202,25 @@ impl Pool {
     }
 
     /// The request at the lowest offset.
-    pub(crate) fn lowest(&self, queue: &Queue) -> Option<Node> {
-        self.sorted.first(&queue.tree).map(node)
+    pub(crate) fn lowest(&self, queue: &Queue<S>) -> Option<Node> {
+        queue.sorted.first(&self.sorted).map(node)
     }
 
     /// The next request in order of offsets.
-    pub(crate) fn after(&self, queue: &Queue, Node { key, .. }: Node) -> Option<Node> {
-        self.sorted.after(&queue.tree, &key.0).map(node)
+    pub(crate) fn after(&self, queue: &Queue<S>, Node { key, .. }: Node) -> Option<Node> {
+        let [_, after] = queue.sorted.around(&self.sorted, key.0 + 1);
+        after.map(node)
     }
 
     /// The oldest request at this offset.
-    pub(crate) fn starting_at(&self, queue: &Queue, offset: u64) -> Option<Node> {
+    pub(crate) fn starting_at(&self, queue: &Queue<S>, offset: u64) -> Option<Node> {
         let [_, behind] = self.around(queue, offset);
         behind.filter(|found| found.offset() == offset)
     }
 
     /// The last request before an offset, and the first one at or after it.
-    pub(crate) fn around(&self, queue: &Queue, offset: u64) -> [Option<Node>; 2] {
-        self.sorted.around(&queue.tree, &SortKey::before_all(offset).0).map(|found| found.map(node))
+    pub(crate) fn around(&self, queue: &Queue<S>, offset: u64) -> [Option<Node>; 2] {
+        queue.sorted.around(&self.sorted, SortKey::before_all(offset).0).map(|found| found.map(node))
     }
 
     /// Sets the index of a merged request; `NIL` if it is not queued.
@@ -198,31 +235,31 @@ impl Pool {
     }
 
     /// The request of this queue that would become `grown` by a merge. Changes nothing.
-    pub(crate) fn find_part(&self, queue: &Queue, grown: &Request) -> Option<Node> {
+    pub(crate) fn find_part(&self, queue: &Queue<S>, grown: &Request) -> Option<Node> {
         let index = *self.merged.get(grown.token as usize)?;
         let known = &self.entries.get(index)?.request;
         let same = grown.flags.contains(Flags::MERGED) && known.id == grown.id;
         let key = SortKey::of(known);
         // It may be in another queue, from a time when its owner had another priority.
-        let [_, found] = self.sorted.around(&queue.tree, &key.0);
+        let [_, found] = queue.sorted.around(&self.sorted, key.0);
         found.map(node).filter(|found| same && found.index == index && found.key == key)
     }
 
     /// Replaces a request by the result of a merge. It keeps its age and its expiry; its offset may change.
     // rule: gate.merge-expiry
-    pub(crate) fn grow(&mut self, queue: &mut Queue, Node { key, index }: Node, grown: Request) -> Node {
+    pub(crate) fn grow(&mut self, queue: &mut Queue<S>, Node { key, index }: Node, grown: Request) -> Node {
         self.entries[index].request = grown;
         let new = SortKey::of(&grown);
         if new != key {
-            self.sorted.remove(&mut queue.tree, &key.0);
-            self.sorted.insert(&mut queue.tree, new.0, index);
+            queue.sorted.remove(&mut self.sorted, key.0, index);
+            queue.sorted.insert(&mut self.sorted, new.0, index);
         }
         Node { key: new, index }
     }
 
     /// Removes the requests in `scope`, oldest first. Starts at the youngest and ends when it has seen all of the
     /// owner's, so an owner with few or recent requests costs little in a long queue.
-    pub(crate) fn cancel(&mut self, queue: &mut Queue, scope: Scope, removed: &mut Vec<Request>) {
+    pub(crate) fn cancel(&mut self, queue: &mut Queue<S>, scope: Scope, removed: &mut Vec<Request>) {
         let from = removed.len();
         let mut left = self.owned.get(scope.owner().index()).copied().unwrap_or(0);
         let mut at = queue.youngest;
@@ -232,13 +269,13 @@ impl Pool {
             left -= u32::from(request.owner == scope.owner());
             if scope.contains(&request) {
                 let node = self.numbered(index);
-                removed.push(self.remove(queue, node).request);
+                removed.push(self.remove(queue, node));
             }
         }
         removed[from..].reverse();
     }
 
-    pub(crate) fn iter(&self, queue: &Queue) -> impl Iterator<Item = &Request> {
+    pub(crate) fn iter(&self, queue: &Queue<S>) -> impl Iterator<Item = &Request> {
         let mut at = queue.oldest;
         core::iter::from_fn(move || {
             let entry = self.entries.get(at)?;
@@ -252,7 +289,8 @@ impl Pool {
 pub(crate) mod tests {
     use super::*;
     use crate::cost::Cost;
-    use crate::request::{Flags, Kind, OwnerId, Phase, RequestId, VolumeId, Wait};
+    use crate::elevator::SweepSet;
+    use crate::request::{Kind, OwnerId, Phase, VolumeId, Wait};
 
     /// A request of 4 KiB at a page, for the tests of the elevators.
     pub(crate) fn request(id: u64, owner: u32, kind: Kind, page: u64) -> Request {
@@ -280,7 +318,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_queue_has_two_orders() {
-        let (mut pool, mut queue) = (Pool::default(), Queue::default());
+        has_two_orders::<Tree>();
+        has_two_orders::<SweepSet>();
+    }
+
+    fn has_two_orders<S: Sorted>() {
+        let (mut pool, mut queue) = (Pool::<S>::default(), Queue::<S>::default());
         let nodes = [5, 3, 9, 3]
             .into_iter()
             .enumerate()
@@ -292,7 +335,7 @@ pub(crate) mod tests {
         assert_eq!(pool.around(&queue, 9 * 4096), [Some(nodes[0]), Some(nodes[2])]);
         assert_eq!(pool.starting_at(&queue, 3 * 4096), Some(nodes[1]));
         assert_eq!(pool.starting_at(&queue, 4 * 4096), None);
-        let taken = pool.remove(&mut queue, nodes[0]);
+        let taken = pool.take(&mut queue, nodes[0]);
         assert_eq!((taken.request.id.0, taken.before, taken.after), (0, Some(nodes[3]), Some(nodes[2])));
         assert_eq!(ids(pool.iter(&queue)), [1, 2, 3]);
         // A front merge changes its offset, a back merge does not; both are found.

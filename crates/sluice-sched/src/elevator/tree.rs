@@ -382,12 +382,12 @@ impl<K: Key> Forest<K> {
         [self.before_index(block, index), self.at_index(block, index)]
     }
 
-    /// The entry with the next larger key.
-    pub(crate) fn after(&self, tree: &Tree, key: &K) -> Option<(K, u32)> {
+    /// The number of the last entry at or below `key`.
+    #[inline]
+    pub(crate) fn floor(&self, tree: &Tree, key: &K) -> Option<u32> {
         let block = self.find(tree, key)?;
-        let index = block.below(key);
-        let found = block.get(index).is_some_and(|(known, _)| known == *key);
-        self.at_index(block, index + usize::from(found))
+        let index = block.count(|_, known| known <= key);
+        self.before_index(block, index).map(|(_, thing)| thing)
     }
 }
 
@@ -440,7 +440,6 @@ mod tests {
         let mut forest = Forest::default();
         let mut trees = [(Tree::default(), BTreeMap::new()), (Tree::default(), BTreeMap::new())];
         let mut random = 1u64;
-        let behind = |key: u128| (std::ops::Bound::Excluded(key), std::ops::Bound::Unbounded);
         let owned = |found: Option<(&u128, &u32)>| found.map(|(key, thing)| (*key, *thing));
         for step in 0..60_000u32 {
             // The trees grow to some thousand entries and shrink to none, several times.
@@ -463,7 +462,8 @@ mod tests {
             assert_eq!(forest.last(tree), owned(model.last_key_value()));
             let around = [owned(model.range(..key).next_back()), owned(model.range(key..).next())];
             assert_eq!(forest.around(tree, &key), around);
-            assert_eq!(forest.after(tree, &key), owned(model.range(behind(key)).next()));
+            let near = key ^ u128::from(step % 3);
+            assert_eq!(forest.floor(tree, &near), model.range(..=near).next_back().map(|(_, thing)| *thing));
             if step % 100 == 0 {
                 let blocks: usize = trees.iter().map(|(tree, _)| forest.check(tree)).sum();
                 let things: usize = trees.iter().map(|(_, model)| model.len()).sum();

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-use crate::elevator::{Node, Pool, Queue, TICK, Taken, Ticks};
+use crate::elevator::{Node, Pool, Queue, SweepSet, TICK, Taken, Ticks};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
@@ -160,8 +160,8 @@ pub struct Deadline {
     fifo_batch: u64,
     front_merges: bool,
     ticks: Ticks,
-    pool: Pool,
-    queues: [Queue; 2],
+    pool: Pool<SweepSet>,
+    queues: [Queue<SweepSet>; 2],
     /// Successor of the last dispatched request, by direction; the other direction has none.
     next: [Option<Node>; 2],
     /// Requests dispatched in the batch.
@@ -184,7 +184,7 @@ impl Deadline {
             front_merges: params.front_merges,
             ticks: Ticks::new(params.tick),
             pool: Pool::default(),
-            queues: [Queue::default(); 2],
+            queues: Default::default(),
             next: [None; 2],
             batching: 0,
             starved: 0,
@@ -252,11 +252,21 @@ impl Deadline {
     // rule: deadline.successor
     fn send(&mut self, direction: usize, node: Node) -> Request {
         self.batching += 1;
-        let Taken { request, after, .. } = self.pool.remove(&mut self.queues[direction], node);
+        let Taken { request, after, .. } = self.pool.take(&mut self.queues[direction], node);
         self.next = [None; 2];
         self.next[direction] = after;
         self.last_end = request.end();
         request
+    }
+
+    /// Takes the oldest request at the offset of an inserted one out of the queue, if there is an older one.
+    fn force_older(&mut self, direction: usize, inserted: &Request) {
+        let queue = &self.queues[direction];
+        let oldest = self.pool.starting_at(queue, inserted.offset).expect("at least the inserted request");
+        if oldest.id() < inserted.id {
+            self.step_over(direction, oldest);
+            self.forced.push_back(self.pool.remove(&mut self.queues[direction], oldest));
+        }
     }
 
     /// Removes a node without dispatching it. A batch that would continue with it continues after it.
@@ -274,11 +284,9 @@ impl Scheduler for Deadline {
         let queue = &mut self.queues[direction];
         // After a change of schedulers, a request may have been queued for a while.
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let (_, before) = self.pool.insert(queue, request, expiry);
-        if before.is_some_and(|before| before.offset() == request.offset) && request.kind != Kind::Flush {
-            let older = self.pool.starting_at(queue, request.offset).expect("at least the inserted request");
-            self.step_over(direction, older);
-            self.forced.push_back(self.pool.remove(&mut self.queues[direction], older).request);
+        let (_, near) = self.pool.insert(queue, request, expiry);
+        if near && request.kind != Kind::Flush {
+            self.force_older(direction, &request);
         }
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::elevator::{Nearness, Node, Pool, Queue, SECTOR, Taken, Ticks, is_sync};
+use crate::elevator::{Nearness, Node, Pool, Queue, SECTOR, SweepSet, Taken, Ticks, is_sync};
 use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
 use crate::schedulers::anticipatory::Params;
@@ -35,8 +35,8 @@ pub(super) struct Anticipatory {
     think_max: u64,
     /// Time for which distance counts while the disk idles.
     distance_grace: u64,
-    pool: Pool,
-    queues: [Queue; 2],
+    pool: Pool<SweepSet>,
+    queues: [Queue<SweepSet>; 2],
     next: [Option<Node>; 2],
     last_end: [u64; 2],
     /// Time of the last check for expired requests.
@@ -73,7 +73,7 @@ impl Anticipatory {
             think_max: nanos(params.think_time_max).saturating_sub(ticks.grain()),
             distance_grace: nanos(params.think_time_max.min(params.antic_expire)),
             pool: Pool::default(),
-            queues: [Queue::default(); 2],
+            queues: Default::default(),
             next: [None; 2],
             last_end: [0; 2],
             last_check: [Instant::ZERO; 2],
@@ -289,7 +289,7 @@ impl Anticipatory {
     // rule: anticipatory.dispatch-state, anticipatory.next-update, anticipatory.one-in-device
     fn send(&mut self, node: Node) -> Request {
         let direction = direction(self.pool.request(node));
-        let Taken { request, before, after } = self.pool.remove(&mut self.queues[direction], node);
+        let Taken { request, before, after } = self.pool.take(&mut self.queues[direction], node);
         self.last_end[direction] = request.end();
         let after = after.or_else(|| self.pool.lowest(&self.queues[direction]));
         self.next[direction] = self.nearer(direction, before, after);

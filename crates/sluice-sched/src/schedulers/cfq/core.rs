@@ -219,7 +219,7 @@ impl Core {
     pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
         let node = self.choose(id, now);
         let stream = &mut self.streams[id];
-        let Taken { request, before, after } = self.pool.remove(&mut stream.requests, node);
+        let Taken { request, before, after } = self.pool.take(&mut stream.requests, node);
         self.head = request.end();
         let after = after.or_else(|| self.pool.lowest(&stream.requests));
         stream.next = self.nearness.nearer(self.head, before, after);
