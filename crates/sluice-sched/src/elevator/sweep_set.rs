@@ -480,7 +480,7 @@ mod tests {
                 let grows = step / 4_000 % 2 == 0;
                 let key = u128::from(next(&mut random) % offsets) << 64 | u128::from(step);
                 let what = next(&mut random) % 16;
-                let from = if what % 4 == 0 { key } else { sweep };
+                let from = if what.is_multiple_of(4) { key } else { sweep };
                 let near = owned(model.range(from..).next().or_else(|| model.iter().next()));
                 match near {
                     Some((near, link)) if what < if grows { 5 } else { 13 } => {
