@@ -114,7 +114,7 @@ impl Ring {
         unsafe { self.enqueue(entry) };
     }
 
-    /// Queues an operation that the kernel carries out while it is submitted, and whose result nobody needs: it causes no
+    /// Queues an operation that the kernel carries out while it is submitted, and whose result is not needed: it causes no
     /// event. Returns its position, for [`Ring::is_submitted`].
     ///
     /// # Safety
@@ -140,6 +140,8 @@ impl Ring {
         self.in_kernel == 0 && self.overflow.is_empty() && self.ring.submission().is_empty()
     }
 
+    /// Appends an operation to the submission queue, or to the overflow list.
+    ///
     /// # Safety
     /// As [`Ring::push`].
     unsafe fn enqueue(&mut self, entry: squeue::Entry) {
