@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::OnceLock;
 use std::thread;
+use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
 use sluice_fuzz_export::export;
@@ -35,7 +36,7 @@ fn connect(structured_replies: bool) -> UnixStream {
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     let socket = OwnedFd::from(theirs);
     let (generation, permit) = (VolumeGeneration::default(), Box::new(()));
-    device().handle().attach(Arrived { vm, volume, generation, socket, negotiated, offered: export().info, peer: "fuzz".to_owned(), permit });
+    device().handle().attach(Arrived { vm, volume, generation, socket, negotiated, offered: export().info, peer: "fuzz".to_owned(), handshake: Duration::ZERO, permit });
     ours
 }
 
