@@ -33,6 +33,7 @@ use crate::device::message::Message;
 use crate::device::probe::Probe;
 use crate::device::workers::crew::Plan;
 use crate::frontend::Command;
+use crate::frontend::nbd::{Look, NbdCommand};
 use crate::pace::VmPaces;
 use crate::vhost_user::message::SessionMessage;
 
@@ -314,7 +315,12 @@ pub struct DeviceHandle {
 impl DeviceHandle {
     /// Attaches a client, to each thread in turn. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
-        self.send_to(self.next_thread(), Message::Frontend(Command::Nbd(Box::new(arrived))));
+        let thread = self.next_thread();
+        let (awaited, looks) = Look::of(&arrived, &self.mailboxes[thread], self.threads() - 1);
+        let send = |to, command| self.send_to(to, Message::Frontend(Command::Nbd(command)));
+        send(thread, NbdCommand::Connect(Box::new(arrived), awaited));
+        let others = (0..self.threads()).filter(|other| *other != thread);
+        others.zip(looks).for_each(|(other, look)| send(other, NbdCommand::Look(Box::new(look))));
     }
 
     /// Waits until a client of a VM may be attached. A VM whose clients connect all the time waits here.

@@ -125,6 +125,35 @@ fn a_thread_that_sleeps_is_woken_by_a_grant() {
 }
 
 #[test]
+fn a_write_that_a_killed_client_had_left_overwrote_one_of_the_next_client() {
+    for threads in [1, 2, 3] {
+        let (_file, store) = file(1 << 20);
+        let device = device_with(threads, None);
+        add(&device, Policy::default(), store, 1 << 20);
+        // The thread that gets the first client does not run.
+        let (paused, until) = channel::<()>();
+        device.mailbox.send(Message::Pause(until)).unwrap();
+        let write = |client: &mut Client, byte: u8| {
+            client.submit(1, Command::Write { offset: 0, data: &[byte; 4096], fua: false }).unwrap();
+            while !client.flush_output().unwrap() {}
+        };
+        let mut old = connect(&device, 1 << 20);
+        write(&mut old, 1);
+        drop(old);
+        let mut new = connect(&device, 1 << 20);
+        write(&mut new, 2);
+        drop(paused);
+        receive(&mut new, 1);
+        // polls: the end of the first client.
+        while device.snapshot().unwrap().connections > 1 {}
+        let writes = device.snapshot().unwrap().vms[0].account.completed()[Kind::Write as usize];
+        assert_eq!(writes, 1, "{threads} threads: what the first client had left is dropped");
+        let read = ask(&mut new, Command::Read { offset: 0, len: 4096 }).unwrap();
+        assert!(read == [2; 4096]);
+    }
+}
+
+#[test]
 fn the_panic_of_any_thread_restarts_the_device_with_its_volumes() {
     let (_file, store) = file(1 << 20);
     let device = device_with(3, None);

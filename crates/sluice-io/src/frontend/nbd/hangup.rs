@@ -53,7 +53,7 @@ impl Nbd {
 
 impl Connection {
     /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.
-    fn has_said_so(&self) -> bool {
+    pub(super) fn has_said_so(&self) -> bool {
         let received = &self.received.bytes(self.end)[self.start..];
         let mut last = received[received.len().saturating_sub(RequestHeader::LEN)..].to_vec();
         let Ok(unread) = ioctl_fionread(&self.socket).map(|unread| unread as usize) else { return false };

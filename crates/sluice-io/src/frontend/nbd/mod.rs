@@ -3,6 +3,7 @@
 mod connection;
 mod hangup;
 mod intake;
+mod look;
 mod recent;
 mod replies;
 
@@ -20,6 +21,7 @@ use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
+pub(crate) use look::{Awaited, Look};
 use recent::Trial;
 use replies::Segment;
 
@@ -55,6 +57,16 @@ pub struct Arrived {
     pub handshake: Duration,
 }
 
+/// A message about NBD clients.
+pub(crate) enum NbdCommand {
+    /// A client, and the other threads of the device that must look first.
+    Connect(Box<Arrived>, Awaited),
+    /// A client of a volume comes to another thread.
+    Look(Box<Look>),
+    /// All other threads have looked.
+    Looked,
+}
+
 /// The NBD clients of a device thread.
 pub(crate) struct Nbd {
     number: FrontendNumber,
@@ -72,7 +84,7 @@ pub(crate) struct Nbd {
 }
 
 impl Frontend for Nbd {
-    type Command = Box<Arrived>;
+    type Command = NbdCommand;
 
     fn new(number: FrontendNumber) -> Self {
         Nbd {
@@ -87,8 +99,12 @@ impl Frontend for Nbd {
         }
     }
 
-    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
-        self.connect(core, now, *arrived);
+    fn command(&mut self, core: &mut Core, now: Instant, command: NbdCommand) {
+        match command {
+            NbdCommand::Connect(arrived, awaited) => self.connect(core, now, *arrived, awaited),
+            NbdCommand::Look(look) => self.look(core, &look),
+            NbdCommand::Looked => self.looked(core),
+        }
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -186,7 +202,7 @@ impl Nbd {
         self.connections.iter().filter(|(_, known)| known.volume == volume).map(|(id, _)| id).collect()
     }
 
-    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
+    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived, awaited: Awaited) {
         if core.ending != Ending::No {
             return;
         }
@@ -198,6 +214,7 @@ impl Nbd {
             return;
         };
         core.charge_connection(now, volume, arrived.handshake);
+        self.disconnect_gone(core, volume);
         let vm = arrived.vm.clone();
         let Some(mut connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client rejected: too little memory is left");
@@ -207,7 +224,8 @@ impl Nbd {
             tracing::info!(vm, "Client disconnected: its volume is being removed");
             return;
         };
-        connection.intake = Intake::of_new(is_free);
+        connection.intake = if awaited.is_over() { Intake::of_new(is_free) } else { Intake::WaitsForLook };
+        connection.awaited = awaited;
         let waits = connection.intake != Intake::Open;
         let id = self.connections.insert(connection);
         if waits {
