@@ -29,8 +29,10 @@ use crate::accept::Peer;
 /// Example: a peer that connects once is remembered for 20 ms. So it takes 51,200 peers per second to reach it, more than a thread accepts.
 const PEERS_MAX: usize = 1024;
 
-/// Number of recent connections above which a peer lets others go first that share its wider limit: those of QEMU or `nbdcopy` for a disk.
+/// Number of connections above which a peer lets others go first that share its wider limit: those of QEMU or `nbdcopy` for a disk.
 const FEW: u32 = 16;
+/// Time after which one of them is forgotten.
+const FEW_EVERY: Duration = Duration::from_secs(1);
 
 /// A rate limit. It counts across connections.
 #[derive(Debug)]
@@ -39,34 +41,49 @@ pub(crate) struct Pace {
     burst: u32,
     /// Time per event after that.
     interval: Duration,
-    /// When the events so far would have occurred at a regular pace; `None` before the first.
-    due: Mutex<Option<Instant>>,
-    /// Held by the one of those with many events that waits for `due`.
+    past: Mutex<Past>,
+    /// Held by the one of those with many events lately that waits for its turn.
     many: Mutex<()>,
+}
+
+/// The events so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Past {
+    /// When they would have occurred at a regular pace; `None` before the first.
+    due: Option<Instant>,
+    /// The same at one in [`FEW_EVERY`].
+    few_until: Option<Instant>,
 }
 
 /// The right to one event. Dropping it gives it back.
 pub(crate) struct Turn<'a> {
-    due: MutexGuard<'a, Option<Instant>>,
+    past: MutexGuard<'a, Past>,
     interval: Duration,
 }
 
 impl Turn<'_> {
     /// Whether there were more than [`FEW`] events lately.
     fn has_many(&self) -> bool {
-        self.due.is_some_and(|due| due > Instant::now() + self.interval * FEW)
+        self.past.few_until.is_some_and(|until| until > Instant::now() + FEW_EVERY * FEW)
     }
 
     /// Counts the event.
     fn take(mut self) {
         let now = Instant::now();
-        *self.due = Some(self.due.map_or(now, |due| due.max(now)) + self.interval);
+        let later = |due: Option<Instant>, interval| due.map_or(now, |due| due.max(now)) + interval;
+        let few_until = later(self.past.few_until, FEW_EVERY).min(now + FEW_EVERY * 2 * FEW);
+        *self.past = Past { due: Some(later(self.past.due, self.interval)), few_until: Some(few_until) };
     }
 }
 
 impl Pace {
     const fn new(burst: u32, interval: Duration) -> Self {
-        Pace { burst, interval, due: Mutex::const_new(None), many: Mutex::const_new(()) }
+        Pace {
+            burst,
+            interval,
+            past: Mutex::const_new(Past { due: None, few_until: None }),
+            many: Mutex::const_new(()),
+        }
     }
 
     /// Starts of rings: those of all rings of a VM that boots, and some more. For each start the device thread examines every
@@ -110,17 +127,17 @@ impl Pace {
 
     /// Waits until another event may occur. Others wait until it is counted or dropped.
     async fn turn(&self) -> Turn<'_> {
-        let due = self.due.lock().await;
-        let at = due.and_then(|due| due.checked_sub(self.interval * (self.burst - 1)));
+        let past = self.past.lock().await;
+        let at = past.due.and_then(|due| due.checked_sub(self.interval * (self.burst - 1)));
         if let Some(at) = at.filter(|at| *at > Instant::now()) {
             sleep_until(at).await;
         }
-        Turn { due, interval: self.interval }
+        Turn { past, interval: self.interval }
     }
 
     /// Whether it would be the same without its past.
     fn is_idle(&self, now: Instant) -> bool {
-        self.due.try_lock().is_ok_and(|due| due.is_none_or(|due| due <= now))
+        self.past.try_lock().is_ok_and(|past| past.due.is_none_or(|due| due <= now))
     }
 }
 

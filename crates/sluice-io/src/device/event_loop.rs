@@ -520,6 +520,7 @@ impl Loop {
             Message::Advance(time) => self.core.clock.advance(time),
             Message::Hub(reply) => drop(reply.send(self.core.gate.hub().cloned())),
             Message::HoldWork(holding) => backend.ring.faults.holding = holding,
+            Message::Pause(until) => drop(until.recv()),
             Message::HangHelper(until) => assert!(backend.blocking.send(BlockingJob::Hang(until))),
             Message::RefuseRestarts(times) => crate::device::faults::refuse_restarts(times),
             Message::PanicTwice => {

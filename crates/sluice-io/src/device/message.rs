@@ -49,6 +49,9 @@ pub(crate) enum Message {
     /// Blocks the helper thread until the sender is dropped.
     #[cfg(test)]
     HangHelper(std::sync::mpsc::Receiver<()>),
+    /// Blocks the thread until the sender is dropped.
+    #[cfg(test)]
+    Pause(std::sync::mpsc::Receiver<()>),
     /// Lets this many restarts fail.
     #[cfg(test)]
     RefuseRestarts(u32),

@@ -33,6 +33,7 @@ use crate::device::message::Message;
 use crate::device::probe::Probe;
 use crate::device::workers::crew::Plan;
 use crate::frontend::Command;
+use crate::frontend::nbd::{Look, NbdCommand};
 use crate::pace::VmPaces;
 use crate::vhost_user::message::SessionMessage;
 
@@ -315,7 +316,11 @@ pub struct DeviceHandle {
 impl DeviceHandle {
     /// Attaches a client, to each thread in turn. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
-        self.send_to(self.next_thread(), Message::Frontend(Command::Nbd(Box::new(arrived))));
+        let thread = self.next_thread();
+        let (awaited, looks) = Look::of(&arrived, &self.mailboxes[thread], self.threads());
+        let send = |to, command| self.send_to(to, Message::Frontend(Command::Nbd(command)));
+        send(thread, NbdCommand::Connect(Box::new(arrived), awaited));
+        (0..self.threads()).zip(looks).for_each(|(to, look)| send(to, NbdCommand::Look(Box::new(look))));
     }
 
     /// Waits until a client of a VM may be attached. A VM whose clients connect all the time waits here.

@@ -115,7 +115,9 @@ async fn processes_with_many_connections_delay_the_others_of_their_user_by_one()
     for number in 0..16 {
         connect(&mut paces, process(1000, number), 64).await;
     }
-    // The user's burst is used up, and each process has some of its own.
+    // The user's burst is used up, and each process has some of its own. A loop of each connects a few times a second then.
+    tokio::time::advance(Duration::from_secs(1)).await;
+    connect(&mut paces, process(1000, 0), 200).await;
     let many: Vec<_> = (0..16).flat_map(|number| connect_at_once(&mut paces, process(1000, number), 100)).collect();
     tokio::task::yield_now().await;
     let took = connect(&mut paces, process(1000, 99), 1).await;

@@ -127,6 +127,35 @@ fn a_thread_that_sleeps_is_woken_by_a_grant() {
 }
 
 #[test]
+fn a_write_that_a_killed_client_had_left_overwrote_one_of_the_next_client() {
+    for threads in [1, 2, 3] {
+        let (_file, store) = file(1 << 20);
+        let device = device_with(threads, None);
+        add(&device, Policy::default(), store, 1 << 20);
+        // The thread that gets the first client does not run.
+        let (paused, until) = channel::<()>();
+        device.mailbox.send(Message::Pause(until)).unwrap();
+        let write = |client: &mut Client, byte: u8| {
+            client.submit(1, Command::Write { offset: 0, data: &[byte; 4096], fua: false }).unwrap();
+            while !client.flush_output().unwrap() {}
+        };
+        let mut old = connect(&device, 1 << 20);
+        write(&mut old, 1);
+        drop(old);
+        let mut new = connect(&device, 1 << 20);
+        write(&mut new, 2);
+        drop(paused);
+        receive(&mut new, 1);
+        // polls: the end of the first client.
+        while device.snapshot().unwrap().connections > 1 {}
+        let writes = device.snapshot().unwrap().vms[0].account.completed()[Kind::Write as usize];
+        assert_eq!(writes, 1, "{threads} threads: what the first client had left is dropped");
+        let read = ask(&mut new, Command::Read { offset: 0, len: 4096 }).unwrap();
+        assert!(read == [2; 4096]);
+    }
+}
+
+#[test]
 fn the_panic_of_any_thread_restarts_the_device_with_its_volumes() {
     let (_file, store) = file(1 << 20);
     let device = device_with(3, None);
@@ -176,6 +205,26 @@ fn a_failed_sync_of_one_thread_concerns_all_until_the_loss_is_accepted() {
     };
     let flushed: usize = clients.map(flush).map(|load| load.join().unwrap()).into_iter().sum();
     assert_eq!(flushed, 400, "flushes of both threads share syncs, and each is answered");
+}
+
+#[test]
+fn what_a_client_sent_before_a_disconnect_is_served_although_the_next_one_is_there() {
+    for threads in [1, 2, 3] {
+        let device = device_with(threads, None);
+        add(&device, Policy::default(), Store::Null, 1 << 20);
+        for _ in 0..100 {
+            let pair = UnixStream::pair().unwrap();
+            let mut own = pair.0.try_clone().unwrap();
+            let mut old = connect_by(pair, &device, ("vm", "disk"), VolumeGeneration::default(), 1 << 20);
+            send(&mut old, 8);
+            own.write_all(&[&0x2560_9513_u32.to_be_bytes()[..], &[0, 0, 0, 2], &[0; 20]].concat()).unwrap();
+            own.shutdown(std::net::Shutdown::Write).unwrap();
+            let mut new = connect(&device, 1 << 20);
+            receive(&mut old, 8);
+            send(&mut new, 1);
+            receive(&mut new, 1);
+        }
+    }
 }
 
 #[test]

@@ -15,7 +15,7 @@ use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
 use crate::device::vm::Intake;
-use crate::frontend::nbd::connection::{Connection, Phase};
+use crate::frontend::nbd::connection::{Connection, Phase, Receive};
 use crate::frontend::nbd::{ConnectionId, HANG_UP, Nbd};
 use crate::nbd::wire::{Command, RequestHeader};
 use crate::slab::Id as _;
@@ -52,8 +52,13 @@ impl Nbd {
 }
 
 impl Connection {
+    /// Whether a receive has all that the stream has, and ends by itself when the stream has ended.
+    pub(super) fn is_heard_out(&self) -> bool {
+        self.receive != Receive::Idle && ioctl_fionread(&self.socket).is_ok_and(|unread| unread == 0)
+    }
+
     /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.
-    fn has_said_so(&self) -> bool {
+    pub(super) fn has_said_so(&self) -> bool {
         let received = &self.received.bytes(self.end)[self.start..];
         let mut last = received[received.len().saturating_sub(RequestHeader::LEN)..].to_vec();
         let Ok(unread) = ioctl_fionread(&self.socket).map(|unread| unread as usize) else { return false };

@@ -3,6 +3,7 @@
 mod connection;
 mod hangup;
 mod intake;
+mod look;
 mod recent;
 mod replies;
 
@@ -20,6 +21,7 @@ use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
+pub(crate) use look::{Awaited, Look};
 use replies::Segment;
 
 ids! {
@@ -54,6 +56,16 @@ pub struct Arrived {
     pub handshake: Duration,
 }
 
+/// A message about NBD clients.
+pub(crate) enum NbdCommand {
+    /// A client, and the threads of the device that must look first.
+    Connect(Box<Arrived>, Awaited),
+    /// A client of a volume has come to a thread.
+    Look(Box<Look>),
+    /// All threads have looked.
+    Looked,
+}
+
 /// The NBD clients of a device thread.
 pub(crate) struct Nbd {
     number: FrontendNumber,
@@ -62,6 +74,8 @@ pub(crate) struct Nbd {
     tx_pending: Vec<ConnectionId>,
     /// Connections that sent or got something lately, each once.
     recent: Vec<ConnectionId>,
+    /// Orders of this iteration.
+    looks: Vec<Look>,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
@@ -70,7 +84,7 @@ pub(crate) struct Nbd {
 }
 
 impl Frontend for Nbd {
-    type Command = Box<Arrived>;
+    type Command = NbdCommand;
 
     fn new(number: FrontendNumber) -> Self {
         Nbd {
@@ -78,14 +92,19 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             recent: Vec::new(),
+            looks: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
             deadline: None,
         }
     }
 
-    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
-        self.connect(core, now, *arrived);
+    fn command(&mut self, core: &mut Core, now: Instant, command: NbdCommand) {
+        match command {
+            NbdCommand::Connect(arrived, awaited) => self.connect(core, now, *arrived, awaited),
+            NbdCommand::Look(look) => self.looks.push(*look),
+            NbdCommand::Looked => self.looked(core),
+        }
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -115,6 +134,7 @@ impl Frontend for Nbd {
 
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
         self.send_replies(core, now);
+        self.look(core);
         self.remove_retired(core);
     }
 
@@ -183,7 +203,7 @@ impl Nbd {
         self.connections.iter().filter(|(_, known)| known.volume == volume).map(|(id, _)| id).collect()
     }
 
-    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
+    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived, awaited: Awaited) {
         if core.ending != Ending::No {
             return;
         }
@@ -204,7 +224,8 @@ impl Nbd {
             tracing::info!(vm, "Client disconnected: its volume is being removed");
             return;
         };
-        connection.intake = Intake::of_new(is_free);
+        connection.intake = if awaited.is_over() { Intake::of_new(is_free) } else { Intake::WaitsForLook };
+        connection.awaited = awaited;
         let waits = connection.intake != Intake::Open;
         let id = self.connections.insert(connection);
         if waits {
