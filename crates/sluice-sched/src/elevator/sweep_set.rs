@@ -480,7 +480,7 @@ mod tests {
                 let grows = step / 4_000 % 2 == 0;
                 let key = u128::from(next(&mut random) % offsets) << 64 | u128::from(step);
                 let what = next(&mut random) % 16;
-                let from = if what % 4 == 0 { key } else { sweep };
+                let from = if what.is_multiple_of(4) { key } else { sweep };
                 let near = owned(model.range(from..).next().or_else(|| model.iter().next()));
                 match near {
                     Some((near, link)) if what < if grows { 5 } else { 13 } => {
@@ -539,7 +539,7 @@ mod tests {
         (0..65_536).for_each(|link| {
             set.insert::<true>(u128::from(link) << 64, link);
         });
-        for link in (0..65_536).filter(|link| link % 64 != 0) {
+        for link in (0..65_536u32).filter(|link| !link.is_multiple_of(64)) {
             set.remove(u128::from(link) << 64, link);
         }
         let leaves = set.check(1024);
