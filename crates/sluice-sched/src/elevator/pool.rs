@@ -108,9 +108,20 @@ pub(crate) struct Taken {
 }
 
 impl<S: Sorted> Pool<S> {
-    /// Inserts a request into a queue, as the youngest. Also returns whether an older one may be at the same offset.
+    /// Inserts a request into a queue, as the youngest.
     #[inline]
-    pub(crate) fn insert(&mut self, queue: &mut Queue<S>, request: Request, expiry: Instant) -> (Node, bool) {
+    pub(crate) fn insert(&mut self, queue: &mut Queue<S>, request: Request, expiry: Instant) -> Node {
+        self.insert_as::<false>(queue, request, expiry).0
+    }
+
+    /// The same. Also returns whether an older one may be at the same offset.
+    #[inline]
+    pub(crate) fn insert_asking(&mut self, queue: &mut Queue<S>, request: Request, expiry: Instant) -> (Node, bool) {
+        self.insert_as::<true>(queue, request, expiry)
+    }
+
+    #[inline(always)]
+    fn insert_as<const ASKS: bool>(&mut self, queue: &mut Queue<S>, request: Request, expiry: Instant) -> (Node, bool) {
         let (entry, ages) = (Entry { request, expiry }, Ages { elder: queue.youngest, younger: NIL });
         let index = self.entries.insert(entry);
         match self.ages.get_mut(index as usize) {
@@ -126,7 +137,7 @@ impl<S: Sorted> Pool<S> {
         *self.owned(&request) += 1;
         self.note(&request, index);
         let key = SortKey::of(&request);
-        let near = queue.sorted.insert(&mut self.sorted, key.0, index);
+        let near = queue.sorted.insert::<ASKS>(&mut self.sorted, key.0, index);
         (Node { key, index }, near)
     }
 
@@ -252,7 +263,7 @@ impl<S: Sorted> Pool<S> {
         let new = SortKey::of(&grown);
         if new != key {
             queue.sorted.remove(&mut self.sorted, key.0, index);
-            queue.sorted.insert(&mut self.sorted, new.0, index);
+            queue.sorted.insert::<false>(&mut self.sorted, new.0, index);
         }
         Node { key: new, index }
     }
@@ -327,7 +338,7 @@ pub(crate) mod tests {
         let nodes = [5, 3, 9, 3]
             .into_iter()
             .enumerate()
-            .map(|(id, page)| pool.insert(&mut queue, request(id as u64, 0, Kind::Read, page), Instant::ZERO).0);
+            .map(|(id, page)| pool.insert(&mut queue, request(id as u64, 0, Kind::Read, page), Instant::ZERO));
         let nodes: Vec<Node> = nodes.collect();
         assert_eq!(ids(pool.iter(&queue)), [0, 1, 2, 3]);
         assert_eq!(pool.lowest(&queue), Some(nodes[1]));

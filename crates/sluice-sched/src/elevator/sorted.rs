@@ -9,8 +9,8 @@ pub(crate) trait Sorted: Default {
     /// What all sets share.
     type Shared: core::fmt::Debug + Default;
 
-    /// Inserts an entry. Returns false if no other one has the same upper half of the key.
-    fn insert(&mut self, shared: &mut Self::Shared, key: u128, link: u32) -> bool;
+    /// Inserts an entry. With `ASKS`, returns false if no other one has the same upper half of the key.
+    fn insert<const ASKS: bool>(&mut self, shared: &mut Self::Shared, key: u128, link: u32) -> bool;
 
     /// Removes an entry.
     fn remove(&mut self, shared: &mut Self::Shared, key: u128, link: u32);
@@ -31,7 +31,7 @@ pub(crate) trait Sorted: Default {
 impl Sorted for Tree {
     type Shared = Forest<u128>;
 
-    fn insert(&mut self, forest: &mut Forest<u128>, key: u128, link: u32) -> bool {
+    fn insert<const ASKS: bool>(&mut self, forest: &mut Forest<u128>, key: u128, link: u32) -> bool {
         forest.insert(self, key, link).is_some_and(|(known, _)| known >> 64 == key >> 64)
     }
 
@@ -59,8 +59,8 @@ impl Sorted for SweepSet {
     type Shared = ();
 
     #[inline]
-    fn insert(&mut self, (): &mut (), key: u128, link: u32) -> bool {
-        self.insert(key, link)
+    fn insert<const ASKS: bool>(&mut self, (): &mut (), key: u128, link: u32) -> bool {
+        self.insert::<ASKS>(key, link)
     }
 
     fn remove(&mut self, (): &mut (), key: u128, link: u32) {

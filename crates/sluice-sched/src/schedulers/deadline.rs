@@ -284,7 +284,7 @@ impl Scheduler for Deadline {
         let queue = &mut self.queues[direction];
         // After a change of schedulers, a request may have been queued for a while.
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let (_, near) = self.pool.insert(queue, request, expiry);
+        let (_, near) = self.pool.insert_asking(queue, request, expiry);
         if near && request.kind != Kind::Flush {
             self.force_older(direction, &request);
         }

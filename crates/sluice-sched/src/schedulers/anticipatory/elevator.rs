@@ -95,6 +95,14 @@ impl Anticipatory {
         self.owners[owner.index()].get_or_insert_with(Owner::default)
     }
 
+    /// Adds a request to the history of an owner.
+    fn observe(&mut self, now: Instant, owner: OwnerId, request: &Request) {
+        let mut predictor = core::mem::take(&mut self.predictor);
+        let think_max = self.think_max;
+        self.owner(owner).observe(now, request, think_max, &mut predictor);
+        self.predictor = predictor;
+    }
+
     fn waits(&self, direction: usize) -> bool {
         !self.queues[direction].is_empty()
     }
@@ -144,10 +152,10 @@ impl Anticipatory {
         if self.since.is_some_and(|since| now.nanos_since(since) >= self.antic_expire) {
             return true;
         }
-        let mut owner = self.owner(awaited).clone();
-        if owner.queued > 0 {
+        if self.owner(awaited).queued > 0 {
             return true;
         }
+        let owner = self.owner(awaited).clone();
         if let Some(candidate) = candidate.filter(is_sync)
             && self.is_close(now, &owner, &candidate)
         {
@@ -157,8 +165,7 @@ impl Anticipatory {
                     self.predictor.exits();
                 }
             }
-            owner.observe(now, &candidate, self.think_max, &mut self.predictor);
-            *self.owner(awaited) = owner;
+            self.observe(now, awaited, &candidate);
             return true;
         }
         if owner.exited {
@@ -321,13 +328,11 @@ impl Scheduler for Anticipatory {
         self.run_timer(now);
         let direction = direction(&request);
         if direction == SYNC {
-            let mut owner = std::mem::take(self.owner(request.owner));
-            owner.observe(now, &request, self.think_max, &mut self.predictor);
-            *self.owner(request.owner) = owner;
+            self.observe(now, request.owner, &request);
         }
         self.owner(request.owner).queued += 1;
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let (node, _) = self.pool.insert(&mut self.queues[direction], request, expiry);
+        let node = self.pool.insert(&mut self.queues[direction], request, expiry);
         self.next[direction] = self.nearer(direction, self.next[direction], Some(node));
         if matches!(self.status, Status::WaitRequest | Status::WaitNext)
             && let Some(awaited) = self.awaited

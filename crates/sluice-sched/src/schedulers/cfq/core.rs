@@ -191,7 +191,7 @@ impl Core {
         let stream = &mut streams[id];
         let expire = if stream.is_sync() { params.fifo_expire_sync } else { params.fifo_expire_async };
         let expiry = ticks.shown(request.arrival) + expire;
-        let (node, _) = pool.insert(&mut stream.requests, request, expiry);
+        let node = pool.insert(&mut stream.requests, request, expiry);
         stream.next = nearness.nearer(*head, stream.next, Some(node));
         // rule: cfq.c-seeky-window
         stream.deep = stream.deep || pool.iter(&stream.requests).take(DEEP).count() == DEEP;
