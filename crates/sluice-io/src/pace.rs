@@ -141,7 +141,7 @@ impl Pace {
     }
 }
 
-/// Who shares a limit.
+/// One or more peers that share a rate limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Party {
     /// A process of this host, of a user.

@@ -309,7 +309,7 @@ pub struct DeviceHandle {
     mailboxes: Arc<[Mailbox]>,
     /// Number of clients so far.
     turn: Arc<AtomicUsize>,
-    /// How often clients of each VM may connect.
+    /// The rate limits for connections of each VM's clients.
     paces: VmPaces,
 }
 

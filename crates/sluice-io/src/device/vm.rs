@@ -23,7 +23,7 @@ pub(crate) enum Intake {
     Open,
     /// It waits for window space, in its VM's queue.
     WaitsForRoom,
-    /// It waits until the other threads of the device have looked whether clients of its volume have disconnected.
+    /// It waits until all threads of the device have looked whether clients of its volume have disconnected.
     WaitsForLook,
     /// It waits for in-flight requests of disconnected clients of its volume.
     WaitsForPredecessor,

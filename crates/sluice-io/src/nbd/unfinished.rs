@@ -19,7 +19,7 @@ use crate::accept::Peer;
 /// Maximum number of handshakes of one peer on one socket that have begun and not ended.
 const PER_PEER: usize = 64;
 
-/// Whose handshakes are counted together.
+/// A peer as handshakes are counted: an address, or a user of this host with all its processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     Address(IpAddr),

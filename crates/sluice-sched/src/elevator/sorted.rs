@@ -1,12 +1,12 @@
-//! What a queue of an elevator needs of its order by offset: a [`Tree`] for many short queues, a [`SweepSet`] for a few
-//! long ones.
+//! The order by offset of an elevator's queue. A [`Tree`] holds it for many short queues, and a [`SweepSet`] for a few long
+//! ones.
 
 use crate::elevator::sweep_set::SweepSet;
 use crate::elevator::tree::{Forest, Tree};
 
 /// Numbered entries in order of their keys; all keys are different.
 pub(crate) trait Sorted: Default {
-    /// What all sets share.
+    /// Memory that all sets of a scheduler use together.
     type Shared: core::fmt::Debug + Default;
 
     /// Inserts an entry. With `ASKS`, returns false if no other one has the same upper half of the key.

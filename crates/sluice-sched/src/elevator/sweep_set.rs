@@ -59,7 +59,7 @@ struct Leaf {
     items: [Item; ROOM],
 }
 
-/// What an insertion needs of a leaf: apart from it, so that all are in a cache.
+/// The fields of a leaf that an insertion reads. They are stored apart from its items, so that those of all leaves fit into a cache.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
 struct Head {
