@@ -88,6 +88,8 @@ pub(crate) struct Core {
     pub(crate) ending: Ending,
     /// Whether the thread polls all the time while it has clients.
     pub(crate) busy_poll: bool,
+    /// Whether the thread looks for requests itself before it sleeps, so that sockets may be read without the kernel's help.
+    pub(crate) reads_sockets: bool,
     /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
     /// When the gate must be called again.
@@ -141,6 +143,7 @@ impl Core {
             waker,
             ending: Ending::No,
             busy_poll: false,
+            reads_sockets: false,
             stale_messages: 0,
             wake: None,
             completed: VecDeque::new(),

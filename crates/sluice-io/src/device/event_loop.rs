@@ -132,6 +132,7 @@ impl Machine for Loop {
             found_work |= polled;
             self.run_ready(now);
             self.trial.note(now, self.core.arrivals - arrivals);
+            self.core.reads_sockets = self.core.busy_poll || self.trial.polls();
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();

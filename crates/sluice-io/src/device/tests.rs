@@ -434,8 +434,14 @@ fn a_vm_that_was_removed_and_added_again_is_found() {
 
 #[test]
 fn draining_answers_all_requests_first() {
+    [false, true].into_iter().for_each(drains);
+}
+
+/// Drains a device with requests, whose loop polls or does not.
+fn drains(polls: bool) {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 4, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
+    device.edit(vec![Edit::SetBusyPoll(polls)]).unwrap();
     add(&device, Policy::default(), Store::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     for cookie in 0..50 {

@@ -1,4 +1,4 @@
-//! Clients that leave while their sockets are not read.
+//! Clients that leave while their sockets are not read, or while the loop reads them itself.
 
 use super::*;
 use sluice_sched::Iops;
@@ -6,10 +6,17 @@ use sluice_sched::Iops;
 /// Requests that the window of the VM has room for.
 const WINDOW: u32 = 64;
 
+/// A device whose loop polls, and reads the sockets of clients itself, or leaves that to the kernel.
+fn polling(delay: Option<DelaySpec>, polls: bool) -> Device {
+    let device = device(delay);
+    device.edit(vec![Edit::SetBusyPoll(polls)]).unwrap();
+    device
+}
+
 /// A device that takes one request at a time, and serves each for this time.
-fn slow(time: Duration) -> Device {
+fn slow(time: Duration, polls: bool) -> Device {
     let delay = DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 };
-    let device = device(Some(delay));
+    let device = polling(Some(delay), polls);
     add(&device, Policy::default(), Store::Null, 1 << 20);
     device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
     device
@@ -37,34 +44,38 @@ fn wait_until(device: &Device, is_so: impl Fn(&Snapshot) -> bool) {
 
 #[test]
 fn a_client_that_waited_for_room_was_not_missed_when_it_left() {
-    let device = slow(Duration::from_secs(3600));
-    let client = send(&device, Command::Read { offset: 0, len: 4096 }, WINDOW + 10);
-    wait_until(&device, |now| now.vms[0].outstanding == WINDOW);
-    drop(client);
-    // The one that is at the device ends there.
-    wait_until(&device, |now| now.vms[0].outstanding == 1);
+    for polls in [false, true] {
+        let device = slow(Duration::from_secs(3600), polls);
+        let client = send(&device, Command::Read { offset: 0, len: 4096 }, WINDOW + 10);
+        wait_until(&device, |now| now.vms[0].outstanding == WINDOW);
+        drop(client);
+        // The one that is at the device ends there.
+        wait_until(&device, |now| now.vms[0].outstanding == 1);
+    }
 }
 
 #[test]
 fn a_client_with_more_to_send_than_is_received_was_not_missed_when_it_left() {
-    let device = slow(Duration::from_secs(3600));
-    let data = vec![1; 8192];
-    let mut client = connect(&device, 1 << 20);
-    for cookie in 0..u64::from(WINDOW + 10) {
-        client.submit(cookie, Command::Write { offset: 0, data: &data, fua: false }).unwrap();
+    for polls in [false, true] {
+        let device = slow(Duration::from_secs(3600), polls);
+        let data = vec![1; 8192];
+        let mut client = connect(&device, 1 << 20);
+        for cookie in 0..u64::from(WINDOW + 10) {
+            client.submit(cookie, Command::Write { offset: 0, data: &data, fua: false }).unwrap();
+        }
+        // Its socket takes more than the window has room for.
+        while device.snapshot().unwrap().vms[0].outstanding < WINDOW {
+            client.flush_output().unwrap();
+        }
+        drop(client);
+        wait_until(&device, |now| now.vms[0].outstanding == 1);
     }
-    // Its socket takes more than the window has room for.
-    while device.snapshot().unwrap().vms[0].outstanding < WINDOW {
-        client.flush_output().unwrap();
-    }
-    drop(client);
-    wait_until(&device, |now| now.vms[0].outstanding == 1);
 }
 
 /// Sends requests that exceed the window by `more` while a limit holds them, then a disconnect, and closes the sending
 /// direction. Once the device knows that, the limit ends, and all are replied.
-fn all_before_a_disconnect_are_served(command: Command<'_>, more: u32) {
-    let device = device(None);
+fn all_before_a_disconnect_are_served(command: Command<'_>, more: u32, polls: bool) {
+    let device = polling(None, polls);
     let mut policy = Policy { burst: Some(1), ..Policy::default() };
     policy.limit.iops = Some(Iops::from_milli(1));
     add(&device, policy, Store::Null, 1 << 20);
@@ -94,33 +105,88 @@ fn all_before_a_disconnect_are_served(command: Command<'_>, more: u32) {
 
 #[test]
 fn requests_before_a_disconnect_that_were_not_read_are_served() {
-    all_before_a_disconnect_are_served(Command::Read { offset: 0, len: 4096 }, 10);
+    for polls in [false, true] {
+        all_before_a_disconnect_are_served(Command::Read { offset: 0, len: 4096 }, 10, polls);
+    }
 }
 
 #[test]
 fn requests_were_dropped_if_the_disconnect_after_them_was_not_received() {
     // More than a connection receives before it takes a request.
     let data = vec![1; 8192];
-    all_before_a_disconnect_are_served(Command::Write { offset: 0, data: &data, fua: false }, 24);
+    for polls in [false, true] {
+        all_before_a_disconnect_are_served(Command::Write { offset: 0, data: &data, fua: false }, 24, polls);
+    }
 }
 
 #[test]
 fn a_client_that_has_waited_for_room_ends_like_any_other() {
-    let device = slow(Duration::from_millis(1));
-    let count = WINDOW + 10;
-    let mut client = send(&device, Command::Flush, count);
-    let mut replies = 0;
-    while replies < count {
-        client.receive(None, &mut |_| replies += 1).unwrap();
+    for polls in [false, true] {
+        let device = slow(Duration::from_millis(1), polls);
+        let count = WINDOW + 10;
+        let mut client = send(&device, Command::Flush, count);
+        let mut replies = 0;
+        while replies < count {
+            client.receive(None, &mut |_| replies += 1).unwrap();
+        }
+        assert_eq!(device.snapshot().unwrap().connections, 1);
+        drop(client);
+        wait_until(&device, |now| now.connections == 0);
+        let mut client = send(&device, Command::Flush, count);
+        let mut replies = 0;
+        while replies < count {
+            client.receive(None, &mut |_| replies += 1).unwrap();
+        }
+        client.disconnect().unwrap();
+        wait_until(&device, |now| now.connections == 0);
     }
-    assert_eq!(device.snapshot().unwrap().connections, 1);
-    drop(client);
-    wait_until(&device, |now| now.connections == 0);
-    let mut client = send(&device, Command::Flush, count);
-    let mut replies = 0;
-    while replies < count {
-        client.receive(None, &mut |_| replies += 1).unwrap();
+}
+
+#[test]
+fn clients_whose_sockets_the_loop_reads_leave_in_each_way() {
+    let device = polling(None, true);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let read = Command::Read { offset: 0, len: 4096 };
+    // More of them than the loop reads itself.
+    let mut clients: Vec<Client> = (0..20).map(|_| connect(&device, 1 << 20)).collect();
+    for _ in 0..10 {
+        clients.iter_mut().for_each(|client| assert_eq!(ask(client, read).unwrap().len(), 4096));
     }
-    client.disconnect().unwrap();
-    wait_until(&device, |now| now.connections == 0);
+    for client in clients.drain(..10) {
+        client.disconnect().unwrap();
+    }
+    wait_until(&device, |now| now.connections == 10);
+    clients.drain(..5).for_each(drop);
+    wait_until(&device, |now| now.connections == 5);
+    let bad = clients.pop().unwrap();
+    UnixStream::from(rustix::io::dup(&bad).unwrap()).write_all(&[0xff; 28]).unwrap();
+    assert!(ends(bad));
+    wait_until(&device, |now| now.connections == 4);
+    device.drain();
+    assert!(clients.into_iter().all(ends));
+}
+
+#[test]
+fn a_client_that_was_read_for_long_is_watched_again_when_it_waits_for_room() {
+    let device = polling(None, true);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    let read = Command::Read { offset: 0, len: 4096 };
+    // More than the number of reads after which it is not watched any more.
+    (0..300).for_each(|_| assert_eq!(ask(&mut client, read).unwrap().len(), 4096));
+    let mut policy = Policy { burst: Some(1), ..Policy::default() };
+    policy.limit.iops = Some(Iops::from_milli(1));
+    let window = Window { requests: WINDOW, bytes: 32 << 20 };
+    device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: Vec::new() }]).unwrap();
+    for round in 0..2 {
+        (0..u64::from(WINDOW) + 10).for_each(|cookie| client.submit(cookie, read).unwrap());
+        while !client.flush_output().unwrap() {
+            client.try_receive(&mut |_| ()).unwrap();
+        }
+        wait_until(&device, |now| now.vms[0].outstanding == WINDOW);
+        drop(client);
+        wait_until(&device, |now| now.vms[0].outstanding == 0 && now.connections == 0);
+        client = connect(&device, 1 << 20);
+        assert_eq!(device.snapshot().unwrap().connections, 1, "round {round}");
+    }
 }

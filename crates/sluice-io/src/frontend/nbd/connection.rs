@@ -44,6 +44,8 @@ pub(crate) enum Receive {
     ToMemory,
     /// Directly into the buffer of a request.
     ToBuffer,
+    /// None in the kernel: the loop reads the socket in each iteration, see `sockets.rs`.
+    ByLoop,
 }
 
 /// State of a connection.
@@ -106,6 +108,8 @@ pub(crate) struct Connection {
     pub(crate) is_recent: bool,
     /// Whether the kernel is to report that the client has closed its end.
     pub(crate) is_watched: bool,
+    /// Number of times that the loop has read the socket since then.
+    pub(crate) reads: u32,
 }
 
 /// Replies that are sent together.
@@ -177,6 +181,7 @@ impl Connection {
             active: Instant::ZERO,
             is_recent: false,
             is_watched: false,
+            reads: 0,
         })
     }
 

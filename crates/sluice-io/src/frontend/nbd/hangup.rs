@@ -27,14 +27,21 @@ impl Nbd {
         if connection.is_watched || connection.is_closed() {
             return;
         }
-        connection.is_watched = true;
+        (connection.is_watched, connection.reads) = (true, 0);
         let entry = opcode::PollAdd::new(types::Fd(connection.fd()), libc::POLLRDHUP as u32).build();
         let tag = Tag::Frontend(self.number, HANG_UP, id.index());
         // SAFETY: the operation refers to no memory.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
     }
 
-    /// Handles the report.
+    /// Ends the watch of a client that has been read for some time: it costs the client a wake-up for each system call.
+    pub(super) fn stop_watching(&mut self, core: &mut Core, id: ConnectionId) {
+        let tag = Tag::Frontend(self.number, HANG_UP, id.index());
+        // SAFETY: the operation refers to no memory.
+        unsafe { core.backend.ring.push_silent(opcode::AsyncCancel::new(tag.pack()).build()) };
+    }
+
+    /// Handles the report, or the end of the watch.
     pub(super) fn hung_up(&mut self, core: &mut Core, id: ConnectionId, result: i32) {
         let connection = &mut self.connections[id];
         connection.is_watched = false;
@@ -42,7 +49,7 @@ impl Nbd {
         if connection.phase != Phase::Open || connection.intake == Intake::Open {
             return self.retire(id);
         }
-        if is_put_off(result) {
+        if is_put_off(result) || result == -libc::ECANCELED {
             return self.watch_for_hang_up(core, id);
         }
         if !connection.has_said_so() {

@@ -27,15 +27,21 @@ const DIRECT_MIN: u32 = 4096;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Nbd {
-    /// Handles the end of a receive.
-    pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
+    /// Handles the end of a receive. Returns whether it brought a request.
+    pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) -> bool {
         core.count_event(self.connections[id].volume, cpu::RECEIVE);
         let connection = &mut self.connections[id];
         let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
         match (connection.expect, result) {
             (_, result) if is_put_off(result) => {}
-            (_, 0) if connection.phase == Phase::Finishing => return self.retire(id),
-            (_, ..=0) => return self.disconnect(core, id),
+            (_, 0) if connection.phase == Phase::Finishing => {
+                self.retire(id);
+                return true;
+            }
+            (_, ..=0) => {
+                self.disconnect(core, id);
+                return true;
+            }
             (Expect::Payload { io, have }, _) if receive == Receive::ToBuffer => {
                 let have = have + result as u32;
                 connection.expect = Expect::Payload { io, have };
@@ -45,9 +51,7 @@ impl Nbd {
         self.note_active(now, id);
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
-        if core.arrivals == arrivals {
-            core.cpu.note_in_vain();
-        }
+        core.arrivals > arrivals
     }
 
     /// Takes requests within `budget` from the received bytes, and continues to receive if there is room for more.
@@ -251,6 +255,9 @@ impl Nbd {
             let now = core.clock.now();
             connection.wait_for_data(now, left);
             self.watch_deadlines(now);
+        }
+        if core.reads_sockets && self.read_by_loop(id) {
+            return;
         }
         let connection = &mut self.connections[id];
         let (place, room) = match connection.expect {

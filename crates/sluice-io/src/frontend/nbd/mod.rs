@@ -6,6 +6,7 @@ mod intake;
 mod look;
 mod recent;
 mod replies;
+mod sockets;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -74,6 +75,8 @@ pub(crate) struct Nbd {
     tx_pending: Vec<ConnectionId>,
     /// Connections that sent or got something lately, each once.
     recent: Vec<ConnectionId>,
+    /// Connections whose sockets the loop reads itself, and former ones.
+    read_by_loop: Vec<ConnectionId>,
     /// Orders of this iteration.
     looks: Vec<Look>,
     /// Connections that may be removed.
@@ -92,6 +95,7 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             recent: Vec::new(),
+            read_by_loop: Vec::new(),
             looks: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
@@ -110,7 +114,11 @@ impl Frontend for Nbd {
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
         let id = self.connections.id_at(index);
         match operation {
-            RECEIVE => self.received(core, now, id, result),
+            RECEIVE => {
+                if !self.received(core, now, id, result) {
+                    core.cpu.note_in_vain();
+                }
+            }
             HANG_UP => self.hung_up(core, id, result),
             _ => self.sent(core, id, result),
         }
@@ -129,7 +137,12 @@ impl Frontend for Nbd {
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
         self.close_overdue(core, now);
-        false
+        self.read_sockets(core, now)
+    }
+
+    fn stop_polling(&mut self, core: &mut Core, _now: Instant) -> bool {
+        self.read_by_kernel(core);
+        true
     }
 
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
@@ -164,6 +177,7 @@ impl Frontend for Nbd {
         for id in self.connections.ids() {
             let connection = &mut self.connections[id];
             connection.finish();
+            connection.end_reads_by_loop();
             if connection.receive != Receive::Idle {
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
             }
@@ -241,6 +255,7 @@ impl Nbd {
             return self.retire(id);
         }
         connection.shut_down();
+        connection.end_reads_by_loop();
         core.client_closed(connection.volume, Seat::Own);
         core.abandon(&connection.requests);
         if connection.sending.is_none() {
