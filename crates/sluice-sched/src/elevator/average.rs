@@ -10,22 +10,29 @@ use crate::elevator::SECTOR;
 pub(crate) struct Average {
     samples: u64,
     total: u64,
-    mean: u64,
 }
 
 /// Larger samples count as this; 2^48 leaves room to multiply.
 const SAMPLE_MAX: u64 = 1 << 48;
+/// Sum of the weights from the 32nd sample on, where rounding stops it.
+const STEADY: u64 = 249;
 
 impl Average {
     // rule: gate.averages
     pub(crate) fn add(&mut self, sample: u64) {
         self.samples = (7 * self.samples + 256) / 8;
         self.total = (7 * self.total + 256 * sample.min(SAMPLE_MAX)) / 8;
-        self.mean = (self.total + 128) / self.samples;
     }
 
+    /// 0 if there is no sample.
     pub(crate) fn mean(&self) -> u64 {
-        self.mean
+        let rounded = self.total + 128;
+        match self.samples {
+            0 => 0,
+            // The compiler divides by a constant without a division.
+            STEADY => rounded / STEADY,
+            samples => rounded / samples,
+        }
     }
 
     /// Whether there is no sample.
@@ -50,12 +57,12 @@ impl SeekAverage {
     // rule: gate.seek-clip
     pub(crate) fn add(&mut self, bytes: u64) {
         let room = if self.0.samples <= 60 { 2 * 1024 * 1024 } else { 2 * 1024 * 64 };
-        self.0.add((bytes / SECTOR).min(4 * self.0.mean + room));
+        self.0.add((bytes / SECTOR).min(4 * self.0.mean() + room));
     }
 
     /// The mean in sectors.
     pub(crate) fn mean(&self) -> u64 {
-        self.0.mean
+        self.0.mean()
     }
 }
 
@@ -78,6 +85,7 @@ mod tests {
         assert_eq!(average.mean(), 806, "half of 256 is added before the division");
         assert!(average.is_valid() && !average.is_empty());
         (0..40).for_each(|_| average.add(0));
+        assert_eq!(average.samples, STEADY);
         assert!(average.mean() <= 1, "{}", average.mean());
         average.add(u64::MAX);
         assert!(average.mean() < u64::MAX / 256, "a huge sample overflows nothing");

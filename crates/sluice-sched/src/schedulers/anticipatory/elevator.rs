@@ -62,6 +62,14 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// The history of an owner, which is empty at first.
+fn history(owners: &mut Vec<Option<Owner>>, owner: OwnerId) -> &mut Owner {
+    if owners.len() <= owner.index() {
+        owners.resize(owner.index() + 1, None);
+    }
+    owners[owner.index()].get_or_insert_with(Owner::default)
+}
+
 impl Anticipatory {
     pub(super) fn new(params: &Params) -> Anticipatory {
         let ticks = Ticks::new(params.tick);
@@ -89,18 +97,7 @@ impl Anticipatory {
     }
 
     fn owner(&mut self, owner: OwnerId) -> &mut Owner {
-        if self.owners.len() <= owner.index() {
-            self.owners.resize(owner.index() + 1, None);
-        }
-        self.owners[owner.index()].get_or_insert_with(Owner::default)
-    }
-
-    /// Adds a request to the history of an owner.
-    fn observe(&mut self, now: Instant, owner: OwnerId, request: &Request) {
-        let mut predictor = core::mem::take(&mut self.predictor);
-        let think_max = self.think_max;
-        self.owner(owner).observe(now, request, think_max, &mut predictor);
-        self.predictor = predictor;
+        history(&mut self.owners, owner)
     }
 
     fn waits(&self, direction: usize) -> bool {
@@ -165,7 +162,7 @@ impl Anticipatory {
                     self.predictor.exits();
                 }
             }
-            self.observe(now, awaited, &candidate);
+            history(&mut self.owners, awaited).observe(now, &candidate, self.think_max, &mut self.predictor);
             return true;
         }
         if owner.exited {
@@ -220,10 +217,10 @@ impl Anticipatory {
     /// The oldest request of a direction, if it has expired; checked at most once per expiry time.
     // rule: anticipatory.expiry-rate, anticipatory.expiry-in-batch
     fn expired(&mut self, now: Instant, direction: usize) -> Option<Node> {
-        let oldest = self.pool.oldest(&self.queues[direction])?;
         if now.since(self.last_check[direction]) < self.expire[direction] {
             return None;
         }
+        let oldest = self.pool.oldest(&self.queues[direction])?;
         self.last_check[direction] = now;
         (now > self.pool.expiry(oldest)).then_some(oldest)
     }
@@ -327,10 +324,11 @@ impl Scheduler for Anticipatory {
         self.begin(now);
         self.run_timer(now);
         let direction = direction(&request);
+        let owner = history(&mut self.owners, request.owner);
         if direction == SYNC {
-            self.observe(now, request.owner, &request);
+            owner.observe(now, &request, self.think_max, &mut self.predictor);
         }
-        self.owner(request.owner).queued += 1;
+        owner.queued += 1;
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
         let node = self.pool.insert(&mut self.queues[direction], request, expiry);
         self.next[direction] = self.nearer(direction, self.next[direction], Some(node));
@@ -396,11 +394,13 @@ impl Scheduler for Anticipatory {
                 self.status = Status::WaitNext;
             }
         }
-        if is_sync(request) && self.owners.get(request.owner.index()).is_some_and(Option::is_some) {
-            let owner = self.owner(request.owner);
+        let Some(Some(owner)) = self.owners.get_mut(request.owner.index()) else { return };
+        if is_sync(request) {
             (owner.completed, owner.last_end_time) = (true, now);
         }
-        self.forget_if_done(request.owner);
+        if owner.exited {
+            self.forget_if_done(request.owner);
+        }
     }
 
     fn configure(&mut self, _now: Instant, change: Change) -> Result<(), ChangeError> {

@@ -10,8 +10,9 @@ use crate::time::Instant;
 /// Probability 1.
 const ONE: u32 = 256;
 
-/// History of an owner.
+/// History of an owner, in one cache line.
 #[derive(Debug, Clone, Default)]
+#[repr(align(64))]
 pub(super) struct Owner {
     pub(super) exited: bool,
     /// It has requests in flight or has had completions.
