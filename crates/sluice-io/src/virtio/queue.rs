@@ -282,6 +282,16 @@ impl VirtQueue {
         self.state = State::Stopping(reply);
     }
 
+    /// Whether all requests that were taken have been returned.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.requests.is_empty() && self.held == 0
+    }
+
+    /// Whether it has had no request since then.
+    pub(crate) fn rests_since(&self, then: Instant) -> bool {
+        self.active < then && self.is_empty()
+    }
+
     /// Whether there may be a request.
     pub(crate) fn is_ready(&mut self) -> bool {
         self.takes() && self.has_next().unwrap_or(true)
@@ -290,7 +300,7 @@ impl VirtQueue {
     /// Whether nothing refers to it any more.
     pub(crate) fn can_be_removed(&self) -> bool {
         let has_taken_all = self.recovered.is_empty() || self.state.is_closed();
-        self.state.ends() && has_taken_all && self.requests.is_empty() && self.held == 0 && self.operations == 0
+        self.state.ends() && has_taken_all && self.is_empty() && self.operations == 0
     }
 
     /// Whether there is a request. An error means that the guest's index is invalid.

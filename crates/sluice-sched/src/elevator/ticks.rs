@@ -76,7 +76,8 @@ mod tests {
 
     #[test]
     fn the_clock_shows_whole_ticks_of_any_length() {
-        let lengths = [1, 2, 3, 7, 1_000_000, 3_333_333, 4_000_000, 10_000_000, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
+        let lengths =
+            [1, 2, 3, 7, 1_000_000, 3_333_333, 4_000_000, 10_000_000, u64::MAX / 2, u64::MAX / 2 + 1, u64::MAX];
         for tick in lengths {
             let ticks = Ticks::new(Duration::from_nanos(tick));
             let multiples = [0, 1, 2, 999, 1 << 20, 1 << 40, u64::MAX / tick].map(|count| tick.saturating_mul(count));

@@ -9,6 +9,8 @@
 //! four requests in flight, and the one has 32. The bare echo answers the same rings from one thread, without gate, statistics and
 //! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone. Other builds of the daemon
 //! (`--beside`) serve null devices too.
+//!
+//! There one VM is measured, too, while the others are connected and pause after some requests.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -90,6 +92,8 @@ struct Pair {
     cpu_us: [Samples; 2],
     /// With one request each, and with [`WAITING`].
     deviations: [Samples; 2],
+    /// IOPS and CPU time per request of one VM while the others pause.
+    pausing: [Samples; 2],
 }
 
 pub(super) fn run(
@@ -116,6 +120,7 @@ pub(super) fn run(
     if !pairs.is_empty() {
         add(report, &pairs);
     }
+    add_pausing(report, &pairs);
     add_builds(report, &pairs);
     Ok(())
 }
@@ -161,6 +166,26 @@ fn add(report: &mut Report, pairs: &[Pair]) {
     report.table(table);
 }
 
+/// Adds a table of one VM beside others that pause.
+fn add_pausing(report: &mut Report, pairs: &[Pair]) {
+    let columns = ["device", "IOPS", "to one VM alone", "CPU per request [us]: beside them, alone"];
+    let mut table = Table::new(format!("One VM x 32 beside {} that pause", VMS - 1), &columns);
+    let mut measured = pairs.iter().filter(|pair| !pair.shared.is_divided()).peekable();
+    if measured.peek().is_none() {
+        return;
+    }
+    for pair in measured {
+        let [beside, alone] = [&pair.pausing[1], &pair.cpu_us[1]].map(Samples::median);
+        table.row(vec![
+            Cell::text(pair.name()),
+            Cell::spread(&pair.pausing[0], 0),
+            Cell::text(format!("{:.2}", pair.pausing[0].median() / pair.totals[1].median())),
+            Cell::text(format!("{beside:.2}, {alone:.2}")),
+        ]);
+    }
+    report.table(table);
+}
+
 /// Adds a table that compares this build with the others, on null devices.
 fn add_builds(report: &mut Report, pairs: &[Pair]) {
     let of_null = || pairs.iter().filter(|pair| pair.shared == Shared::Null);
@@ -200,8 +225,8 @@ impl Pair {
         };
         let start = |name, vms| choice.start_server(|| start(name, vms));
         let (many, one) = (start("many", VMS)?, start("one", 1)?);
-        let (ratio, totals, cpu_us, deviations) = Default::default();
-        Ok(Pair { shared, build, many, one, _folder: folder, ratio, totals, cpu_us, deviations })
+        let (ratio, totals, cpu_us, deviations, pausing) = Default::default();
+        Ok(Pair { shared, build, many, one, _folder: folder, ratio, totals, cpu_us, deviations, pausing })
     }
 
     fn name(&self) -> String {
@@ -213,14 +238,35 @@ impl Pair {
         let (of_many, of_one) = self.shared.depths();
         if self.shared.is_divided() {
             let many = self.compare((of_many, of_one), effort.shares, effort)?;
-            let (waiting, _) = self.load(&self.many, WAITING, effort.shares, effort)?;
+            let (waiting, _) = self.load(&self.many, &self.many.sockets, WAITING, effort.shares, effort)?;
             self.deviations[0].push(deviation(&many));
             self.deviations[1].push(deviation(&waiting));
         } else {
             for _ in 0..SHORT {
                 self.compare((of_many, of_one), effort.time, effort)?;
             }
+            self.measure_one_of_many(of_one, effort)?;
         }
+        Ok(())
+    }
+
+    /// Measures one VM while the others, which had requests before, pause.
+    fn measure_one_of_many(&mut self, depth: u16, effort: Effort) -> Result<(), String> {
+        let failed = |error| failed("sluice", &error);
+        let target = |socket: &PathBuf| Target {
+            socket: socket.clone(),
+            queues: 1,
+            depth: 1,
+            block: self.shared.block(),
+            poll: effort.poll,
+        };
+        let others: Vec<Target> = self.many.sockets[1..].iter().map(target).collect();
+        let mut pausing = Load::start(&others).map_err(failed)?;
+        pausing.run(effort.warm).map_err(failed)?;
+        let (outcomes, cpu) = self.load(&self.many, &self.many.sockets[..1], depth, effort.time, effort)?;
+        pausing.finish().map_err(failed)?;
+        self.pausing[0].push(outcomes.iter().map(Outcome::iops).sum());
+        self.pausing[1].push(cpu);
         Ok(())
     }
 
@@ -232,8 +278,8 @@ impl Pair {
         effort: Effort,
     ) -> Result<Vec<Outcome>, String> {
         let total = |outcomes: &[Outcome]| outcomes.iter().map(Outcome::iops).sum::<f64>();
-        let (many, cpu_many) = self.load(&self.many, of_many, time, effort)?;
-        let (one, cpu_one) = self.load(&self.one, of_one, time, effort)?;
+        let (many, cpu_many) = self.load(&self.many, &self.many.sockets, of_many, time, effort)?;
+        let (one, cpu_one) = self.load(&self.one, &self.one.sockets, of_one, time, effort)?;
         self.totals[0].push(total(&many));
         self.totals[1].push(total(&one));
         self.ratio.push(total(&many) / total(&one));
@@ -242,11 +288,18 @@ impl Pair {
         Ok(many)
     }
 
-    /// Runs all VMs of a server at the same time. Returns the outcome of each, and the CPU time of the server per request in us.
-    fn load(&self, server: &Server, depth: u16, time: Duration, effort: Effort) -> Result<(Vec<Outcome>, f64), String> {
+    /// Runs the VMs of a server at these sockets at the same time. Returns the outcome of each, and the CPU time of the server per request in us.
+    fn load(
+        &self,
+        server: &Server,
+        sockets: &[PathBuf],
+        depth: u16,
+        time: Duration,
+        effort: Effort,
+    ) -> Result<(Vec<Outcome>, f64), String> {
         let (block, poll) = (self.shared.block(), effort.poll);
         let target = |socket: &PathBuf| Target { socket: socket.clone(), queues: 1, depth, block, poll };
-        let targets: Vec<Target> = server.sockets.iter().map(target).collect();
+        let targets: Vec<Target> = sockets.iter().map(target).collect();
         let failed = |error| failed("sluice", &error);
         let mut load = Load::start(&targets).map_err(failed)?;
         load.run(effort.warm).map_err(failed)?;

@@ -42,6 +42,10 @@ impl Consumer for Blk<'_> {
         self.core.is_held(self.volume(queue))
     }
 
+    fn polls_always(&self) -> bool {
+        self.core.busy_poll
+    }
+
     fn park(&mut self, id: QueueId, queue: &VirtQueue) {
         self.core.park(self.volume(queue), ClientRef::new(self.number, id), DataIn::Guest);
     }

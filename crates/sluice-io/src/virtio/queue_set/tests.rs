@@ -110,3 +110,30 @@ fn a_guest_was_not_polled_after_a_reply_for_which_the_loop_had_slept() {
     assert_eq!(kick(), 2);
     assert!(!queues.may_find(&keeper, at(1200)), "nothing was returned since the loop slept");
 }
+
+/// The loop never slept while other guests kept it busy, and looked at this queue in each iteration.
+#[test]
+fn a_guest_that_had_paused_was_polled_as_long_as_others_kept_the_loop_busy() {
+    let memory = Arc::new(unshared(&[(GuestAddress(0), 1 << 20)]).unwrap());
+    let mut queues = QueueSet::new(FrontendNumber(1));
+    let mut keeper = Keeper { ring: Ring::new().unwrap(), taken: 0 };
+    let id = start(&mut queues, &memory);
+    let kick = || u16::from_le(memory.read_obj(GuestAddress(USED + 4 + 8 * u64::from(ENTRIES))).unwrap());
+    let offer = |index: u16| memory.write_obj(index.to_le(), GuestAddress(AVAILABLE + 2)).unwrap();
+
+    offer(1);
+    assert!(queues.resume(&mut keeper, at(10_000), id));
+    queues.queue(id).held = 1;
+    assert!(!queues.poll(&mut keeper, at(20_000)) && queues.is_polling(), "it waits for its reply");
+    queues.queue(id).held = 0;
+    queues.note_returned(at(30_000), id);
+    assert!(!queues.poll(&mut keeper, at(30_900)) && queues.is_polling());
+    assert!(!queues.poll(&mut keeper, at(31_001)) && !queues.is_polling());
+    assert_eq!((kick(), queues.queue(id).listening), (1, true), "the guest kicks for its next request");
+
+    // A request that arrives while it is about to be left keeps it polled.
+    assert!(!queues.resume(&mut keeper, at(40_000), id) && queues.is_polling());
+    offer(2);
+    assert!(!queues.listen_to(&mut keeper, |_| true) && queues.is_polling());
+    assert!(queues.poll(&mut keeper, at(50_000)) && keeper.taken == 2);
+}
