@@ -31,7 +31,7 @@ ids! {
 
 /// Number of polled queues whose next requests are loaded together.
 const VISITED_TOGETHER: usize = 8;
-/// A queue without requests for this time is not polled any more, although the loop has no time to sleep. Each look at it may fetch
+/// A queue without requests for this time, or up to twice as long, is not polled any more, although the loop has no time to sleep. Each look at it may fetch
 /// a line of memory from the guest's CPU. A kick for each request of a guest that sends fewer than one in this time costs less.
 const POLLED_FOR: Duration = Duration::from_millis(1);
 
@@ -105,6 +105,8 @@ pub(crate) struct QueueSet {
     returned: Vec<QueueId>,
     /// Position in `polled` of the queue for which the loop polled last.
     polled_for: usize,
+    /// When to look next whether a polled queue has paused.
+    next_look: Instant,
     /// Queues with returned requests, whose guests may have to be interrupted.
     irq_pending: Vec<QueueId>,
     /// Interrupts on their way to the kernel, each with its position in the ring and its eventfd, which must stay open until then.
@@ -122,6 +124,7 @@ impl QueueSet {
             polled: Vec::new(),
             returned: Vec::new(),
             polled_for: 0,
+            next_look: Instant::ZERO,
             irq_pending: Vec::new(),
             raised: VecDeque::new(),
             ended: Vec::new(),
@@ -261,25 +264,21 @@ impl QueueSet {
 
     /// Takes requests from the polled queues. Returns whether there were any. Stops polling queues that have had none for some time.
     pub(crate) fn poll(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
-        let (mut found, mut aged) = (false, false);
-        let horizon = now - POLLED_FOR;
+        let mut found = false;
         let polled = self.polled.len();
         for start in (0..polled).step_by(VISITED_TOGETHER) {
             let end = polled.min(start + VISITED_TOGETHER);
             self.prefetch(start..end);
             for position in start..end {
                 let id = self.polled[position];
-                let queue = self.queues.get_mut(id);
-                let is_ready = queue.is_some_and(|queue| {
-                    aged |= queue.rests_since(horizon);
-                    queue.is_ready()
-                });
+                let is_ready = self.queues.get_mut(id).is_some_and(VirtQueue::is_ready);
                 found |= is_ready && self.take_chains(consumer, now, id, Budget::UNLIMITED);
             }
         }
-        if aged && !consumer.polls_always() {
+        if now >= self.next_look && !consumer.polls_always() {
+            self.next_look = now + POLLED_FOR;
             // What arrives in the meantime is found by the next iteration.
-            self.listen_to(consumer, |queue| queue.rests_since(horizon));
+            self.listen_to(consumer, |queue| queue.rests_since(now - POLLED_FOR));
         }
         found
     }

@@ -128,7 +128,7 @@ fn a_guest_that_had_paused_was_polled_as_long_as_others_kept_the_loop_busy() {
     queues.queue(id).held = 0;
     queues.note_returned(at(30_000), id);
     assert!(!queues.poll(&mut keeper, at(30_900)) && queues.is_polling());
-    assert!(!queues.poll(&mut keeper, at(31_001)) && !queues.is_polling());
+    assert!(!queues.poll(&mut keeper, at(31_901)) && !queues.is_polling());
     assert_eq!((kick(), queues.queue(id).listening), (1, true), "the guest kicks for its next request");
 
     // A request that arrives while it is about to be left keeps it polled.
