@@ -88,8 +88,10 @@ pub(crate) struct Core {
     pub(crate) ending: Ending,
     /// Whether the thread polls all the time while it has clients.
     pub(crate) busy_poll: bool,
-    /// Whether the thread looks for requests itself before it sleeps, so that sockets may be read without the kernel's help.
+    /// Whether the thread polls before it sleeps, so that it may read sockets of clients itself.
     pub(crate) reads_sockets: bool,
+    /// Whether its last iteration had work.
+    pub(crate) had_work: bool,
     /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
     /// When the gate must be called again.
@@ -144,6 +146,7 @@ impl Core {
             ending: Ending::No,
             busy_poll: false,
             reads_sockets: false,
+            had_work: false,
             stale_messages: 0,
             wake: None,
             completed: VecDeque::new(),

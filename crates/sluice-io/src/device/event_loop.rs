@@ -82,6 +82,8 @@ pub(crate) struct Loop {
 struct Tests {
     broken: bool,
     puts_off: u32,
+    /// Number of sleeps of the loop.
+    sleeps: u64,
 }
 
 impl Machine for Loop {
@@ -113,6 +115,10 @@ impl Machine for Loop {
             let now = if has_waited { self.core.clock.now() } else { ended };
             self.lateness.look(now);
             let wait = Wait::of(timeout, events.is_empty());
+            #[cfg(test)]
+            {
+                self.tests.sleeps += u64::from(wait != Wait::None);
+            }
             let (event_count, mut found_work) = (events.len(), !events.is_empty());
             let arrivals = self.core.arrivals;
             self.core.cpu.begin_iteration(wait == Wait::Event);
@@ -128,11 +134,11 @@ impl Machine for Loop {
             }
             self.core.release_held(now);
             let polled = self.frontends.poll(&mut self.core, now);
-            let is_useful = polled || self.core.cpu.has_useful(event_count);
-            found_work |= polled;
+            let reads = self.core.cpu.reads();
+            let is_useful = polled || self.core.cpu.has_useful(event_count + reads);
+            found_work |= polled || reads > 0;
             self.run_ready(now);
             self.trial.note(now, self.core.arrivals - arrivals);
-            self.core.reads_sockets = self.core.busy_poll || self.trial.polls();
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
@@ -144,6 +150,8 @@ impl Machine for Loop {
             if is_useful || !found_work {
                 self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
             }
+            self.core.had_work = found_work;
+            self.core.reads_sockets = self.core.busy_poll || self.trial.polls() && self.spin.horizon(ended).is_some();
             self.state_figures();
         }
         Ok(())
@@ -519,6 +527,7 @@ impl Loop {
             Message::RefuseSubmits(times) => backend.ring.faults.refused = times,
             Message::PutOff(times) => self.tests.puts_off = times,
             Message::Advance(time) => self.core.clock.advance(time),
+            Message::Sleeps(reply) => drop(reply.send(self.tests.sleeps)),
             Message::Hub(reply) => drop(reply.send(self.core.gate.hub().cloned())),
             Message::HoldWork(holding) => backend.ring.faults.holding = holding,
             Message::Pause(until) => drop(until.recv()),

@@ -37,6 +37,9 @@ pub(crate) enum Message {
     /// Lets this many disk operations end with EAGAIN.
     #[cfg(test)]
     PutOff(u32),
+    /// Asks how often the loop has slept.
+    #[cfg(test)]
+    Sleeps(Sender<u64>),
     /// Advances the clock.
     #[cfg(test)]
     Advance(std::time::Duration),

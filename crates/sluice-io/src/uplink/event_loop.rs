@@ -249,7 +249,7 @@ impl UplinkLoop {
         // The wire runs last: frames that a queue has just given to the gate would wait for the next event.
         for round in 0..=ROUNDS_MAX {
             core.run_wire(now);
-            ports.vhost.return_chains(core);
+            ports.vhost.return_chains(core, now);
             if round == ROUNDS_MAX || !core.take_resumable() {
                 break;
             }
@@ -258,7 +258,7 @@ impl UplinkLoop {
         found |= self.receive(now);
         let UplinkLoop { core, ports, .. } = self;
         deliver(core, &mut ports.vhost, now);
-        ports.vhost.end_of_iteration(core);
+        ports.vhost.end_of_iteration(core, now);
         core.end_of_iteration();
         found
     }

@@ -287,8 +287,8 @@ impl VirtQueue {
         self.requests.is_empty() && self.held == 0
     }
 
-    /// Whether it has had no request since then.
-    pub(crate) fn rests_since(&self, then: Instant) -> bool {
+    /// Whether no request was found or returned since `then`, and none is outstanding.
+    pub(crate) fn is_idle_since(&self, then: Instant) -> bool {
         self.active < then && self.is_empty()
     }
 

@@ -278,7 +278,7 @@ impl QueueSet {
         if now >= self.next_look && !consumer.polls_always() {
             self.next_look = now + POLLED_FOR;
             // What arrives in the meantime is found by the next iteration.
-            self.listen_to(consumer, |queue| queue.rests_since(now - POLLED_FOR));
+            self.rearm(consumer, |queue| queue.is_idle_since(now - POLLED_FOR));
         }
         found
     }
@@ -303,22 +303,22 @@ impl QueueSet {
     /// for each request would wake it twice as often as its limit lets requests through. Returns `false` if a request
     /// has arrived in the meantime.
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
-        if !consumer.is_open() {
-            return true;
-        }
         for id in self.returned.drain(..) {
             self.queues.get_mut(id).into_iter().for_each(|queue| queue.returned_unpolled = false);
         }
-        let all_idle = self.listen_to(consumer, |_| true);
+        let all_idle = self.rearm(consumer, |_| true);
         if !all_idle {
             self.poll(consumer, now);
         }
         all_idle
     }
 
-    /// Makes the guests of polled queues that are meant kick, except those of held ones. Returns `false` if a request of one of them has
-    /// arrived in the meantime; then it stays polled.
-    fn listen_to(&mut self, consumer: &mut impl Consumer, is_meant: impl Fn(&VirtQueue) -> bool) -> bool {
+    /// Makes the guests of the selected polled queues kick, except those of held ones. Returns `false` if a request of one of them has
+    /// arrived in the meantime; then it stays polled. Does nothing if no requests are taken at all.
+    fn rearm(&mut self, consumer: &mut impl Consumer, selects: impl Fn(&VirtQueue) -> bool) -> bool {
+        if !consumer.is_open() {
+            return true;
+        }
         let mut polled = std::mem::take(&mut self.polled);
         let mut all_idle = true;
         polled.retain(|&id| {
@@ -328,7 +328,7 @@ impl QueueSet {
                 }
                 return false;
             };
-            if !is_meant(queue) || consumer.is_held(queue) {
+            if !selects(queue) || consumer.is_held(queue) {
                 return true;
             }
             if queue.enable_notification() {

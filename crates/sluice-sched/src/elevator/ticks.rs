@@ -15,7 +15,7 @@ const EXACT: u64 = 1_000_000;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ticks {
     tick: u64,
-    /// 2^64 / `tick`, rounded down (of 2^64 - 1, which fits).
+    /// (2^64 - 1) / `tick`, rounded down.
     inverse: u64,
 }
 
@@ -32,7 +32,7 @@ impl Ticks {
             return now;
         }
         let nanos = now.as_nanos();
-        // The product is at most one below the quotient, because `inverse` is too small by less than 1.
+        // `inverse` is at most 1 below 2^64 / `tick`, so the product lacks at most `nanos` / 2^64 of the quotient: less than 1.
         let quotient = ((u128::from(nanos) * u128::from(self.inverse)) >> 64) as u64;
         let start = quotient * self.tick;
         Instant::from_nanos(if nanos - start < self.tick { start } else { start + self.tick })

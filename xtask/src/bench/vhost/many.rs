@@ -10,7 +10,7 @@
 //! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone. Other builds of the daemon
 //! (`--beside`) serve null devices too.
 //!
-//! There one VM is measured, too, while the others are connected and pause after some requests.
+//! On the null device and the bare echo, one of the hundred VMs is measured, too, while the others have paused after some requests.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -190,3 +190,47 @@ fn a_client_that_was_read_for_long_is_watched_again_when_it_waits_for_room() {
         assert_eq!(device.snapshot().unwrap().connections, 1, "round {round}");
     }
 }
+
+/// A read by the loop takes what the first client has left, and the next one its end.
+#[test]
+fn a_client_was_served_while_the_last_write_of_its_killed_predecessor_was_at_the_disk() {
+    // Which of both it reads first is up to the kernel.
+    for polls in [false, true, true, true, true, true] {
+        let service = ServiceTime::Fixed(Duration::from_secs(3600));
+        let delay = DelaySpec { time: service, parallel: 2, bandwidth: None, seed: 1 };
+        let device = polling(Some(delay), polls);
+        add(&device, Policy::default(), Store::Null, 1 << 20);
+        let write = |client: &mut Client, byte: u8| {
+            client.submit(1, Command::Write { offset: 0, data: &[byte; 4096], fua: false }).unwrap();
+            while !client.flush_output().unwrap() {}
+        };
+        let mut old = connect(&device, 1 << 20);
+        wait_until(&device, |now| now.connections == 1);
+        let (paused, until) = channel::<()>();
+        device.mailbox.send(Message::Pause(until)).unwrap();
+        write(&mut old, 1);
+        drop(old);
+        let mut new = connect(&device, 1 << 20);
+        write(&mut new, 2);
+        drop(paused);
+        wait_until(&device, |now| now.in_flight == 1);
+        // Enough iterations for the other write, too.
+        (0..100).for_each(|_| assert_eq!(device.snapshot().unwrap().in_flight, 1, "polls: {polls}"));
+    }
+}
+
+#[test]
+fn a_client_whose_socket_the_loop_reads_pauses_and_goes_on() {
+    let device = polling(None, true);
+    add(&device, Policy::default(), Store::Null, 1 << 20);
+    let mut client = connect(&device, 1 << 20);
+    let read = Command::Read { offset: 0, len: 4096 };
+    for _ in 0..3 {
+        (0..3).for_each(|_| assert_eq!(ask(&mut client, read).unwrap().len(), 4096));
+        // The kernel receives from then on.
+        device.mailbox.send(Message::Advance(Duration::from_secs(2 * 3600))).unwrap();
+        (0..10).for_each(|_| assert_eq!(device.snapshot().unwrap().connections, 1));
+    }
+    drop(client);
+    wait_until(&device, |now| now.connections == 0);
+}

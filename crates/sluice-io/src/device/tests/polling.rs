@@ -14,11 +14,16 @@ fn a_client_that_sends_each_request_alone_woke_the_thread_for_each() {
     let device = device(None);
     add(&device, Policy::default(), Store::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
-    // A thread that sleeps takes four iterations for each request: it wakes, sends, and prepares for the next sleep.
+    let sleeps = || {
+        let (reply, answer) = channel();
+        device.mailbox.send(Message::Sleeps(reply)).unwrap();
+        answer.recv().unwrap()
+    };
     let is_polling = |client: &mut Client| {
-        let before = iterations(&device);
+        let before = sleeps();
         (0..REQUESTS).for_each(|_| drop(ask(client, Command::Read { offset: 0, len: 4096 })));
-        iterations(&device) - before > 10 * REQUESTS
+        // A thread that sleeps does so twice for each request. The shortest window with polling has 64 requests.
+        sleeps() - before < REQUESTS * 3 / 2
     };
     // Whether it polls depends on what is faster at this moment, but from time to time it tries both.
     assert!((0..1000).any(|_| is_polling(&mut client)), "the loop slept after each request");

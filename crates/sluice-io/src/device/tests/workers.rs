@@ -128,9 +128,10 @@ fn a_thread_that_sleeps_is_woken_by_a_grant() {
 
 #[test]
 fn a_write_that_a_killed_client_had_left_overwrote_one_of_the_next_client() {
-    for threads in [1, 2, 3] {
+    for (threads, polls) in [(1, false), (2, false), (3, false), (1, true), (2, true)] {
         let (_file, store) = file(1 << 20);
         let device = device_with(threads, None);
+        device.edit(vec![Edit::SetBusyPoll(polls)]).unwrap();
         add(&device, Policy::default(), store, 1 << 20);
         // The thread that gets the first client does not run.
         let (paused, until) = channel::<()>();

@@ -36,15 +36,16 @@ pub(crate) enum Expect {
     },
 }
 
-/// A receive in the kernel.
+/// How the next bytes of a socket are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receive {
+    /// Not at all.
     Idle,
-    /// Into the receive buffer of the connection.
+    /// By io_uring, into the receive buffer of the connection.
     ToMemory,
-    /// Directly into the buffer of a request.
+    /// By io_uring, directly into the buffer of a request.
     ToBuffer,
-    /// None in the kernel: the loop reads the socket in each iteration, see `sockets.rs`.
+    /// By the loop, see `sockets.rs`.
     ByLoop,
 }
 
@@ -108,8 +109,10 @@ pub(crate) struct Connection {
     pub(crate) is_recent: bool,
     /// Whether the kernel is to report that the client has closed its end.
     pub(crate) is_watched: bool,
-    /// Number of times that the loop has read the socket since then.
+    /// Number of reads by the loop since the watch began, or was last asked for.
     pub(crate) reads: u32,
+    /// Attempts of the loop to read that found nothing, since the last one that did, in iterations after one with work.
+    pub(crate) vain: u32,
 }
 
 /// Replies that are sent together.
@@ -182,6 +185,7 @@ impl Connection {
             is_recent: false,
             is_watched: false,
             reads: 0,
+            vain: 0,
         })
     }
 

@@ -24,10 +24,11 @@ impl Nbd {
     /// Has the kernel report when the client closes its end. The report may come long after the client is read again.
     pub(super) fn watch_for_hang_up(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
+        connection.reads = 0;
         if connection.is_watched || connection.is_closed() {
             return;
         }
-        (connection.is_watched, connection.reads) = (true, 0);
+        connection.is_watched = true;
         let entry = opcode::PollAdd::new(types::Fd(connection.fd()), libc::POLLRDHUP as u32).build();
         let tag = Tag::Frontend(self.number, HANG_UP, id.index());
         // SAFETY: the operation refers to no memory.
@@ -59,9 +60,11 @@ impl Nbd {
 }
 
 impl Connection {
-    /// Whether a receive has all that the stream has, and ends by itself when the stream has ended.
+    /// Whether a receive in io_uring has all that the stream has, and ends by itself when the stream has ended. Its bytes may
+    /// not be handled yet.
     pub(super) fn is_heard_out(&self) -> bool {
-        self.receive != Receive::Idle && ioctl_fionread(&self.socket).is_ok_and(|unread| unread == 0)
+        let is_in_kernel = matches!(self.receive, Receive::ToMemory | Receive::ToBuffer);
+        is_in_kernel && ioctl_fionread(&self.socket).is_ok_and(|unread| unread == 0)
     }
 
     /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.

@@ -27,21 +27,15 @@ const DIRECT_MIN: u32 = 4096;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 impl Nbd {
-    /// Handles the end of a receive. Returns whether it brought a request.
-    pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) -> bool {
+    /// Handles the end of a receive.
+    pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
         core.count_event(self.connections[id].volume, cpu::RECEIVE);
         let connection = &mut self.connections[id];
         let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
         match (connection.expect, result) {
             (_, result) if is_put_off(result) => {}
-            (_, 0) if connection.phase == Phase::Finishing => {
-                self.retire(id);
-                return true;
-            }
-            (_, ..=0) => {
-                self.disconnect(core, id);
-                return true;
-            }
+            (_, 0) if connection.phase == Phase::Finishing => return self.retire(id),
+            (_, ..=0) => return self.disconnect(core, id),
             (Expect::Payload { io, have }, _) if receive == Receive::ToBuffer => {
                 let have = have + result as u32;
                 connection.expect = Expect::Payload { io, have };
@@ -51,7 +45,9 @@ impl Nbd {
         self.note_active(now, id);
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
-        core.arrivals > arrivals
+        if core.arrivals == arrivals {
+            core.cpu.note_in_vain();
+        }
     }
 
     /// Takes requests within `budget` from the received bytes, and continues to receive if there is room for more.
@@ -256,9 +252,13 @@ impl Nbd {
             connection.wait_for_data(now, left);
             self.watch_deadlines(now);
         }
-        if core.reads_sockets && self.read_by_loop(id) {
-            return;
+        if !self.try_leave_to_loop(core, id) {
+            self.push_receive(core, id);
         }
+    }
+
+    /// Has io_uring receive from a client's socket.
+    pub(super) fn push_receive(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let (place, room) = match connection.expect {
             Expect::Payload { io, have } if connection.end == 0 && core.backend.ios[io].length - have >= DIRECT_MIN => {

@@ -6,7 +6,8 @@
 //! volume. What a client without `NBD_CMD_DISC` has left is dropped.
 //!
 //! Each thread gets the connections of a volume in the order in which they came, and its order to look after those that came before. It
-//! looks at the end of an iteration, when it has handled what its ring has received.
+//! looks at the end of an iteration, when it has handled what its ring has received. Where a receive has all that a client has left, but
+//! has not ended yet, it looks again in the next iteration.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -70,21 +71,30 @@ impl Nbd {
     /// Looks as ordered in this iteration.
     pub(super) fn look(&mut self, core: &mut Core) {
         for look in std::mem::take(&mut self.looks) {
-            if let Some(volume) = core.find_generation(&look.vm, &look.volume, look.generation) {
-                self.disconnect_gone(core, volume);
+            if let Some(volume) = core.find_generation(&look.vm, &look.volume, look.generation)
+                && !self.disconnect_gone(core, volume)
+            {
+                self.looks.push(look);
             }
         }
     }
 
-    /// Disconnects the clients of a volume that have gone. One that has said so before is served to its end.
-    fn disconnect_gone(&mut self, core: &mut Core, volume: VolumeKey) {
+    /// Disconnects the clients of a volume that have gone. One that has said so before is served to its end. Returns `false` if a
+    /// receive of one that has gone has not ended.
+    fn disconnect_gone(&mut self, core: &mut Core, volume: VolumeKey) -> bool {
+        let mut all_ended = true;
         for id in self.clients_of(volume) {
             let connection = &self.connections[id];
-            let is_gone = connection.phase == Phase::Open && hung_up(connection.socket.as_fd());
-            if is_gone && !connection.is_heard_out() && !connection.has_said_so() {
+            if connection.phase != Phase::Open || !hung_up(connection.socket.as_fd()) {
+                continue;
+            }
+            if connection.is_heard_out() {
+                all_ended = false;
+            } else if !connection.has_said_so() {
                 self.disconnect(core, id);
             }
         }
+        all_ended
     }
 
     /// Serves clients at whose volumes all threads have looked.

@@ -8,6 +8,7 @@ mod recent;
 mod replies;
 mod sockets;
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -75,8 +76,8 @@ pub(crate) struct Nbd {
     tx_pending: Vec<ConnectionId>,
     /// Connections that sent or got something lately, each once.
     recent: Vec<ConnectionId>,
-    /// Connections whose sockets the loop reads itself, and former ones.
-    read_by_loop: Vec<ConnectionId>,
+    /// Connections whose sockets the loop reads, and former ones.
+    looped: VecDeque<ConnectionId>,
     /// Orders of this iteration.
     looks: Vec<Look>,
     /// Connections that may be removed.
@@ -95,7 +96,7 @@ impl Frontend for Nbd {
             connections: Slab::default(),
             tx_pending: Vec::new(),
             recent: Vec::new(),
-            read_by_loop: Vec::new(),
+            looped: VecDeque::new(),
             looks: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
@@ -114,11 +115,7 @@ impl Frontend for Nbd {
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
         let id = self.connections.id_at(index);
         match operation {
-            RECEIVE => {
-                if !self.received(core, now, id, result) {
-                    core.cpu.note_in_vain();
-                }
-            }
+            RECEIVE => self.received(core, now, id, result),
             HANG_UP => self.hung_up(core, id, result),
             _ => self.sent(core, id, result),
         }
@@ -137,11 +134,12 @@ impl Frontend for Nbd {
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
         self.close_overdue(core, now);
-        self.read_sockets(core, now)
+        self.read_sockets(core, now);
+        false
     }
 
     fn stop_polling(&mut self, core: &mut Core, _now: Instant) -> bool {
-        self.read_by_kernel(core);
+        self.leave_all_to_kernel(core);
         true
     }
 

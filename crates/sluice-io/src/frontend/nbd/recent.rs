@@ -2,7 +2,7 @@
 //!
 //! A client that batches sends its next requests by one system call. One that does not, such as libnbd, sends each by
 //! its own, and each would wake a thread that sleeps: the client pays for the wake-up, and the thread finds one request.
-//! While the loop polls, the kernel only sets a flag in the ring. [`Trial`](crate::device::trial::Trial) decides whether it does.
+//! While the loop polls, it reads the sockets itself (`sockets.rs`), or the kernel only sets a flag in the ring. [`Trial`](crate::device::trial::Trial) decides whether it does.
 
 use sluice_sched::Instant;
 

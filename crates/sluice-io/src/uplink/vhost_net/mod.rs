@@ -140,7 +140,7 @@ impl VhostNet {
     }
 
     /// Returns the chains of frames that have been sent or dropped.
-    pub(crate) fn return_chains(&mut self, core: &mut Core) {
+    pub(crate) fn return_chains(&mut self, core: &mut Core, now: Instant) {
         while let Some(origin) = core.next_returned() {
             if self.transmit.get(origin.queue).is_some() {
                 self.chains[origin.queue.index() as usize].frame_ended(origin.number);
@@ -153,6 +153,7 @@ impl VhostNet {
             while let Some(queue) = self.transmit.get_mut(id) {
                 let Some(taken) = self.chains[id.index() as usize].next_ended() else { break };
                 queue.held -= 1;
+                queue.active = now;
                 if !queue.state.is_closed() {
                     self.transmit.give_back(id, taken.head, 0);
                 }
@@ -239,8 +240,8 @@ impl VhostNet {
     }
 
     /// Publishes returned chains, interrupts guests, and removes queues that have stopped.
-    pub(crate) fn end_of_iteration(&mut self, core: &mut Core) {
-        self.return_chains(core);
+    pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
+        self.return_chains(core, now);
         self.transmit.signal_guests(&mut core.ring);
         self.receive.signal_guests(&mut core.ring);
         self.remove_ended_queues(core);

@@ -134,6 +134,6 @@ fn a_guest_that_had_paused_was_polled_as_long_as_others_kept_the_loop_busy() {
     // A request that arrives while it is about to be left keeps it polled.
     assert!(!queues.resume(&mut keeper, at(40_000), id) && queues.is_polling());
     offer(2);
-    assert!(!queues.listen_to(&mut keeper, |_| true) && queues.is_polling());
+    assert!(!queues.rearm(&mut keeper, |_| true) && queues.is_polling());
     assert!(queues.poll(&mut keeper, at(50_000)) && keeper.taken == 2);
 }

@@ -25,6 +25,8 @@ pub(super) struct Owner {
     pub(super) seek: SeekAverage,
 }
 
+const _: () = assert!(size_of::<Option<Owner>>() == 64);
+
 /// Statistics of owners in general.
 #[derive(Debug, Default)]
 pub(super) struct Predictor {
