@@ -399,22 +399,22 @@ impl Simulation {
         };
         let token = self.open.add(open);
         if !self.cpus.as_mut().is_some_and(|cpus| cpus.ask(self.now, index, token)) {
-            self.submit(token, &open);
+            self.submit(index, token);
         }
         self.plan(index, thread);
     }
 
     /// Submits a request to a node, or keeps it until a node accepts it.
-    fn submit(&mut self, token: u32, open: &Open) {
-        let vm = open.vm as usize;
+    fn submit(&mut self, vm: usize, token: u32) {
         // Requests that were kept before come first.
-        if !self.vms[vm].backpressured.is_empty() || !self.offer(token, open) {
+        if !self.vms[vm].backpressured.is_empty() || !self.offer(token) {
             self.vms[vm].backpressured.push_back(token);
         }
     }
 
     /// Whether a node accepted it.
-    fn offer(&mut self, token: u32, open: &Open) -> bool {
+    fn offer(&mut self, token: u32) -> bool {
+        let open = self.open.get(token);
         let vm = &mut self.vms[open.vm as usize];
         let Some(Seat { node, owner, volume }) = vm.route.choose(&self.nodes) else { return false };
         let (number, node) = (node, node as usize);
@@ -445,7 +445,7 @@ impl Simulation {
     /// Offers the kept requests of a VM, in order, until one is not accepted.
     fn offer_backpressured(&mut self, vm: usize) {
         while let Some(token) = self.vms[vm].backpressured.front().copied()
-            && self.offer(token, &self.open.get(token))
+            && self.offer(token)
         {
             self.vms[vm].backpressured.pop_front();
         }
@@ -507,7 +507,7 @@ impl Simulation {
         } else {
             // Its node has failed.
             vm.record.retried += 1;
-            self.submit(token, &open);
+            self.submit(open.vm as usize, token);
         }
     }
 
@@ -536,10 +536,7 @@ impl Simulation {
     #[inline]
     fn note_end(&mut self, index: usize) {
         let vm = &mut self.vms[index];
-        if vm.state == State::Active
-            && vm.record.outstanding() == 0
-            && vm.planned == 0
-        {
+        if vm.state == State::Active && vm.record.outstanding() == 0 && vm.planned == 0 {
             vm.ended = Some(self.now);
         }
     }

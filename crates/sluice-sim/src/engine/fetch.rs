@@ -11,8 +11,8 @@ use super::Simulation;
 
 /// Requests that are read together. A device has at least twice as many, so that they are read before they complete.
 pub(super) const BATCH: usize = 16;
-/// Number of VMs from which this is worth while: fewer stay in the second cache.
-const VMS_MIN: usize = 512;
+/// Number of VMs from which this is worth while: most of what fewer need stays in the second cache.
+const VMS_MIN: usize = 2048;
 
 impl Simulation {
     /// Collects requests that devices get from now on, if there are many VMs.
@@ -44,7 +44,7 @@ impl Simulation {
             black_box((vm.record.outstanding(), vm.state, vm.runners[thread as usize].planned));
         }
         for &(vm, thread) in &threads {
-            black_box(self.vms[vm as usize].runners[thread as usize].thread.workload.next());
+            self.vms[vm as usize].runners[thread as usize].thread.workload.fetch();
         }
     }
 }

@@ -109,8 +109,12 @@ impl Node {
     }
 
     /// Time of the next event, if no request arrives.
+    #[inline]
     pub(super) fn next(&self) -> Option<Instant> {
-        [self.port.model.next(), self.wake].into_iter().flatten().min()
+        match (self.port.model.next(), self.wake) {
+            (Some(ends), Some(wake)) => Some(ends.min(wake)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Completes jobs that the device has completed by now.

@@ -36,6 +36,10 @@ impl Workload for Closed {
         self.next
     }
 
+    fn fetch(&self) {
+        std::hint::black_box((self.next, self.mix.length));
+    }
+
     fn ask(&mut self, _now: Instant) -> WorkloadRequest {
         self.next = self.later.pop_front();
         self.mix.ask(&mut self.random)
