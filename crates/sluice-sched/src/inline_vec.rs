@@ -1,13 +1,14 @@
 //! A list that stores its first element inline.
 //!
-//! Most VMs have one volume on a device. A `Vec` would keep it on the heap, and each request of the VM would wait for
+//! Most VMs have one volume on a device, and one thread in a simulation. A `Vec` would keep it on the heap, and each request of the VM would wait for
 //! one more cache miss.
 
 use core::ops::{Index, IndexMut};
 
 /// An ordered list of few elements.
 #[derive(Debug, Clone)]
-pub(crate) struct InlineVec<T> {
+#[repr(C)]
+pub struct InlineVec<T> {
     first: Option<T>,
     rest: Vec<T>,
 }
@@ -19,24 +20,35 @@ impl<T> Default for InlineVec<T> {
 }
 
 impl<T> InlineVec<T> {
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    pub fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.len()
     }
 
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The element with this index.
     #[inline]
-    pub(crate) fn get(&self, index: usize) -> Option<&T> {
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&T> {
         if index == 0 { self.first.as_ref() } else { self.rest.get(index - 1) }
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+    /// All elements, in order.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.first.iter().chain(&self.rest)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+    /// As [`InlineVec::iter`].
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         self.first.iter_mut().chain(&mut self.rest)
     }
 
-    pub(crate) fn push(&mut self, value: T) {
+    /// Appends an element.
+    pub fn push(&mut self, value: T) {
         match self.first {
             None => self.first = Some(value),
             Some(_) => self.rest.push(value),
@@ -44,7 +56,7 @@ impl<T> InlineVec<T> {
     }
 
     /// Keeps the elements for which `stays` returns true.
-    pub(crate) fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
+    pub fn retain(&mut self, mut stays: impl FnMut(&T) -> bool) {
         self.rest.retain(&mut stays);
         if self.first.as_ref().is_some_and(|first| !stays(first)) {
             self.first = (!self.rest.is_empty()).then(|| self.rest.remove(0));

@@ -22,7 +22,7 @@ pub mod cost;
 mod elevator;
 pub mod gate;
 pub mod guarantees;
-mod inline_vec;
+pub mod inline_vec;
 pub mod params;
 pub mod policy;
 pub mod request;

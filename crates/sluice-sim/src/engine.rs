@@ -10,27 +10,28 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, Outcome};
+use sluice_sched::gate::{Finished, Outcome, Service};
 use sluice_sched::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 
 use crate::devices::Model;
-use crate::record::Record;
+use crate::record::{Measured, Record};
 use crate::workloads::Workload;
 
 mod cpus;
+mod fetch;
 mod gates;
-mod latencies;
+mod ledger;
 mod node;
 mod results;
 mod timeline;
 mod vm;
 
 use cpus::Cpus;
-use latencies::Latencies;
+use ledger::Ledger;
 use node::Node;
-use vm::{Open, Opens, Runner, State, Vm};
+use vm::{Open, Opens, Route, Runner, Seat, State, Vm};
 
 pub use cpus::Task;
 pub use node::Front;
@@ -98,7 +99,7 @@ pub struct Simulation {
     warmed: bool,
     window: Duration,
     finished: Vec<Finished>,
-    latencies: Latencies,
+    ledger: Ledger,
     longest: u64,
     observer: Option<Observer>,
     outstanding_max: usize,
@@ -126,7 +127,7 @@ impl Simulation {
             warmed: false,
             window,
             finished: Vec::new(),
-            latencies: Latencies::default(),
+            ledger: Ledger::default(),
             longest: 0,
             observer: None,
             outstanding_max: OUTSTANDING_MAX,
@@ -159,12 +160,14 @@ impl Simulation {
     /// # Panics
     /// If such a node has guest gates.
     pub fn add_vm_at(&mut self, placement: Placement, policy: Policy) -> Result<usize, ChangeError> {
-        let mut owners = Vec::new();
-        for (number, node) in self.nodes.iter_mut().enumerate() {
-            let used = !matches!(placement, Placement::Pinned(pinned) if pinned != number);
-            owners.push(if used { Some(node.add_vm(self.now, policy)?) } else { None });
+        let mut seats = Vec::new();
+        for (number, node) in (0..).zip(&mut self.nodes) {
+            if !matches!(placement, Placement::Pinned(pinned) if pinned != number as usize) {
+                let (owner, volume) = node.add_vm(self.now, policy)?;
+                seats.push(Seat { node: number, owner, volume });
+            }
         }
-        Ok(self.push_vm(placement, owners))
+        Ok(self.push_vm(Route::new(placement, seats)))
     }
 
     /// Adds a VM without threads whose guest has its own gate, on a node with guest gates.
@@ -177,15 +180,13 @@ impl Simulation {
     pub fn add_guest(&mut self, node: usize, policy: Policy, guest: Guest) -> Result<usize, StackError> {
         let Front::Stack(stack) = &mut self.nodes[node].front else { panic!("node {node} has no guests' gates") };
         let owner = stack.add_vm(self.now, policy, guest)?;
-        let mut owners = vec![None; self.nodes.len()];
-        owners[node] = Some((owner, VolumeId(0)));
-        Ok(self.push_vm(Placement::Pinned(node), owners))
+        Ok(self.push_vm(Route::Pinned(Seat { node: node as u32, owner, volume: VolumeId(0) })))
     }
 
-    fn push_vm(&mut self, placement: Placement, owners: Vec<Option<(OwnerId, VolumeId)>>) -> usize {
-        let mut vm = Vm::new(Record::new(self.warm, self.window), placement);
-        vm.owners = owners;
-        self.vms.push(vm);
+    fn push_vm(&mut self, route: Route) -> usize {
+        self.vms.push(Vm::new(Record::new(self.warm, self.window), route));
+        self.ledger.admit(self.vms.len());
+        self.collect_started();
         self.vms.len() - 1
     }
 
@@ -195,11 +196,10 @@ impl Simulation {
     /// If the guest's gate rejects it.
     pub fn add_thread(&mut self, vm: usize, thread: Thread) -> Result<usize, ChangeError> {
         let mut owner = OwnerId(0);
-        if let Placement::Pinned(node) = self.vms[vm].placement {
-            let (at_host, _) = self.vms[vm].owners[node].expect("a VM is present at its pinned node");
-            owner = at_host;
-            if let Front::Stack(stack) = &mut self.nodes[node].front {
-                owner = stack.add_thread(self.now, at_host, Policy::default())?;
+        if let Route::Pinned(seat) = self.vms[vm].route {
+            owner = seat.owner;
+            if let Front::Stack(stack) = &mut self.nodes[seat.node as usize].front {
+                owner = stack.add_thread(self.now, seat.owner, Policy::default())?;
             }
         }
         self.vms[vm].runners.push(Runner { thread, owner, planned: None });
@@ -213,10 +213,8 @@ impl Simulation {
     /// # Errors
     /// If a gate rejects it.
     pub fn set_policy(&mut self, vm: usize, policy: Policy) -> Result<(), ChangeError> {
-        for (node, owner) in self.vms[vm].owners.iter().enumerate() {
-            if let Some((owner, _)) = owner {
-                self.nodes[node].set_policy(self.now, *owner, policy)?;
-            }
+        for seat in self.vms[vm].route.seats() {
+            self.nodes[seat.node as usize].set_policy(self.now, seat.owner, policy)?;
         }
         self.pump();
         Ok(())
@@ -224,7 +222,7 @@ impl Simulation {
 
     /// From now on a VM's gateway counts completions at each node and reports them to the others: dmClock.
     pub fn track(&mut self, vm: usize, form: Form) {
-        self.vms[vm].tracker = Some(Tracker::new(form));
+        self.vms[vm].tracker = Some(Box::new(Tracker::new(form)));
     }
 
     /// Sets a limit below [`OUTSTANDING_MAX`].
@@ -321,7 +319,7 @@ impl Simulation {
         if !self.warmed && end >= self.warm {
             self.warm_up();
         }
-        self.latencies.flush(&mut self.vms);
+        self.ledger.settle(&mut self.vms);
         let now = self.now;
         self.vms.iter_mut().for_each(|vm| vm.record.end(now));
     }
@@ -373,6 +371,7 @@ impl Simulation {
 
     fn pump(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.pump(self.now));
+        self.fetch_started();
         self.hand_over();
     }
 
@@ -380,6 +379,7 @@ impl Simulation {
         let vm = &mut self.vms[index];
         let runner = &mut vm.runners[thread];
         runner.planned = None;
+        vm.planned -= 1;
         if vm.state != State::Active {
             return;
         }
@@ -399,25 +399,25 @@ impl Simulation {
         };
         let token = self.open.add(open);
         if !self.cpus.as_mut().is_some_and(|cpus| cpus.ask(self.now, index, token)) {
-            self.submit(token, &open);
+            self.submit(index, token);
         }
         self.plan(index, thread);
     }
 
     /// Submits a request to a node, or keeps it until a node accepts it.
-    fn submit(&mut self, token: u32, open: &Open) {
-        let vm = open.vm as usize;
+    fn submit(&mut self, vm: usize, token: u32) {
         // Requests that were kept before come first.
-        if !self.vms[vm].backpressured.is_empty() || !self.offer(token, open) {
+        if !self.vms[vm].backpressured.is_empty() || !self.offer(token) {
             self.vms[vm].backpressured.push_back(token);
         }
     }
 
     /// Whether a node accepted it.
-    fn offer(&mut self, token: u32, open: &Open) -> bool {
+    fn offer(&mut self, token: u32) -> bool {
+        let open = self.open.get(token);
         let vm = &mut self.vms[open.vm as usize];
-        let Some(node) = choose(&self.nodes, &mut vm.placement) else { return false };
-        let (owner, volume) = vm.owners[node].expect("a VM is present at each of its nodes");
+        let Some(Seat { node, owner, volume }) = vm.route.choose(&self.nodes) else { return false };
+        let (number, node) = (node, node as usize);
         let runner = &vm.runners[open.thread as usize];
         let waited_for = open.kind == Kind::Read || runner.thread.synchronous;
         let is_written = open.kind == Kind::WriteZeroes && !self.nodes[node].model().makes_zeroes();
@@ -429,14 +429,14 @@ impl Simulation {
             offset: open.offset,
             length: open.length,
             token,
-            remote: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, node as u32)),
+            remote: vm.tracker.as_mut().map(|tracker| tracker.ask(self.now, number)),
         };
         let taken = self.nodes[node].insert(self.now, owner, &arrival).is_ok();
         if !taken {
             let vm = &mut self.vms[open.vm as usize];
             vm.record.refused += 1;
             if let (Some(tracker), Some(told)) = (&mut vm.tracker, arrival.remote) {
-                tracker.refused(node as u32, told);
+                tracker.refused(number, told);
             }
         }
         taken
@@ -445,7 +445,7 @@ impl Simulation {
     /// Offers the kept requests of a VM, in order, until one is not accepted.
     fn offer_backpressured(&mut self, vm: usize) {
         while let Some(token) = self.vms[vm].backpressured.front().copied()
-            && self.offer(token, &self.open.get(token))
+            && self.offer(token)
         {
             self.vms[vm].backpressured.pop_front();
         }
@@ -461,11 +461,13 @@ impl Simulation {
         if let Some(tracker) = &mut vm.tracker {
             tracker.completed(node as u32, over);
         }
-        let latency = vm.record.complete(self.now, open.arrived, open.length);
-        vm.record.serve(self.now, open.arrived, open.kind, over);
+        let is_measured = vm.record.complete(self.now);
         vm.runners[thread].thread.workload.completed(self.now);
-        if let Some(nanos) = latency {
-            self.latencies.add(open.vm, nanos, &mut self.vms);
+        if is_measured {
+            let Open { vm, kind, length, arrived, .. } = open;
+            let Finished { dispatched, service: Service { cost, bytes }, .. } = *over;
+            let request = Measured { vm, arrived, dispatched, completed: self.now, length, kind, cost, bytes };
+            self.ledger.add(request, &mut self.vms);
         }
         self.longest = self.longest.max(self.now.nanos_since(open.arrived));
         if let Some(observer) = &mut self.observer {
@@ -505,7 +507,7 @@ impl Simulation {
         } else {
             // Its node has failed.
             vm.record.retried += 1;
-            self.submit(token, &open);
+            self.submit(open.vm as usize, token);
         }
     }
 
@@ -534,10 +536,7 @@ impl Simulation {
     #[inline]
     fn note_end(&mut self, index: usize) {
         let vm = &mut self.vms[index];
-        if vm.state == State::Active
-            && vm.record.outstanding() == 0
-            && vm.runners.iter().all(|runner| runner.planned.is_none())
-        {
+        if vm.state == State::Active && vm.record.outstanding() == 0 && vm.planned == 0 {
             vm.ended = Some(self.now);
         }
     }
@@ -558,6 +557,7 @@ impl Simulation {
         {
             let at = at.max(self.now);
             runner.planned = Some(at);
+            vm.planned += 1;
             if self.is_within && at == self.now {
                 self.due.push_back((index as u32, thread as u32));
             } else {
@@ -565,19 +565,4 @@ impl Simulation {
             }
         }
     }
-}
-
-/// The node for the next request, among those that have not failed.
-fn choose(nodes: &[Node], placement: &mut Placement) -> Option<usize> {
-    let alive = nodes.iter().filter(|node| node.alive).count() as u64;
-    let nth = match placement {
-        Placement::Pinned(node) => return nodes[*node].alive.then_some(*node),
-        _ if alive == 0 => return None,
-        Placement::Uniform(random) => random.below(alive),
-        Placement::RoundRobin(next) => {
-            *next += 1;
-            (*next as u64 - 1) % alive
-        }
-    };
-    nodes.iter().enumerate().filter(|(_, node)| node.alive).nth(nth as usize).map(|(number, _)| number)
 }

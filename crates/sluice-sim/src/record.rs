@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use sluice_sched::gate::Finished;
 use sluice_sched::request::Direction;
-use sluice_sched::{Instant, Kind};
+use sluice_sched::{Cost, Instant, Kind};
 
 /// Nanoseconds per unit of the histograms.
 const UNIT: u64 = 100;
 /// The longest latency that is distinguished, in units: a day.
 const LONGEST: u64 = 24 * 3600 * 10_000_000;
 
-/// Record of one VM. What a request changes comes first, in few cache lines: with many VMs each line is fetched for every request.
+/// Record of one VM. What a request changes at once is in the first cache line: with many VMs each line is fetched for every request.
+/// The rest is changed by [`Record::measure`].
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct Record {
@@ -25,6 +25,8 @@ pub struct Record {
     area: u128,
     /// Requests that completed, from the start.
     pub completed: u64,
+    /// Requests rejected by a full queue and offered again.
+    pub refused: u64,
     /// Requests completed after the warm-up.
     pub measured: u64,
     latency_sum: u128,
@@ -40,8 +42,6 @@ pub struct Record {
     series: Vec<Window>,
     latencies: Histogram<u32>,
     window: u64,
-    /// Requests rejected by a full queue and offered again.
-    pub refused: u64,
     /// Requests moved to another node after theirs had failed.
     pub retried: u64,
     /// Requests cancelled when their VM stopped.
@@ -49,6 +49,25 @@ pub struct Record {
     /// Requests dropped by their device, such as packets at a full queue.
     pub dropped: u64,
 }
+
+/// A completed request that is measured.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Measured {
+    /// Number of its VM.
+    pub(crate) vm: u32,
+    pub(crate) arrived: Instant,
+    /// When its last part was dispatched.
+    pub(crate) dispatched: Instant,
+    pub(crate) completed: Instant,
+    /// Length in bytes.
+    pub(crate) length: u32,
+    pub(crate) kind: Kind,
+    /// Service of the gates for it: its cost, and its bytes as counted against a limit.
+    pub(crate) cost: Cost,
+    pub(crate) bytes: u64,
+}
+
+const _: () = assert!(size_of::<Measured>() <= 48, "with many VMs each of these goes through the caches");
 
 /// Service of the gates for a VM after the warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -103,6 +122,7 @@ impl Record {
         }
     }
 
+    #[inline]
     fn advance(&mut self, now: Instant) {
         let from = self.since.max(self.warm);
         if now > from {
@@ -111,39 +131,41 @@ impl Record {
         self.since = now;
     }
 
+    #[inline]
     pub(crate) fn arrive(&mut self, now: Instant) {
         self.advance(now);
         self.arrived += 1;
         self.outstanding += 1;
     }
 
-    /// Counts a completion. Returns its latency in nanoseconds for [`Record::add_latency`], if it is measured.
-    pub(crate) fn complete(&mut self, now: Instant, arrived: Instant, length: u32) -> Option<u64> {
+    /// Counts a completion. Returns whether it is measured, by [`Record::measure`].
+    #[inline]
+    pub(crate) fn complete(&mut self, now: Instant) -> bool {
         self.advance(now);
         self.outstanding -= 1;
         self.completed += 1;
-        if now < self.warm {
-            return None;
-        }
-        let latency = now.nanos_since(arrived);
+        now >= self.warm
+    }
+
+    /// Adds a measured request to the results. Requests come in the order of their completions.
+    #[inline]
+    pub(crate) fn measure(&mut self, request: &Measured) {
+        let Measured { arrived, completed, length, .. } = *request;
+        let latency = completed.nanos_since(arrived);
         self.measured += 1;
         self.bytes += u64::from(length);
         self.latency_sum += u128::from(latency);
-        self.latency_inside += u128::from(now.nanos_since(arrived.max(self.warm)));
-        if now >= self.window_ends {
-            self.open_window(now);
+        self.latency_inside += u128::from(completed.nanos_since(arrived.max(self.warm)));
+        if completed >= self.window_ends {
+            self.open_window(completed);
         }
         if let Some(window) = self.series.last_mut() {
             window.completed += 1;
             window.bytes += u64::from(length);
             window.latency += latency;
         }
-        Some(latency)
-    }
-
-    /// Adds the latency of a measured request to the distribution.
-    pub(crate) fn add_latency(&mut self, nanos: u64) {
-        self.latencies.record(nanos.div_ceil(UNIT).min(LONGEST)).expect("a histogram grows up to the longest");
+        self.serve(request);
+        self.latencies.record(latency.div_ceil(UNIT).min(LONGEST)).expect("a histogram grows up to the longest");
     }
 
     /// Begins the window that contains `now`.
@@ -155,21 +177,20 @@ impl Record {
         self.window_ends = Instant::from_nanos(self.warm.as_nanos().saturating_add(ends));
     }
 
-    /// Counts the service of a completed request. Requests that overtake each other may count as waiting too short,
+    /// Counts the service of a measured request. Requests that overtake each other may count as waiting too short,
     /// never too long.
-    pub(crate) fn serve(&mut self, now: Instant, arrived: Instant, kind: Kind, finished: &Finished) {
-        if now < self.warm {
-            return;
-        }
-        let normalised = f64::from(finished.service.cost.raw()) / 65_536.0;
+    #[inline]
+    fn serve(&mut self, request: &Measured) {
+        let Measured { arrived, dispatched, kind, cost, bytes, .. } = *request;
+        let normalised = f64::from(cost.raw()) / 65_536.0;
         self.served.normalised += normalised;
-        self.served.bytes += finished.service.bytes;
+        self.served.bytes += bytes;
         if kind.direction() == Direction::Write {
             self.served.written.0 += normalised;
-            self.served.written.1 += finished.service.bytes;
+            self.served.written.1 += bytes;
         }
-        self.served.waiting += waiting(arrived.max(self.waited_until), finished.dispatched);
-        self.waited_until = self.waited_until.max(finished.dispatched);
+        self.served.waiting += waiting(arrived.max(self.waited_until), dispatched);
+        self.waited_until = self.waited_until.max(dispatched);
     }
 
     /// Service including the requests that still wait since `oldest`, if any.
@@ -264,8 +285,11 @@ mod tests {
         let mut record = Record::new(Instant::ZERO, Duration::from_secs(1));
         for millis in 1..=1000 {
             record.arrive(Instant::ZERO);
-            let latency = record.complete(Instant::from_millis(millis), Instant::ZERO, 4096);
-            record.add_latency(latency.unwrap());
+            let completed = Instant::from_millis(millis);
+            assert!(record.complete(completed));
+            let (arrived, dispatched) = (Instant::ZERO, completed);
+            let (length, kind, cost, bytes) = (4096, Kind::Read, Cost::ONE, 4096);
+            record.measure(&Measured { vm: 0, arrived, dispatched, completed, length, kind, cost, bytes });
         }
         for (percent, millis) in [(50.0, 500.0), (99.0, 990.0), (100.0, 1000.0)] {
             let off = record.percentile(percent).as_secs_f64() * 1e3 / millis - 1.0;

@@ -1,15 +1,23 @@
 //! Dispatches and completions that are not in the statistics of their owners yet.
 //!
 //! With many VMs, the counters and histograms of a VM are not in the CPU caches when one of its requests moves, and each line of
-//! them waits for memory. Here an event takes 40 bytes next to the one before it. The gate adds a full journal to the
-//! statistics in one go. Events of different VMs do not depend on each other, so the CPU fetches the lines of several at once.
+//! them waits for memory. Here an event takes 40 bytes next to the one before it. VMs with adjacent numbers share a page, and the
+//! gate adds a full page to the statistics in one go. Events of different VMs do not depend on each other, so the CPU fetches the
+//! lines of several at once.
+//!
+//! A page has room for eight events of each of its VMs, four requests. So a line of a VM is fetched once for several requests,
+//! and the statistics of all VMs of a page fit into the second cache. Example: the 4,000 requests that pass between two looks at
+//! a VM among 4,000 make 8,000 events. In one journal of 256 events, each of them would find the lines of its VM gone. In 63 pages
+//! of 512 events, a VM has eight events when its page is full, and only the first finds them gone.
 
 use crate::cost::Cost;
 use crate::gate::finished::Outcome;
 use crate::request::{Kind, OwnerId, Phase, VolumeId, Wait};
 
-/// Events of a full journal. They take 10 KiB, a part of the first cache.
-const EVENTS_MAX: usize = 256;
+/// Owners of a page: this many with adjacent numbers.
+const PAGE_OWNERS: usize = 64;
+/// Events of a full page. They take 20 KiB.
+const EVENTS_MAX: usize = 8 * PAGE_OWNERS;
 
 /// A dispatched request.
 #[derive(Debug, Clone, Copy)]
@@ -68,36 +76,48 @@ impl Entry {
     }
 }
 
-/// Events in the order in which they happened.
-#[derive(Debug)]
-pub(super) struct Journal(Vec<Entry>);
+/// Events by page, in the order in which they happened.
+#[derive(Debug, Default)]
+pub(super) struct Journal(Vec<Vec<Entry>>);
 
-impl Default for Journal {
-    fn default() -> Self {
-        Journal(Vec::with_capacity(EVENTS_MAX))
-    }
+/// The page of an owner.
+pub(super) const fn page_of(owner: OwnerId) -> usize {
+    owner.index() / PAGE_OWNERS
 }
 
 impl Journal {
-    /// Appends an event. Returns whether the journal is full, and must be emptied before the next one.
-    #[inline]
-    pub(super) fn note(&mut self, entry: Entry) -> bool {
-        self.0.push(entry);
-        self.0.len() >= EVENTS_MAX
+    /// Adds the page of an owner, if it is not there.
+    pub(super) fn admit(&mut self, owner: OwnerId) {
+        if page_of(owner) >= self.0.len() {
+            self.0.resize_with(page_of(owner) + 1, || Vec::with_capacity(EVENTS_MAX));
+        }
     }
 
-    /// All events, in order.
-    pub(super) fn entries(&self) -> &[Entry] {
-        &self.0
+    /// Number of pages.
+    pub(super) fn pages(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Appends an event. Returns whether the page is full, and must be emptied before its next event.
+    #[inline]
+    pub(super) fn note(&mut self, entry: Entry) -> bool {
+        let page = &mut self.0[page_of(entry.owner)];
+        page.push(entry);
+        page.len() >= EVENTS_MAX
+    }
+
+    /// All events of a page, in order.
+    pub(super) fn entries(&self, page: usize) -> &[Entry] {
+        &self.0[page]
     }
 
     /// The events of an owner, in order.
     pub(super) fn of(&self, owner: OwnerId) -> impl Iterator<Item = &Entry> {
-        self.0.iter().filter(move |entry| entry.owner == owner)
+        self.entries(page_of(owner)).iter().filter(move |entry| entry.owner == owner)
     }
 
-    /// Removes all events.
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
+    /// Removes all events of a page.
+    pub(super) fn clear(&mut self, page: usize) {
+        self.0[page].clear();
     }
 }

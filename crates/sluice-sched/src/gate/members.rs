@@ -5,7 +5,7 @@
 
 use crate::admission;
 use crate::gate::finished::Finished;
-use crate::gate::journal::{Done, Entry, Event, Journal, Sent};
+use crate::gate::journal::{Done, Entry, Event, Journal, Sent, page_of};
 use crate::gate::stats::{GateStats, Outstanding, Target};
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Request, VolumeId};
@@ -196,19 +196,24 @@ impl Members {
     #[inline(always)]
     fn note(&mut self, request: &Request, event: Event) {
         if self.journal.note(Entry { owner: request.owner, volume: request.volume, event }) {
-            self.settle();
+            self.settle_page(page_of(request.owner));
         }
     }
 
     /// Adds the events of the journal to the statistics.
-    #[inline(never)]
     pub(super) fn settle(&mut self) {
+        (0..self.journal.pages()).for_each(|page| self.settle_page(page));
+    }
+
+    /// Adds the events of one page to the statistics.
+    #[inline(never)]
+    fn settle_page(&mut self, page: usize) {
         let Members { accounts, journal } = self;
-        for entry in journal.entries() {
+        for entry in journal.entries(page) {
             let account = accounts[entry.owner.0].as_mut();
             account.expect("an owner is not retired before its events are counted").member.count(entry);
         }
-        journal.clear();
+        journal.clear(page);
     }
 
     /// An unused number.
@@ -222,6 +227,7 @@ impl Members {
     pub(super) fn add_owner(&mut self, now: Instant, owner: OwnerId, policy: Policy) {
         let index = self.accounts.insert(Some(Account::new(now, policy)));
         assert!(index == owner.0, "the number is that of `next_owner`");
+        self.journal.admit(owner);
     }
 
     /// Checks that these policies contradict neither themselves nor each other.
@@ -252,7 +258,7 @@ impl Members {
     }
 
     pub(super) fn set_owner(&mut self, owner: OwnerId, policy: Policy) {
-        self.settle();
+        self.settle_page(page_of(owner));
         if let Some(account) = self.account_mut(owner) {
             account.member.policy = policy;
             account.retarget();
@@ -270,7 +276,7 @@ impl Members {
 
     /// Sets the policy of a volume, which is added if it is not there.
     pub(super) fn set_volume(&mut self, now: Instant, owner: OwnerId, volume: VolumeId, policy: Policy) {
-        self.settle();
+        self.settle_page(page_of(owner));
         let Some(account) = self.account_mut(owner) else { return };
         let member = &mut account.member;
         member.stats.outstanding = account.outstanding;
@@ -282,7 +288,7 @@ impl Members {
     }
 
     pub(super) fn remove_volume(&mut self, owner: OwnerId, volume: VolumeId) {
-        self.settle();
+        self.settle_page(page_of(owner));
         let Some(account) = self.account_mut(owner) else { return };
         let Ok(place) = account.member.place(volume) else { return };
         account.member.volumes.remove(place);
@@ -302,7 +308,7 @@ impl Members {
     /// Frees the number of an owner that was removed and has no request in flight.
     #[cold]
     fn retire(&mut self, owner: OwnerId) {
-        self.settle();
+        self.settle_page(page_of(owner));
         let entry = &mut self.accounts[owner.0];
         if entry.as_ref().is_some_and(|account| !account.present && account.outstanding.in_flight == 0) {
             *self.accounts.remove(owner.0) = None;

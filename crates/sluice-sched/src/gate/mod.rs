@@ -379,9 +379,10 @@ impl Gate {
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         // rule: gate.depth, gate.spurious-timer
         while self.in_flight() < u64::from(self.settings.depth) && device.has_room(now) {
-            match self.scheduler.dispatch(now) {
+            // By reference: a copy would read in one access what the scheduler has just written in several, and wait for it.
+            match &mut self.scheduler.dispatch(now) {
                 Decision::Dispatch(request) => self.submit(now, request, device),
-                Decision::WaitUntil(wake) => {
+                &mut Decision::WaitUntil(wake) => {
                     assert!(
                         wake > now && self.queued > 0,
                         "a scheduler waits for an instant in the future, with requests queued"
@@ -404,17 +405,17 @@ impl Gate {
     }
 
     #[inline(always)]
-    fn submit(&mut self, now: Instant, mut request: Request, device: &mut impl Device) {
+    fn submit(&mut self, now: Instant, request: &mut Request, device: &mut impl Device) {
         if request.flags.contains(Flags::MERGED) {
-            match self.merging.detach(&request) {
-                Some(only) => request = Request { phase: request.phase, wait: request.wait, ..only },
-                None => return self.submit_merged(now, &request, device),
+            match self.merging.detach(request) {
+                Some(only) => *request = Request { phase: request.phase, wait: request.wait, ..only },
+                None => return self.submit_merged(now, request, device),
             }
         }
-        self.book_dispatch(now, &mut request);
-        let (token, skip) = self.splitting.resolve(&request);
-        let slot = self.take_slot(now, request);
-        device.submit(now, &Submission { slot, token, skip, request });
+        self.book_dispatch(now, request);
+        let (token, skip) = self.splitting.resolve(request);
+        let slot = self.take_slot(now, *request);
+        device.submit(now, &Submission { slot, token, skip, request: *request });
     }
 
     /// Counts a dispatch.

@@ -140,10 +140,13 @@ impl Simulation {
         cpus.host.advance(self.now, &mut done);
         for Done { tag: Task(kind), .. } in done.drain(..) {
             match kind {
-                Kind::Ask(token) if self.vms[self.open.get(token).vm as usize].state == State::Stopped => {
-                    self.cancelled(token);
+                Kind::Ask(token) => {
+                    let vm = self.open.get(token).vm as usize;
+                    match self.vms[vm].state {
+                        State::Stopped => self.cancelled(token),
+                        State::Active | State::Idle => self.submit(vm, token),
+                    }
                 }
-                Kind::Ask(token) => self.submit(token, &self.open.get(token)),
                 Kind::Job(node, job) if self.nodes[node as usize].alive => {
                     self.nodes[node as usize].start(self.now, job);
                 }

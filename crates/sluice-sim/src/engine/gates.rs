@@ -24,6 +24,6 @@ impl Simulation {
     /// Owner and volume of a VM at a node; `None` if its requests do not use that node.
     #[must_use]
     pub fn owner(&self, vm: usize, node: usize) -> Option<(OwnerId, VolumeId)> {
-        self.vms[vm].owners[node]
+        self.vms[vm].route.at(node)
     }
 }

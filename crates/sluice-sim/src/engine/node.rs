@@ -34,10 +34,15 @@ struct Port {
     staged: Option<Vec<Job>>,
     /// Number of jobs that wait for CPU work or are in it.
     worked_on: u64,
+    /// Tokens of requests that the device got, if they are collected.
+    started: Option<Vec<u32>>,
 }
 
 impl Device for Port {
     fn submit(&mut self, now: Instant, submission: &Submission) {
+        if let Some(started) = &mut self.started {
+            started.push(submission.token);
+        }
         let request = &submission.request;
         let job = Job { slot: submission.slot, kind: request.kind, offset: request.offset, length: request.length };
         match &mut self.staged {
@@ -68,7 +73,7 @@ impl Node {
     pub(super) fn new(front: Front, model: Box<dyn Model>) -> Self {
         Node {
             front,
-            port: Port { model, staged: None, worked_on: 0 },
+            port: Port { model, staged: None, worked_on: 0, started: None },
             wake: None,
             stirred: false,
             unsettled: false,
@@ -104,8 +109,12 @@ impl Node {
     }
 
     /// Time of the next event, if no request arrives.
+    #[inline]
     pub(super) fn next(&self) -> Option<Instant> {
-        [self.port.model.next(), self.wake].into_iter().flatten().min()
+        match (self.port.model.next(), self.wake) {
+            (Some(ends), Some(wake)) => Some(ends.min(wake)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Completes jobs that the device has completed by now.
@@ -119,6 +128,22 @@ impl Node {
             let Some(slot) = self.port.model.take(now) else { break };
             self.complete_slot(now, slot, true, finished);
         }
+    }
+
+    /// Collects the tokens of requests that the device gets from now on, if its gate states those of the simulation, and has room for
+    /// so many requests at the device.
+    pub(super) fn collect_started(&mut self, depth_min: u32) {
+        if let Front::Gate(gate) = &self.front
+            && gate.settings().depth >= depth_min
+        {
+            self.port.started.get_or_insert_default();
+        }
+    }
+
+    /// Tokens collected so far, if they are collected.
+    #[inline]
+    pub(super) fn started(&mut self) -> Option<&mut Vec<u32>> {
+        self.port.started.as_mut()
     }
 
     /// From now on jobs need CPU work before the device gets them.

@@ -4,6 +4,7 @@ use sluice_sched::Instant;
 use sluice_sched::gate::GateStats;
 
 use super::Simulation;
+use super::vm::Seat;
 use crate::record::{Record, Served};
 
 impl Simulation {
@@ -17,9 +18,8 @@ impl Simulation {
     /// oldest outstanding request.
     #[must_use]
     pub fn served(&self, vm: usize, oldest: Option<Instant>) -> Served {
-        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        let mut gates = owners.filter_map(|(owner, node)| owner.map(|(owner, _)| (node.host(), owner)));
-        let waiting = gates.any(|(gate, owner)| gate.outstanding(owner).is_some_and(|own| own.waiting > 0));
+        let waits = |seat: &Seat| self.nodes[seat.node as usize].host().outstanding(seat.owner);
+        let waiting = self.vms[vm].route.seats().iter().any(|seat| waits(seat).is_some_and(|own| own.waiting > 0));
         self.record(vm).served(self.now, oldest.filter(|_| waiting))
     }
 
@@ -52,8 +52,8 @@ impl Simulation {
     }
 
     fn stats_by_node(&self, vm: usize) -> impl Iterator<Item = GateStats> {
-        let owners = self.vms[vm].owners.iter().zip(&self.nodes);
-        owners.filter_map(|(owner, node)| owner.map(|(owner, _)| node.stats(owner).expect("VMs are never removed")))
+        let seats = self.vms[vm].route.seats().iter();
+        seats.map(|seat| self.nodes[seat.node as usize].stats(seat.owner).expect("VMs are never removed"))
     }
 
     /// Requests dispatched at all nodes, by phase, from the start.

@@ -3,7 +3,7 @@
 
 use sluice_sched::{Instant, Policy};
 
-use super::vm::State;
+use super::vm::{Seat, State};
 use super::{Event, Simulation};
 use crate::devices::servers::{Servers, ServiceTime};
 use crate::devices::speed::{Speed, VariableSpeed};
@@ -82,15 +82,14 @@ impl Simulation {
         for token in std::mem::take(&mut self.vms[vm].backpressured) {
             self.cancelled(token);
         }
-        let owners = self.vms[vm].owners.clone();
+        let seats = self.vms[vm].route.seats().to_vec();
         let threads: Vec<_> = self.vms[vm].runners.iter().map(|runner| runner.owner).collect();
-        for (node, owner) in owners.into_iter().enumerate() {
-            if let Some((owner, _)) = owner {
-                let mut finished = std::mem::take(&mut self.finished);
-                self.nodes[node].cancel(self.now, owner, &threads, &mut finished);
-                finished.drain(..).for_each(|over| self.finish(node, &over));
-                self.finished = finished;
-            }
+        for Seat { node, owner, .. } in seats {
+            let node = node as usize;
+            let mut finished = std::mem::take(&mut self.finished);
+            self.nodes[node].cancel(self.now, owner, &threads, &mut finished);
+            finished.drain(..).for_each(|over| self.finish(node, &over));
+            self.finished = finished;
         }
     }
 
@@ -110,8 +109,8 @@ impl Simulation {
         lost.into_iter().for_each(|slot| self.nodes[node].complete_slot(self.now, slot, false, &mut finished));
         for vm in 0..self.vms.len() {
             let threads: Vec<_> = self.vms[vm].runners.iter().map(|runner| runner.owner).collect();
-            if let Some(Some((owner, _))) = self.vms[vm].owners.get(node) {
-                self.nodes[node].cancel(self.now, *owner, &threads, &mut finished);
+            if let Some((owner, _)) = self.vms[vm].route.at(node) {
+                self.nodes[node].cancel(self.now, owner, &threads, &mut finished);
             }
         }
         finished.drain(..).for_each(|over| self.finish(node, &over));

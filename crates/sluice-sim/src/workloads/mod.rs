@@ -51,6 +51,12 @@ pub trait Workload {
         self.completed(now);
     }
 
+    /// Reads what a completion and the next request will change, so that it is in the CPU caches then. Simulations with many VMs call
+    /// it for several of them at once.
+    fn fetch(&self) {
+        std::hint::black_box(self.next());
+    }
+
     /// Continues after a pause of the VM. Requests that would have been submitted during the pause are skipped.
     fn resume(&mut self, _now: Instant) {}
 }
