@@ -535,4 +535,12 @@ impl Scheduler for Watched {
         }
         state
     }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        self.inner.standing(now, scope)
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        self.inner.resume(now, scope, standing);
+    }
 }

@@ -30,6 +30,12 @@ impl Window {
         Window { ticks, nominal, nanos: ticks.fires(Instant::from_nanos(nominal)).as_nanos() }
     }
 
+    /// Nanoseconds that the clock shows from `start` until `now`; negative if `start` is later.
+    fn passed(&self, start: Instant, now: Instant) -> i64 {
+        let passed = i128::from(self.ticks.shown(now).as_nanos()) - i128::from(start.as_nanos());
+        passed.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    }
+
     /// Bytes that a rate grants per window: for the stated length, not for the length in whole ticks.
     // rule: netback.credit
     fn credit(&self, rate: ByteRate) -> u64 {
@@ -74,6 +80,29 @@ impl Credits {
             self.credit = rate.map(|rate| window.credit(rate));
             self.remaining = self.remaining.min(self.credit.unwrap_or(0));
         }
+    }
+
+    /// Bytes left at `now`, see [`Left`](crate::standing::Left): the rest of the window, and what has been granted for the next
+    /// one so far. That is at most two windows, or what a waiting timer grants and one more.
+    pub(crate) fn left(&self, now: Instant, window: &Window) -> Option<i64> {
+        let credit = self.credit?;
+        let granted = i128::from(window.passed(self.start, now)) * i128::from(credit) / i128::from(window.nanos);
+        let most = u128::from(credit) * u128::from(self.timer.map_or(1, |timer| timer.windows));
+        let granted = granted.min(i128::try_from(most).unwrap_or(i128::MAX));
+        Some(i64::try_from(i128::from(self.remaining).saturating_add(granted)).unwrap_or(i64::MAX))
+    }
+
+    /// Continues with what the credits of another scheduler have left, at most this window and the next one, or this one and a
+    /// head of `head` bytes. The timer is cancelled: the caller polls the queue again.
+    pub(crate) fn resume(&mut self, now: Instant, left: Option<i64>, head: u64, window: &Window) {
+        let (Some(credit), Some(left)) = (self.credit, left) else { return };
+        self.timer = None;
+        self.remaining = u64::try_from(left).unwrap_or(0).min(credit.max(head));
+        let beyond = i128::from(left) - i128::from(self.remaining);
+        // In the other direction a debt is paid before the next window begins.
+        let nanos = (beyond.min(i128::from(credit)) * i128::from(window.nanos)).div_euclid(i128::from(credit));
+        let start = i128::from(window.ticks.shown(now).as_nanos()) - nanos;
+        self.start = Instant::from_nanos(u64::try_from(start.max(0)).unwrap_or(u64::MAX));
     }
 
     /// Whether the queue waits for its timer.

@@ -68,6 +68,25 @@ impl Minimum {
         self.rate.is_some_and(|rate| u128::from(self.sent) * SECOND < u128::from(rate) * elapsed)
     }
 
+    /// Bytes that it is below its minimum in its window; negative if it is above.
+    pub(super) fn owed(&self, now: Instant) -> Option<i64> {
+        let rate = i128::from(self.rate?);
+        let passed = now.nanos_since(self.start);
+        // In the next window it has sent nothing yet.
+        let sent = if passed >= self.window { 0 } else { i128::from(self.sent) };
+        let owed = rate * i128::from(passed % self.window) / SECOND.cast_signed() - sent;
+        Some(i64::try_from(owed).unwrap_or(if owed < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    /// Starts a window in which it is this far below its minimum, or above; at most what the minimum grants in a window.
+    pub(super) fn resume(&mut self, now: Instant, owed: Option<i64>) {
+        let (Some(rate), Some(owed)) = (self.rate, owed) else { return };
+        let passed = u128::from(owed.max(0).unsigned_abs()) * SECOND / u128::from(rate);
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX).min(self.window - 1);
+        self.start = Instant::from_nanos(now.as_nanos().saturating_sub(passed));
+        self.sent = owed.min(0).unsigned_abs();
+    }
+
     /// When it falls below the minimum if it sends nothing until then; `now` if it is below.
     pub(super) fn below_from(&mut self, now: Instant) -> Option<Instant> {
         let rate = u128::from(self.rate?);
