@@ -173,3 +173,64 @@ impl Credits {
         fits
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * MILLI)
+    }
+
+    /// 1000 bytes in 50 ms, of which 700 are used.
+    fn used(window: &Window) -> Credits {
+        let mut credits = Credits::new(at(1000), Some(ByteRate::per_second(20_000)), window);
+        assert_eq!(credits.poll(at(1000), 700, window), Ok(()));
+        credits
+    }
+
+    fn again(now: Instant, left: i64, head: u64, window: &Window) -> Credits {
+        let mut credits = Credits::new(now, Some(ByteRate::per_second(20_000)), window);
+        credits.resume(now, Some(left), head, window);
+        credits
+    }
+
+    #[test]
+    fn what_is_left_is_the_rest_of_a_window_and_what_is_granted_of_the_next() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let credits = used(&window);
+        let left = [1000, 1010, 1050, 9000].map(|now| credits.left(at(now), &window));
+        assert_eq!(left, [300, 500, 1300, 1300].map(Some));
+        let mut same = again(at(1010), 500, 0, &window);
+        assert_eq!(same.left(at(1010), &window), Some(500));
+        assert_eq!(same.poll(at(1010), 501, &window), Err(at(1060)), "what is left, and a window from now on");
+        let mut full = again(at(1010), i64::MAX, 0, &window);
+        assert_eq!([1000, 1000].map(|length| full.poll(at(1010), length, &window)), [Ok(()), Ok(())]);
+        assert_eq!(full.poll(at(1010), 1, &window), Err(at(1060)));
+        assert_eq!(Credits::new(at(5), None, &window).left(at(5), &window), None);
+    }
+
+    #[test]
+    fn a_debt_is_paid_before_the_next_window() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let mut credits = again(at(3), -500, 0, &window);
+        assert_eq!((credits.left(at(3), &window), credits.left(at(28), &window)), (Some(-500), Some(0)));
+        assert_eq!(credits.poll(at(3), 1, &window), Err(at(78)));
+        assert_eq!(again(at(3), i64::MIN, 0, &window).left(at(3), &window).map(|left| left < -1_000_000), Some(true));
+    }
+
+    /// Replaced more often than a window ends, it must still save for a packet of several windows.
+    #[test]
+    fn a_packet_of_several_windows_is_sent_whatever_comes_between() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let mut credits = used(&window);
+        let sent = (1001..2000).find(|now| {
+            let left = credits.left(at(*now), &window).expect("it has a rate");
+            credits = again(at(*now), left, 4500, &window);
+            credits.poll(at(*now), 4500, &window).is_ok()
+        });
+        assert_eq!(sent, Some(1210), "4200 more bytes at 20 a millisecond");
+    }
+}

@@ -97,3 +97,31 @@ impl Minimum {
         Some(Instant::from_nanos(self.start.as_nanos().saturating_add(elapsed).saturating_add(1)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimum_goes_on_where_another_one_stood() {
+        let window = Duration::from_millis(50);
+        let at = Instant::from_millis;
+        let new = |now| Minimum::new(now, Some(ByteRate::per_second(20_000)), window);
+        let mut minimum = new(at(100));
+        minimum.sent(at(110), 700);
+        assert_eq!([110, 140, 149, 155].map(|now| minimum.owed(at(now))), [-500, 100, 280, 100].map(Some));
+        for owed in [-500, 0, 100, 980] {
+            let mut other = new(at(110));
+            other.resume(at(110), Some(owed));
+            assert_eq!((other.owed(at(110)), other.is_below(at(110))), (Some(owed), owed > 0));
+        }
+        let mut late = new(at(3));
+        late.resume(at(3), Some(i64::MAX));
+        assert_eq!(late.owed(at(3)), Some(60), "the clock began 3 ms ago");
+        late.resume(at(3), Some(i64::MIN));
+        assert!(!late.is_below(at(40)));
+        let mut unset = Minimum::new(at(3), None, window);
+        unset.resume(at(3), Some(5));
+        assert_eq!(unset.owed(at(3)), None);
+    }
+}
