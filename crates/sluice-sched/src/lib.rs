@@ -12,6 +12,7 @@
 //! | requests and promises | [`request`], [`cost`], [`policy`] |
 //! | decisions | [`scheduler`], [`schedulers`], [`guarantees`] |
 //! | the device's queue | [`gate`] |
+//! | what a new scheduler is told of the old one's service | [`standing`] |
 //! | guest schedulers above a host scheduler | [`stack`] |
 //! | checks before a promise is accepted | [`admission`] |
 //! | a VM on several servers | [`tracker`] |
@@ -31,6 +32,7 @@ pub mod scheduler;
 pub mod schedulers;
 pub mod slab;
 pub mod stack;
+pub mod standing;
 mod steps;
 pub mod tag;
 pub mod time;
@@ -44,5 +46,6 @@ pub use policy::{LatencyTarget, Limit, Policy, Reservation};
 pub use request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 pub use scheduler::{Change, ChangeError, Decision, Descriptor, Scheduler, Scope, State};
 pub use stack::Stack;
+pub use standing::Standing;
 pub use time::Instant;
 pub use units::{ByteRate, Bytes, Iops, Percent, Weight};

@@ -11,6 +11,7 @@ use crate::guarantees::Guarantees;
 use crate::params::{self, ParamError, ParamTable, Parameter, Value};
 use crate::policy::{Field, Policy, PolicyError};
 use crate::request::{Completion, OwnerId, Request, VolumeId};
+use crate::standing::Standing;
 use crate::time::Instant;
 use crate::tracker::Form;
 use crate::units::{Bytes, Percent};
@@ -117,8 +118,8 @@ impl Change {
     }
 }
 
-/// The requests that a cancellation covers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// An owner or one of its volumes, for example those whose requests a cancellation covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scope {
     /// All requests of an owner.
     Owner(OwnerId),
@@ -210,6 +211,22 @@ pub trait Scheduler: Send {
 
     /// Returns the state for output.
     fn inspect(&self, now: Instant) -> State;
+
+    /// Where an owner or a volume stands in relation to its policy, for the scheduler that replaces this one. States every
+    /// rate of the policy that this scheduler enforces, in units of service, and nothing else. The default states nothing:
+    /// right for a scheduler that enforces neither limits nor reservations.
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        let _ = (now, scope);
+        Standing::default()
+    }
+
+    /// Continues an owner or a volume where it stood under the scheduler that this one replaces. Called once for each, an
+    /// owner before its volumes, after their queued requests were inserted and before any is dispatched. What is not known,
+    /// or not enforced here, stays as it is after `AddOwner` and `AddVolume`. Of a limit at most the burst that this
+    /// scheduler allows is taken. The default ignores it.
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        let _ = (now, scope, standing);
+    }
 }
 
 /// Properties of a device that a scheduler may use.

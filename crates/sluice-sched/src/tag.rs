@@ -1,6 +1,6 @@
 //! Tags: points on a clock that runs at a VM's own rate, as integers.
 //!
-//! A real-time tag is in units of 1/16 ns since the first event of the scheduler. At 10 million requests per second two
+//! A real-time tag is in units of 1/16 ns, [`TAG_START`] at the first event of the scheduler. At 10 million requests per second two
 //! tags are 1,600 units apart, so rounding costs less than 0.1 %. 64 bits last for 36 years. With floating-point
 //! seconds, limits would be exceeded by 40 % at 3 million requests per second.
 //!
@@ -12,13 +12,16 @@ use crate::cost::Cost;
 use crate::time::Instant;
 use crate::units::{ByteRate, Iops, Weight};
 
-/// A real-time tag: 1/16 ns since the epoch of its [`TagClock`].
+/// A real-time tag: 1/16 ns, [`TAG_START`] at the epoch of its [`TagClock`].
 pub type Tag = u64;
 /// A share tag: units of virtual time.
 pub type ShareTag = u64;
 
 /// Units of a real-time tag per nanosecond.
 pub const TAGS_PER_NANO: u64 = 16;
+/// Tag of the epoch: room for tags of the time before it, which a scheduler has if it replaces another. The longest catch-up of
+/// a reservation is one hour.
+pub const TAG_START: Tag = 3600 * 1_000_000_000 * TAGS_PER_NANO;
 /// Virtual time that one normalised request takes at weight 0.01.
 const SHARE_UNIT: u128 = 252_000_000_000;
 /// Virtual time that one byte takes at weight 0.01.
@@ -35,14 +38,15 @@ impl TagClock {
     /// The tag of `now`. Saturates 36 years after the epoch.
     pub fn tag(&mut self, now: Instant) -> Tag {
         let epoch = *self.epoch.get_or_insert(now);
-        now.nanos_since(epoch).saturating_mul(TAGS_PER_NANO)
+        now.nanos_since(epoch).saturating_mul(TAGS_PER_NANO).saturating_add(TAG_START)
     }
 
-    /// The first instant that is not before `tag`.
+    /// The first instant that is not before `tag`; the epoch for a tag of the time before it.
     #[must_use]
     pub fn instant(&self, tag: Tag) -> Instant {
         let epoch = self.epoch.unwrap_or(Instant::ZERO);
-        Instant::from_nanos(epoch.as_nanos().saturating_add(tag.div_ceil(TAGS_PER_NANO)))
+        let since = tag.saturating_sub(TAG_START).div_ceil(TAGS_PER_NANO);
+        Instant::from_nanos(epoch.as_nanos().saturating_add(since))
     }
 }
 
@@ -104,6 +108,27 @@ impl Spacing {
         if up > u64::MAX as u128 { u64::MAX } else { up as u64 }
     }
 
+    /// Service that takes the distance between two tags; negative if `to` is earlier. Rounded down, so [`Spacing::of`] never
+    /// takes more than the distance for it. 0 without a rate.
+    #[must_use]
+    pub fn amount_between(self, from: u64, to: u64) -> i64 {
+        if self.is_none() {
+            return 0;
+        }
+        let scaled = |distance: u64| u128::from(distance) << FRACTION_BITS;
+        match to.checked_sub(from) {
+            Some(distance) => i64::try_from(scaled(distance) / u128::from(self.0)).unwrap_or(i64::MAX),
+            None => i64::try_from(scaled(from - to).div_ceil(u128::from(self.0))).map_or(i64::MIN, |amount| -amount),
+        }
+    }
+
+    /// The tag that lies `amount` of service after `tag`, or before it if that is negative. Saturates.
+    #[must_use]
+    pub fn tag_after(self, tag: u64, amount: i64) -> u64 {
+        let distance = self.of(amount.unsigned_abs());
+        if amount >= 0 { tag.saturating_add(distance) } else { tag.saturating_sub(distance) }
+    }
+
     /// Distance for `amount` of service plus the `fraction` that earlier distances were too short, in 2^-32 of a unit.
     /// Also returns the new fraction. The sum of many distances is exact to one unit.
     #[must_use]
@@ -127,6 +152,8 @@ impl Spacing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const SECOND: u64 = 16_000_000_000;
 
     #[test]
     fn spacings_are_exact_for_round_rates_and_otherwise_rounded_up() {
@@ -156,11 +183,30 @@ mod tests {
     }
 
     #[test]
+    fn an_amount_never_takes_more_than_its_distance() {
+        for spacing in [3, 7, 1000, 10_000_000].map(|iops| Spacing::per_cost(Some(Iops::per_second(iops)))) {
+            for distance in [0, 1, 16, 999_999_999, 16_000_000_001] {
+                let amount = spacing.amount_between(SECOND, SECOND + distance);
+                assert!(spacing.tag_after(SECOND, amount) <= SECOND + distance, "{spacing:?}: {distance}");
+                assert!(spacing.of(amount.unsigned_abs() + 1) > distance, "{spacing:?}: {distance}");
+                let debt = spacing.amount_between(SECOND + distance, SECOND);
+                assert!(spacing.of(debt.unsigned_abs()) >= distance && debt <= 0, "{spacing:?}: {distance}");
+            }
+        }
+        let one = Spacing::fixed(1);
+        assert_eq!((one.amount_between(0, u64::MAX), one.amount_between(u64::MAX, 0)), (i64::MAX, i64::MIN));
+        let longest = Spacing::fixed(u128::MAX);
+        assert_eq!((longest.tag_after(5, i64::MIN), longest.tag_after(5, i64::MAX)), (0, u64::MAX));
+        assert_eq!(Spacing::NONE.amount_between(1, 5), 0);
+    }
+
+    #[test]
     fn a_clock_may_start_anywhere() {
         let mut clock = TagClock::default();
         let late = Instant::from_nanos(u64::MAX - 1000);
-        assert_eq!(clock.tag(late), 0);
-        assert_eq!(clock.instant(17), Instant::from_nanos(u64::MAX - 998));
+        assert_eq!(clock.tag(late), TAG_START);
+        assert_eq!(clock.instant(TAG_START + 17), Instant::from_nanos(u64::MAX - 998));
+        assert_eq!(clock.instant(TAG_START - 17), late);
         assert_eq!(clock.instant(u64::MAX), Instant::MAX);
     }
 }

@@ -106,6 +106,14 @@ impl Scheduler for Choosy {
     fn inspect(&self, now: Instant) -> State {
         self.0.inspect(now)
     }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        self.0.standing(now, scope)
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        self.0.resume(now, scope, standing);
+    }
 }
 
 #[test]

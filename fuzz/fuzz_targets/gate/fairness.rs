@@ -69,6 +69,13 @@ impl Fairness {
         }
     }
 
+    /// The clock of a VM starts `ahead` units of cost before or behind those of the others, under a scheduler that replaces another.
+    pub fn resume(&mut self, owner: OwnerId, ahead: u64) {
+        if let Some(flow) = self.flows.get_mut(&owner) {
+            flow.credit = flow.credit.max(flow.spacing.of(ahead));
+        }
+    }
+
     /// A request of a VM is queued.
     pub fn note(&mut self, owner: OwnerId, cost: Cost) {
         let cost = if self.by_request { Cost::ONE } else { cost };

@@ -8,6 +8,7 @@
 //! immediate seventh is an error. Without a burst the bucket of six requests is empty at 0.06 s, and the next request
 //! must be dispatched by then.
 
+use sluice_sched::standing::Balance;
 use sluice_sched::{Cost, Limit};
 
 /// Binary digits after the nanosecond in the instants here.
@@ -88,6 +89,16 @@ impl Bucket {
         is_checked.then(|| (self.level / unit, u128::from(burst) + (self.largest + rounding).div_ceil(unit)))
     }
 
+    /// Continues with what another scheduler has left of the limit; the rest of the burst is used.
+    fn resume(&mut self, now: u64, left: Option<i64>, burst: u64) {
+        let (Some(Leak { per_nano, unit, .. }), Some(left)) = (self.leak, left) else { return };
+        let used = u128::try_from(i128::from(burst) - i128::from(left)).unwrap_or(0).saturating_mul(unit);
+        (self.level, self.at) = (used, now);
+        // One unit and a nanosecond for rounding.
+        let paid = used.saturating_add(unit).saturating_mul(1 << SHIFT).div_ceil(per_nano) + (1 << SHIFT);
+        self.passes = self.passes.max((u128::from(now) << SHIFT).saturating_add(paid));
+    }
+
     fn passes(&self) -> u64 {
         u64::try_from(self.passes.div_ceil(1 << SHIFT)).unwrap_or(u64::MAX)
     }
@@ -132,6 +143,12 @@ impl Meters {
         over("requests", requests, u128::from(Cost::ONE.raw()))?;
         let bytes = self.bytes.charge(now, bytes, self.burst.1.saturating_add(self.saved));
         over("bytes", bytes, 1)
+    }
+
+    /// The scheduler goes on with what another one has left.
+    pub fn resume(&mut self, now: u64, left: &Balance) {
+        self.requests.resume(now, left.cost, self.burst.0);
+        self.bytes.resume(now, left.bytes, self.burst.1.saturating_add(self.saved));
     }
 
     /// A request of this length is queued; it may be removed without using the credits saved for it.

@@ -535,4 +535,30 @@ impl Scheduler for Watched {
         }
         state
     }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        self.inner.standing(now, scope)
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        self.event(now);
+        let owner = scope.owner();
+        let member = self.member(owner);
+        let (meters, directions) = match scope {
+            Scope::Owner(_) => (&mut member.meters, &mut member.directions),
+            Scope::Volume(_, volume) => {
+                let volume = member.volume(volume);
+                (&mut volume.meters, &mut volume.directions)
+            }
+        };
+        let [all, by_direction @ ..] = &standing.limits;
+        meters.resume(now.as_nanos(), &all.limit);
+        for (meters, left) in directions.iter_mut().zip(by_direction) {
+            meters.resume(now.as_nanos(), &left.limit);
+        }
+        if let (Scope::Owner(_), Some(ahead)) = (scope, standing.ahead) {
+            self.fairness.iter_mut().for_each(|fairness| fairness.resume(owner, ahead.unsigned_abs()));
+        }
+        self.inner.resume(now, scope, standing);
+    }
 }

@@ -21,7 +21,7 @@ use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation, Weight};
 use crate::device::Device;
 use crate::device::machine::Machine;
 use crate::device::mailbox::mailbox;
-use crate::device::spec::{Edit, Window};
+use crate::device::spec::{Edit, SchedulerSpec, Window};
 use crate::uplink::event_loop::UplinkLoop;
 use crate::uplink::link::{Link, tap};
 use crate::uplink::spec::{NicPlug, NicSpec, UplinkSpec};
@@ -244,6 +244,39 @@ fn a_late_thread_costs_no_reservation() {
     let got = late(&mut lab, 100);
     let share = 2.0 * got[1] as f64 / rate as f64;
     assert!((share - 0.6).abs() < 0.01, "{share:.3} of the wire: {got:?}");
+}
+
+/// Each change made the reserved NIC due again and let the limited one send its burst.
+#[test]
+fn a_change_of_the_scheduler_moved_limits_and_minimums_of_an_uplink() {
+    let rate = 12_500_000;
+    // wrr starts the order of shares anew, which is a frame of each NIC.
+    for (names, millis) in [(["mclock", "mclock"], 1), (["mclock", "wrr"], 20), (["netback", "wrr"], 20)] {
+        let mut lab = Lab::new(Some(rate));
+        let reservation = Reservation { bytes: Some(ByteRate::per_second(rate * 6 / 10)), iops: None };
+        let limit = Limit { bytes: Some(ByteRate::per_second(rate / 10)), iops: None };
+        // netback knows no minimum.
+        let has_minimum = !names.contains(&"netback");
+        lab.vm(if has_minimum { Policy { reservation, ..policy(1) } } else { policy(1) });
+        lab.vm(Policy { limit, ..policy(1) });
+        lab.vm(policy(1));
+        let scheduler = uplink(None).0.scheduler;
+        let of = |name: &str| SchedulerSpec { descriptor: find(name).unwrap(), ..scheduler.clone() };
+        let mut got = [0; 4];
+        for turn in 0..600 / millis {
+            let edit = Edit::SetScheduler { scheduler: of(names[turn % 2]), merging: false };
+            lab.state.apply(lab.now, vec![edit]).unwrap();
+            let counts = lab.run(Duration::from_millis(millis as u64), greedy);
+            // The first window of credits is a burst.
+            got.iter_mut().zip(counts).filter(|_| turn * millis >= 100).for_each(|(sum, count)| *sum += count);
+        }
+        let share = |vm: usize| 2.0 * got[vm] as f64 / rate as f64;
+        assert!(share(2) <= 0.1 + 0.005, "{names:?}: a limit of 0.1, {got:?}");
+        // mclock takes 2 ms of what windows of 50 ms have left, and such a window grants nothing before its end.
+        let is_mixed = names.contains(&"mclock") && names.contains(&"wrr");
+        assert!(is_mixed || share(2) >= 0.095, "{names:?}: a limit of 0.1, {got:?}");
+        assert!(!has_minimum || (share(1) - 0.6).abs() <= 0.01, "{names:?}: a minimum of 0.6, {got:?}");
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ mod fanout;
 mod finished;
 pub mod histogram;
 mod journal;
+mod kept;
 mod members;
 mod merging;
 mod splitting;
@@ -28,6 +29,7 @@ mod switching;
 
 pub use device::{Device, Part, Slot, Submission};
 pub use finished::{Finished, Outcome, Service};
+use kept::Kept;
 use members::Members;
 use merging::{Edge, Merging};
 use splitting::Splitting;
@@ -121,6 +123,8 @@ pub struct Gate {
     scheduler: Box<dyn Scheduler>,
     settings: GateSettings,
     members: Members,
+    /// What limits had left when the scheduler was last replaced.
+    kept: Kept,
     splitting: Splitting,
     merging: Merging,
     /// Buffer for the parts of a merged submission.
@@ -146,6 +150,7 @@ impl Gate {
             scheduler,
             settings: GateSettings { depth, ..settings },
             members: Members::default(),
+            kept: Kept::default(),
             splitting: Splitting::default(),
             merging: Merging::default(),
             parts: Vec::new(),
@@ -206,6 +211,7 @@ impl Gate {
                 return Err(error);
             }
         }
+        self.keep_left(now, owner, &policy, volumes);
         self.members.set_owner(owner, policy);
         for &(volume, policy) in volumes {
             self.members.set_volume(now, owner, volume, policy);
@@ -260,6 +266,7 @@ impl Gate {
         self.cancel(now, Scope::Volume(owner, volume), finished);
         self.scheduler.configure(now, Change::RemoveVolume { owner, volume })?;
         self.members.remove_volume(owner, volume);
+        self.kept.forget(Scope::Volume(owner, volume));
         Ok(())
     }
 
@@ -274,6 +281,7 @@ impl Gate {
         self.cancel(now, Scope::Owner(owner), finished);
         self.scheduler.configure(now, Change::RemoveOwner { owner })?;
         self.members.remove_owner(owner);
+        self.kept.forget(Scope::Owner(owner));
         Ok(())
     }
 

@@ -21,7 +21,7 @@ impl World {
         self.counts(owners, from, to).iter().map(|count| *count as f64 / seconds).collect()
     }
 
-    pub fn of(&self, owner: OwnerId) -> impl Iterator<Item = &Record> {
+    pub fn of(&self, owner: OwnerId) -> impl Iterator<Item = &Record> + Clone {
         self.log.iter().filter(move |record| record.request.owner == owner)
     }
 

@@ -4,7 +4,9 @@ use sluice_sched::gate::RemoteService;
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, Scheduler, State};
-use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, VolumeId, schedulers, units::Weight};
+use sluice_sched::{
+    Completion, Instant, OwnerId, Policy, Request, Scope, Standing, VolumeId, schedulers, units::Weight,
+};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
@@ -121,6 +123,14 @@ impl Scheduler for WithoutRequests {
 
     fn inspect(&self, now: Instant) -> State {
         self.0.inspect(now)
+    }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        self.0.standing(now, scope)
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        self.0.resume(now, scope, standing);
     }
 }
 

@@ -315,6 +315,15 @@ impl Scheduler for Watched {
         assert_eq!(shown, state.queued, "S1: queued requests by owner");
         state
     }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        self.inner.standing(now, scope)
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        self.event(now);
+        self.inner.resume(now, scope, standing);
+    }
 }
 
 pub fn watched(subject: &Subject, plan: &Plan) -> Box<dyn Scheduler> {

@@ -59,6 +59,30 @@ fn load(mut client: Client, rounds: u64, depth: u64) -> thread::JoinHandle<()> {
     })
 }
 
+/// Without what is left of the limit, each change of the scheduler would let another request through.
+#[test]
+fn a_change_of_the_scheduler_passed_another_burst() {
+    let quick =
+        DelaySpec { time: ServiceTime::Fixed(Duration::from_micros(20)), parallel: 4, bandwidth: None, seed: 1 };
+    for (threads, delay) in [(1, None), (2, None), (1, Some(quick)), (2, Some(quick))] {
+        let device = device_with(threads, delay);
+        add(&device, limited(400), Store::Null, 1 << 20);
+        let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
+        let began = Instant::now();
+        clients.iter_mut().for_each(|client| send(client, 10));
+        let mut changes = 0;
+        // polls: until all are answered, however often the scheduler changes.
+        while device.snapshot().unwrap().stats.completed < 20 {
+            let scheduler = spec(None).scheduler;
+            device.edit(vec![Edit::SetScheduler { scheduler, merging: false }]).unwrap();
+            changes += 1;
+        }
+        let took = began.elapsed();
+        assert!(took >= Duration::from_millis(45), "20 requests at 400 a second took {took:?}, {changes} changes");
+        clients.iter_mut().for_each(|client| receive(client, 10));
+    }
+}
+
 /// The lanes of tests are shorter than the windows, so they are full now and then.
 #[test]
 fn several_threads_get_the_decisions_of_one_gate() {

@@ -65,6 +65,18 @@ impl Bucket {
         self.meter.advance_from(now, step);
     }
 
+    /// What is left at `now`, see [`Left`](crate::standing::Left): the rest of the burst, and what would have filled it since
+    /// it was full.
+    pub(super) fn left(&self, now: Tag) -> Option<i64> {
+        self.meter.amount_until(now.saturating_add(self.ahead))
+    }
+
+    /// Continues with what the bucket of another scheduler has left; a bucket that is full keeps the time since then, as a change
+    /// of the burst does.
+    pub(super) fn resume(&mut self, now: Tag, left: Option<i64>) {
+        self.meter.set_before(now.saturating_add(self.ahead), left);
+    }
+
     /// Counts service at other servers, which lies in the past.
     pub(super) fn charge_past(&mut self, amount: u64) {
         self.meter.charge(amount);

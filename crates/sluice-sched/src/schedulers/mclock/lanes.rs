@@ -26,6 +26,7 @@ use crate::policy::{Limit, Policy};
 use crate::request::{Direction, Request, RequestId, VolumeId};
 use crate::request_arena::{Arena, Fifo, Place};
 use crate::scheduler::{DeviceInfo, Scope};
+use crate::standing::{Left, Standing, peak_of};
 use crate::tag::{ShareTag, Spacing, Tag};
 
 use super::owner::Owner;
@@ -49,13 +50,7 @@ impl Further {
         let room = Room::of(policy, info, servers);
         let burst = policy.timed_burst.as_ref();
         // The rate of a burst limits where there is a limit for it to exceed.
-        let peak = |limit: &Limit| {
-            let rate = burst.map_or(Limit::default(), |burst| burst.rate);
-            Limit {
-                iops: rate.iops.filter(|_| limit.iops.is_some()),
-                bytes: rate.bytes.filter(|_| limit.bytes.is_some()),
-            }
-        };
+        let peak = |limit: &Limit| peak_of(policy, limit);
         self.peak.set(&peak(&policy.limit), None, &room, now);
         let limits = [&policy.read_limit, &policy.write_limit];
         for ((limiter, above), limit) in self.directions.iter_mut().zip(limits) {
@@ -74,6 +69,24 @@ impl Further {
         let (limit, peak) = &mut self.directions[direction as usize];
         for limiter in [limit, peak, &mut self.peak] {
             limiter.charge(now, amount);
+        }
+    }
+
+    /// Adds what is left of these limits.
+    fn add_standing(&self, now: Tag, standing: &mut Standing) {
+        let [own, directions @ ..] = &mut standing.limits;
+        own.peak = self.peak.left(now);
+        for (left, (limit, peak)) in directions.iter_mut().zip(&self.directions) {
+            *left = Left { limit: limit.left(now), peak: peak.left(now) };
+        }
+    }
+
+    fn resume(&mut self, now: Tag, standing: &Standing) {
+        let [own, directions @ ..] = &standing.limits;
+        self.peak.resume(now, &own.peak);
+        for (left, (limit, peak)) in directions.iter().zip(&mut self.directions) {
+            limit.resume(now, &left.limit);
+            peak.resume(now, &left.peak);
         }
     }
 
@@ -364,6 +377,24 @@ impl Owner {
         });
         let first = first.min();
         Some(own.eligible_at().max(first.unwrap_or(0)))
+    }
+
+    /// Adds what is left of the limits by direction and of the rates of a burst, of the VM or of one of its volumes.
+    pub(super) fn add_standing_of_lanes(&self, volume: Option<usize>, now: Tag, standing: &mut Standing) {
+        if let Some(lanes) = self.lanes() {
+            volume.map_or(&lanes.own, |volume| &lanes.volumes[volume].further).add_standing(now, standing);
+        }
+    }
+
+    /// Continues them where another scheduler has stopped.
+    pub(super) fn resume_lanes(&mut self, volume: Option<usize>, now: Tag, standing: &Standing) {
+        if let Some(lanes) = self.lanes_mut() {
+            let further = match volume {
+                None => &mut lanes.own,
+                Some(volume) => &mut lanes.volumes[volume].further,
+            };
+            further.resume(now, standing);
+        }
     }
 
     /// Sets the limits by direction.

@@ -14,6 +14,7 @@
 //! device of 600 IOPS. The offset grows by a third of the time, and the members get 400 and 200 IOPS.
 
 use crate::request::RequestId;
+use crate::standing::Standing;
 use crate::tag::{ShareTag, Tag};
 use crate::tournament::{Tournament, key_digits};
 
@@ -94,6 +95,18 @@ impl Member {
         if self.held && self.hold.since == NO_DECISION {
             (self.hold.since, self.hold.virtual_then) = (now, virtual_time);
         }
+    }
+
+    /// Where it stands on the clocks of its level, see [`Tags::standing`]. A limit that throttles it ends now, and nothing is
+    /// owed if it has no requests.
+    pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
+        let mut tags = self.tags.clone();
+        if self.held && self.hold.since < clocks.now {
+            tags.release(clocks.now - self.hold.since, self.hold.virtual_then, clocks);
+        }
+        let standing = tags.standing(clocks);
+        let owed = if self.backlogged { standing.owed } else { standing.owed.at_most_0() };
+        Standing { owed, ..standing }
     }
 
     /// Key in the order of reservations.

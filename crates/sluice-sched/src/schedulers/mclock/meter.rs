@@ -89,6 +89,19 @@ impl Meter {
         self.tag = tag;
     }
 
+    /// Service from its tag until `to`, if there is a rate; negative if the tag is later.
+    #[must_use]
+    pub(super) fn amount_until(&self, to: u64) -> Option<i64> {
+        self.is_set().then(|| self.spacing.amount_between(self.tag, to))
+    }
+
+    /// Sets the tag so that this `amount` of service lies between it and `to`, if there is a rate.
+    pub(super) fn set_before(&mut self, to: u64, amount: Option<i64>) {
+        if let Some(amount) = amount.filter(|_| self.is_set()) {
+            self.tag = self.spacing.tag_after(to, amount.saturating_neg());
+        }
+    }
+
     /// Lowers the tag by `by`, when its clock is rebased before an overflow.
     pub(super) fn rebase(&mut self, by: u64) {
         self.tag = self.tag.saturating_sub(by);

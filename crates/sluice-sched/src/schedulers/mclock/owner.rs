@@ -5,6 +5,7 @@ use crate::policy::Policy;
 use crate::request::{Direction, RequestId, VolumeId};
 use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::DeviceInfo;
+use crate::standing::Standing;
 use crate::tag::Tag;
 use crate::tournament::Tournament;
 
@@ -20,7 +21,7 @@ use super::tags::{Amount, Clocks, ServicePhase, Tags};
 #[repr(C, align(128))]
 pub(super) struct Owner {
     /// Generation of virtual time in which its share tag was set.
-    generation: u32,
+    pub(super) generation: u32,
     pub(super) queued: u32,
     /// Queue of the only volume, as long as `inner` is `None`. Only reads, if the VM has [`Lanes`].
     fifo: Fifo,
@@ -358,6 +359,32 @@ impl Owner {
         let is_capped = tags.is_capped(ServicePhase::Reservation, costs, inner.level.virtual_time);
         let clocks = inner.level.charge_clocks(is_capped, costs.1, now, index as u32, members);
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
+    }
+
+    /// Where the VM stands on the clocks of its level, or one of its volumes on those inside.
+    pub(super) fn standing(&self, volume: Option<usize>, clocks: &Clocks) -> Standing {
+        let mut standing = match (volume, &self.inner) {
+            (None, _) => self.member.standing(clocks),
+            (Some(index), Some(inner)) => volume_member(&self.volumes, index as u32)
+                .map_or_else(Standing::default, |member| member.standing(&inner.level.clocks(clocks.now))),
+            (Some(_), None) => Standing::default(),
+        };
+        self.add_standing_of_lanes(volume, clocks.now, &mut standing);
+        standing
+    }
+
+    /// Continues where another scheduler has stopped. The caller settles the VM and its volumes.
+    pub(super) fn resume(&mut self, volume: Option<usize>, clocks: &Clocks, standing: &Standing) {
+        match (volume, self.inner_mut()) {
+            (None, _) => self.member.tags.resume(clocks, standing),
+            (Some(index), Some((inner, volumes))) => {
+                let clocks = inner.level.clocks(clocks.now);
+                let member = volumes[index].member.as_deref_mut();
+                member.into_iter().for_each(|member| member.tags.resume(&clocks, standing));
+            }
+            (Some(_), None) => {}
+        }
+        self.resume_lanes(volume, clocks.now, standing);
     }
 
     /// Rebuilds the order of the volumes after they or their policies have changed. As soon as there is something to

@@ -16,9 +16,11 @@ use crate::cost::Cost;
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
+use crate::standing::{Balance, Standing};
 use crate::tag::{Spacing, TAGS_PER_NANO};
 use crate::time::Instant;
 use crate::tracker::CLIENT_IDLE;
+use crate::units::{ByteRate, Iops};
 
 use super::Params;
 
@@ -84,6 +86,14 @@ fn share_step(policy: &Policy, amount: u64) -> Option<Tag> {
     Some(per_second * Tag::from(amount) / Tag::from(ONE) / Tag::from(weight.hundredths()))
 }
 
+/// The rates of a reservation or of a limit.
+type Rates = (Option<Iops>, Option<ByteRate>);
+
+/// Their spacings, in requests and in bytes.
+fn spacings((iops, bytes): Rates) -> [Spacing; 2] {
+    [Spacing::per_cost(iops), Spacing::per_byte(bytes)]
+}
+
 /// `prev + service / rate`; if requests and bytes both have a rate, the slower one counts.
 fn step(requests: Spacing, bytes: Spacing, amount: u64, length: u64) -> Option<Tag> {
     let by_requests = (!requests.is_none()).then(|| Tag::from(requests.of(amount)));
@@ -129,6 +139,28 @@ impl Owner {
                     .map(|(step, credit)| after(self.previous.share, step, arrival - credit)),
             }
         });
+    }
+
+    /// Service from the previous tag of a reservation or a limit until `now`; negative if the tag is later. One tag stands for both
+    /// currencies.
+    fn balance(now: Tag, previous: Option<Tag>, rates: Rates) -> Balance {
+        let Some(previous) = previous else { return Balance::UNKNOWN };
+        let distance = |from: Tag, to: Tag| u64::try_from((to - from).max(0)).unwrap_or(u64::MAX);
+        let (behind, ahead) = (distance(previous, now), distance(now, previous));
+        let amount = |spacing: Spacing| (!spacing.is_none()).then(|| spacing.amount_between(ahead, behind));
+        let [cost, bytes] = spacings(rates).map(amount);
+        Balance { cost, bytes }
+    }
+
+    /// The previous tag of a reservation or a limit with this balance: the later one of both currencies.
+    fn previous(now: Tag, balance: &Balance, rates: Rates) -> Option<Tag> {
+        let tag = |spacing: Spacing, amount: Option<i64>| {
+            let amount = amount.filter(|_| !spacing.is_none())?;
+            let distance = Tag::from(spacing.of(amount.unsigned_abs()));
+            Some(if amount > 0 { now - distance } else { now + distance })
+        };
+        let [requests, bytes] = spacings(rates);
+        tag(requests, balance.cost).max(tag(bytes, balance.bytes))
     }
 
     // rule: mclock.activation-in-flight
@@ -365,5 +397,34 @@ impl Scheduler for Paper {
         });
         let owners = owners.collect();
         State { queued: self.queued, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        let mut standing = Standing::default();
+        if let Scope::Owner(owner) = scope
+            && let Some(Some(state)) = self.owners.get(owner.index())
+        {
+            let Policy { limit, reservation, .. } = &state.policy;
+            let (now, previous) = (tag(now), &state.previous);
+            standing.limits[0].limit = Owner::balance(now, previous.limit, (limit.iops, limit.bytes));
+            let owed = Owner::balance(now, previous.reservation, (reservation.iops, reservation.bytes));
+            standing.owed = if state.queue.is_empty() { owed.at_most_0() } else { owed };
+        }
+        standing
+    }
+
+    /// A limit has no burst here: at most the head may pass now.
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        let Scope::Owner(owner) = scope else { return };
+        let Some(Some(state)) = self.owners.get_mut(owner.index()) else { return };
+        let now = tag(now);
+        let Policy { limit, reservation, .. } = state.policy;
+        let (cost, length) =
+            state.queue.front().map_or((ONE, 0), |head| (u64::from(head.cost.raw()), head.length.into()));
+        let earliest = now - state.limit_step(cost, length).unwrap_or(0);
+        let previous = Owner::previous(now, &standing.limits[0].limit, (limit.iops, limit.bytes));
+        state.previous.limit = previous.map(|previous| previous.max(earliest));
+        state.previous.reservation = Owner::previous(now, &standing.owed, (reservation.iops, reservation.bytes));
+        state.tag_head();
     }
 }

@@ -13,6 +13,7 @@ use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
 use crate::request_arena::{Arena, Fifo, Place};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State};
+use crate::standing::Standing;
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
@@ -326,6 +327,15 @@ impl Product {
         member.iter_mut().for_each(|member| member.tags.limiter.set_policy(policy, info, servers, now));
     }
 
+    /// The VM, and the index of the volume, if one is meant.
+    fn find(&self, scope: Scope) -> Option<(&Owner, Option<usize>)> {
+        let owner = self.owners.get(scope.owner().index()).filter(|owner| owner.present)?;
+        Some(match scope {
+            Scope::Owner(_) => (owner, None),
+            Scope::Volume(_, volume) => (owner, Some(owner.volume_index(volume))),
+        })
+    }
+
     fn remove_owner(&mut self, owner: OwnerId) {
         self.batch = None;
         let removed = core::mem::replace(&mut self.owners[owner.index()], Owner::absent());
@@ -498,5 +508,26 @@ impl Scheduler for Product {
             virtual_time: Some(self.level.virtual_time),
             owners: owners.collect(),
         }
+    }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        let clocks = self.level.clocks(self.clock.clone().tag(now));
+        let Some((owner, volume)) = self.find(scope) else { return Standing::default() };
+        let standing = owner.standing(volume, &clocks);
+        // A tag of an earlier virtual time has no meaning.
+        let counts = volume.is_some() || owner.generation == self.generation;
+        Standing { ahead: standing.ahead.filter(|_| counts), ..standing }
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        let tag = self.clock.tag(now);
+        let Some((_, volume)) = self.find(scope) else { return };
+        let (index, clocks) = (scope.owner().0, self.level.clocks(tag));
+        self.owner_mut(index).resume(volume, &clocks, standing);
+        match volume.filter(|_| self.owner_mut(index).has_inner()) {
+            Some(volume) => self.settle_volume(index, volume, tag, None),
+            None => self.settle_volumes(index, tag),
+        }
+        self.settle(index, tag);
     }
 }

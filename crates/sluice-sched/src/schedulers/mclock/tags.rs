@@ -9,6 +9,7 @@ use crate::cost::Cost;
 use crate::policy::{Limit, Policy, Reservation, TimedBurst};
 use crate::request::Request;
 use crate::scheduler::{DeviceClass, DeviceInfo};
+use crate::standing::{Balance, Standing};
 use crate::tag::{ShareTag, Spacing, Tag};
 use crate::units::{ByteRate, Iops};
 
@@ -157,6 +158,17 @@ impl Minimum {
     fn move_on(&mut self, by: Tag, now: Tag) {
         self.requests.move_on(by, now);
         self.bytes.iter_mut().for_each(|bytes| bytes.move_on(by, now));
+    }
+
+    /// What it owes at `now`; negative if it was served in advance.
+    fn owed(&self, now: Tag) -> Balance {
+        let bytes = self.bytes.as_ref().and_then(|bytes| bytes.amount_until(now));
+        Balance { cost: self.requests.amount_until(now), bytes }
+    }
+
+    fn resume(&mut self, now: Tag, owed: &Balance) {
+        self.requests.set_before(now, owed.cost);
+        self.bytes.iter_mut().for_each(|bytes| bytes.set_before(now, owed.bytes));
     }
 
     /// Counts service at other servers beyond their reservation: it makes up for missing service here, and is no debt.
@@ -311,6 +323,16 @@ impl Limiter {
         self.bytes.iter_mut().for_each(|bytes| bytes.charge_step(now, steps.bytes));
     }
 
+    /// What is left of it.
+    pub(super) fn left(&self, now: Tag) -> Balance {
+        Balance { cost: self.requests.left(now), bytes: self.bytes.as_ref().and_then(|bytes| bytes.left(now)) }
+    }
+
+    pub(super) fn resume(&mut self, now: Tag, left: &Balance) {
+        self.requests.resume(now, left.cost);
+        self.bytes.iter_mut().for_each(|bytes| bytes.resume(now, left.bytes));
+    }
+
     /// Counts service at other servers, which lies in the past.
     pub(super) fn charge_past(&mut self, amount: &Amount) {
         self.requests.charge_past(amount.cost);
@@ -435,6 +457,23 @@ impl Tags {
         self.minimum.move_on(held, released.due_now);
         self.minimum.forget_beyond_limit(released.due_now);
         self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
+    }
+
+    /// Where the member stands, without limits by direction. Time during which a limit throttles it must have been forgiven.
+    pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
+        let mut minimum = self.minimum.clone();
+        minimum.forget_beyond_limit(clocks.due_now);
+        let mut standing = Standing { owed: minimum.owed(clocks.due_now), ..Standing::default() };
+        standing.limits[0].limit = self.limiter.left(clocks.now);
+        standing.ahead = self.share.amount_until(clocks.virtual_time).map(i64::saturating_neg);
+        standing
+    }
+
+    /// Continues where another scheduler has stopped, without limits by direction.
+    pub(super) fn resume(&mut self, clocks: &Clocks, standing: &Standing) {
+        self.minimum.resume(clocks.due_now, &standing.owed);
+        self.limiter.resume(clocks.now, &standing.limits[0].limit);
+        self.share.set_before(clocks.virtual_time, standing.ahead.map(i64::saturating_neg));
     }
 
     /// Counts service at other servers that the client reports.

@@ -30,6 +30,12 @@ impl Window {
         Window { ticks, nominal, nanos: ticks.fires(Instant::from_nanos(nominal)).as_nanos() }
     }
 
+    /// Nanoseconds that the clock shows from `start` until `now`; negative if `start` is later.
+    fn passed(&self, start: Instant, now: Instant) -> i64 {
+        let passed = i128::from(self.ticks.shown(now).as_nanos()) - i128::from(start.as_nanos());
+        passed.clamp(i128::from(i64::MIN), i128::from(i64::MAX)) as i64
+    }
+
     /// Bytes that a rate grants per window: for the stated length, not for the length in whole ticks.
     // rule: netback.credit
     fn credit(&self, rate: ByteRate) -> u64 {
@@ -74,6 +80,29 @@ impl Credits {
             self.credit = rate.map(|rate| window.credit(rate));
             self.remaining = self.remaining.min(self.credit.unwrap_or(0));
         }
+    }
+
+    /// Bytes left at `now`, see [`Left`](crate::standing::Left): the rest of the window, and what has been granted for the next
+    /// one so far. That is at most two windows, or what a waiting timer grants and one more.
+    pub(crate) fn left(&self, now: Instant, window: &Window) -> Option<i64> {
+        let credit = self.credit?;
+        let granted = i128::from(window.passed(self.start, now)) * i128::from(credit) / i128::from(window.nanos);
+        let most = u128::from(credit) * u128::from(self.timer.map_or(1, |timer| timer.windows));
+        let granted = granted.min(i128::try_from(most).unwrap_or(i128::MAX));
+        Some(i64::try_from(i128::from(self.remaining).saturating_add(granted)).unwrap_or(i64::MAX))
+    }
+
+    /// Continues with what the credits of another scheduler have left, at most this window and the next one, or this one and a
+    /// head of `head` bytes. The timer is cancelled: the caller polls the queue again.
+    pub(crate) fn resume(&mut self, now: Instant, left: Option<i64>, head: u64, window: &Window) {
+        let (Some(credit), Some(left)) = (self.credit, left) else { return };
+        self.timer = None;
+        self.remaining = u64::try_from(left).unwrap_or(0).min(credit.max(head));
+        let beyond = i128::from(left) - i128::from(self.remaining);
+        // In the other direction a debt is paid before the next window begins.
+        let nanos = (beyond.min(i128::from(credit)) * i128::from(window.nanos)).div_euclid(i128::from(credit));
+        let start = i128::from(window.ticks.shown(now).as_nanos()) - nanos;
+        self.start = Instant::from_nanos(u64::try_from(start.max(0)).unwrap_or(u64::MAX));
     }
 
     /// Whether the queue waits for its timer.
@@ -142,5 +171,66 @@ impl Credits {
             self.remaining -= length;
         }
         fits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLI: u64 = 1_000_000;
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(millis * MILLI)
+    }
+
+    /// 1000 bytes in 50 ms, of which 700 are used.
+    fn used(window: &Window) -> Credits {
+        let mut credits = Credits::new(at(1000), Some(ByteRate::per_second(20_000)), window);
+        assert_eq!(credits.poll(at(1000), 700, window), Ok(()));
+        credits
+    }
+
+    fn again(now: Instant, left: i64, head: u64, window: &Window) -> Credits {
+        let mut credits = Credits::new(now, Some(ByteRate::per_second(20_000)), window);
+        credits.resume(now, Some(left), head, window);
+        credits
+    }
+
+    #[test]
+    fn what_is_left_is_the_rest_of_a_window_and_what_is_granted_of_the_next() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let credits = used(&window);
+        let left = [1000, 1010, 1050, 9000].map(|now| credits.left(at(now), &window));
+        assert_eq!(left, [300, 500, 1300, 1300].map(Some));
+        let mut same = again(at(1010), 500, 0, &window);
+        assert_eq!(same.left(at(1010), &window), Some(500));
+        assert_eq!(same.poll(at(1010), 501, &window), Err(at(1060)), "what is left, and a window from now on");
+        let mut full = again(at(1010), i64::MAX, 0, &window);
+        assert_eq!([1000, 1000].map(|length| full.poll(at(1010), length, &window)), [Ok(()), Ok(())]);
+        assert_eq!(full.poll(at(1010), 1, &window), Err(at(1060)));
+        assert_eq!(Credits::new(at(5), None, &window).left(at(5), &window), None);
+    }
+
+    #[test]
+    fn a_debt_is_paid_before_the_next_window() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let mut credits = again(at(3), -500, 0, &window);
+        assert_eq!((credits.left(at(3), &window), credits.left(at(28), &window)), (Some(-500), Some(0)));
+        assert_eq!(credits.poll(at(3), 1, &window), Err(at(78)));
+        assert_eq!(again(at(3), i64::MIN, 0, &window).left(at(3), &window).map(|left| left < -1_000_000), Some(true));
+    }
+
+    /// Replaced more often than a window ends, it must still save for a packet of several windows.
+    #[test]
+    fn a_packet_of_several_windows_is_sent_whatever_comes_between() {
+        let window = Window::new(Duration::from_millis(50), Duration::ZERO);
+        let mut credits = used(&window);
+        let sent = (1001..2000).find(|now| {
+            let left = credits.left(at(*now), &window).expect("it has a rate");
+            credits = again(at(*now), left, 4500, &window);
+            credits.poll(at(*now), 4500, &window).is_ok()
+        });
+        assert_eq!(sent, Some(1210), "4200 more bytes at 20 a millisecond");
     }
 }

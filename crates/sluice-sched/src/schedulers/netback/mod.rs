@@ -34,6 +34,7 @@ use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{
     Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State,
 };
+use crate::standing::{Balance, Standing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
 
@@ -316,5 +317,24 @@ impl Scheduler for Netback {
         });
         let owners = owners.collect();
         State { queued: self.arena.len() as u64, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        let mut standing = Standing::default();
+        if let Scope::Owner(owner) = scope
+            && let Some(Some(vif)) = self.vifs.get(owner.index())
+        {
+            standing.limits[0].limit = Balance { cost: None, bytes: vif.credits.left(now, &self.window) };
+        }
+        standing
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        let Scope::Owner(owner) = scope else { return };
+        let Some(Some(vif)) = self.vifs.get_mut(owner.index()) else { return };
+        let head = self.arena.front(&vif.fifo).map_or(0, |head| u64::from(head.length));
+        vif.credits.resume(now, standing.limits[0].limit.bytes, head, &self.window);
+        self.timers.remove(owner.0);
+        self.list(owner);
     }
 }

@@ -68,6 +68,25 @@ impl Minimum {
         self.rate.is_some_and(|rate| u128::from(self.sent) * SECOND < u128::from(rate) * elapsed)
     }
 
+    /// Bytes that it is below its minimum in its window; negative if it is above.
+    pub(super) fn owed(&self, now: Instant) -> Option<i64> {
+        let rate = i128::from(self.rate?);
+        let passed = now.nanos_since(self.start);
+        // In the next window it has sent nothing yet.
+        let sent = if passed >= self.window { 0 } else { i128::from(self.sent) };
+        let owed = rate * i128::from(passed % self.window) / SECOND.cast_signed() - sent;
+        Some(i64::try_from(owed).unwrap_or(if owed < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    /// Starts a window in which it is this far below its minimum, or above; at most what the minimum grants in a window.
+    pub(super) fn resume(&mut self, now: Instant, owed: Option<i64>) {
+        let (Some(rate), Some(owed)) = (self.rate, owed) else { return };
+        let passed = u128::from(owed.max(0).unsigned_abs()) * SECOND / u128::from(rate);
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX).min(self.window - 1);
+        self.start = Instant::from_nanos(now.as_nanos().saturating_sub(passed));
+        self.sent = owed.min(0).unsigned_abs();
+    }
+
     /// When it falls below the minimum if it sends nothing until then; `now` if it is below.
     pub(super) fn below_from(&mut self, now: Instant) -> Option<Instant> {
         let rate = u128::from(self.rate?);
@@ -76,5 +95,33 @@ impl Minimum {
         }
         let elapsed = u64::try_from(u128::from(self.sent) * SECOND / rate).unwrap_or(u64::MAX).min(self.window);
         Some(Instant::from_nanos(self.start.as_nanos().saturating_add(elapsed).saturating_add(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_minimum_goes_on_where_another_one_stood() {
+        let window = Duration::from_millis(50);
+        let at = Instant::from_millis;
+        let new = |now| Minimum::new(now, Some(ByteRate::per_second(20_000)), window);
+        let mut minimum = new(at(100));
+        minimum.sent(at(110), 700);
+        assert_eq!([110, 140, 149, 155].map(|now| minimum.owed(at(now))), [-500, 100, 280, 100].map(Some));
+        for owed in [-500, 0, 100, 980] {
+            let mut other = new(at(110));
+            other.resume(at(110), Some(owed));
+            assert_eq!((other.owed(at(110)), other.is_below(at(110))), (Some(owed), owed > 0));
+        }
+        let mut late = new(at(3));
+        late.resume(at(3), Some(i64::MAX));
+        assert_eq!(late.owed(at(3)), Some(60), "the clock began 3 ms ago");
+        late.resume(at(3), Some(i64::MIN));
+        assert!(!late.is_below(at(40)));
+        let mut unset = Minimum::new(at(3), None, window);
+        unset.resume(at(3), Some(5));
+        assert_eq!(unset.owed(at(3)), None);
     }
 }

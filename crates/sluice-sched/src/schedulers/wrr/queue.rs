@@ -6,6 +6,7 @@ use crate::policy::Policy;
 use crate::request::{Completion, Request, RequestId, Wait};
 use crate::request_arena::{Arena, Fifo};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, OwnerState, Scheduler, Scope, State};
+use crate::standing::{Balance, Standing};
 use crate::time::Instant;
 use crate::tournament::Tournament;
 use crate::units::Weight;
@@ -296,5 +297,28 @@ impl Scheduler for Wrr {
         });
         let owners = owners.collect();
         State { queued: self.arena.len() as u64, in_flight: self.in_flight, virtual_time: None, owners }
+    }
+
+    fn standing(&self, now: Instant, scope: Scope) -> Standing {
+        let mut standing = Standing::default();
+        if let Scope::Owner(owner) = scope
+            && let Some(Some(vif)) = self.vifs.get(owner.index())
+        {
+            standing.limits[0].limit = Balance { cost: None, bytes: vif.credits.left(now, &self.window) };
+            let owed = Balance { cost: None, bytes: vif.minimum.owed(now) };
+            standing.owed = if vif.fifo.is_empty() { owed.at_most_0() } else { owed };
+        }
+        standing
+    }
+
+    fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
+        let Scope::Owner(owner) = scope else { return };
+        let Some(Some(vif)) = self.vifs.get_mut(owner.index()) else { return };
+        let head = self.arena.front(&vif.fifo).map_or(0, |head| u64::from(head.length));
+        vif.credits.resume(now, standing.limits[0].limit.bytes, head, &self.window);
+        vif.minimum.resume(now, standing.owed.bytes);
+        self.timers.remove(owner.0);
+        self.ready(now, owner.0);
+        self.watch(now, owner.0);
     }
 }

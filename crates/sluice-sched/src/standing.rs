@@ -1,0 +1,143 @@
+//! What a new scheduler is told of the service before it.
+//!
+//! When the scheduler of a gate is replaced, or built again with other parameters, VMs have used a part of their bursts, and
+//! their reservations may owe them something. A scheduler that started every VM anew would let each use its whole burst again at
+//! every change. So the gate asks the old scheduler for a [`Standing`] of each VM and volume, and gives it to the new one.
+//!
+//! The unit is service, not time or a scheduler's own tags: raw cost units ([`Cost`]) and bytes. So any scheduler can read
+//! what any other has written, and a rate or a burst may differ between the two.
+//!
+//! Limits: whatever its form, a limit is a bucket that fills at its rate. The standing has what is left in it. A scheduler takes
+//! at most its own burst of that. Example: 300 IOPS and a burst of 65, so 64 requests may be left. 50 requests were sent
+//! at once, and the scheduler is replaced 20 ms later: 64 - 50 + 6 = 20 are left, and the new one passes 21 back to back.
+//! Had the old one a burst of 10 and the new one of 65, at most 9 would be left, and the other 55 fill at 300 IOPS.
+//!
+//! A scheduler that does not enforce a limit says nothing of it. The gate then keeps what the last one has said and lets it
+//! fill at the rate of the policy ([`Left::fill`]): a change to a scheduler without limits and back is no way to a new burst. What a VM
+//! gets meanwhile does not count, since the operator has chosen that no limit holds then.
+
+use core::time::Duration;
+
+use crate::cost::Cost;
+use crate::policy::{Limit, Policy};
+
+/// An amount of service in each currency; negative amounts have the opposite meaning. `None`: nothing is known, or there is no
+/// rate in this currency.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Balance {
+    /// In raw cost units.
+    pub cost: Option<i64>,
+    pub bytes: Option<i64>,
+}
+
+/// What a limit has left.
+///
+/// From 0, it lets the next request pass: that many units before it, and one request of any size. Below 0, it has let
+/// through as much more. A scheduler may state more than its burst for a VM that has used nothing for longer than the
+/// burst takes to fill, and takes at most its burst.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Left {
+    /// Of the limit.
+    pub limit: Balance,
+    /// Of the rate of a burst above the limit ([`TimedBurst`](crate::policy::TimedBurst)).
+    pub peak: Balance,
+}
+
+/// Where a VM, or a volume inside it, stands in relation to its policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Standing {
+    /// What is left of `limit`, `read_limit` and `write_limit`.
+    pub limits: [Left; 3],
+    /// What the reservation owes, while requests are queued; negative if the VM has had it in advance.
+    pub owed: Balance,
+    /// Service by which it is ahead of the share of the VM, or volume of this VM, that is served next by weight, in raw cost
+    /// units; negative if it is behind.
+    pub ahead: Option<i64>,
+}
+
+/// The limits of a policy, in the order of [`Standing::limits`].
+const LIMITS: [fn(&Policy) -> Limit; 3] =
+    [|policy| policy.limit, |policy| policy.read_limit, |policy| policy.write_limit];
+
+/// The rate of a burst above a limit, in the currencies of the limit.
+#[must_use]
+pub fn peak_of(policy: &Policy, limit: &Limit) -> Limit {
+    let rate = policy.timed_burst.map_or(Limit::default(), |burst| burst.rate);
+    Limit { iops: rate.iops.filter(|_| limit.iops.is_some()), bytes: rate.bytes.filter(|_| limit.bytes.is_some()) }
+}
+
+impl Balance {
+    /// Nothing is known.
+    pub const UNKNOWN: Balance = Balance { cost: None, bytes: None };
+
+    /// What is known here, or else in `older`.
+    fn or(self, older: Balance) -> Balance {
+        Balance { cost: self.cost.or(older.cost), bytes: self.bytes.or(older.bytes) }
+    }
+
+    /// The currencies in which there is a rate, with what that rate grants in `time` added. Rounded down.
+    fn fill(self, rate: &Limit, time: Duration) -> Balance {
+        let fill = |amount: Option<i64>, per_second: Option<u128>| {
+            let granted = per_second?.saturating_mul(time.as_nanos()) / 1_000_000_000;
+            amount.map(|amount| amount.saturating_add(i64::try_from(granted).unwrap_or(i64::MAX)))
+        };
+        let cost = rate.iops.map(|iops| (u128::from(iops.milli()) << Cost::SHIFT) / 1000);
+        Balance {
+            cost: fill(self.cost, cost),
+            bytes: fill(self.bytes, rate.bytes.map(|rate| u128::from(rate.bytes_per_second()))),
+        }
+    }
+
+    /// At most 0 in each currency.
+    #[must_use]
+    pub fn at_most_0(self) -> Balance {
+        let cut = |amount: Option<i64>| amount.map(|amount| amount.min(0));
+        Balance { cost: cut(self.cost), bytes: cut(self.bytes) }
+    }
+}
+
+impl Left {
+    /// What is left after `time` in which nothing counted, of what the policy limits; `limits` are in the order of
+    /// [`Standing::limits`].
+    pub(crate) fn fill(limits: [Left; 3], policy: &Policy, time: Duration) -> [Left; 3] {
+        let mut filled = limits;
+        for (left, limit) in filled.iter_mut().zip(LIMITS) {
+            let limit = limit(policy);
+            left.limit = left.limit.fill(&limit, time);
+            left.peak = left.peak.fill(&peak_of(policy, &limit), time);
+        }
+        filled
+    }
+
+    /// What is known here, or else in `older`.
+    pub(crate) fn or(self, older: Left) -> Left {
+        Left { limit: self.limit.or(older.limit), peak: self.peak.or(older.peak) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::TimedBurst;
+    use crate::units::{ByteRate, Iops};
+
+    fn both(cost: i64, bytes: i64) -> Balance {
+        Balance { cost: Some(cost), bytes: Some(bytes) }
+    }
+
+    #[test]
+    fn what_is_left_fills_at_the_rates_of_the_policy_and_is_forgotten_without_one() {
+        let mut policy = Policy::default().limited(10);
+        policy.read_limit.bytes = Some(ByteRate::per_second(4000));
+        let rate = Limit { iops: Some(Iops::per_second(20)), bytes: None };
+        policy.timed_burst = Some(TimedBurst { rate, length: Duration::from_secs(1) });
+        let known = Left { limit: both(-(1 << 16), 7), peak: both(0, 0) };
+        let [limit, read, write] = Left::fill([known; 3], &policy, Duration::from_millis(250));
+        let only_cost = |cost| Balance { cost: Some(cost), bytes: None };
+        assert_eq!((limit.limit, limit.peak), (only_cost((1 << 16) * 3 / 2), only_cost(5 << 16)));
+        assert_eq!((read.limit, read.peak), (Balance { cost: None, bytes: Some(1007) }, Balance::UNKNOWN));
+        assert_eq!(write, Left::default());
+        let [limit, ..] = Left::fill([known; 3], &policy, Duration::MAX);
+        assert_eq!(limit.limit.cost, Some(i64::MAX - (1 << 16)), "saturates");
+    }
+}
