@@ -1,5 +1,7 @@
 //! The invariants of runs: a broken device violates them, and a correct device does not.
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 use sluice_sched::gate::Slot;
@@ -127,5 +129,56 @@ fn the_last_latencies_of_a_run_were_not_in_its_distribution() {
         let record = simulation.record(0);
         assert!(record.measured > 0);
         assert_eq!(record.latencies().map(|(_, count)| count).sum::<u64>(), record.measured, "at {millis} ms");
+    }
+}
+
+/// A simulation of more VMs collects their requests by pages, and reads ahead what these will need.
+#[test]
+fn records_agree_with_the_completed_requests_with_any_number_of_vms() {
+    for vms in [10, 100, 2_100] {
+        let info = DeviceInfo { depth: 32, ..DeviceInfo::default() };
+        let scheduler = schedulers::find("mclock").unwrap().build(&info, &Default::default()).unwrap();
+        let gate = Gate::new(scheduler, GateSettings { depth: 32, ..GateSettings::default() });
+        let service = ServiceTime::Exponential(Duration::from_micros(10));
+        let model = Box::new(Servers::new(1, service, stream(1, "service")));
+        let mut simulation = Simulation::new(gate, model, Duration::from_millis(5), Duration::from_millis(10));
+        for vm in 0..vms {
+            let mix = Mix { reads: 0.5, length: 4096, address: Address::random(0, 1 << 38) };
+            let think = Duration::from_micros(vm % 3 * 50);
+            let workload = Closed::new(3, think, mix, Instant::ZERO, stream(1, &format!("vm{vm}")));
+            simulation.add_vm(Policy::default(), 0, Box::new(workload)).unwrap();
+        }
+        let seen = Rc::new(RefCell::new(vec![(0, 0, 0, 0); vms as usize]));
+        let sums = Rc::clone(&seen);
+        simulation.observe(Box::new(move |over| {
+            let (all, measured, nanos, in_first_window) = &mut sums.borrow_mut()[over.vm];
+            *all += 1;
+            if over.completed >= Instant::from_millis(5) {
+                *measured += 1;
+                *nanos += over.completed.nanos_since(over.arrived);
+                *in_first_window += u64::from(over.completed < Instant::from_millis(15));
+            }
+        }));
+        for end in [7, 40, 90] {
+            simulation.run_until(Instant::from_millis(end));
+            assert_eq!(check(&simulation), [], "{vms} VMs");
+            for (vm, &(all, measured, nanos, in_first_window)) in seen.borrow().iter().enumerate() {
+                let record = simulation.record(vm);
+                let distribution: u64 = record.latencies().map(|(_, count)| count).sum();
+                let first = record.series().first().map_or(0, |window| window.completed);
+                assert_eq!(
+                    (record.completed, record.measured, distribution),
+                    (all, measured, measured),
+                    "VM {vm} of {vms}"
+                );
+                assert_eq!((first, record.bytes), (in_first_window, measured * 4096), "VM {vm} of {vms}");
+                assert_eq!(
+                    record.mean().as_nanos() as u64,
+                    nanos.checked_div(measured).unwrap_or(0),
+                    "VM {vm} of {vms}"
+                );
+                assert_eq!(simulation.stats(vm).latency.count(), all, "VM {vm} of {vms}");
+            }
+        }
     }
 }
