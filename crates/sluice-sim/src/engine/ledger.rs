@@ -18,7 +18,7 @@ const REQUESTS_MAX: usize = 4 * PAGE_VMS;
 pub(super) struct Ledger(Vec<Vec<Measured>>);
 
 impl Ledger {
-    /// Makes room for the requests of so many VMs.
+    /// Makes room for the requests of this number of VMs.
     pub(super) fn admit(&mut self, vms: usize) {
         if vms > PAGE_VMS {
             self.0.resize_with(vms.div_ceil(PAGE_VMS), || Vec::with_capacity(REQUESTS_MAX));
