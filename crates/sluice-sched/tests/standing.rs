@@ -308,7 +308,7 @@ fn reserved_under(subjects: &[Subject], policy: Policy, every: Option<u64>, stal
     world.count(vm, from, from + Duration::from_secs(9)) as f64
 }
 
-/// A request is due at each replacement if the reservation starts anew, and what a stalled device has left owed is lost.
+/// A request is due at each replacement if the reservation restarts, and what a stalled device has left owed is lost.
 // rule: gate.standing
 #[test]
 fn a_reservation_is_neither_lost_nor_doubled() {
