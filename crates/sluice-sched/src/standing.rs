@@ -1,7 +1,7 @@
 //! What a new scheduler is told of the service before it.
 //!
 //! When the scheduler of a gate is replaced, or built again with other parameters, VMs have used a part of their bursts, and
-//! their reservations may owe them something. A scheduler that started every VM anew would let each use its whole burst again at
+//! their reservations may owe them something. A scheduler that started every VM with full limits would let each use its whole burst again at
 //! every change. So the gate asks the old scheduler for a [`Standing`] of each VM and volume, and gives it to the new one.
 //!
 //! The unit is service, not time or a scheduler's own tags: raw cost units ([`Cost`]) and bytes. So any scheduler can read

@@ -4,7 +4,7 @@
 mod common;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use common::analysis::{bytes, cost};
@@ -308,7 +308,7 @@ fn reserved_under(subjects: &[Subject], policy: Policy, every: Option<u64>, stal
     world.count(vm, from, from + Duration::from_secs(9)) as f64
 }
 
-/// A request is due at each replacement if the reservation starts anew, and what a stalled device has left owed is lost.
+/// A request is due at each replacement if the reservation restarts, and what a stalled device has left owed is lost.
 // rule: gate.standing
 #[test]
 fn a_reservation_is_neither_lost_nor_doubled() {
@@ -375,10 +375,10 @@ fn every_scheduler_states_what_it_enforces_and_takes_what_it_is_told() {
             let mut world = plan.run(subject.build(&plan.info()), start, |_| ());
             let info = DeviceInfo { depth: world.gate.settings().depth, ..plan.info() };
             for _ in 0..2 {
-                let (scheduler, probe) = probed(subject.build(&info));
+                let (scheduler, noted) = probed(subject.build(&info));
                 world.gate.replace_scheduler(world.now, scheduler, false).expect("it accepts the policies");
-                for (scope, told, stated) in probe.lock().expect("one thread").iter() {
-                    known.fetch_add(check_stated(&subject, &world, *scope, told, stated), Ordering::Relaxed);
+                for (scope, told, stated) in noted.try_iter() {
+                    known.fetch_add(check_stated(&subject, &world, scope, &told, &stated), Ordering::Relaxed);
                 }
                 world.run_for(3 * MILLI);
             }
@@ -417,17 +417,18 @@ fn check_stated(subject: &Subject, world: &World, scope: Scope, told: &Standing,
     known
 }
 
-type Probe = Arc<Mutex<Vec<(Scope, Standing, Standing)>>>;
+/// An owner or volume, what the scheduler is told of it, and what it states then.
+type Noted = (Scope, Standing, Standing);
 
 /// Notes what a scheduler is told, and what it states right after.
 struct Probed {
     inner: Box<dyn Scheduler>,
-    probe: Probe,
+    noted: Sender<Noted>,
 }
 
-fn probed(inner: Box<dyn Scheduler>) -> (Box<dyn Scheduler>, Probe) {
-    let probe = Probe::default();
-    (Box::new(Probed { inner, probe: Arc::clone(&probe) }), probe)
+fn probed(inner: Box<dyn Scheduler>) -> (Box<dyn Scheduler>, Receiver<Noted>) {
+    let (noted, all) = channel();
+    (Box::new(Probed { inner, noted }), all)
 }
 
 impl Scheduler for Probed {
@@ -470,6 +471,6 @@ impl Scheduler for Probed {
     fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
         self.inner.resume(now, scope, standing);
         let stated = self.inner.standing(now, scope);
-        self.probe.lock().expect("one thread").push((scope, *standing, stated));
+        self.noted.send((scope, *standing, stated)).expect("the test has the other end");
     }
 }

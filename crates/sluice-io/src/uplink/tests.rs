@@ -250,7 +250,7 @@ fn a_late_thread_costs_no_reservation() {
 #[test]
 fn a_change_of_the_scheduler_moved_limits_and_minimums_of_an_uplink() {
     let rate = 12_500_000;
-    // wrr starts the order of shares anew, which is a frame of each NIC.
+    // wrr starts the order of shares again, which is a frame of each NIC.
     for (names, millis) in [(["mclock", "mclock"], 1), (["mclock", "wrr"], 20), (["netback", "wrr"], 20)] {
         let mut lab = Lab::new(Some(rate));
         let reservation = Reservation { bytes: Some(ByteRate::per_second(rate * 6 / 10)), iops: None };

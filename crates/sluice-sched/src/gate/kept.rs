@@ -46,7 +46,7 @@ impl Kept {
         }
     }
 
-    /// Notes that a policy changes now. A limit that is removed is forgotten; it starts anew when it is set again.
+    /// Notes that a policy changes now. A limit that is removed is forgotten; when it is set again it has its whole burst.
     pub(super) fn change(&mut self, now: Instant, scope: Scope, old: &Policy, new: &Policy) {
         if !self.0.is_empty() {
             let limits = self.at(now, scope, old);
