@@ -130,8 +130,8 @@ impl Node {
         }
     }
 
-    /// Collects the tokens of requests that the device gets from now on, if its gate states those of the simulation, and has room for
-    /// so many requests at the device.
+    /// Collects the tokens of requests that the device gets from now on, if its gate states those of the simulation, and lets at
+    /// least `depth_min` requests be at the device.
     pub(super) fn collect_started(&mut self, depth_min: u32) {
         if let Front::Gate(gate) = &self.front
             && gate.settings().depth >= depth_min
