@@ -234,3 +234,32 @@ fn a_client_whose_socket_the_loop_reads_pauses_and_goes_on() {
     drop(client);
     wait_until(&device, |now| now.connections == 0);
 }
+
+/// A server must handle all requests before `NBD_CMD_DISC`, also if it cannot send the replies.
+#[test]
+fn requests_before_a_disconnect_were_dropped_if_the_client_did_not_read_the_replies() {
+    for polls in [false, true] {
+        let device = polling(None, polls);
+        add(&device, Policy::default(), Store::Null, 1 << 20);
+        let data = vec![1; 4096];
+        let count = 2 * WINDOW;
+        let client = connect(&device, 1 << 20);
+        let (paused, until) = channel::<()>();
+        device.mailbox.send(Message::Pause(until)).unwrap();
+        let mut socket = UnixStream::from(rustix::io::dup(&client).unwrap());
+        let header = |kind: u16, length: u32| {
+            let kind = u32::from(kind).to_be_bytes();
+            [&0x2560_9513_u32.to_be_bytes()[..], &kind, &[0; 16], &length.to_be_bytes()].concat()
+        };
+        let mut all: Vec<u8> = (0..count).flat_map(|_| [header(1, 4096), data.clone()].concat()).collect();
+        all.extend(header(2, 0));
+        // The socket takes less than all; the device reads the rest when it goes on.
+        let writer = thread::spawn(move || socket.write_all(&all).map(|()| drop(socket)));
+        drop(client);
+        drop(paused);
+        writer.join().unwrap().unwrap();
+        wait_until(&device, |now| now.connections == 0 && now.vms[0].outstanding == 0);
+        let writes = device.snapshot().unwrap().vms[0].account.completed()[Kind::Write as usize];
+        assert_eq!(writes, u64::from(count), "polls: {polls}");
+    }
+}

@@ -101,6 +101,8 @@ pub(crate) struct Connection {
     pub(crate) sending: Option<Box<Batch>>,
     /// A batch that was sent, kept for its memory.
     pub(crate) spare: Option<Box<Batch>>,
+    /// Whether its client has disconnected without reading its replies, which are dropped. Its requests are served.
+    pub(crate) is_deaf: bool,
     /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
     /// When it last sent something, or a reply to it was due.
@@ -180,6 +182,7 @@ impl Connection {
             replies: Vec::new(),
             sending: None,
             spare: None,
+            is_deaf: false,
             listed: false,
             active: Instant::ZERO,
             is_recent: false,

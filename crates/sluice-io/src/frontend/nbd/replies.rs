@@ -12,7 +12,7 @@ use crate::backend::request::{IoRequest, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
-use crate::frontend::nbd::connection::Batch;
+use crate::frontend::nbd::connection::{Batch, Phase};
 use crate::frontend::nbd::{ConnectionId, Nbd, SEND};
 use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
@@ -36,7 +36,7 @@ impl Nbd {
     pub(crate) fn queue_reply(&mut self, core: &mut Core, now: Instant, io: IoId) {
         let id = core.backend.ios[io].client.id();
         let connection = &mut self.connections[id];
-        if connection.is_closed() {
+        if connection.is_closed() || connection.is_deaf {
             return self.free(core, id, io);
         }
         connection.replies.push(io);
@@ -131,7 +131,7 @@ impl Nbd {
             result if is_put_off(result) => true,
             ..0 => {
                 self.end_batch(core, id);
-                return self.disconnect(core, id);
+                return self.cannot_reply(core, id);
             }
             sent => batch.advance(sent as usize),
         };
@@ -139,6 +139,20 @@ impl Nbd {
             return self.push_send(core, id);
         }
         self.end_batch(core, id);
+    }
+
+    /// Disconnects a client that reads no replies any more. Requests before an `NBD_CMD_DISC` are served nevertheless.
+    fn cannot_reply(&mut self, core: &mut Core, id: ConnectionId) {
+        let connection = &mut self.connections[id];
+        let is_served =
+            connection.phase == Phase::Finishing || connection.phase == Phase::Open && connection.has_said_so();
+        if !is_served {
+            return self.disconnect(core, id);
+        }
+        connection.is_deaf = true;
+        let replies = std::mem::take(&mut connection.replies);
+        replies.into_iter().for_each(|io| self.free(core, id, io));
+        self.retire(id);
     }
 
     fn end_batch(&mut self, core: &mut Core, id: ConnectionId) {
