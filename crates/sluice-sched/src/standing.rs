@@ -13,7 +13,7 @@
 //! Had the old one a burst of 10 and the new one of 65, at most 9 would be left, and the other 55 fill at 300 IOPS.
 //!
 //! A scheduler that does not enforce a limit says nothing of it. The gate then keeps what the last one has said and lets it
-//! fill at the rate of the policy ([`Left::fill`]): a change to a scheduler without limits and back is no way to a new burst. What a VM
+//! fill at the rate of the policy (`Left::fill`): a change to a scheduler without limits and back is no way to a new burst. What a VM
 //! gets meanwhile does not count, since the operator has chosen that no limit holds then.
 
 use core::time::Duration;

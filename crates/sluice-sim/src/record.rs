@@ -12,7 +12,7 @@ const UNIT: u64 = 100;
 const LONGEST: u64 = 24 * 3600 * 10_000_000;
 
 /// Record of one VM. What a request changes at once is in the first cache line: with many VMs each line is fetched for every request.
-/// The rest is changed by [`Record::measure`].
+/// The rest is changed by `Record::measure`.
 #[derive(Debug, Clone)]
 #[repr(C, align(64))]
 pub struct Record {
