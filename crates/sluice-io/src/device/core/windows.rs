@@ -72,11 +72,6 @@ impl Core {
         vm.has_room(volume.outstanding.load()) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
     }
 
-    /// Whether a limit of CPU time holds the VM of a volume.
-    pub(crate) fn is_held_by_cpu(&self, volume: VolumeKey) -> bool {
-        self.vms[self.backend.volumes[volume].vm].cpu.is_held()
-    }
-
     /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.
     pub(crate) fn count_event(&mut self, volume: VolumeKey, units: u64) -> bool {
         let id = self.backend.volumes[volume].vm;

@@ -80,26 +80,15 @@ impl Nbd {
                     }
                     let volume = connection.volume;
                     if budget.is_used_up() || !core.has_room(volume, DataIn::Buffers) {
-                        return self.wait_for_room(core, id);
+                        connection.intake = Intake::WaitsForRoom;
+                        core.park(volume, self.client(id), DataIn::Buffers);
+                        return self.watch_for_hang_up(core, id);
                     }
                     self.take_header(core, now, id, &mut budget);
                 }
             }
         }
-        let connection = &mut self.connections[id];
-        let is_between = connection.phase == Phase::Open && connection.expect == Expect::Header;
-        if is_between && core.is_held_by_cpu(connection.volume) {
-            return self.wait_for_room(core, id);
-        }
         self.receive(core, id);
-    }
-
-    /// Queues a client whose socket is not read until its VM may have more requests or CPU time.
-    fn wait_for_room(&mut self, core: &mut Core, id: ConnectionId) {
-        let connection = &mut self.connections[id];
-        connection.intake = Intake::WaitsForRoom;
-        core.park(connection.volume, self.client(id), DataIn::Buffers);
-        self.watch_for_hang_up(core, id);
     }
 
     /// Copies received data of a request. Returns whether it is complete.
