@@ -12,7 +12,7 @@
 //! | requests and promises | [`request`], [`cost`], [`policy`] |
 //! | decisions | [`scheduler`], [`schedulers`], [`guarantees`] |
 //! | the device's queue | [`gate`] |
-//! | what a new scheduler is told of the old one's service | [`standing`] |
+//! | state that a new scheduler takes over | [`standing`] |
 //! | guest schedulers above a host scheduler | [`stack`] |
 //! | checks before a promise is accepted | [`admission`] |
 //! | a VM on several servers | [`tracker`] |

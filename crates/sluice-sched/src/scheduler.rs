@@ -212,9 +212,9 @@ pub trait Scheduler: Send {
     /// Returns the state for output.
     fn inspect(&self, now: Instant) -> State;
 
-    /// Where an owner or a volume stands in relation to its policy, for the scheduler that replaces this one. States every
-    /// rate of the policy that this scheduler enforces, in units of service, and nothing else. The default states nothing:
-    /// right for a scheduler that enforces neither limits nor reservations.
+    /// Returns the standing of an owner or a volume, for the scheduler that replaces this one. It has every rate of the policy
+    /// that this scheduler enforces, in units of service, and nothing else. The default is empty, for a scheduler that enforces
+    /// neither limits nor reservations.
     fn standing(&self, now: Instant, scope: Scope) -> Standing {
         let _ = (now, scope);
         Standing::default()

@@ -1,4 +1,4 @@
-//! What a new scheduler is told of the service before it.
+//! The state that a new scheduler takes over from the one before it.
 //!
 //! When the scheduler of a gate is replaced, or built again with other parameters, VMs have used a part of their bursts, and
 //! their reservations may owe them something. A scheduler that started every VM with full limits would let each use its whole burst again at
@@ -21,8 +21,8 @@ use core::time::Duration;
 use crate::cost::Cost;
 use crate::policy::{Limit, Policy};
 
-/// An amount of service in each currency; negative amounts have the opposite meaning. `None`: nothing is known, or there is no
-/// rate in this currency.
+/// An amount of service in each currency. A negative amount has the opposite meaning. `None` means that nothing is known, or that
+/// there is no rate in this currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Balance {
     /// In raw cost units.
@@ -30,28 +30,28 @@ pub struct Balance {
     pub bytes: Option<i64>,
 }
 
-/// What a limit has left.
+/// Content of the buckets of a limit.
 ///
-/// From 0, it lets the next request pass: that many units before it, and one request of any size. Below 0, it has let
-/// through as much more. A scheduler may state more than its burst for a VM that has used nothing for longer than the
-/// burst takes to fill, and takes at most its burst.
+/// The limit passes requests while the content is not negative, so it passes this amount and one more request of any size. A
+/// negative content is the amount that passed too early. A scheduler may state more than its burst, for a VM that was idle for
+/// longer than the burst takes to fill. The new scheduler takes at most its own burst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Left {
-    /// Of the limit.
+    /// Bucket of the limit.
     pub limit: Balance,
-    /// Of the rate of a burst above the limit ([`TimedBurst`](crate::policy::TimedBurst)).
+    /// Bucket of the rate of a burst above the limit ([`TimedBurst`](crate::policy::TimedBurst)).
     pub peak: Balance,
 }
 
-/// Where a VM, or a volume inside it, stands in relation to its policy.
+/// State of a VM, or of a volume inside it, in relation to its policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
-    /// What is left of `limit`, `read_limit` and `write_limit`.
+    /// Buckets of `limit`, `read_limit` and `write_limit`.
     pub limits: [Left; 3],
-    /// What the reservation owes, while requests are queued; negative if the VM has had it in advance.
+    /// Service that the reservation owes while requests are queued. It is negative if the VM got service in advance.
     pub owed: Balance,
-    /// Service by which it is ahead of the share of the VM, or volume of this VM, that is served next by weight, in raw cost
-    /// units; negative if it is behind.
+    /// Distance of its share tag from that of the VM (or the volume of the same VM) that is served next by weight, in raw cost units.
+    /// It is negative if this one is behind.
     pub ahead: Option<i64>,
 }
 
@@ -67,15 +67,15 @@ pub fn peak_of(policy: &Policy, limit: &Limit) -> Limit {
 }
 
 impl Balance {
-    /// Nothing is known.
+    /// A balance of which nothing is known.
     pub const UNKNOWN: Balance = Balance { cost: None, bytes: None };
 
-    /// What is known here, or else in `older`.
+    /// Returns this balance, completed from `older` where nothing is known.
     fn or(self, older: Balance) -> Balance {
         Balance { cost: self.cost.or(older.cost), bytes: self.bytes.or(older.bytes) }
     }
 
-    /// The currencies in which there is a rate, with what that rate grants in `time` added. Rounded down.
+    /// Adds the service that `rate` grants in `time`, rounded down. Drops currencies without a rate.
     fn fill(self, rate: &Limit, time: Duration) -> Balance {
         let fill = |amount: Option<i64>, per_second: Option<u128>| {
             let granted = per_second?.saturating_mul(time.as_nanos()) / 1_000_000_000;
@@ -88,7 +88,7 @@ impl Balance {
         }
     }
 
-    /// At most 0 in each currency.
+    /// Returns the balance with positive amounts set to 0.
     #[must_use]
     pub fn at_most_0(self) -> Balance {
         let cut = |amount: Option<i64>| amount.map(|amount| amount.min(0));
@@ -97,8 +97,8 @@ impl Balance {
 }
 
 impl Left {
-    /// What is left after `time` in which nothing counted, of what the policy limits; `limits` are in the order of
-    /// [`Standing::limits`].
+    /// Fills the buckets for `time` at the rates of the policy. Drops those that the policy does not limit. `limits` are in the order
+    /// of [`Standing::limits`].
     pub(crate) fn fill(limits: [Left; 3], policy: &Policy, time: Duration) -> [Left; 3] {
         let mut filled = limits;
         for (left, limit) in filled.iter_mut().zip(LIMITS) {
@@ -109,7 +109,7 @@ impl Left {
         filled
     }
 
-    /// What is known here, or else in `older`.
+    /// Returns these buckets, completed from `older` where nothing is known.
     pub(crate) fn or(self, older: Left) -> Left {
         Left { limit: self.limit.or(older.limit), peak: self.peak.or(older.peak) }
     }

@@ -1,4 +1,4 @@
-//! What a new scheduler is told of the service before it: over all replacements together a limit passes no more than without
+//! The state that a new scheduler takes over: over all replacements together a limit passes no more than without
 //! them, and a reservation is neither lost nor doubled.
 
 mod common;

@@ -1,8 +1,7 @@
-//! What the limits of VMs and volumes had left when a scheduler last stated it.
+//! Keeps the remaining bursts of limits while a scheduler is in force that does not enforce them.
 //!
-//! A scheduler that enforces no limit, or not this one, states nothing of it when it is replaced. Without a memory here a
-//! change to such a scheduler and back would give each VM its whole burst. Nothing is kept before the first replacement, and
-//! nothing on the path of a request.
+//! Such a scheduler states nothing of these limits when it is replaced. Without this table, a change to it and back would give
+//! each VM its whole burst. The gate writes to the table when it replaces the scheduler or changes a policy, not for each request.
 
 use core::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::scheduler::Scope;
 use crate::standing::Left;
 use crate::time::Instant;
 
-/// One VM or volume.
+/// The remaining bursts of a VM or volume at an instant.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     scope: Scope,
@@ -19,7 +18,7 @@ struct Entry {
     limits: [Left; 3],
 }
 
-/// In the order of [`Scope`], at most one for each.
+/// Entries in the order of [`Scope`], at most one for each.
 #[derive(Debug, Default)]
 pub(super) struct Kept(Vec<Entry>);
 
@@ -28,14 +27,14 @@ impl Kept {
         self.0.binary_search_by_key(&scope, |entry| entry.scope)
     }
 
-    /// What is left at `now` under a policy that has been in force since the last change.
+    /// Returns the remaining bursts at `now`. `policy` has been in force since the entry was written; its rates fill them.
     pub(super) fn at(&self, now: Instant, scope: Scope, policy: &Policy) -> [Left; 3] {
         let Ok(place) = self.place(scope) else { return Default::default() };
         let Entry { at, limits, .. } = self.0[place];
         Left::fill(limits, policy, now.since(at))
     }
 
-    /// Keeps what is left at `now`, if anything is known.
+    /// Sets the remaining bursts at `now`. Removes the entry if none is known.
     pub(super) fn set(&mut self, now: Instant, scope: Scope, limits: [Left; 3]) {
         let entry = Entry { scope, at: now, limits };
         match (self.place(scope), limits == <[Left; 3]>::default()) {

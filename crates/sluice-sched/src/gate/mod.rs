@@ -123,7 +123,7 @@ pub struct Gate {
     scheduler: Box<dyn Scheduler>,
     settings: GateSettings,
     members: Members,
-    /// What limits had left when the scheduler was last replaced.
+    /// Remaining bursts of limits that the present scheduler may not enforce.
     kept: Kept,
     splitting: Splitting,
     merging: Merging,

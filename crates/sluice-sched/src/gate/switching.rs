@@ -52,8 +52,8 @@ impl Gate {
         Ok(())
     }
 
-    /// Where every VM and volume stands: what the scheduler states, and what an earlier one has stated of limits that this one
-    /// does not enforce.
+    /// Returns the standing of every VM and volume. The scheduler states it; for limits that it does not enforce, the gate adds
+    /// what an earlier scheduler stated.
     fn standings(&self, now: Instant) -> Vec<(Scope, Standing)> {
         let standing = |scope: Scope, policy: &Policy| {
             let mut standing = self.scheduler.standing(now, scope);

@@ -39,13 +39,13 @@ pub(crate) enum Expect {
 /// How the next bytes of a socket are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receive {
-    /// Not at all.
+    /// No bytes are received.
     Idle,
-    /// By io_uring, into the receive buffer of the connection.
+    /// io_uring receives into the receive buffer of the connection.
     ToMemory,
-    /// By io_uring, directly into the buffer of a request.
+    /// io_uring receives directly into the buffer of a request.
     ToBuffer,
-    /// By the loop, see `sockets.rs`.
+    /// The loop reads into the receive buffer, see `sockets.rs`.
     ByLoop,
 }
 

@@ -79,17 +79,31 @@ fn start(queues: &mut QueueSet, memory: &Arc<Memory>) -> QueueId {
     queues.insert(VirtQueue::new(session, spec, Arc::clone(memory)).unwrap())
 }
 
+/// Returns guest memory, a queue in it, and its consumer.
+fn polled() -> (Arc<Memory>, QueueSet, Keeper, QueueId) {
+    let memory = Arc::new(unshared(&[(GuestAddress(0), 1 << 20)]).unwrap());
+    let mut queues = QueueSet::new(FrontendNumber(1));
+    let id = start(&mut queues, &memory);
+    (memory, queues, Keeper { ring: Ring::new().unwrap(), taken: 0 }, id)
+}
+
+/// Returns the index that the guest has to pass for its next kick.
+fn kick(memory: &Memory) -> u16 {
+    u16::from_le(memory.read_obj(GuestAddress(USED + 4 + 8 * u64::from(ENTRIES))).unwrap())
+}
+
+/// Sets the index of the available ring.
+fn offer(memory: &Memory, index: u16) {
+    memory.write_obj(index.to_le(), GuestAddress(AVAILABLE + 2)).unwrap();
+}
+
 /// A disk takes longer than the loop polls after a request. The loop slept again as soon as it had returned the request, and
 /// the guest, which sends one at a time, had to kick for each.
 #[test]
 fn a_guest_was_not_polled_after_a_reply_for_which_the_loop_had_slept() {
-    let memory = Arc::new(unshared(&[(GuestAddress(0), 1 << 20)]).unwrap());
-    let mut queues = QueueSet::new(FrontendNumber(1));
-    let mut keeper = Keeper { ring: Ring::new().unwrap(), taken: 0 };
-    let id = start(&mut queues, &memory);
-    // The index that the guest has to pass for its next kick.
-    let kick = || u16::from_le(memory.read_obj(GuestAddress(USED + 4 + 8 * u64::from(ENTRIES))).unwrap());
-    let offer = |index: u16| memory.write_obj(index.to_le(), GuestAddress(AVAILABLE + 2)).unwrap();
+    let (memory, mut queues, mut keeper, id) = polled();
+    let kick = || kick(&memory);
+    let offer = |index| offer(&memory, index);
 
     offer(1);
     assert!(queues.resume(&mut keeper, at(1000), id) && queues.may_find(&keeper, at(936)));
@@ -114,12 +128,9 @@ fn a_guest_was_not_polled_after_a_reply_for_which_the_loop_had_slept() {
 /// The loop never slept while other guests kept it busy, and looked at this queue in each iteration.
 #[test]
 fn a_guest_that_had_paused_was_polled_as_long_as_others_kept_the_loop_busy() {
-    let memory = Arc::new(unshared(&[(GuestAddress(0), 1 << 20)]).unwrap());
-    let mut queues = QueueSet::new(FrontendNumber(1));
-    let mut keeper = Keeper { ring: Ring::new().unwrap(), taken: 0 };
-    let id = start(&mut queues, &memory);
-    let kick = || u16::from_le(memory.read_obj(GuestAddress(USED + 4 + 8 * u64::from(ENTRIES))).unwrap());
-    let offer = |index: u16| memory.write_obj(index.to_le(), GuestAddress(AVAILABLE + 2)).unwrap();
+    let (memory, mut queues, mut keeper, id) = polled();
+    let kick = || kick(&memory);
+    let offer = |index| offer(&memory, index);
 
     offer(1);
     assert!(queues.resume(&mut keeper, at(10_000), id));

@@ -65,14 +65,14 @@ impl Bucket {
         self.meter.advance_from(now, step);
     }
 
-    /// What is left at `now`, see [`Left`](crate::standing::Left): the rest of the burst, and what would have filled it since
-    /// it was full.
+    /// Returns the content of the bucket at `now`, see [`Left`](crate::standing::Left). A bucket that was full earlier has more
+    /// than its burst: the rate since then is included.
     pub(super) fn left(&self, now: Tag) -> Option<i64> {
         self.meter.amount_until(now.saturating_add(self.ahead))
     }
 
-    /// Continues with what the bucket of another scheduler has left; a bucket that is full keeps the time since then, as a change
-    /// of the burst does.
+    /// Sets the content of the bucket to that of another scheduler's. More than the burst is kept, as a change of the burst keeps it,
+    /// but never passes.
     pub(super) fn resume(&mut self, now: Tag, left: Option<i64>) {
         self.meter.set_before(now.saturating_add(self.ahead), left);
     }

@@ -72,7 +72,7 @@ impl Further {
         }
     }
 
-    /// Adds what is left of these limits.
+    /// Adds the content of the buckets of these limits.
     fn add_standing(&self, now: Tag, standing: &mut Standing) {
         let [own, directions @ ..] = &mut standing.limits;
         own.peak = self.peak.left(now);
@@ -379,14 +379,14 @@ impl Owner {
         Some(own.eligible_at().max(first.unwrap_or(0)))
     }
 
-    /// Adds what is left of the limits by direction and of the rates of a burst, of the VM or of one of its volumes.
+    /// Adds the buckets of the limits by direction and of the rates of a burst, of the VM or of one of its volumes.
     pub(super) fn add_standing_of_lanes(&self, volume: Option<usize>, now: Tag, standing: &mut Standing) {
         if let Some(lanes) = self.lanes() {
             volume.map_or(&lanes.own, |volume| &lanes.volumes[volume].further).add_standing(now, standing);
         }
     }
 
-    /// Continues them where another scheduler has stopped.
+    /// Sets these buckets to the standing under another scheduler.
     pub(super) fn resume_lanes(&mut self, volume: Option<usize>, now: Tag, standing: &Standing) {
         if let Some(lanes) = self.lanes_mut() {
             let further = match volume {

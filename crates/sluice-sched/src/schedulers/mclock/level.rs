@@ -97,8 +97,8 @@ impl Member {
         }
     }
 
-    /// Where it stands on the clocks of its level, see [`Tags::standing`]. A limit that throttles it ends now, and nothing is
-    /// owed if it has no requests.
+    /// Returns the standing of the member, see [`Tags::standing`]. A limit that throttles it ends now. A member without requests
+    /// is owed nothing.
     pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
         let mut tags = self.tags.clone();
         if self.held && self.hold.since < clocks.now {

@@ -361,7 +361,7 @@ impl Owner {
         volumes[index].member.as_deref_mut().map(|member| (&mut member.tags, clocks))
     }
 
-    /// Where the VM stands on the clocks of its level, or one of its volumes on those inside.
+    /// Returns the standing of the VM among the VMs, or of one of its volumes among its volumes.
     pub(super) fn standing(&self, volume: Option<usize>, clocks: &Clocks) -> Standing {
         let mut standing = match (volume, &self.inner) {
             (None, _) => self.member.standing(clocks),
@@ -373,7 +373,7 @@ impl Owner {
         standing
     }
 
-    /// Continues where another scheduler has stopped. The caller settles the VM and its volumes.
+    /// Sets the tags to the standing under another scheduler. The caller settles the VM and its volumes.
     pub(super) fn resume(&mut self, volume: Option<usize>, clocks: &Clocks, standing: &Standing) {
         match (volume, self.inner_mut()) {
             (None, _) => self.member.tags.resume(clocks, standing),

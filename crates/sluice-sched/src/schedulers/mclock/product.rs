@@ -327,7 +327,7 @@ impl Product {
         member.iter_mut().for_each(|member| member.tags.limiter.set_policy(policy, info, servers, now));
     }
 
-    /// The VM, and the index of the volume, if one is meant.
+    /// Returns the VM of a scope, and the index of the volume if the scope is a volume.
     fn find(&self, scope: Scope) -> Option<(&Owner, Option<usize>)> {
         let owner = self.owners.get(scope.owner().index()).filter(|owner| owner.present)?;
         Some(match scope {

@@ -160,7 +160,7 @@ impl Minimum {
         self.bytes.iter_mut().for_each(|bytes| bytes.move_on(by, now));
     }
 
-    /// What it owes at `now`; negative if it was served in advance.
+    /// Returns the service that the reservation owes at `now`. It is negative if requests were served in advance.
     fn owed(&self, now: Tag) -> Balance {
         let bytes = self.bytes.as_ref().and_then(|bytes| bytes.amount_until(now));
         Balance { cost: self.requests.amount_until(now), bytes }
@@ -323,7 +323,7 @@ impl Limiter {
         self.bytes.iter_mut().for_each(|bytes| bytes.charge_step(now, steps.bytes));
     }
 
-    /// What is left of it.
+    /// Returns the content of both buckets at `now`.
     pub(super) fn left(&self, now: Tag) -> Balance {
         Balance { cost: self.requests.left(now), bytes: self.bytes.as_ref().and_then(|bytes| bytes.left(now)) }
     }
@@ -459,7 +459,8 @@ impl Tags {
         self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
     }
 
-    /// Where the member stands, without limits by direction. Time during which a limit throttles it must have been forgiven.
+    /// Returns the standing of the member, without limits by direction. The caller has forgiven the time during which a limit
+    /// throttles it.
     pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
         let mut minimum = self.minimum.clone();
         minimum.forget_beyond_limit(clocks.due_now);
@@ -469,7 +470,7 @@ impl Tags {
         standing
     }
 
-    /// Continues where another scheduler has stopped, without limits by direction.
+    /// Sets the tags to the standing under another scheduler, without limits by direction.
     pub(super) fn resume(&mut self, clocks: &Clocks, standing: &Standing) {
         self.minimum.resume(clocks.due_now, &standing.owed);
         self.limiter.resume(clocks.now, &standing.limits[0].limit);

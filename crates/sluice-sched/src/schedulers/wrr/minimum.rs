@@ -68,7 +68,7 @@ impl Minimum {
         self.rate.is_some_and(|rate| u128::from(self.sent) * SECOND < u128::from(rate) * elapsed)
     }
 
-    /// Bytes that it is below its minimum in its window; negative if it is above.
+    /// Returns the bytes that are missing to the minimum in the current window. The number is negative if the NIC has sent more.
     pub(super) fn owed(&self, now: Instant) -> Option<i64> {
         let rate = i128::from(self.rate?);
         let passed = now.nanos_since(self.start);
@@ -78,7 +78,7 @@ impl Minimum {
         Some(i64::try_from(owed).unwrap_or(if owed < 0 { i64::MIN } else { i64::MAX }))
     }
 
-    /// Starts a window in which it is this far below its minimum, or above; at most what the minimum grants in a window.
+    /// Starts a window in which `owed` bytes are missing, at most those that the minimum grants in a window.
     pub(super) fn resume(&mut self, now: Instant, owed: Option<i64>) {
         let (Some(rate), Some(owed)) = (self.rate, owed) else { return };
         let passed = u128::from(owed.max(0).unsigned_abs()) * SECOND / u128::from(rate);
