@@ -7,12 +7,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use sluice_config::{Files, Host};
+use sluice_config::{Files, Host, Port};
 use sluice_io::endpoint::{Bound, ListenError};
+use sluice_io::uplink::link::interface;
 
 use crate::control::changer::PATH_TIMEOUT;
 use crate::control::roles;
 use crate::control::socket::{self, ControlSocket};
+use crate::doctor;
 use crate::failure::chain;
 use crate::findings::{Finding, Level};
 use crate::metrics::http::Exporter;
@@ -63,6 +65,10 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let text = format!("would be held back: {reason}");
         findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text).fix(fix));
     }
+    findings.extend(host.uplinks.values().filter_map(|uplink| {
+        let (Port::Bridge(name) | Port::Nic(name)) = &uplink.port else { return None };
+        doctor::too_long(uplink, interface::mtu(name).ok()?.into())
+    }));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";

@@ -59,6 +59,24 @@ fn a_limit_is_set_and_removed_while_a_client_works() {
 }
 
 #[test]
+fn one_change_with_thousands_of_keys_held_up_all_others() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let keys: Vec<String> = (0..4000).map(|number| format!("k{number}={number}")).collect();
+    let words = |verb: &[&str], keys: &[String]| -> String {
+        let words: Vec<&str> = verb.iter().copied().chain(keys.iter().map(String::as_str)).collect();
+        ask(&place, &words).failed()
+    };
+    let refused = "the change has 4000 keys, but at most 256 are allowed; make several changes";
+    assert!(words(&["set", "a"], &keys).contains(refused));
+    assert!(words(&["attach", "a/w"], &keys).contains(refused));
+    // Tables count with what is in them, and a change that is not too large is judged by its keys.
+    let nested: Vec<String> = (0..128).map(|number| format!("t{number}.a.b=1")).collect();
+    assert!(words(&["set", "a/v"], &nested).contains("the change has 384 keys"));
+    assert!(!words(&["set", "a/v"], &keys[..256]).contains("at most 256"));
+}
+
+#[test]
 fn a_reservation_and_a_latency_target_are_set_and_removed() {
     let place = Place::new();
     let _daemon = Daemon::serve(&place, &host(&place));

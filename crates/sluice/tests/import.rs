@@ -206,9 +206,9 @@ mac = "52:54:00:00:00:01"
 vlan = 42
 # From net0: inbound average=2000, inbound peak=5000, inbound floor=100, outbound average=1000, outbound peak=3000, outbound burst=128.
 # A frame counts with the 24 bytes around it on the wire; before, the host counted without them.
-limit = "8.192Mbit/s"
-burst = "128ms"
-receive.limit = "16.384Mbit/s"
+limit = "8Mbit/s"
+burst = "131072us"
+receive.limit = "16Mbit/s"
 "#;
     assert!(
         ended.stdout.ends_with(expected) && ended.stdout.contains("[uplink.br0]\nbridge = \"br0\"\n"),
@@ -256,9 +256,201 @@ fn the_throttle_of_a_group_is_that_of_the_vm() {
     assert!(vm.contains("limit = \"900 iops\"") && !volumes.contains("limit"), "{}", both.stdout);
     assert!(both.stderr.contains("never shared with other VMs"), "{}", both.stderr);
     assert_accepted(&place, &both.stdout);
-    let some = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", "")]));
+    let one = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", "")]));
+    assert!(one.stdout.contains("volume.vd0") && !one.stderr.contains("each disk"), "{}", one.stderr);
+    let member = "<group_name>g</group_name>";
+    let some = import(&place, "libvirt-xml", "d.xml", &domain(&[("/a/1", group), ("/a/2", member), ("/a/3", "")]));
+    assert_eq!(some.stdout.matches("limit = \"900 iops\"").count(), 2, "{}", some.stdout);
     assert!(some.stderr.contains("each disk of the group gets the whole limit"), "{}", some.stderr);
     assert_accepted(&place, &some.stdout);
+}
+
+/// A domain with a disk of libvirt, as a running one prints it.
+const PRINTED: &str = "<domain type='kvm'><name>web</name><devices>
+    <disk type='file' device='disk' snapshot='no'>
+      <driver name='qemu' type='raw' cache='none' io='native' discard='unmap' iothread='1' detect_zeroes='off'/>
+      <source file='/srv/vm/web.img' index='1'><seclabel model='dac' relabel='no'/></source>
+      <backingStore/>
+      <target dev='vda' bus='virtio'/>
+      <alias name='virtio-disk0'/>
+      <address type='pci' domain='0x0000' bus='0x04' slot='0x00' function='0x0'/>
+    </disk>
+    <interface type='bridge'>
+      <mac address='52:54:00:00:00:01'/><source bridge='br0'/><target dev='vnet0'/><model type='virtio'/>
+      <bandwidth><outbound average='12500' burst='1250'/></bandwidth>
+      <alias name='net0'/>
+    </interface>
+  </devices></domain>";
+
+#[test]
+fn properties_of_libvirt_were_lost_without_a_word() {
+    let place = Place::new();
+    let clean = import(&place, "libvirt-xml", "web.xml", PRINTED);
+    assert_eq!(clean.stderr, "");
+    assert!(clean.stdout.contains("limit = \"100Mbit/s\"\nburst = \"102400us\"\n"), "{}", clean.stdout);
+    assert_accepted(&place, &clean.stdout);
+    let (disk, nic) = ("<backingStore/>", "<model type='virtio'/>");
+    let changes = [
+        (disk, "<serial>WD-4711</serial>", "<serial>"),
+        (disk, "<shareable/>", "vda: <shareable>: no other VM"),
+        (disk, "<blockio logical_block_size='4096'/>", "<blockio"),
+        (disk, "<wwn>5000c50015ea71aa</wwn>", "vda: <wwn> has no counterpart; it is left out"),
+        (disk, "<geometry cyls='16383' heads='16' secs='63'/>", "vda: <geometry> has no counterpart"),
+        (disk, "<boot order='1'/>", "vda: <boot>: state it again"),
+        (disk, "<later><what a='1'/></later>", "vda: <later> has no counterpart"),
+        ("discard='unmap'", "discard='ignore'", "discard"),
+        ("cache='none'", "cache='directsync'", "vda: <driver cache='directsync'>: a write was durable"),
+        ("cache='none'", "error_policy='stop'", "vda: <driver error_policy='stop'>: now each error is reported"),
+        ("cache='none'", "later='1'", "vda: <driver later='1'> has no counterpart"),
+        ("bus='virtio'", "bus='sata'", "vda: <target bus='sata'>: the guest will see a virtio disk"),
+        ("index='1'", "startupPolicy='optional'", "vda: <source startupPolicy='optional'>: the daemon needs"),
+        (nic, "<filterref filter='clean-traffic'/>", "net0: <filterref>: the filter is not applied"),
+        (nic, "<port isolated='yes'/>", "net0: <port isolated='yes'>: NICs of the same uplink"),
+        (nic, "<model type='e1000e'/>", "net0: <model type='e1000e'>: the guest will see a virtio NIC"),
+        (nic, "<coalesce><rx/></coalesce>", "net0: <coalesce> has no counterpart"),
+        (nic, "<mtu size='9000'/>", "\nmtu = 9000\n"),
+        (nic, "<driver name='vhost' queues='4'/>", "\nqueues = 4\n"),
+        (
+            nic,
+            "<link state='down'/>",
+            "net0: <link state='down'>: a NIC of the daemon is always connected; the NIC is left",
+        ),
+        (nic, "<virtualport type='openvswitch'/>", "net0: <virtualport>: the daemon cannot be"),
+        (nic, "<vlan trunk='yes'><tag id='42'/></vlan>", "not a trunk (42); the NIC is left out"),
+        ("io='native'", "queues='4'", "group = \"kvm\", queues = 4 }"),
+    ];
+    for (place_of, change, expected) in changes {
+        let ended = import(&place, "libvirt-xml", "web.xml", &PRINTED.replace(place_of, change));
+        let text = ended.stderr.clone() + &ended.stdout;
+        assert!(text.contains(expected), "{change}: {text}");
+        assert_eq!(ended.stdout.contains("nic.net0"), !text.contains("the NIC is left out"), "{change}");
+        assert_accepted(&place, &ended.stdout);
+    }
+}
+
+#[test]
+fn a_disk_whose_data_would_be_damaged_was_imported() {
+    let place = Place::new();
+    let slice =
+        |slice: &str| PRINTED.replace("<seclabel model='dac' relabel='no'/>", &format!("<slices>{slice}</slices>"));
+    let sliced =
+        import(&place, "libvirt-xml", "web.xml", &slice("<slice type='storage' offset='1048576' size='8388608'/>"));
+    assert!(sliced.stdout.contains("offset = \"1MiB\"\nsize = \"8MiB\"\n"), "{}", sliced.stdout);
+    assert_accepted(&place, &sliced.stdout);
+    let disk = "<backingStore/>";
+    let damaged = [
+        (
+            "libvirt-xml",
+            slice("<slice type='storage' offset='100' size='8388608'/>"),
+            "vda: <slices>: the disk does not",
+        ),
+        ("libvirt-xml", slice("<slice type='format' offset='0' size='512'/>"), "vda: <slices>: only one slice"),
+        ("libvirt-xml", PRINTED.replace(disk, "<transient/>"), "vda: <transient>: what the guest writes would stay"),
+        ("libvirt-xml", PRINTED.replace(disk, "<encryption format='luks'/>"), "vda: <encryption>: the guest would see"),
+        ("libvirt-xml", PRINTED.replace("<seclabel", "<encryption format='luks'/><seclabel"), "vda: <encryption>: the"),
+        ("libvirt-xml", PRINTED.replace(disk, "<mirror type='file' job='copy'/>"), "vda: <mirror>: a block job"),
+        ("libvirt-xml", PRINTED.replace("type='raw'", "type='vpc'"), "vda: vpc: its guest would see"),
+        (
+            "proxmox-conf",
+            "scsi0: local-lvm:a,serial=K,snapshot=1\n".to_owned(),
+            "scsi0: snapshot=1 in 'local-lvm:a,serial=K,snapshot=1': what the guest writes",
+        ),
+        ("proxmox-conf", "template: 1\nscsi0: local-lvm:a\n".to_owned(), "it is a template"),
+    ];
+    for (format, text, expected) in damaged {
+        let ended = import(&place, format, "f", &text);
+        assert_eq!((ended.code(), ended.stdout.as_str()), (Some(1), ""), "{text}");
+        assert!(ended.stderr.starts_with(&format!("error: Cannot import f: {expected}")), "{text}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn options_of_proxmox_were_lost_without_a_word() {
+    let place = Place::new();
+    let vm = |disk: &str, nic: &str| {
+        let disk =
+            format!("virtio0: local-lvm:vm-104-disk-0,aio=native,cache=none,discard=on,iothread=1,size=32G{disk}");
+        format!("{disk}\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0,rate=10{nic}\n")
+    };
+    let clean =
+        import(&place, "proxmox-conf", "104.conf", &vm(",backup=0,ro=1,shared=1", ",firewall=0,link_down=0,mtu=1"));
+    assert_eq!(clean.stderr, "");
+    assert!(clean.stdout.contains("read_only = true\n"), "{}", clean.stdout);
+    let changes = [
+        (",serial=KIOSK-01", "", "serial"),
+        (",backup=1", "", "virtio0: backup=1: `vzdump` will not"),
+        (",cache=writethrough", "", "virtio0: cache=writethrough: a write was durable"),
+        (",discard=ignore", "", "discard"),
+        (",detect_zeroes=1", "", "virtio0: detect_zeroes=1: zeroes"),
+        (",werror=stop", "", "virtio0: werror=stop: add it to the `-device`"),
+        (",ssd=1", "", "virtio0: ssd=1: the guest will not see it"),
+        (",wwn=0x5000c50015ea71aa", "", "virtio0: wwn=0x5000c50015ea71aa: the guest"),
+        (",cyls=16383", "", "virtio0: cyls=16383 has no counterpart"),
+        (",later=1", "", "virtio0: later=1 has no counterpart"),
+        (",iops_up=5", "", "virtio0: iops_up=5 has no counterpart"),
+        (",format=qcow2", "", "qemu-img convert -p -f qcow2"),
+        ("", ",firewall=1", "net0: firewall=1: the firewall of Proxmox"),
+        ("", ",link_down=1", "net0: link_down=1: a NIC of the daemon is always connected; the NIC is left out"),
+        ("", ",tag=4095", "net0: tag=4095 is not a VLAN from 1 to 4094; the NIC is left out"),
+        ("", ",mtu=9000", "\nmtu = 9000\n"),
+        ("", ",queues=4", "\nqueues = 4\n"),
+        ("", ",later=1", "net0: later=1 has no counterpart"),
+        ("", "\nargs: -cpu host", "args: it is not read"),
+        ("", "\nboot: order=virtio0;net0", "virtio0: the VM boots from it"),
+        ("", "\n[PENDING]\nvirtio0: local-lvm:vm-104-disk-0,iops=5", "[PENDING]: changes that wait"),
+    ];
+    for (disk, nic, expected) in changes {
+        let ended = import(&place, "proxmox-conf", "104.conf", &vm(disk, nic));
+        let text = ended.stderr.clone() + &ended.stdout;
+        assert!(text.contains(expected), "{disk}{nic}: {text}");
+        assert_accepted(&place, &ended.stdout);
+    }
+    let jumbo = "net1: virtio=BC:24:11:00:00:02,bridge=vmbr0,rate=10,mtu=9000\n";
+    let jumbo = import(&place, "proxmox-conf", "104.conf", &(vm("", "") + jumbo)).ok();
+    assert!(
+        jumbo.contains("of the wire: needed for reservations, and so that the daemon decides\nmtu = 9000\n"),
+        "{jumbo}"
+    );
+    assert_eq!((jumbo.matches("mtu = 1500").count(), jumbo.matches("mtu = 9000").count()), (1, 2), "{jumbo}");
+    assert_accepted(&place, &jumbo);
+    let model = import(&place, "proxmox-conf", "f", &vm("", "").replace("virtio=", "e1000="));
+    assert!(model.stderr.contains("net0: model=e1000: the guest will see a virtio NIC"), "{}", model.stderr);
+    assert!(model.stdout.contains("mac = \"BC:24:11:00:00:01\""), "{}", model.stdout);
+    let other = import(&place, "proxmox-conf", "f", "scsi0: local:100/base-100-disk-0.raw/104/vm-104-disk-0.raw\n");
+    assert!(
+        other.stderr.contains("scsi0: the guest will see a virtio disk instead of one of scsi"),
+        "{}",
+        other.stderr
+    );
+    assert!(other.stdout.contains("source = \"/var/lib/vz/images/104/vm-104-disk-0.raw\""), "{}", other.stdout);
+}
+
+#[test]
+fn throttle_groups_of_libvirt_left_the_vm_unlimited() {
+    let place = Place::new();
+    let groups = "<throttlegroups>
+        <throttlegroup><total_iops_sec>400</total_iops_sec><group_name>one</group_name></throttlegroup>
+        <throttlegroup><total_iops_sec>700</total_iops_sec><read_bytes_sec>7000000</read_bytes_sec><group_name>all</group_name></throttlegroup>
+      </throttlegroups><devices>";
+    let disk = |name: &str, filters: &str| {
+        format!(
+            "<disk type='block'><source dev='/dev/vg0/{name}'/><target dev='{name}' bus='virtio'/><throttlefilters>{filters}</throttlefilters></disk>"
+        )
+    };
+    let (one, all) = ("<throttlefilter group='one'/>", "<throttlefilter group='all'/>");
+    let domain = |disks: &[String]| format!("<domain><name>d</name>{groups}{}</devices></domain>", disks.concat());
+    let two = domain(&[disk("vda", &format!("{one}{all}")), disk("vdb", all)]);
+    let ended = import(&place, "libvirt-xml", "d.xml", &two);
+    assert_eq!(ended.stderr, "");
+    let (vm, volumes) = ended.stdout.split_once("[vm.d.volume.vda]").unwrap();
+    assert!(vm.ends_with("limit = \"700 iops\"\nread_limit = \"7000000B/s\"\n\n"), "{vm}");
+    let (first, second) = volumes.split_once("[vm.d.volume.vdb]").unwrap();
+    assert!(first.contains("limit = \"400 iops\"") && !second.contains("limit"), "{volumes}");
+    assert_accepted(&place, &ended.stdout);
+    let both = import(&place, "libvirt-xml", "d.xml", &domain(&[disk("vda", &format!("{one}{all}"))]));
+    assert!(both.stdout.contains("limit = \"400 iops\"\nread_limit = \"7000000B/s\"\n"), "{}", both.stdout);
+    let gone = import(&place, "libvirt-xml", "d.xml", &domain(&[disk("vda", "<throttlefilter group='gone'/>")]));
+    assert!(gone.stderr.contains("vda: <throttlegroups> has no group 'gone'"), "{}", gone.stderr);
 }
 
 #[test]

@@ -117,6 +117,20 @@ fn an_interface_that_the_host_uses_is_refused_with_a_word_on_bridges() {
     drop(Daemon::serve_by(&place, &host, |command| switch.command(command)));
 }
 
+#[test]
+fn check_did_not_say_that_the_frames_of_an_uplink_are_too_long_for_its_bridge() {
+    let (place, switch) = (Place::new(), namespace("switch"));
+    switch.ip("link add br0 type bridge").unwrap();
+    switch.ip("link set br0 mtu 1400").unwrap();
+    let file = place.write("host.toml", format!("{}[uplink.lan]\nbridge = \"br0\"\n", place.control_keys()));
+    let check = || run(&mut switch.command(sluice().args(["check", "--host"]).arg(&file)));
+    let found = check();
+    let text = "br0 carries packets of 1400 bytes, and the uplink's mtu is 1500: longer frames are lost";
+    assert!(found.code() == Some(0) && found.stdout.contains(text), "{} {}", found.stdout, found.stderr);
+    switch.ip("link set br0 mtu 1500").unwrap();
+    assert!(!check().stdout.contains("carries packets"));
+}
+
 /// The kernel takes the tag out of a frame and tells it apart. Without it the frame would be one of no VLAN.
 #[test]
 fn a_tag_that_the_kernel_took_out_is_put_back() {

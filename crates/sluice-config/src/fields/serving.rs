@@ -12,8 +12,13 @@ pub static EXPORT: Section = Section {
         &[
             Key::new("type", Kind::Word(&["nbd", "vhost-user-blk"]), "\"vhost-user-blk\"", "The protocol")
                 .default("\"nbd\""),
-            Key::new("name", Kind::Text, "\"db1/root\"", "Export name of the volume on the sockets of `[nbd]`")
-                .default("VM/VOLUME"),
+            Key::new(
+                "name",
+                Kind::Text,
+                "\"db1/root\"",
+                "Export name of the volume. The empty name, too, selects the volume of a socket that offers only one",
+            )
+            .default("VM/VOLUME"),
             Key::new("queues", Kind::Integer(1, 64), "4", "vhost-user-blk: the maximum number of virtqueues of the VM")
                 .default("16"),
         ],

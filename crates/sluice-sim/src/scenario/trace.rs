@@ -1,11 +1,12 @@
 //! A recorded trace: its file, its format, and its replay.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use sluice_sched::Kind;
 
-use crate::traces::{self, Failure, Format, PastEnd, Row, Select, TimeUnit, TraceError};
+use crate::traces::{self, Entry, Failure, Format, PastEnd, Select, TimeUnit, TraceError};
 use crate::workloads::{Replay, ReplayTiming};
 
 /// Formats by name.
@@ -43,7 +44,7 @@ pub struct Trace {
 }
 
 /// Contents of a trace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Scan {
     /// Number of requests.
     pub rows: u64,
@@ -59,19 +60,8 @@ pub struct Scan {
     pub span: u64,
     /// Digest of all rows.
     pub digest: u64,
-}
-
-/// Rows that are requests.
-fn rows(
-    file: &Path,
-    format: Format,
-    stream: Option<u32>,
-) -> io::Result<impl Iterator<Item = Result<Row, TraceError>> + use<>> {
-    let rows = traces::read(format, traces::open(file)?);
-    Ok(rows.filter(move |row| match row {
-        Ok(row) => stream.is_none_or(|stream| row.stream == stream) && !row.is_empty(),
-        Err(_) => true,
-    }))
+    /// Number of operations that cannot be replayed, by their kind.
+    pub skipped: BTreeMap<&'static str, u64>,
 }
 
 impl Scan {
@@ -80,10 +70,24 @@ impl Scan {
     /// # Errors
     /// If the file cannot be opened, or has an invalid row.
     pub fn read(file: &Path, format: Format, stream: Option<u32>) -> Result<Scan, TraceError> {
-        let rows = rows(file, format, stream).map_err(|source| TraceError::Open { source })?;
+        let opened = traces::open(file).map_err(|source| TraceError::Open { source })?;
         let (mut scan, mut first) = (Scan { digest: 0xcbf2_9ce4_8422_2325, ..Scan::default() }, None);
-        for row in rows {
-            let row = row?;
+        let is_other = |of: u32| stream.is_some_and(|stream| of != stream);
+        for entry in traces::entries(format, opened) {
+            let row = match entry? {
+                Entry::Request(row) if is_other(row.stream) => continue,
+                Entry::Request(row) if !row.is_empty() => row,
+                Entry::Request(_) => {
+                    scan.skip(traces::WITHOUT_DATA);
+                    continue;
+                }
+                Entry::Skipped(of, what) => {
+                    if !is_other(of) {
+                        scan.skip(what);
+                    }
+                    continue;
+                }
+            };
             let first = *first.get_or_insert(row.at);
             scan.rows += 1;
             scan.reads += u64::from(row.kind == Kind::Read);
@@ -96,6 +100,17 @@ impl Scan {
             }
         }
         Ok(scan)
+    }
+
+    fn skip(&mut self, what: &'static str) {
+        *self.skipped.entry(what).or_default() += 1;
+    }
+
+    /// Returns a sentence on the operations that are not replayed; `None` if all are.
+    #[must_use]
+    pub fn not_replayed(&self) -> Option<String> {
+        let counts: Vec<String> = self.skipped.iter().map(|(what, count)| format!("{what}: {count}")).collect();
+        (!counts.is_empty()).then(|| format!("it has operations that are not replayed ({})", counts.join(", ")))
     }
 }
 

@@ -6,7 +6,8 @@ use std::io::{self, BufRead, ErrorKind, Read};
 use sluice_sched::Kind;
 
 use super::field::{length, scaled};
-use super::{Names, Row, TraceError};
+use super::queued::{PASSTHROUGH, Queued, Rest, UNKNOWN, ZONE};
+use super::{Names, TraceError};
 
 const MAGIC: u32 = 0x6561_7400;
 const EXPECTED: &str = "records of blktrace, version 7 or 8";
@@ -15,8 +16,11 @@ const QUEUED: u64 = 1;
 const READS: u64 = 1;
 const WRITES: u64 = 1 << 1;
 const FLUSHES: u64 = 1 << 2;
+const PASSES: u64 = 1 << 9;
 const NOTIFIES: u64 = 1 << 10;
 const DISCARDS: u64 = 1 << 13;
+/// Categories above these are of version 8 alone, and of zones.
+const CATEGORIES: u32 = 16;
 
 /// The records of a file.
 pub(super) struct Records<R> {
@@ -47,6 +51,20 @@ struct Head {
     action: u64,
     device: u32,
     data: u64,
+}
+
+/// Returns what a request does apart from its flush.
+fn rest(head: &Head, category: u64) -> Result<Rest, String> {
+    let kind = match category {
+        _ if category & PASSES != 0 => return Ok(Rest::Skipped(PASSTHROUGH)),
+        _ if category >> CATEGORIES != 0 => return Ok(Rest::Skipped(ZONE)),
+        _ if category & FLUSHES != 0 && head.bytes == 0 => return Ok(Rest::Nothing),
+        _ if category & DISCARDS != 0 => Kind::Discard,
+        _ if category & WRITES != 0 => Kind::Write,
+        _ if category & READS != 0 => Kind::Read,
+        _ => return Ok(Rest::Skipped(UNKNOWN)),
+    };
+    Ok(Rest::Data(kind, scaled(head.sector, 512, "sector")?, length(head.bytes)?))
 }
 
 impl<R: BufRead> Records<R> {
@@ -95,7 +113,7 @@ impl<R: BufRead> Records<R> {
         Ok(Some(Head { time: n(8, 8), sector: n(16, 8), bytes: n(24, 4), action, device: device as u32, data }))
     }
 
-    fn next_row(&mut self) -> Result<Option<Row>, TraceError> {
+    fn next_row(&mut self) -> Result<Option<Queued>, TraceError> {
         while let Some(head) = self.head()? {
             let skipped = io::copy(&mut Read::take(&mut self.input, head.data), &mut io::sink());
             match skipped {
@@ -107,18 +125,10 @@ impl<R: BufRead> Records<R> {
             if head.action & 0xffff != QUEUED || category & NOTIFIES != 0 {
                 continue;
             }
-            let kind = match category {
-                _ if category & DISCARDS != 0 => Kind::Discard,
-                _ if category & WRITES != 0 => Kind::Write,
-                _ if category & READS != 0 => Kind::Read,
-                _ if category & FLUSHES != 0 => Kind::Flush,
-                _ => continue,
-            };
+            let flushes = category & FLUSHES != 0;
             let numbered = self.devices.number(head.device);
-            let sized = scaled(head.sector, 512, "sector").and_then(|offset| Ok((offset, length(head.bytes)?)));
-            let sized = numbered.and_then(|stream| sized.map(|(offset, length)| (stream, offset, length)));
-            return match sized {
-                Ok((stream, offset, length)) => Ok(Some(Row { at: head.time, stream, kind, offset, length })),
+            return match numbered.and_then(|stream| Ok((stream, rest(&head, category)?))) {
+                Ok((stream, rest)) => Ok(Some(Queued { at: head.time, stream, flushes, rest })),
                 Err(found) => self.wrong(found),
             };
         }
@@ -127,7 +137,7 @@ impl<R: BufRead> Records<R> {
 }
 
 impl<R: BufRead> Iterator for Records<R> {
-    type Item = Result<Row, TraceError>;
+    type Item = Result<Queued, TraceError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.ended {

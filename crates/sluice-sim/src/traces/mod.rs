@@ -3,8 +3,7 @@
 //! Units are those of the format. If a format does not define them, the caller states them. An invalid row is an error
 //! with its number and the expected format.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, btree_map};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
@@ -20,6 +19,7 @@ mod field;
 mod fio;
 mod msr;
 mod oracle;
+mod queued;
 mod records;
 mod select;
 mod spc;
@@ -29,6 +29,7 @@ mod vscsi;
 pub mod write;
 
 pub use disksim::{Measured, measured};
+pub use queued::WITHOUT_DATA;
 pub use select::{Failure, PastEnd, Select};
 
 /// One request of a trace.
@@ -60,6 +61,20 @@ pub enum TimeUnit {
     Milliseconds,
     /// As MQSim's files have it.
     Nanoseconds,
+}
+
+/// What a trace has, in the order of the file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    Request(Row),
+    /// An operation of this stream that no request can replay, with the name of its kind in the plural.
+    Skipped(u32, &'static str),
+}
+
+impl From<Row> for Entry {
+    fn from(row: Row) -> Self {
+        Entry::Request(row)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,12 +180,15 @@ impl<N: Ord> Names<N> {
     fn number(&mut self, name: N) -> Result<u32, String> {
         let next = self.0.len();
         match self.0.entry(name) {
-            Entry::Occupied(known) => Ok(*known.get()),
-            Entry::Vacant(_) if next == NAMES_MAX => Err(format!("one more device than {NAMES_MAX}")),
-            Entry::Vacant(new) => Ok(*new.insert(next as u32)),
+            btree_map::Entry::Occupied(known) => Ok(*known.get()),
+            btree_map::Entry::Vacant(_) if next == NAMES_MAX => Err(format!("one more device than {NAMES_MAX}")),
+            btree_map::Entry::Vacant(new) => Ok(*new.insert(next as u32)),
         }
     }
 }
+
+/// Entries in the order of the file.
+pub type Entries<'a> = Box<dyn Iterator<Item = Result<Entry, TraceError>> + 'a>;
 
 /// Rows in the order of the file.
 pub type Rows<'a> = Box<dyn Iterator<Item = Result<Row, TraceError>> + 'a>;
@@ -191,23 +209,48 @@ pub fn open(file: &Path) -> io::Result<BufReader<File>> {
     File::open(file).map(BufReader::new)
 }
 
-/// Reads a trace.
+/// Reads the requests of a trace. What [`entries`] returns besides is skipped.
 pub fn read<'a>(format: Format, input: impl BufRead + 'a) -> Rows<'a> {
+    Box::new(entries(format, input).filter_map(|entry| match entry {
+        Ok(Entry::Request(row)) => Some(Ok(row)),
+        Ok(Entry::Skipped(..)) => None,
+        Err(error) => Some(Err(error)),
+    }))
+}
+
+/// Reads a trace, with the operations that cannot be replayed.
+pub fn entries<'a>(format: Format, input: impl BufRead + 'a) -> Entries<'a> {
     match format {
-        Format::Spc => lines(input, spc::Spc),
-        Format::Msr => lines(input, msr::Msr::default()),
-        Format::Systor => lines(input, systor::Systor),
-        Format::Alibaba => lines(input, alibaba::Alibaba),
-        Format::Tencent => lines(input, tencent::Tencent),
-        Format::Etw => lines(input, etw::Etw::default()),
-        Format::DiskSim(unit) => lines(input, disksim::DiskSim(unit)),
+        Format::Spc => rows(lines(input, spc::Spc)),
+        Format::Msr => rows(lines(input, msr::Msr::default())),
+        Format::Systor => rows(lines(input, systor::Systor)),
+        Format::Alibaba => rows(lines(input, alibaba::Alibaba)),
+        Format::Tencent => rows(lines(input, tencent::Tencent)),
+        Format::Etw => rows(lines(input, etw::Etw::default())),
+        Format::DiskSim(unit) => rows(lines(input, disksim::DiskSim(unit))),
         Format::Fio => lines(input, fio::Fio::default()),
-        Format::Blkparse => lines(input, blkparse::Blkparse::default()),
-        Format::Blktrace => Box::new(blktrace::Records::new(input)),
-        Format::DiskSimValidate => disksim::rows(input),
-        Format::Vscsi => vscsi::rows(input),
+        Format::Blkparse => split(lines(input, blkparse::Blkparse::default())),
+        Format::Blktrace => split(blktrace::Records::new(input)),
+        Format::DiskSimValidate => rows(disksim::rows(input)),
+        Format::Vscsi => vscsi::entries(input),
         Format::OracleGeneral(unit) => records::read(input, oracle::OracleGeneral(unit)),
     }
+}
+
+/// Entries of a format whose rows are all requests.
+fn rows<'a>(rows: impl Iterator<Item = Result<Row, TraceError>> + 'a) -> Entries<'a> {
+    Box::new(rows.map(|row| row.map(Entry::Request)))
+}
+
+/// Entries of a format whose requests may flush first.
+fn split<'a>(requests: impl Iterator<Item = Result<queued::Queued, TraceError>> + 'a) -> Entries<'a> {
+    Box::new(requests.flat_map(|request| {
+        let (entries, error) = match request {
+            Ok(request) => (Some(request.entries()), None),
+            Err(error) => (None, Some(Err(error))),
+        };
+        entries.into_iter().flatten().map(Ok).chain(error)
+    }))
 }
 
 /// Description of a line that is not text: often the file is still compressed.

@@ -5,9 +5,9 @@
 
 use sluice_sched::Kind;
 
-use super::Row;
 use super::field::{length, scaled};
 use super::records::{Record, number};
+use super::{Entry, Row};
 
 pub(super) struct OracleGeneral(pub(super) u32);
 
@@ -18,9 +18,10 @@ impl Record for OracleGeneral {
         24
     }
 
-    fn record(&mut self, bytes: &[u8]) -> Result<Option<Row>, String> {
+    fn record(&mut self, bytes: &[u8]) -> Result<Option<Entry>, String> {
         let at = number(bytes, 0, 4) * 1_000_000_000;
         let offset = scaled(number(bytes, 4, 8), u64::from(self.0), "id")?;
-        Ok(Some(Row { at, stream: 0, kind: Kind::Read, offset, length: length(number(bytes, 12, 4))? }))
+        let length = length(number(bytes, 12, 4))?;
+        Ok(Some(Row { at, stream: 0, kind: Kind::Read, offset, length }.into()))
     }
 }

@@ -2,14 +2,14 @@
 
 use std::io::{BufRead, ErrorKind};
 
-use super::{Row, Rows, TraceError};
+use super::{Entries, Entry, TraceError};
 
 /// First bytes of a file compressed by zstd.
 pub(super) const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 /// Maximum size of a record.
 const SIZE_MAX: usize = 64;
 
-/// A binary format. A record may contain no request.
+/// A binary format. A record may contain nothing.
 pub(super) trait Record {
     const EXPECTED: &'static str;
 
@@ -17,11 +17,11 @@ pub(super) trait Record {
     fn size(&self) -> usize;
 
     /// Parses a record. `Err` with the defect.
-    fn record(&mut self, bytes: &[u8]) -> Result<Option<Row>, String>;
+    fn record(&mut self, bytes: &[u8]) -> Result<Option<Entry>, String>;
 }
 
 /// Reads records one by one; the first error is the last item.
-pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format: R) -> Rows<'a> {
+pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format: R) -> Entries<'a> {
     let (mut number, mut ended) = (0, false);
     Box::new(std::iter::from_fn(move || {
         while !ended {
@@ -29,7 +29,7 @@ pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format:
             match next(&mut input, &mut format, number) {
                 Ok(None) => ended = true,
                 Ok(Some(None)) => {}
-                Ok(Some(Some(row))) => return Some(Ok(row)),
+                Ok(Some(Some(entry))) => return Some(Ok(entry)),
                 Err(error) => {
                     ended = true;
                     return Some(Err(error));
@@ -41,7 +41,7 @@ pub(super) fn read<'a, R: Record + 'a>(mut input: impl BufRead + 'a, mut format:
 }
 
 /// The next record; `None` at the end.
-fn next<R: Record>(input: &mut impl BufRead, format: &mut R, row: u64) -> Result<Option<Option<Row>>, TraceError> {
+fn next<R: Record>(input: &mut impl BufRead, format: &mut R, row: u64) -> Result<Option<Option<Entry>>, TraceError> {
     let wrong = |found: &str| TraceError::Row { row, found: found.to_owned(), expected: R::EXPECTED };
     match input.fill_buf() {
         Ok([]) => return Ok(None),

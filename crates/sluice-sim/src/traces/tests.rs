@@ -15,9 +15,11 @@ fn row(at: u64, stream: u32, kind: Kind, offset: u64, length: u32) -> Row {
 const ETW: &str = "BeginHeader
                DiskRead,  TimeStamp,     Process Name ( PID),   ThreadID,             IrpPtr,   ByteOffset,     IOSize, ElapsedTime,  DiskNum, IrpFlags, DiskSvcTime, I/O Pri, FileObject, \"FileName\"
               DiskWrite,  TimeStamp,     Process Name ( PID),   ThreadID,  CPU, IrpPtr,   ByteOffset,     IOSize, ElapsedTime,  DiskNum, IrpFlags, DiskSvcTime, I/O Pri, FileObject, \"FileName\"
+              DiskFlush,  TimeStamp,     Process Name ( PID),   ThreadID,             IrpPtr, ElapsedTime,  DiskNum, IrpFlags, DiskSvcTime, I/O Pri
 EndHeader
                DiskRead,     123456,          store.exe (1234),       5678, 0xfffffa80, 0x000001f000, 0x00002000,         977,        2, 0x060043,         900,       3, 0xfffff8a0, \"Unknown\"
               DiskWrite,     223456,          store.exe (1234),       5678,    3, 0xfffffa80, 0x0000020000, 0x00001000,         977,        0, 0x060043,         900,       3, 0xfffff8a0, \"Unknown\"
+              DiskFlush,     323456,          store.exe (1234),       5678, 0xfffffa80,         977,        2, 0x060043,         900,       3
             Something else, 5
 ";
 
@@ -53,7 +55,11 @@ fn every_format_of_separated_values_parses_its_sample() {
         (
             Format::Etw,
             ETW,
-            vec![row(123_456_000, 2, Read, 0x1f000, 0x2000), row(223_456_000, 0, Write, 0x20000, 0x1000)],
+            vec![
+                row(123_456_000, 2, Read, 0x1f000, 0x2000),
+                row(223_456_000, 0, Write, 0x20000, 0x1000),
+                row(323_456_000, 2, Kind::Flush, 0, 0),
+            ],
         ),
     ]);
 }
@@ -75,7 +81,7 @@ fn every_text_format_of_a_tool_parses_its_sample() {
         (
             Format::Fio,
             "fio version 2 iolog\n/a add\n/a open\n/a read 4096 512\n/a wait 250 0\n/b trim 0 1024\n/a sync 0 0\n/a close\n",
-            vec![row(0, 0, Read, 4096, 512), row(250_000, 1, Discard, 0, 1024), row(250_000, 0, Flush, 0, 0)],
+            vec![row(0, 0, Read, 4096, 512), row(250_000_000, 1, Discard, 0, 1024), row(250_000_000, 0, Flush, 0, 0)],
         ),
         (
             Format::Blkparse,
@@ -100,6 +106,112 @@ fn parse_samples(samples: Vec<Sample>) {
     for (format, text, expected) in samples {
         assert_eq!(all(format, text.as_bytes()).unwrap(), expected, "{format:?}");
     }
+}
+
+/// Entries of a trace; all of stream 0 that are skipped, by their names.
+fn with_skipped(format: Format, text: &[u8]) -> (Vec<Row>, Vec<&'static str>) {
+    let (mut rows, mut skipped) = (Vec::new(), Vec::new());
+    for entry in entries(format, text) {
+        match entry.unwrap() {
+            Entry::Request(row) => rows.push(row),
+            Entry::Skipped(stream, what) => {
+                assert_eq!(stream, 0);
+                skipped.push(what);
+            }
+        }
+    }
+    (rows, skipped)
+}
+
+#[test]
+fn a_flush_without_a_sector_refused_the_output_of_blkparse() {
+    // As blkparse 1.3 prints the records of the next test, but for the zones, whose letters are those of the kernel.
+    let text = b"  8,0    0        1     0.000000077   700  Q  WS 2048 + 8 [writer]
+  8,0    0        2     0.000000077   700  Q FWS [flusher]
+  8,0    0        3     0.000000077   700  Q  FN [flusher]
+  8,0    0        4     0.000000077   700  Q FWFSM 4096 + 8 [jbd2/vda1-8]
+  8,0    0        5     0.000000077   700  Q   R 8192 + 16 [reader]
+  8,0    0        6     0.000000077   700  Q   D 0 + 2048 [fstrim]
+  8,0    0        7     0.000000077   700  Q   W [blkzone]
+  8,0    0        8     0.000000077   700  Q   N [none]
+  8,0    0        9     0.000000077   700  Q   R 36 (12 00 00 00 24 00 ..) [sg_inq]
+  8,0    0       10     0.000000077   700  Q  ZR 524288 + 524288 [blkzone]
+  8,0    0       11     0.000000077   700  Q ZRS [blkzone]
+CPU0 (8,0):
+ Reads Queued:           4,        8KiB\t Writes Queued:           5,     1032KiB
+";
+    let (rows, skipped) = with_skipped(Format::Blkparse, text);
+    assert_eq!(rows, blocks());
+    assert_eq!(
+        skipped,
+        [
+            "requests without data",
+            "requests of unknown kind",
+            "passthrough commands",
+            "operations on zones",
+            "operations on zones"
+        ]
+    );
+    let cut = all(Format::Blkparse, b"  8,0 0 1 0.000000077 700\n").unwrap_err().to_string();
+    assert!(cut.starts_with("Row 1: only 5 fields, no action"), "{cut}");
+    let wrong = all(Format::Blkparse, b"8,0 0 1 0.0 700 Q 36 (12 00) [x]\n").unwrap_err().to_string();
+    assert!(wrong.starts_with("Row 1: '36' is not the kind of a request"), "{wrong}");
+}
+
+/// The requests of the tests of blkparse and blktrace.
+fn blocks() -> Vec<Row> {
+    use Kind::{Discard, Flush, Read, Write};
+    let requests = [
+        (Write, 2048, 8),
+        (Flush, 0, 0),
+        (Flush, 0, 0),
+        (Flush, 0, 0),
+        (Write, 4096, 8),
+        (Read, 8192, 16),
+        (Discard, 0, 2048),
+    ];
+    requests.map(|(kind, sector, sectors)| row(77, 0, kind, sector * 512, sectors * 512)).into()
+}
+
+#[test]
+fn a_flush_without_data_was_dropped_from_the_records_of_blktrace() {
+    let (read, write, flush, sync) = (1, 1 << 1, 1 << 2, 1 << 3);
+    let (passes, meta, discard, fua) = (1 << 9, 1 << 12, 1 << 13, 1 << 15);
+    let records = [
+        (write | sync, 2048, 4096),
+        (write | sync | flush, 0, 0),
+        (flush, 0, 0),
+        (write | flush | fua | sync | meta, 4096, 4096),
+        (read, 8192, 8192),
+        (discard | write, 0, 1 << 20),
+        (write, 524_288, 0),
+        (0, 0, 0),
+        (passes | read, 0, 36),
+    ];
+    let zone = (1 << 16 | write, 524_288, 524_288);
+    let file = |version: u32, records: &[(u64, u64, u32)]| -> Vec<u8> {
+        let record = |&(category, sector, bytes): &(u64, u64, u32)| {
+            record(version, true, 1 | category << 16, sector, bytes, b"")
+        };
+        records.iter().flat_map(record).collect()
+    };
+    let expected = ["requests without data", "requests of unknown kind", "passthrough commands"];
+    for version in [7, 8] {
+        let (rows, skipped) = with_skipped(Format::Blktrace, &file(version, &records));
+        assert_eq!((rows, skipped), (blocks(), expected.to_vec()), "version {version}");
+    }
+    let (rows, skipped) = with_skipped(Format::Blktrace, &file(8, &[zone]));
+    assert_eq!((rows, skipped), (Vec::new(), vec!["operations on zones"]));
+}
+
+#[test]
+fn waits_of_fio_count_from_the_start_in_milliseconds() {
+    // fio 3.33 starts the second and third read 2 s after the start, and the last one at 2.5 s.
+    let text = "fio version 2 iolog\n/d add\n/d open\n/d read 0 512\n/d wait 2000 0\n/d read 1024 512\n/d wait 500 0\n\
+                /d sync_file_range 0 512\n/d read 2048 512\n/d wait 2500 0\n/d read 4096 512\n/d close\n";
+    let (rows, skipped) = with_skipped(Format::Fio, text.as_bytes());
+    let times: Vec<u64> = rows.iter().map(|row| row.at / 1_000_000).collect();
+    assert_eq!((times, skipped), (vec![0, 2000, 2000, 2500], vec!["calls of sync_file_range"]));
 }
 
 #[test]
@@ -236,6 +348,8 @@ fn vscsi_is_read_in_both_versions() {
             row(4_000_000, 0, Kind::Flush, 0, 0),
         ];
         assert_eq!(all(Format::Vscsi, &file).unwrap(), expected, "version {version}");
+        let skipped = with_skipped(Format::Vscsi, &file).1;
+        assert_eq!(skipped, ["other SCSI commands", "UNMAP commands"], "version {version}");
         let cut = all(Format::Vscsi, &file[..file.len() - 1]).unwrap_err();
         assert!(cut.to_string().starts_with("Row 5: the file ends in the middle of a record"), "{cut}");
         let mut mixed = vscsi(version, 0x28, 1, 512, 1);
@@ -332,6 +446,8 @@ fn rows_without_bytes_or_flush_are_skipped() {
     file.write_all(b"0,8,4096,R,0.0\n0,8,0,R,1.0\n0,16,0,W,2.0\n0,24,512,W,3.0\n").unwrap();
     let scan = crate::scenario::trace::Scan::read(file.path(), Format::Spc, None).unwrap();
     assert_eq!((scan.rows, scan.reads, scan.bytes), (2, 1, 4608));
+    let stated = "it has operations that are not replayed (requests without data: 2)";
+    assert_eq!(scan.not_replayed().as_deref(), Some(stated));
     assert!(!row(0, 0, Kind::Flush, 0, 0).is_empty() && row(0, 0, Kind::Discard, 8, 0).is_empty());
 }
 

@@ -99,6 +99,7 @@ pub(crate) fn propose(
     place: &Place<'_>,
     (request, peer): (&Request, &Peer),
 ) -> Result<Proposal, Reply> {
+    few_keys(request)?;
     let (reason, lasts) = terms(request, place)?;
     let origin = Origin { uid: peer.uid, gid: peer.gid, pid: peer.pid, at: place.now, reason };
     let mut draft = Draft { server, state, origin, lasts, saved: state.saved.clone(), parts: Vec::new() };
@@ -135,6 +136,27 @@ pub(crate) fn propose(
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
     let before = targets.list().iter().map(|target| describe(server, target)).collect();
     Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(Asked { targets, before, what, origin }) })
+}
+
+/// Maximum number of keys in one change, with those in its tables: several times as many as an object has.
+const KEYS_MAX: usize = 256;
+
+/// Refuses a change of more keys than any object has, before anything is done for each of them.
+fn few_keys(request: &Request) -> Result<(), Reply> {
+    fn count(keys: &toml::Table) -> usize {
+        keys.values().map(|value| 1 + value.as_table().map_or(0, count)).sum()
+    }
+    let (target, keys) = match request {
+        Request::Attach { target, keys, vm, .. } => (target, count(keys) + count(vm)),
+        Request::Set { target, keys, .. } => (target, count(keys)),
+        _ => return Ok(()),
+    };
+    if keys <= KEYS_MAX {
+        return Ok(());
+    }
+    let error =
+        format!("{target}: the change has {keys} keys, but at most {KEYS_MAX} are allowed; make several changes");
+    Err(Reply::failed(Code::Invalid, error))
 }
 
 /// Returns why a change is made and how long it lasts, or why it cannot last so long.
@@ -278,10 +300,13 @@ struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    fn add(&mut self, target: &Object, change: Change) {
+    fn change(&self, target: &Object, change: Change) -> Override {
         let file = file_value(&self.state.files, target, &change);
-        let (origin, lasts) = (self.origin.clone(), self.lasts);
-        self.saved.overrides.add(Override { target: target.clone(), change, file, origin, lasts });
+        Override { target: target.clone(), change, file, origin: self.origin.clone(), lasts: self.lasts }
+    }
+
+    fn add(&mut self, target: &Object, change: Change) {
+        self.saved.overrides.add(self.change(target, change));
     }
 
     fn persist(&mut self, part: impl FnOnce() -> Part) {
@@ -290,11 +315,13 @@ impl Draft<'_> {
         }
     }
 
-    fn set(&mut self, target: &Object, keys: &[(String, toml::Value)]) {
-        for (key, value) in keys {
+    fn set(&mut self, targets: &[Object], keys: &[(String, toml::Value)]) {
+        let mut changes = Vec::new();
+        for (target, (key, value)) in targets.iter().flat_map(|target| keys.iter().map(move |key| (target, key))) {
             self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(key, value.clone())));
-            self.add(target, Change::Set { key: key.clone(), value: value.clone() });
+            changes.push(self.change(target, Change::Set { key: key.clone(), value: value.clone() }));
         }
+        self.saved.overrides.add_all(changes);
     }
 
     /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.
@@ -308,14 +335,13 @@ impl Draft<'_> {
             Object::Policy(policy) => self.set_policy(policy, keys),
             Object::Target(pattern) if is_pattern(name) => {
                 let targets = matching(self.server, &pattern)?;
-                for target in &targets {
-                    self.set(&target.clone().into(), keys);
-                }
+                let objects: Vec<Object> = targets.iter().cloned().map(Object::from).collect();
+                self.set(&objects, keys);
                 Ok(Targets::Many(targets))
             }
             Object::Target(_) => {
                 let target = known(self.server, name)?;
-                self.set(&target.clone().into(), keys);
+                self.set(&[target.clone().into()], keys);
                 Ok(Targets::One(target))
             }
         }
@@ -331,7 +357,7 @@ impl Draft<'_> {
             let error = format!("There is no policy {policy}; there are {are}");
             return Err(Reply::failed(Code::NotFound, error));
         }
-        self.set(&object, keys);
+        self.set(core::slice::from_ref(&object), keys);
         let mut holders = Vec::new();
         for vm in self.server.host().vms.values() {
             if vm.policy_name.as_ref() == Some(policy) {
@@ -365,7 +391,7 @@ impl Draft<'_> {
             );
             return Err(Reply::failed(Code::Refused, error));
         }
-        self.set(&target.clone().into(), &[("size".to_owned(), size.into())]);
+        self.set(&[target.clone().into()], &[("size".to_owned(), size.into())]);
         let name = (target.vm.clone(), volume);
         Ok((target, name))
     }
@@ -426,7 +452,7 @@ impl Draft<'_> {
         let detached = Override { target: object, change: Change::Detach, file, origin, lasts };
         match is_in_file || matches!(lasts, Lasts::UntilRestart | Lasts::Until(_)) {
             true => self.saved.overrides.add(detached),
-            false => self.saved.overrides.replace(&detached),
+            false => self.saved.overrides.replace(&[detached]),
         }
         Ok(target)
     }

@@ -12,6 +12,8 @@ use sluice_io::source::DiskSet;
 
 use crate::findings::{Finding, Level};
 
+pub(crate) use self::network::too_long;
+
 mod cgroup;
 mod clock;
 mod disk;

@@ -46,14 +46,7 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
         let fix = format!("ip link set {name} up; look at its cable and its switch");
         found.push(Finding::new(Level::Warning, NAME, &about, format!("{name} is down")).fix(fix));
     }
-    if let Some(mtu) = number("mtu").filter(|mtu| *mtu < u64::from(uplink.mtu)) {
-        let text = format!(
-            "{name} carries packets of {mtu} bytes, and the uplink's mtu is {}: longer frames are lost",
-            uplink.mtu
-        );
-        let fix = format!("ip link set {name} mtu {}, or lower mtu in the host file", uplink.mtu);
-        found.push(Finding::new(Level::Warning, NAME, &about, text).fix(fix));
-    }
+    found.extend(number("mtu").and_then(|mtu| too_long(uplink, mtu)));
     let speed = number("speed").filter(|speed| is_nic && *speed > 0).map(|mbit| mbit * 125_000);
     let rate = uplink.link.capacity.bytes.map(sluice_sched::ByteRate::bytes_per_second);
     match (speed, rate) {
@@ -76,6 +69,18 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
         _ => {}
     }
     found
+}
+
+/// Returns a finding if frames of the uplink are longer than what its interface carries, with this MTU.
+pub(crate) fn too_long(uplink: &Uplink, mtu: u64) -> Option<Finding> {
+    let (Port::Bridge(name) | Port::Nic(name)) = &uplink.port else { return None };
+    let text = format!(
+        "{name} carries packets of {mtu} bytes, and the uplink's mtu is {}: longer frames are lost",
+        uplink.mtu
+    );
+    let fix = format!("ip link set {name} mtu {}, or lower mtu in the host file", uplink.mtu);
+    let found = Finding::new(Level::Warning, NAME, format!("uplink {}", uplink.link.name), text).fix(fix);
+    (mtu < u64::from(uplink.mtu)).then_some(found)
 }
 
 /// Whether the running daemon has the rights that uplinks need.

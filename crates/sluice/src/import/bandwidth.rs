@@ -22,6 +22,9 @@ pub(crate) struct Nic {
     pub(crate) bridge: String,
     pub(crate) mac: Option<String>,
     pub(crate) vlan: Option<u16>,
+    pub(crate) mtu: Option<u16>,
+    /// Number of pairs of virtqueues.
+    pub(crate) queues: Option<u8>,
     /// Maximum rate of sending, in bytes per second.
     pub(crate) sends: Option<u64>,
     /// What may be sent back to back, in bytes.

@@ -6,11 +6,13 @@
 //! | [`proxmox`] | a VM as `qm config` prints it, or its file in `/etc/pve/qemu-server` |
 //!
 //! Both throttle disks with QEMU's throttling, so they share [`throttle`], which turns it into policy fields; [`bandwidth`] does so
-//! with the rates of NICs. [`render`] writes the host file. What has no counterpart is a warning, never dropped silently.
+//! with the rates of NICs. [`known`] says of each property whether it is converted. [`render`] writes the host file. What has a key
+//! is written with it; what has none is a warning, never dropped silently; what would damage data is refused.
 
 use thiserror::Error;
 
 pub(crate) mod bandwidth;
+pub(crate) mod known;
 pub(crate) mod libvirt;
 pub(crate) mod proxmox;
 pub(crate) mod render;
@@ -29,6 +31,10 @@ pub(crate) enum ImportError {
     NotProxmox { line: usize, text: String },
     #[error("{disk}: {key} is '{value}', which is not a number from 0 to 2^53; correct it there first")]
     NoNumber { disk: String, key: String, value: String },
+    #[error("{disk}: {shown}: {why}; take the disk out of the file to import the others")]
+    Refused { disk: String, shown: String, why: String },
+    #[error("it is a template, whose disks are the base of other VMs; make a full clone of it and import that")]
+    Template,
     #[error("it has no disk that can be served; add disks by hand, see docs/host-file.md")]
     NoDisks,
 }
@@ -64,11 +70,53 @@ pub(crate) struct Disk {
     pub(crate) source: String,
     pub(crate) is_block: bool,
     pub(crate) read_only: bool,
-    pub(crate) throttle: Throttle,
-    /// Name of the group with which it shares the throttle.
-    pub(crate) group: Option<String>,
+    /// Throttles of its own and of its groups. All of them apply.
+    pub(crate) limits: Vec<Limit>,
+    /// Further keys of the volume, as lines of the host file.
+    pub(crate) keys: Vec<String>,
+    /// Number of virtqueues, if stated.
+    pub(crate) queues: Option<u8>,
     /// Comments for the reader of the host file.
     pub(crate) notes: Vec<String>,
+}
+
+/// A throttle of a disk.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    /// The group that shares it.
+    pub(crate) group: Option<String>,
+    pub(crate) throttle: Throttle,
+}
+
+/// Returns the number of queues, or `None` with a warning if a host file does not allow it.
+fn queues(name: &str, stated: &str, warnings: &mut Vec<String>) -> Option<u8> {
+    let queues = stated.parse().ok().filter(|queues| (1..=64).contains(queues));
+    if queues.is_none() {
+        warnings.push(format!("{name}: queues={stated} is not a number from 1 to 64; it is left out"));
+    }
+    queues
+}
+
+/// Returns the MTU, or `None` with a warning if a host file does not allow it.
+fn mtu(name: &str, stated: &str, warnings: &mut Vec<String>) -> Option<u16> {
+    let mtu = stated.parse().ok().filter(|mtu| *mtu >= 68);
+    if mtu.is_none() {
+        warnings.push(format!("{name}: an MTU of {stated} is not a number from 68 to 65535; it is left out"));
+    }
+    mtu
+}
+
+/// Formats of images that the daemon recognises, and refuses, when it first opens them.
+const RECOGNISED: [&str; 7] = ["qcow", "qcow2", "vmdk", "vdi", "vhdx", "qed", "parallels"];
+
+/// Handles an image that is not raw: advice if the daemon recognises the format, otherwise an error.
+fn not_raw(disk: &str, format: &str, source: &str, warnings: &mut Vec<String>) -> Result<String, ImportError> {
+    let advice = convert(disk, format, source);
+    if !RECOGNISED.contains(&format) {
+        return Err(known::refused(disk, format, &format!("its guest would see and overwrite the format; {advice}")));
+    }
+    warnings.push(advice.clone());
+    Ok(advice)
 }
 
 /// Returns the name as the host file accepts it: other characters become `-`.

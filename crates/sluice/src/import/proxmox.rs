@@ -1,12 +1,77 @@
 //! `proxmox-conf`: a VM of Proxmox VE. The keys of its disks are in the manual page qm.conf(5).
 
 use super::bandwidth::Nic;
+use super::known::{Check, Property, damages, harmless, known, left_out, lost};
 use super::throttle::{Direction, Part, Throttle, Unit, number};
-use super::{Access, Disk, ImportError, Machine, convert, valid_name};
+use super::{Access, Disk, ImportError, Limit, Machine, mtu, not_raw, queues, valid_name};
 
 /// Disk controllers. `efidisk`, `tpmstate` and `unused` are not disks of the guest.
 const BUSES: [&str; 4] = ["scsi", "virtio", "sata", "ide"];
 const MIB: u64 = 1 << 20;
+/// Values of an option that is off or on.
+const OFF: &[&str] = &["0", "off", "no", "false"];
+const ON: &[&str] = &["1", "on", "yes", "true"];
+const DURABLE: &str = "a write was durable when it completed; now it is when the guest has flushed";
+const ERRORS: &str = "add it to the `-device` of the disk that `sluice export qemu-args` prints";
+const IDENTITY: &str = "the guest will not see it";
+
+/// Options of a disk.
+const DISK: &[Property] = &[
+    known("file"),
+    known("volume"),
+    known("media"),
+    known("ro"),
+    known("format"),
+    known("size"),
+    known("aio"),
+    known("iothread"),
+    known("shared"),
+    harmless("backup", OFF),
+    lost("backup", "`vzdump` will not back up this disk: docs/how-to/backup.md"),
+    harmless("replicate", OFF),
+    lost("replicate", "Proxmox will not replicate this disk"),
+    harmless("cache", &["none", "writeback", "unsafe"]),
+    lost("cache", DURABLE),
+    harmless("detect_zeroes", OFF),
+    lost("detect_zeroes", "zeroes that the guest writes as data now need space"),
+    harmless("discard", &["on"]),
+    lost("discard", "discards of the guest now free space of the source"),
+    harmless("snapshot", OFF),
+    damages("snapshot", "what the guest writes would stay in the source; give the VM a copy that may change"),
+    harmless("ssd", OFF),
+    lost("ssd", IDENTITY),
+    lost("serial", "the guest will see the name of the volume as its serial number"),
+    lost("wwn", IDENTITY),
+    lost("model", IDENTITY),
+    lost("vendor", IDENTITY),
+    lost("product", IDENTITY),
+    lost("queues", "QEMU chooses the number of queues; add num-queues to the `-device` of the disk"),
+    harmless("rerror", &["report"]),
+    lost("rerror", ERRORS),
+    harmless("werror", &["enospc"]),
+    lost("werror", ERRORS),
+    harmless("scsiblock", OFF),
+    lost("scsiblock", "the guest cannot send SCSI commands to the disk"),
+];
+
+/// Options of a NIC with a rate.
+const NIC: &[Property] = &[
+    known("bridge"),
+    known("rate"),
+    known("tag"),
+    known("macaddr"),
+    known("mtu"),
+    known("queues"),
+    harmless("model", &["virtio"]),
+    lost("model", "the guest will see a virtio NIC, which needs its driver"),
+    harmless("link_down", OFF),
+    left_out("link_down", "a NIC of the daemon is always connected"),
+    harmless("firewall", OFF),
+    lost(
+        "firewall",
+        "the firewall of Proxmox does not see this NIC; the daemon checks MAC addresses, and `addresses` those of IP",
+    ),
+];
 
 /// `stem` is the name of the file without its extension, which contains the VM's number.
 pub(crate) fn read(text: &str, stem: Option<&str>) -> Result<Machine, ImportError> {
@@ -14,10 +79,14 @@ pub(crate) fn read(text: &str, stem: Option<&str>) -> Result<Machine, ImportErro
     let name = number.map_or("vm".to_owned(), |number| format!("vm{number}"));
     let (disks, nics, warnings) = (Vec::new(), Vec::new(), Vec::new());
     let mut machine = Machine { name, disks, nics, weight: None, access: Access::Nbd, warnings };
+    let mut boot = Vec::new();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
         // The next sections are snapshots and pending changes.
         if line.starts_with('[') {
+            if text.lines().any(|line| line.trim() == "[PENDING]") {
+                machine.warnings.push("[PENDING]: changes that wait for a restart of the VM are left out".to_owned());
+            }
             break;
         }
         if line.is_empty() || line.starts_with('#') {
@@ -29,6 +98,14 @@ pub(crate) fn read(text: &str, stem: Option<&str>) -> Result<Machine, ImportErro
         let value = value.trim();
         if key == "name" {
             machine.name = valid_name(value);
+        } else if key == "template" && ON.contains(&value) {
+            return Err(ImportError::Template);
+        } else if key == "args" {
+            let what =
+                "it is not read, and `qm set --args` replaces it; append the output of `sluice export qemu-args`";
+            machine.warnings.push(format!("args: {what}"));
+        } else if ["boot", "bootdisk"].contains(&key) {
+            boot.extend(value.trim_start_matches("order=").split(';'));
         } else if is_disk(key)
             && let Some(disk) = read_disk(key, value, &mut machine.warnings)?
         {
@@ -38,6 +115,11 @@ pub(crate) fn read(text: &str, stem: Option<&str>) -> Result<Machine, ImportErro
         {
             machine.nics.push(nic);
         }
+    }
+    for disk in machine.disks.iter().filter(|disk| boot.contains(&disk.name.as_str())) {
+        let what =
+            "the VM boots from it; add bootindex=0 to the `-device` of the exported disk: docs/how-to/proxmox.md";
+        machine.warnings.push(format!("{}: {what}", disk.name));
     }
     Ok(machine)
 }
@@ -54,66 +136,111 @@ fn is_numbered(key: &str, name: &str) -> bool {
     key.strip_prefix(name).is_some_and(|rest| !rest.is_empty() && rest.chars().all(|c| c.is_ascii_digit()))
 }
 
+/// Returns the options of a line, of which the first may be without its key.
+fn options<'a>(value: &'a str, first: &'a str) -> Vec<(&'a str, &'a str)> {
+    value.split(',').map(|option| option.split_once('=').unwrap_or((first, option))).collect()
+}
+
 /// Reads a NIC. Returns `None` for one without a rate, and for one that is no port of a bridge of the host.
 fn read_nic(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Option<Nic>, ImportError> {
+    // The model of the NIC may be the key of its address.
+    let models = options(value, "model").into_iter().flat_map(|(key, value)| match value.split(':').count() == 6 {
+        true if key != "macaddr" => vec![("model", key), ("macaddr", value)],
+        _ => vec![(key, value)],
+    });
+    let options: Vec<(&str, &str)> = models.collect();
     let mut nic = Nic { name: name.to_owned(), ..Nic::default() };
-    for (key, value) in value.split(',').filter_map(|option| option.split_once('=')) {
-        match key {
-            "bridge" => value.clone_into(&mut nic.bridge),
+    for (key, value) in &options {
+        match *key {
+            "bridge" => (*value).clone_into(&mut nic.bridge),
+            "macaddr" => nic.mac = Some((*value).to_owned()),
             "rate" => {
                 let rate = Some(number(name, key, value, MIB)?).filter(|rate| *rate > 0);
                 (nic.sends, nic.receives) = (rate, rate);
                 nic.stated.push(format!("{key}={value}"));
             }
-            "tag" => {
-                nic.vlan = value.parse().ok().filter(|id| (1..=4094).contains(id));
-                if nic.vlan.is_none() {
-                    warnings.push(format!("{name}: tag={value} is not a VLAN from 1 to 4094; it is left out"));
-                }
-            }
-            "trunks" => warnings.push(format!("{name}: a NIC has one VLAN here; trunks={value} is left out")),
-            // The model of the NIC is the key of its address.
-            _ if value.split(':').count() == 6 => nic.mac = Some(value.to_owned()),
             _ => {}
         }
     }
-    if nic.is_limited() && nic.bridge.is_empty() {
-        warnings.push(format!("{name}: it is not a port of a bridge; the NIC is left out"));
-    }
-    Ok(Some(nic).filter(|nic| nic.is_limited() && !nic.bridge.is_empty()))
-}
-
-fn read_disk(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Option<Disk>, ImportError> {
-    let options = value.split(',').map(|option| option.split_once('=').unwrap_or(("file", option)));
-    let (mut volume, mut throttle, mut read_only, mut is_disk) = ("", Throttle::default(), false, true);
-    for (key, value) in options {
-        match key {
-            "file" | "volume" => volume = value,
-            "media" => is_disk = value == "disk",
-            "ro" => read_only = value == "1" || value == "on",
-            _ => match key_of(key) {
-                Some((unit, direction, part, scale)) => {
-                    throttle.set(unit, direction, part, number(name, key, value, scale)?);
-                    throttle.stated.push(format!("{key}={value}"));
-                }
-                None if ["iops", "bps", "mbps"].iter().any(|rate| key.starts_with(rate)) => {
-                    warnings.push(format!("{name}: {key} is not known; it is left out"));
-                }
-                None => {}
-            },
-        }
-    }
-    if !is_disk || volume.is_empty() || volume == "none" {
+    if !nic.is_limited() {
         return Ok(None);
     }
+    let mut check = Check { what: "NIC", name, properties: NIC, warnings, is_served: true };
+    for (key, value) in &options {
+        match *key {
+            "tag" => {
+                nic.vlan = value.parse().ok().filter(|id| (1..=4094).contains(id));
+                if nic.vlan.is_none() {
+                    check
+                        .warnings
+                        .push(format!("{name}: tag={value} is not a VLAN from 1 to 4094; the NIC is left out"));
+                    check.is_served = false;
+                }
+            }
+            // 1 is the MTU of the bridge.
+            "mtu" if *value != "1" => nic.mtu = mtu(name, value, check.warnings),
+            "queues" if !OFF.contains(value) => nic.queues = queues(name, value, check.warnings),
+            "trunks" => {
+                check.warnings.push(format!("{name}: a NIC has one VLAN here; trunks={value} is left out"));
+                continue;
+            }
+            _ => {}
+        }
+        check.property(key, value, &format!("{key}={value}"))?;
+    }
+    if nic.bridge.is_empty() {
+        check.warnings.push(format!("{name}: it is not a port of a bridge; the NIC is left out"));
+        check.is_served = false;
+    }
+    Ok(Some(nic).filter(|_| check.is_served))
+}
+
+/// Adds the line of a disk that is refused, which has everything else that is stated about it.
+fn in_line(error: ImportError, line: &str) -> ImportError {
+    match error {
+        ImportError::Refused { disk, shown, why } => {
+            let shown = format!("{shown} in '{}'", line.replace(char::is_control, "?"));
+            ImportError::Refused { disk, shown, why }
+        }
+        other => other,
+    }
+}
+
+fn read_disk(name: &str, line: &str, warnings: &mut Vec<String>) -> Result<Option<Disk>, ImportError> {
+    let options = options(line, "file");
+    let last = |key| options.iter().rev().find(|option| option.0 == key).map(|option| option.1);
+    let volume = last("file").or(last("volume")).unwrap_or_default();
+    if last("media").is_some_and(|media| media != "disk") || volume.is_empty() || volume == "none" {
+        return Ok(None);
+    }
+    let mut throttle = Throttle::default();
+    let mut check = Check { what: "disk", name, properties: DISK, warnings, is_served: true };
+    for (key, value) in &options {
+        match key_of(key) {
+            Some((unit, direction, part, scale)) => {
+                throttle.set(unit, direction, part, number(name, key, value, scale)?);
+                throttle.stated.push(format!("{key}={value}"));
+            }
+            None => drop(check.property(key, value, &format!("{key}={value}")).map_err(|error| in_line(error, line))?),
+        }
+    }
+    let bus = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if bus != "virtio" {
+        warnings.push(format!(
+            "{name}: the guest will see a virtio disk instead of one of {bus}; it needs the driver, and the disk may have another \
+             name there"
+        ));
+    }
     let (source, mut notes) = source_of(name, volume, warnings);
-    if let Some(format) = ["qcow2", "vmdk"].into_iter().find(|format| source.ends_with(&format!(".{format}"))) {
-        let advice = convert(name, format, &source);
-        notes.push(advice.clone());
-        warnings.push(advice);
+    let extension = || ["qcow2", "vmdk"].into_iter().find(|format| source.ends_with(&format!(".{format}")));
+    if let Some(format) = last("format").or_else(extension).filter(|format| *format != "raw") {
+        notes.push(not_raw(name, format, &source, warnings)?);
     }
     let is_block = source.starts_with("/dev/");
-    Ok(Some(Disk { name: name.to_owned(), source, is_block, read_only, throttle, group: None, notes }))
+    let read_only = last("ro").is_some_and(|ro| ON.contains(&ro));
+    let limits = vec![Limit { group: None, throttle }];
+    let name = name.to_owned();
+    Ok(Some(Disk { name, source, is_block, read_only, limits, keys: Vec::new(), queues: None, notes }))
 }
 
 /// Returns the path of a volume. Only Proxmox knows it for certain; those of the default storages are known.
@@ -122,8 +249,14 @@ fn source_of(name: &str, volume: &str, warnings: &mut Vec<String>) -> (String, V
         return (volume.to_owned(), Vec::new());
     }
     let (path, is_known) = match volume.split_once(':') {
-        Some(("local", file)) => (format!("/var/lib/vz/images/{file}"), true),
-        Some(("local-lvm", logical)) => (format!("/dev/pve/{logical}"), true),
+        // A linked clone names its base first.
+        Some(("local", file)) => {
+            let own = file.rmatch_indices('/').nth(1).map_or(file, |(at, _)| &file[at + 1..]);
+            (format!("/var/lib/vz/images/{own}"), true)
+        }
+        Some(("local-lvm", logical)) => {
+            (format!("/dev/pve/{}", logical.rsplit_once('/').map_or(logical, |own| own.1)), true)
+        }
         Some((storage, volume)) => (format!("/dev/{storage}/{volume}"), false),
         None => (format!("/dev/{volume}"), false),
     };

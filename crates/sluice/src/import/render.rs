@@ -1,6 +1,6 @@
 //! Writes a host file for an imported VM.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -8,7 +8,10 @@ use sluice_net::Mac;
 
 use super::bandwidth::Nic;
 use super::throttle::{Fields, Throttle};
-use super::{Access, Disk, ImportError, Machine, valid_name};
+use super::{Access, Disk, ImportError, Limit, Machine, valid_name};
+
+/// MTU of a NIC and of an uplink that state none.
+const MTU: u16 = 1500;
 
 /// A host file, and what has no counterpart in it.
 #[derive(Debug)]
@@ -23,7 +26,7 @@ pub(crate) fn host_file(mut machine: Machine, origin: &str) -> Result<HostFile, 
         return Err(ImportError::NoDisks);
     }
     let mut warnings = std::mem::take(&mut machine.warnings);
-    let shared = shared_throttle(&mut machine.disks, &mut warnings);
+    let shared = shared_limits(&mut machine.disks, &mut warnings);
     let devices = devices(&machine.disks);
     let mut text = header(&machine, origin);
     if devices.len() > 1 {
@@ -44,6 +47,12 @@ pub(crate) fn host_file(mut machine: Machine, origin: &str) -> Result<HostFile, 
             key(name),
             quoted(bridge)
         );
+        let of_bridge = || machine.nics.iter().filter(|nic| nic.bridge == *bridge);
+        if let Some(mtu) = of_bridge().filter_map(|nic| nic.mtu).max().filter(|mtu| *mtu > MTU) {
+            let _ = writeln!(text, "mtu = {mtu}");
+            let others = machine.nics.iter_mut().filter(|nic| nic.bridge == *bridge);
+            others.for_each(|nic| nic.mtu = nic.mtu.or(Some(MTU)));
+        }
     }
     let vm = key(&machine.name);
     let _ = write!(text, "\n[vm.{vm}]\n");
@@ -54,11 +63,12 @@ pub(crate) fn host_file(mut machine: Machine, origin: &str) -> Result<HostFile, 
     if let Some((title, throttle)) = &shared {
         throttle_lines(&mut text, title, throttle, &mut warnings);
     }
-    for disk in &machine.disks {
+    for disk in &mut machine.disks {
+        let throttle = merged(disk.limits.drain(..));
         let device = &devices[&device_path(disk)];
-        volume(&mut text, &machine, disk, device);
-        if !disk.throttle.is_empty() {
-            throttle_lines(&mut text, &disk.name, &disk.throttle, &mut warnings);
+        volume(&mut text, (&machine.name, machine.access), disk, device);
+        if !throttle.is_empty() {
+            throttle_lines(&mut text, &disk.name, &throttle, &mut warnings);
         }
     }
     for card in &machine.nics {
@@ -83,37 +93,45 @@ fn header(machine: &Machine, origin: &str) -> String {
     )
 }
 
-/// Takes a throttle that all disks share out of the disks: it becomes that of the VM, as does that of an only disk.
-fn shared_throttle(disks: &mut [Disk], warnings: &mut Vec<String>) -> Option<(String, Throttle)> {
+/// Takes the limits that all disks share out of the disks: they become those of the VM, as do those of an only disk.
+fn shared_limits(disks: &mut [Disk], warnings: &mut Vec<String>) -> Option<(String, Throttle)> {
     if let [disk] = disks {
-        if let Some(group) = &disk.group {
-            warnings.push(format!("{}: group {group}: a limit is never shared with other VMs", disk.name));
-        }
-        let throttle = std::mem::take(&mut disk.throttle);
+        let throttle = merged(disk.limits.drain(..));
         return (!throttle.is_empty()).then(|| (disk.name.clone(), throttle));
     }
-    let group = disks.iter().find_map(|disk| disk.group.clone())?;
-    warnings.push(format!("Group {group}: a limit is never shared with other VMs"));
-    if disks.iter().all(|disk| disk.group.as_ref() == Some(&group)) {
-        let throttle = disks.iter().find(|disk| !disk.throttle.is_empty())?.throttle.clone();
-        disks.iter_mut().for_each(|disk| disk.throttle = Throttle::default());
-        return Some((format!("group {group}"), throttle));
-    }
-    warnings.push(format!(
-        "Group {group}: a limit cannot be shared by only some disks of a VM; each disk of the group gets the whole limit"
-    ));
-    // libvirt states the values of a group at any of its disks.
-    let known = |name: &str| {
-        let mut of_group = disks.iter().filter(|disk| disk.group.as_deref() == Some(name));
-        of_group.find(|disk| !disk.throttle.is_empty()).map(|disk| disk.throttle.clone())
-    };
-    let throttles: Vec<Option<Throttle>> = disks.iter().map(|disk| known(disk.group.as_deref()?)).collect();
-    for (disk, throttle) in disks.iter_mut().zip(throttles) {
-        if let Some(throttle) = throttle {
-            disk.throttle = throttle;
+    let groups: BTreeSet<String> =
+        disks.iter().flat_map(|disk| disk.limits.iter().filter_map(|limit| limit.group.clone())).collect();
+    let mut shared: Vec<(String, Throttle)> = Vec::new();
+    for group in groups {
+        let is = |limit: &Limit| limit.group.as_ref() == Some(&group);
+        let members = disks.iter().filter(|disk| disk.limits.iter().any(is)).count();
+        // libvirt states the values of an <iotune> group at any of its disks.
+        let of_group = || disks.iter().flat_map(|disk| &disk.limits).filter(|limit| is(limit));
+        let Some(throttle) = of_group().map(|limit| &limit.throttle).find(|throttle| !throttle.is_empty()).cloned()
+        else {
+            continue;
+        };
+        if members == disks.len() {
+            disks.iter_mut().for_each(|disk| disk.limits.retain(|limit| !is(limit)));
+            shared.push((format!("group {group}"), throttle));
+            continue;
+        }
+        let limits = disks.iter_mut().flat_map(|disk| &mut disk.limits).filter(|limit| is(limit));
+        limits.for_each(|limit| limit.throttle = throttle.clone());
+        if members > 1 {
+            warnings.push(format!(
+                "Group {group}: a limit cannot be shared by only some disks of a VM; each disk of the group gets the whole limit"
+            ));
         }
     }
-    None
+    let (titles, throttles): (Vec<_>, Vec<_>) = shared.into_iter().unzip();
+    let throttle = throttles.into_iter().fold(Throttle::default(), Throttle::and);
+    (!throttle.is_empty()).then(|| (titles.join(", "), throttle))
+}
+
+/// Returns one throttle for all of these, which apply together.
+fn merged(limits: impl Iterator<Item = Limit>) -> Throttle {
+    limits.map(|limit| limit.throttle).fold(Throttle::default(), Throttle::and)
 }
 
 /// Returns the path that stands for the device of a disk: its folder, or the block device itself.
@@ -157,6 +175,10 @@ fn nic(text: &mut String, machine: &Machine, nic: &Nic, uplink: &str, warnings: 
     if let Some(vlan) = nic.vlan {
         let _ = writeln!(text, "vlan = {vlan}");
     }
+    let numbers = [("mtu", nic.mtu), ("queues", nic.queues.map(u16::from))];
+    for (key, number) in numbers.into_iter().filter_map(|(key, number)| Some((key, number?))) {
+        let _ = writeln!(text, "{key} = {number}");
+    }
     let _ = writeln!(text, "# From {}: {}.", nic.name, nic.stated.join(", ").replace(char::is_control, "?"));
     text.push_str("# A frame counts with the 24 bytes around it on the wire; before, the host counted without them.\n");
     for line in nic.lines(warnings) {
@@ -164,22 +186,26 @@ fn nic(text: &mut String, machine: &Machine, nic: &Nic, uplink: &str, warnings: 
     }
 }
 
-fn volume(text: &mut String, machine: &Machine, disk: &Disk, device: &str) {
-    let socket = quoted(&format!("/run/sluice/{}-{}.sock", machine.name, disk.name));
-    let export = match machine.access {
+fn volume(text: &mut String, (vm, access): (&str, Access), disk: &Disk, device: &str) {
+    let socket = quoted(&format!("/run/sluice/{vm}-{}.sock", disk.name));
+    let export = match access {
         // Debian's names; "qemu" for both elsewhere.
         Access::Libvirt => {
-            format!("type = \"vhost-user-blk\", socket = {socket}, owner = \"libvirt-qemu\", group = \"kvm\"")
+            let queues = disk.queues.map_or(String::new(), |queues| format!(", queues = {queues}"));
+            format!("type = \"vhost-user-blk\", socket = {socket}, owner = \"libvirt-qemu\", group = \"kvm\"{queues}")
         }
         Access::Nbd => format!("type = \"nbd\", socket = {socket}"),
     };
-    let _ = write!(text, "\n[vm.{}.volume.{}]\ndevice = \"{device}\"\n", key(&machine.name), key(&disk.name));
+    let _ = write!(text, "\n[vm.{}.volume.{}]\ndevice = \"{device}\"\n", key(vm), key(&disk.name));
     for note in &disk.notes {
         let _ = writeln!(text, "# {}", note.replace(char::is_control, "?"));
     }
     let _ = writeln!(text, "source = {}", quoted(&disk.source));
     if disk.read_only {
         text.push_str("read_only = true\n");
+    }
+    for key in &disk.keys {
+        let _ = writeln!(text, "{key}");
     }
     let _ = writeln!(text, "export = {{ {export} }}");
 }
@@ -213,6 +239,6 @@ fn key(name: &str) -> String {
 }
 
 /// Returns a string of TOML.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

@@ -76,6 +76,52 @@ impl Throttle {
         found.map(|entry| entry.3.max(least(unit, part)))
     }
 
+    /// Adds a throttle that applies as well: of each rate the smaller limit counts, and the smaller maximum in bursts.
+    pub(crate) fn and(mut self, mut other: Throttle) -> Throttle {
+        if self.is_empty() {
+            other.stated = [self.stated, other.stated].concat();
+            return other;
+        }
+        if self.iops_size != other.iops_size {
+            self.use_reference_size();
+            other.use_reference_size();
+        }
+        for (unit, direction) in UNITS.into_iter().flat_map(|unit| DIRECTIONS.map(|(direction, ..)| (unit, direction)))
+        {
+            let part = |throttle: &Throttle, part| throttle.get(unit, direction, part);
+            let smaller = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+            let Some(limit) = part(&other, Part::Limit) else { continue };
+            let Some(own) = part(&self, Part::Limit) else {
+                self.entries.retain(|entry| (entry.0, entry.1) != (unit, direction));
+                self.entries.extend(other.entries.iter().filter(|entry| (entry.0, entry.1) == (unit, direction)));
+                continue;
+            };
+            let peak = part(&self, Part::Max).unwrap_or(own).min(part(&other, Part::Max).unwrap_or(limit));
+            let length = smaller(part(&self, Part::Length), part(&other, Part::Length));
+            let limit = own.min(limit);
+            self.entries.retain(|entry| (entry.0, entry.1) != (unit, direction));
+            self.set(unit, direction, Part::Limit, limit);
+            if peak > limit {
+                self.set(unit, direction, Part::Max, peak);
+                self.set(unit, direction, Part::Length, length.unwrap_or(0));
+            }
+        }
+        self.stated.append(&mut other.stated);
+        self
+    }
+
+    /// States rates of requests in requests of the reference size.
+    fn use_reference_size(&mut self) {
+        let normalised = |entry: &(Unit, Direction, Part, u64)| match entry {
+            (Unit::Requests, direction, part @ (Part::Limit | Part::Max), rate) => {
+                (Unit::Requests, *direction, *part, self.normalised(*rate))
+            }
+            other => *other,
+        };
+        self.entries = self.entries.iter().map(normalised).collect();
+        self.iops_size = None;
+    }
+
     /// Returns the policy fields of `disk`.
     pub(crate) fn fields(&self, disk: &str) -> Fields {
         let mut fields = Fields::default();
@@ -261,6 +307,31 @@ mod tests {
         let (lines, warnings) = fields(&[&read[..], &write].concat(), None);
         assert_eq!(lines[2], "burst = { rate = \"200 iops\", for = \"5s\" }");
         assert!(warnings[0].contains("may now last 5 s"), "{warnings:?}");
+    }
+
+    #[test]
+    fn of_two_throttles_the_smaller_limit_and_the_smaller_burst_count() {
+        use Direction::{Read, Total};
+        use Part::{Length, Limit, Max};
+        use Unit::{Bytes, Requests};
+        let throttle = |entries: &[(Unit, Direction, Part, u64)], iops_size| {
+            let mut throttle = Throttle { iops_size, ..Throttle::default() };
+            entries.iter().for_each(|(unit, direction, part, value)| throttle.set(*unit, *direction, *part, *value));
+            throttle
+        };
+        let own = throttle(
+            &[(Requests, Total, Limit, 400), (Requests, Total, Max, 1000), (Requests, Total, Length, 10)],
+            None,
+        );
+        let group = throttle(&[(Requests, Total, Limit, 700), (Bytes, Read, Limit, 7 << 20)], None);
+        let sized = throttle(&[(Requests, Total, Limit, 500)], Some(65_536));
+        let lines = |throttle: Throttle| throttle.fields("vda").lines.into_iter().skip(1).collect::<Vec<_>>();
+        let expected =
+            ["limit = \"400 iops\"", "read_limit = \"7MiB/s\"", "burst = { rate = \"700 iops\", for = \"10s\" }"];
+        assert_eq!(lines(own.clone().and(group.clone())), expected);
+        assert_eq!(lines(group.and(own)), expected);
+        let small = throttle(&[(Requests, Total, Limit, 600)], None);
+        assert_eq!(lines(sized.and(small)), ["limit = \"594 iops\""], "500 requests of 64 KiB are 594 of 8 KiB");
     }
 
     #[test]

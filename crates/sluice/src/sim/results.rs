@@ -101,6 +101,7 @@ fn parameters(loaded: &Loaded) -> Value {
                 Source::Trace(trace) => json!({
                     "trace": trace.file.file_name().map(|name| name.to_string_lossy()),
                     "requests": trace.scan.rows,
+                    "not_replayed": trace.scan.skipped,
                     "digest": format!("{:016x}", trace.scan.digest),
                 }),
             };

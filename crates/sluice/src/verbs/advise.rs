@@ -172,6 +172,9 @@ impl Advise {
             }
             error => Failure::Refused(format!("{} is not a trace of format {name}: {error}", file.display())),
         })?;
+        if let Some(skipped) = scan.not_replayed() {
+            output::message(format_args!("warning: {}: {skipped}", file.display()));
+        }
         if scan.rows == 0 {
             return Err(Failure::Refused(format!("{} has no request; name a trace that has some", file.display())));
         }

@@ -19,7 +19,7 @@ mod links;
 ///
 /// Reads only the file. With --host it also looks at this host, and reports everything at once: whether each source exists, can
 /// be opened directly, has its size, is on the disk of its device and is not locked; whether each socket can be made, with its
-/// owner and group; the state directory, the control socket and volumes that would be held back; limits and io_uring. It
+/// owner and group; whether each interface carries the MTU of its uplink; the state directory, the control socket and volumes that would be held back; limits and io_uring. It
 /// changes nothing. Run it as the user of the daemon, since permissions and limits are those of the user who runs it.
 #[derive(Args)]
 pub(crate) struct Check {

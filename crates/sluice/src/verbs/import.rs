@@ -12,8 +12,8 @@ use crate::output::{self, Format};
 
 /// Print a host file for a VM of libvirt or Proxmox, with its disks, its NICs that have a rate, and their limits.
 ///
-/// The result passes `sluice check`. What has no counterpart is reported on standard error. Changes nothing: neither the VM nor
-/// the daemon.
+/// The result passes `sluice check`. What has no counterpart is reported on standard error. A disk whose data would be damaged,
+/// such as an encrypted or a transient one, is an error. Changes nothing: neither the VM nor the daemon.
 #[derive(Args)]
 pub(crate) struct Import {
     /// Format of the file.

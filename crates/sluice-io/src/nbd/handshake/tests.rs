@@ -146,6 +146,12 @@ fn the_reply_to_export_name_has_no_header() {
         assert_eq!((u64_at(&out, 0), out.len()), (1 << 20, len));
         assert_eq!(u16_at(&out, 8) & (transmission_flag::HAS_FLAGS | transmission_flag::SEND_DF), 1);
     }
+    let mut out = Vec::new();
+    let outcome = Peer::new(&exports, 3).0.option(option::EXPORT_NAME, b"", &mut out);
+    assert_eq!(outcome.expect("the only export").expect("the end").export, "a");
+    let both = Named(vec!["a", "b"]);
+    let error = Peer::new(&both, 3).0.option(option::EXPORT_NAME, b"", &mut Vec::new()).expect_err("two exports");
+    assert!(format!("{error:?}").starts_with("UnknownExport"), "{error:?}");
     for (name, wanted) in
         [(b"b".as_slice(), "UnknownExport"), (b"\xff", "BadExportName"), (&[b'x'; 5000], "BadExportName")]
     {

@@ -255,7 +255,7 @@ pub static TRACE: Section = Section {
             "format",
             Kind::Word(FORMATS),
             "\"spc\"",
-            "Format of the trace; disksim: times in ms, disksim-ns: in ns",
+            "Format of the trace; disksim: times in ms, disksim-ns: in ns; fio: `wait` in ms since the start, as fio 3.33 replays it",
         ),
         Key::new(
             "pace",

@@ -41,10 +41,17 @@ pub(super) fn read(reader: &Reader<'_>, folder: &Path, scans: &Scans) -> Option<
     let (file, word) = (folder.join(reader.text("file")?), reader.word("format")?);
     let (_, format) = FORMATS.iter().find(|(name, _)| *name == word)?;
     match scans.of(&file, word, *format, stream) {
-        Ok(scan) if scan.rows > 0 => Some(Trace { file, format: *format, timing: timing?, stream, wrap, scan }),
-        Ok(_) => {
+        Ok(scan) if scan.rows > 0 => {
+            if let Some(skipped) = scan.not_replayed() {
+                let message = format!("{}: file: {skipped}", reader.whose);
+                reader.report.warn(reader.at("file"), message, None);
+            }
+            Some(Trace { file, format: *format, timing: timing?, stream, wrap, scan })
+        }
+        Ok(scan) => {
             let hint = "use another file, or another stream of it";
-            reader.refuse("file", "it has no requests", hint);
+            let skipped = scan.not_replayed().map_or(String::new(), |skipped| format!("; {skipped}"));
+            reader.refuse("file", format!("it has no requests{skipped}"), hint);
             None
         }
         Err(error) => {

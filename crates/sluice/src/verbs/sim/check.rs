@@ -75,10 +75,10 @@ fn device_json(loaded: &Loaded, number: usize) -> Value {
 fn vm_json(loaded: &Loaded, number: usize) -> Value {
     let vm = &loaded.scenario.vms[number];
     let trace = loaded.trace(number).map(|trace| {
-        let scan = trace.scan;
+        let scan = &trace.scan;
         json!({
             "requests": scan.rows, "reads": scan.reads, "bytes": scan.bytes,
-            "span_s": scan.span as f64 * 1e-9, "end_bytes": scan.end,
+            "span_s": scan.span as f64 * 1e-9, "end_bytes": scan.end, "not_replayed": scan.skipped,
         })
     });
     json!({
