@@ -54,8 +54,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held } =
-        rehearse(&host, &Guard { served: &saved.exports, force: &force }, PATH_TIMEOUT, |_| {})?;
+    let Rehearsal { problems, held } = rehearse(&host, &Guard { saved: &saved, force: &force }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
         let fix =
@@ -78,7 +77,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
 /// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
 /// `waits_for` is called with each path that it waits for.
 pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
-    match rehearse(host, &Guard { served: &saved.exports, force }, PATH_TIMEOUT, waits_for) {
+    match rehearse(host, &Guard { saved, force }, PATH_TIMEOUT, waits_for) {
         Ok(rehearsal) => rehearsal.problems.into_iter().map(|problem| problem.text).collect(),
         Err(error) => vec![format!("Cannot look at the host: {error}")],
     }
@@ -91,8 +90,8 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
             let text = format!("In use, perhaps by the running daemon itself: {text}");
             Finding::new(Level::Note, "in-use", about, text)
         }
-        ProblemKind::Taken | ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
-        ProblemKind::OutOfService => {
+        ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
+        ProblemKind::Taken | ProblemKind::OutOfService => {
             Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
         }
     }

@@ -134,7 +134,7 @@ fn an_uplink_whose_interface_cannot_be_used_is_rejected_with_what_to_do() {
     let place = Place::new();
     let file = place.write("host.toml", host(&place).replace("tap = \"up0\"", "bridge = \"lo\""));
     let mut alone = tool("unshare", "util-linux");
-    let ended = run(alone.arg("--net").arg(sluice().get_program()).arg("serve").arg(file));
+    let ended = run(alone.arg("--net").arg(sluice().get_program()).args(["serve", "--strict"]).arg(file));
     assert!(ended.stderr.contains("Uplink lan: lo is not a bridge; create one with: "), "{}", ended.stderr);
     assert_eq!(ended.code(), Some(1));
     // The same is found without a daemon, with everything else.

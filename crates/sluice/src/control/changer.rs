@@ -159,6 +159,8 @@ pub(crate) struct Begin {
     pub(crate) gone: Vec<(Override, Gone)>,
     /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
+    /// Whether the start fails if anything of the file cannot be served.
+    pub(crate) strict: bool,
     pub(crate) roles: Roles,
 }
 
@@ -241,6 +243,7 @@ struct Start {
     saved: Saved,
     gone: Vec<(Override, Gone)>,
     force: Force,
+    strict: bool,
 }
 
 /// A reload.
@@ -342,7 +345,7 @@ impl Thread {
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone, force, roles } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let at_start = host.daemon.clone();
@@ -373,7 +376,7 @@ impl Thread {
             events,
             news,
         };
-        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force }))))
+        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force, strict }))))
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {

@@ -35,6 +35,11 @@ use crate::state::time::Time;
 
 /// Serve the virtual disks and NICs of a host file.
 ///
+/// A volume or NIC that cannot be served is out of service, and all others are served: its source, its socket, its interface or
+/// its device is missing or wrong. It is retried each second. Only what is wrong in the file itself keeps the daemon from starting,
+/// besides a state directory that others may change or that is in use, a stated control socket that cannot be made, and a kernel
+/// without io_uring.
+///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
 /// volume is held back until it is forced if its source or offset differs from when it was last served, or if it is smaller.
 /// SIGTERM completes the requests already received, then exits. SIGUSR1 prints statistics for each VM.
@@ -50,6 +55,10 @@ pub(crate) struct Serve {
     /// host file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
+    /// Fails if any device, volume, NIC or socket of the file cannot be served, instead of serving the others without it. A path
+    /// that hangs is left out all the same.
+    #[arg(long)]
+    strict: bool,
     /// Level of log messages, as `sluice --log`: error, warn, info, debug or trace, also for one module.
     #[arg(id = "serve_log", long = "log", value_name = "LEVEL", value_parser = crate::log_filter)]
     log: Option<String>,
@@ -70,7 +79,8 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { begin, control, metrics }) = begin(&self.file, Force::new(self.force), &mut signals).await?
+        let Some(Begun { begin, control, metrics }) =
+            begin(&self.file, (Force::new(self.force), self.strict), &mut signals).await?
         else {
             return Ok(());
         };
@@ -206,7 +216,7 @@ struct Begun {
 
 impl Begun {
     /// Reads the file and the state, and makes the control socket; `progress` has the path that it waits for.
-    fn of(file: &Path, force: Force, progress: &Progress) -> Result<Begun, Failure> {
+    fn of(file: &Path, (force, strict): (Force, bool), progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
         let opened = preflight::state_path(&own).map(|path| {
@@ -249,23 +259,29 @@ impl Begun {
         let metrics = Exporter::bind(&host.daemon)?;
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
-            let host = Arc::new(host);
-            problems.extend(preflight::problems(&host, &saved, &force, |path| progress.set(path)));
+            if strict {
+                let host = Arc::new(host);
+                problems.extend(preflight::problems(&host, &saved, &force, |path| progress.set(path)));
+            }
             return Err(Failure::Several(problems));
         }
         let file = file.to_owned();
-        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone, force, roles }, control, metrics })
+        Ok(Begun {
+            begin: Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles },
+            control,
+            metrics,
+        })
     }
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns
 /// `None` if a signal ends the daemon first.
-async fn begin(file: &Path, force: Force, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
+async fn begin(file: &Path, how: (Force, bool), signals: &mut Signals) -> Result<Option<Begun>, Failure> {
     let (reply, begun) = oneshot::channel();
     let progress = Progress::new();
     let (file, own) = (file.to_owned(), progress.clone());
     thread::Builder::new().name("begin".to_owned()).spawn(move || {
-        let _ = reply.send(Begun::of(&file, force, &own));
+        let _ = reply.send(Begun::of(&file, how, &own));
     })?;
     let mut begun = pin!(begun);
     loop {

@@ -27,7 +27,7 @@ use super::{
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
 use crate::request_sizes;
-use crate::server::{Done, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
+use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
 use crate::state::overrides::{report_gone, with_file};
@@ -70,13 +70,16 @@ impl Thread {
             return self.refuse(attempt, &error);
         }
         let leaving = self.server.had_removed();
-        let guard = Guard { served: &proposal.saved.exports, force: &force };
+        let guard = Guard { saved: &proposal.saved, force: &force };
         let host = match attempt.held.is_empty() {
             true => Arc::clone(&proposal.host),
-            false => Arc::new(without(&proposal.host, &attempt.held.keys().cloned().collect()).into_owned()),
+            false => Arc::new(without(&proposal.host, attempt.held.keys()).into_owned()),
         };
         match self.server.prepare(&host, &proposal.extra, &mut attempt.found, &guard) {
             Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &proposal, &host, *prepared),
+            Ok(Step::Prepared(prepared)) if matches!(attempt.kind, Kind::Retry(_)) && prepared.is_void() => {
+                self.server.still_missing(*prepared);
+            }
             Ok(Step::Prepared(prepared)) => self.save(attempt, proposal, *prepared),
             Ok(Step::Held(held)) => self.hold(attempt, held),
             Ok(Step::Needs(needs)) => {
@@ -189,8 +192,11 @@ impl Thread {
         let saved = self.state.saved.clone();
         match &mut attempt.kind {
             Kind::Start(start) => {
-                let Start { host, saved, gone, .. } = &**start;
-                Ok(Proposal::of(Arc::clone(host), saved.clone(), gone.clone()))
+                let Start { host, saved, gone, strict, .. } = &**start;
+                let extra = if *strict { Extra::Nothing } else { Extra::Tolerate };
+                let mut proposal = Proposal::of(Arc::clone(host), saved.clone(), gone.clone());
+                proposal.extra = extra;
+                Ok(proposal)
             }
             Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), saved, name.clone())),
             Kind::Expire => {
