@@ -36,16 +36,17 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let (mut saved, is_state_used) = state(own, &mut findings);
     saved.overrides.expire(Time::now(), Override::is_attach);
     saved.overrides.settle(files);
-    let host = match files.changed(&saved.overrides.changes()) {
-        Ok(host) => host,
-        Err(found) => {
-            let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
-            let text = format!("not valid with the changes made at run time ({}): {found}", names.join(", "));
-            let fix = "correct the file, or undo changes with `sluice reset NAME`";
-            findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
-            own.clone()
-        }
-    };
+    if let Err(found) = files.changed(&saved.overrides.all_changes()) {
+        saved.overrides.fit(files);
+        let names: Vec<String> = saved.overrides.aside().map(Override::name).collect();
+        let text = format!(
+            "not valid with changes made at run time, which would be set aside ({}): {found}",
+            names.join(", ")
+        );
+        let fix = "correct the file, or undo changes with `sluice reset NAME`";
+        findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
+    }
+    let host = files.changed(&saved.overrides.changes()).unwrap_or_else(|_| own.clone());
     let is_served = control(&host, is_state_used, &mut findings);
     findings.extend(metrics(&host, is_served));
     findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {

@@ -281,7 +281,7 @@ impl Draft<'_> {
     fn add(&mut self, target: &Object, change: Change) {
         let file = file_value(&self.state.files, target, &change);
         let (origin, lasts) = (self.origin.clone(), self.lasts);
-        self.saved.overrides.add(Override { target: target.clone(), change, file, origin, lasts });
+        self.saved.overrides.add(Override { target: target.clone(), change, file, origin, lasts, is_aside: false });
     }
 
     fn persist(&mut self, part: impl FnOnce() -> Part) {
@@ -423,7 +423,7 @@ impl Draft<'_> {
         let file = file_value(files, &object, &Change::Detach);
         let is_in_file = !file.is_null();
         let (origin, lasts) = (self.origin.clone(), self.lasts);
-        let detached = Override { target: object, change: Change::Detach, file, origin, lasts };
+        let detached = Override { target: object, change: Change::Detach, file, origin, lasts, is_aside: false };
         match is_in_file || matches!(lasts, Lasts::UntilRestart | Lasts::Until(_)) {
             true => self.saved.overrides.add(detached),
             false => self.saved.overrides.replace(&detached),

@@ -48,6 +48,7 @@ use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
+mod aside;
 mod exit;
 mod expiry;
 mod helpers;
@@ -492,8 +493,9 @@ impl Thread {
     fn begin(&mut self, kind: Kind) {
         let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
         // A start and a reload look at all of them again.
-        let held = match kind {
-            Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
+        let held = match &kind {
+            Kind::Start(start) => aside::held(&start.saved.overrides, &start.host),
+            Kind::Reload(_) => BTreeMap::new(),
             Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
         };
         let attempt = Attempt {

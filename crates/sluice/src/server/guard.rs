@@ -170,7 +170,13 @@ pub(super) fn differing(
     for opening in &needs.volumes {
         let name = &opening.name;
         let Some(Ok(opened)) = found.volume(name) else { continue };
-        let before = guard.saved.exports.get(&format!("{}/{}", name.0, name.1)).filter(|before| !before.gone);
+        let own = format!("{}/{}", name.0, name.1);
+        if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
+            let how = "what it last served is not known, because the state file was damaged".to_owned();
+            differing.insert(name.clone(), how);
+            continue;
+        }
+        let before = guard.saved.exports.get(&own).filter(|before| !before.gone);
         if let Some(before) = before
             && !guard.force.covers(name)
             && !server.served.contains_key(name)

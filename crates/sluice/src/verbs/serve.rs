@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::{Host, ListenAddress};
+use sluice_config::{Files, Host, ListenAddress};
 use sluice_io::device::priority;
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,8 +29,9 @@ use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
 use crate::service::Service;
-use crate::state::folder::StateFolder;
-use crate::state::overrides::Override;
+use crate::state::Saved;
+use crate::state::folder::{Damaged, StateError, StateFolder};
+use crate::state::overrides::{Override, Overrides};
 use crate::state::time::Time;
 
 /// Serve the virtual disks and NICs of a host file.
@@ -221,21 +222,26 @@ impl Begun {
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
         let opened = preflight::state_path(&own).map(|path| {
             progress.set(&path);
-            StateFolder::open(&path)
+            match strict {
+                true => StateFolder::open(&path).map(|(folder, saved)| (folder, Damaged { saved, error: None })),
+                false => StateFolder::open_damaged(&path),
+            }
         });
         let mut problems = Vec::new();
-        let (folder, on_disk) = match opened.transpose() {
-            Ok(opened) => opened.map_or_else(Default::default, |(folder, saved)| (Some(folder), saved)),
+        let (folder, Damaged { mut saved, error: damage }) = match opened.transpose() {
+            Ok(opened) => opened.map_or_else(Default::default, |(folder, damaged)| (Some(folder), damaged)),
             Err(error) => {
                 problems.push(chain(&error));
                 Default::default()
             }
         };
-        let mut saved = on_disk.clone();
+        // A damaged state is written again in any case.
+        let on_disk = if damage.is_some() { Saved::default() } else { saved.clone() };
         saved.overrides.correct_clock(Time::now());
         // A VM that uses what was attached for a time may be about to reconnect.
         let mut gone = saved.overrides.expire(Time::now(), Override::is_attach);
         gone.extend(saved.overrides.settle(&files));
+        set_aside(&mut saved.overrides, &files, strict);
         let host = files.changed(&saved.overrides.changes()).map_err(|found| {
             let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
             let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
@@ -246,6 +252,10 @@ impl Begun {
             ));
             Failure::Config(found)
         })?;
+        if let Some(error) = damage {
+            saved.forget_unknown(&host);
+            report_damage(&error, &saved);
+        }
         let at = socket::path(&host.daemon);
         at.iter().for_each(|(path, _)| progress.set(path));
         let control = ControlSocket::bind(&host.daemon).unwrap_or_else(|error| {
@@ -256,7 +266,14 @@ impl Begun {
         if let Some(ListenAddress::Unix { path, .. }) = &host.daemon.metrics {
             progress.set(path);
         }
-        let metrics = Exporter::bind(&host.daemon)?;
+        let metrics = match Exporter::bind(&host.daemon) {
+            Err(error) if !strict => {
+                let error = chain(&error);
+                tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
+                None
+            }
+            bound => bound?,
+        };
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
             if strict {
@@ -272,6 +289,23 @@ impl Begun {
             metrics,
         })
     }
+}
+
+/// Sets changes aside that the files do not allow any more; a strict start refuses them.
+fn set_aside(overrides: &mut Overrides, files: &Files, strict: bool) {
+    if strict {
+        return overrides.restore();
+    }
+    overrides.fit(files);
+    for known in overrides.aside() {
+        let (name, value) = (known.name(), known.value());
+        tracing::error!(name, value, "Override set aside: with it the host file is not valid any more");
+    }
+}
+
+fn report_damage(error: &StateError, saved: &Saved) {
+    let (error, held) = (chain(error), saved.unknown.len());
+    tracing::error!(error, held, "State set aside as state.json.damaged: volumes whose entry is lost are held back");
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns
