@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -157,7 +157,7 @@ pub struct Found {
     folder: OwnedFd,
     name: OsString,
     /// Opened with `O_PATH`: it keeps the inode, so that no other file gets its number.
-    _file: OwnedFd,
+    file: OwnedFd,
     stat: Stat,
 }
 
@@ -185,13 +185,19 @@ impl Found {
     fn look(folder: OwnedFd, name: OsString) -> Result<Self, Errno> {
         let file = rustix::fs::openat(&folder, &name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, NO_MODE)?;
         let stat = rustix::fs::fstat(&file)?;
-        Ok(Found { folder, name, _file: file, stat })
+        Ok(Found { folder, name, file, stat })
     }
 
     /// Returns its status.
     #[must_use]
     pub fn stat(&self) -> &Stat {
         &self.stat
+    }
+
+    /// Returns its descriptor, which was opened with `O_PATH`.
+    #[must_use]
+    pub fn path_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Opens the file. Does not block if a pipe has replaced it.

@@ -38,16 +38,17 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let (mut saved, is_state_used) = state(own, &mut findings);
     saved.overrides.expire(Time::now(), Override::is_attach);
     saved.overrides.settle(files);
-    let host = match files.changed(&saved.overrides.changes()) {
-        Ok(host) => host,
-        Err(found) => {
-            let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
-            let text = format!("not valid with the changes made at run time ({}): {found}", names.join(", "));
-            let fix = "correct the file, or undo changes with `sluice reset NAME`";
-            findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
-            own.clone()
-        }
-    };
+    if let Err(found) = files.changed(&saved.overrides.all_changes()) {
+        saved.overrides.fit(files);
+        let names: Vec<String> = saved.overrides.aside().map(Override::name).collect();
+        let text = format!(
+            "not valid with changes made at run time, which would be set aside ({}): {found}",
+            names.join(", ")
+        );
+        let fix = "correct the file, or undo changes with `sluice reset NAME`";
+        findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
+    }
+    let host = files.changed(&saved.overrides.changes()).unwrap_or_else(|_| own.clone());
     let is_served = control(&host, is_state_used, &mut findings);
     findings.extend(metrics(&host, is_served));
     findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {
@@ -56,8 +57,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held } =
-        rehearse(&host, &Guard { served: &saved.exports, force: &force }, PATH_TIMEOUT, |_| {})?;
+    let Rehearsal { problems, held } = rehearse(&host, &Guard { saved: &saved, force: &force }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
         let fix =
@@ -84,7 +84,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
 /// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
 /// `waits_for` is called with each path that it waits for.
 pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
-    match rehearse(host, &Guard { served: &saved.exports, force }, PATH_TIMEOUT, waits_for) {
+    match rehearse(host, &Guard { saved, force }, PATH_TIMEOUT, waits_for) {
         Ok(rehearsal) => rehearsal.problems.into_iter().map(|problem| problem.text).collect(),
         Err(error) => vec![format!("Cannot look at the host: {error}")],
     }
@@ -97,8 +97,8 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
             let text = format!("In use, perhaps by the running daemon itself: {text}");
             Finding::new(Level::Note, "in-use", about, text)
         }
-        ProblemKind::Taken | ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
-        ProblemKind::OutOfService => {
+        ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
+        ProblemKind::Taken | ProblemKind::OutOfService => {
             Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
         }
     }

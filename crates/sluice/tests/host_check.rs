@@ -106,7 +106,7 @@ fn a_check_of_the_host_reports_every_fault_and_changes_nothing() {
     run(sluice().arg("check").arg(&file)).ok();
     let table = run(sluice().args(["check", "--host"]).arg(&file));
     assert_eq!(table.code(), Some(1));
-    assert_all(&table.stdout, &["error    host (volume a/v): VM a, volume v: Cannot open"]);
+    assert_all(&table.stdout, &["out-of-service (volume a/v): would be out of service: VM a, volume v: Cannot open"]);
 }
 
 #[test]

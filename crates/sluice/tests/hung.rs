@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read};
 
 use common::disk::{FileSystem, Hanging};
-use common::raw::{Raw, WRITE};
+use common::raw::{Raw, WRITE, connect, greeted};
 use common::{Daemon, MIB, Place, Running, noise, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
@@ -93,7 +93,8 @@ fn volumes_on_a_hung_disk_kept_the_others_from_starting() {
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!(["guest/v", "stuck/v"]));
     let mut fine = open(&place, "fine");
     fine.write(0, &data).unwrap();
-    assert!(Raw::open(&place.volume_socket("stuck", "v"), "stuck/v").is_err(), "nothing is offered there");
+    // A client waits there until the volume is served.
+    let waiting = connect(&place.volume_socket("stuck", "v")).unwrap();
     // A reload that changes something else is applied meanwhile.
     daemon.accept(&host.replace("[vm.fine.volume.v]", "[vm.fine]\nweight = 200\n[vm.fine.volume.v]"));
     disk.below.thaw();
@@ -102,7 +103,8 @@ fn volumes_on_a_hung_disk_kept_the_others_from_starting() {
     while !(is_back(&back, "stuck") && is_back(&back, "guest")) {
         back += &daemon.stderr().up_to(&["Volume is in service again"]);
     }
-    assert!(open(&place, "stuck").read(0, 4096).unwrap() == data, "what was on its way has landed");
+    let mut waited = Raw::enter(greeted(waiting).unwrap(), "stuck/v").unwrap();
+    assert!(waited.read(0, 4096).unwrap() == data, "what was on its way has landed");
     let mut guest = place.vhost("guest", "v", &ClientOptions::default());
     guest.perform(0, Request::Read { offset: 0, len: 4096 }).unwrap();
     assert_eq!(daemon.accounts().0["out_of_service"], serde_json::json!([]));

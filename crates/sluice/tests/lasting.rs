@@ -378,7 +378,7 @@ fn systemd_names_the_state_directory() {
 }
 
 #[test]
-fn a_corrupt_state_stops_the_start_and_names_the_way_out() {
+fn a_corrupt_state_stops_a_strict_start_and_names_the_way_out() {
     let place = Place::new();
     let host = host(&place);
     let daemon = Daemon::serve(&place, &host);
@@ -395,6 +395,43 @@ fn a_corrupt_state_stops_the_start_and_names_the_way_out() {
     }
     std::fs::rename(&state, place.file("state/corrupt")).unwrap();
     let _daemon = Daemon::serve(&place, &host);
+}
+
+#[test]
+fn a_state_that_was_damaged_for_one_vm_kept_all_others_from_starting() {
+    let place = Place::new();
+    let host = host(&place) + &place.volume("b", "v", &place.image("b.img", MIB), "size = \"1MiB\"");
+    let daemon = Daemon::serve(&place, &host);
+    json(ask(&place, &["set", "b", "limit=500 iops"]));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let state = place.file("state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    std::fs::write(&state, text.replace("2097152", "1097152")).unwrap();
+    let held = || {
+        let status = run(sluice().args(["-o", "json", "status", "--socket"]).arg(place.socket("control"))).stdout;
+        let status: Value = serde_json::from_str(&status).unwrap();
+        status["held_back"].as_array().unwrap().iter().map(|held| held["volume"].clone()).collect::<Vec<_>>()
+    };
+    // It stays unknown at the next start, when the file is whole again.
+    for log in ["State set aside as state.json.damaged", "Volume held back"] {
+        let daemon = Daemon::serve(&place, &host);
+        daemon.stderr().with(log);
+        assert_eq!((size(&place, "b", "v"), held()), (MIB, vec!["a/v".into()]));
+        assert_eq!(overrides(&place), ["b/limit=500 iops"], "the change of the other VM is kept");
+        assert_eq!(daemon.terminate().code(), Some(0));
+    }
+    assert_eq!(
+        std::fs::read_to_string(place.file("state/state.json.damaged")).unwrap(),
+        text.replace("2097152", "1097152")
+    );
+    let daemon = Daemon::serve(&place, &host);
+    daemon.force(&place, &host);
+    assert_eq!((size(&place, "a", "v"), held()), (2 * MIB, Vec::new()));
+    // Of a file that cannot be read at all nothing is known.
+    assert_eq!(daemon.terminate().code(), Some(0));
+    std::fs::write(&state, &text[..text.len() / 2]).unwrap();
+    let _daemon = Daemon::serve(&place, &host);
+    assert_eq!(held(), ["a/v", "b/v"]);
 }
 
 /// Runs a program in its own mounts, with a small file system at this folder.
@@ -452,8 +489,14 @@ fn overrides_that_a_file_does_not_allow_are_taken_back_without_a_daemon() {
     daemon.kill();
     let small = host.replace("1000 iops@8KiB", "300 iops@8KiB").replace("500 iops", "unlimited");
     let file = place.write("host.toml", &small);
-    let error = start(sluice().arg("serve").arg(&file)).end().failed();
+    let error = start(sluice().args(["serve", "--strict"]).arg(&file)).end().failed();
     assert!(error.contains("not with the changes made at run time: a/reservation"), "{error}");
+    // Otherwise its VM has the file's policy until then.
+    let daemon = Daemon::serve(&place, &small);
+    daemon.stderr().with("Override set aside");
+    assert_eq!(size(&place, "a", "v"), 2 * MIB);
+    assert_eq!(json(ask(&place, &["status"]))["held_back"], serde_json::json!([]));
+    daemon.kill();
     let state = place.file("state");
     let listed = run(sluice().args(["get", "overrides", "--state"]).arg(&state)).ok();
     assert!(listed.contains("a/reservation"), "{listed}");
@@ -473,7 +516,7 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     attach();
     let mut client = open();
     // Its keys end on time.
-    json(ask(&place, &["set", "b", "weight=7", "--for", "1s"]));
+    json(ask(&place, &["set", "b", "limit=500 iops", "--for", "1s"]));
     let log = daemon.stderr().up_to(&["Override expired name=\"b/weight\""]);
     let log = log + &daemon.stderr().so_far();
     assert!(log.contains("Expired override stays in force: ending it would close a volume in use"), "{log}");

@@ -134,7 +134,7 @@ fn an_uplink_whose_interface_cannot_be_used_is_rejected_with_what_to_do() {
     let place = Place::new();
     let file = place.write("host.toml", host(&place).replace("tap = \"up0\"", "bridge = \"lo\""));
     let mut alone = tool("unshare", "util-linux");
-    let ended = run(alone.arg("--net").arg(sluice().get_program()).arg("serve").arg(file));
+    let ended = run(alone.arg("--net").arg(sluice().get_program()).args(["serve", "--strict"]).arg(file));
     assert!(ended.stderr.contains("Uplink lan: lo is not a bridge; create one with: "), "{}", ended.stderr);
     assert_eq!(ended.code(), Some(1));
     // The same is found without a daemon, with everything else.
@@ -186,4 +186,51 @@ fn the_tap_of_a_vmm_is_left_to_it() {
     assert!(link("a0").contains("LOWER_UP"), "{}", link("a0"));
     answer(&place, &["detach", "a/nic/eth1"]);
     assert_eq!(interfaces(&daemon), ["a0", "up0", "vmm0"], "it is not the daemon's");
+}
+
+#[test]
+fn a_file_in_place_of_the_socket_of_one_nic_kept_every_vm_from_its_network() {
+    let place = Place::new();
+    std::fs::write(place.socket("b-eth0"), "not a socket").unwrap();
+    let daemon = serve(&place, &host(&place));
+    assert_eq!(interfaces(&daemon), ["a0", "up0"], "the other NIC and the uplink are served");
+    let status = ask(&place, &["status"]);
+    let found: Value = serde_json::from_str(&status.stdout).unwrap();
+    assert_eq!((&found["out_of_service"], status.code()), (&json!(["b/nic/eth0"]), Some(6)), "{found}");
+    let reason = found["volumes_out_of_service"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("is not a socket"), "{reason}");
+    answer(&place, &["set", "b", "net.limit=100Mbit/s"]);
+    std::fs::remove_file(place.socket("b-eth0")).unwrap();
+    daemon.stderr().with("NIC is in service again");
+    assert_eq!(answer(&place, &["status"])["out_of_service"], json!([]));
+    let vmm = Session::connect(&place.socket("b-eth0"), LONG).unwrap();
+    vmm.features().unwrap();
+}
+
+#[test]
+fn an_override_that_collides_with_the_file_kept_every_vm_from_starting() {
+    let place = Place::new();
+    let nic = |vm: &str, vlan: &str| format!("[vm.{vm}.nic.eth0]\nmac = \"52:54:00:00:00:01\"\nvlan = {vlan}\n");
+    let with = |of_a: &str| {
+        let host = host(&place).replace("[vm.a.nic.eth0]\n", &nic("a", of_a));
+        host.replace("[vm.b.nic.eth0]\n", &nic("b", "6"))
+    };
+    let daemon = serve(&place, &with("5"));
+    answer(&place, &["set", "b/nic/eth0", "vlan=7"]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let daemon = serve(&place, &with("7"));
+    daemon.stderr().with("Override set aside");
+    assert_eq!(interfaces(&daemon), ["a0", "up0"]);
+    let status: Value = serde_json::from_str(&ask(&place, &["status"]).stdout).unwrap();
+    assert_eq!(status["held_back"][0]["volume"], "b/nic/eth0", "in VLAN 6 it would be in another network: {status}");
+    assert!(!place.socket("b-eth0").exists());
+    // A file that allows it puts it in force again.
+    daemon.accept(&with("5"));
+    assert_eq!(answer(&place, &["status"])["held_back"], json!([]));
+    drop(Session::connect(&place.socket("b-eth0"), LONG).unwrap());
+    let overrides = answer(&place, &["get", "overrides"]);
+    assert_eq!(
+        (&overrides["overrides"][0]["value"], &overrides["overrides"][0]["set_aside"]),
+        (&json!(7), &json!(false))
+    );
 }

@@ -97,7 +97,7 @@ fn on_an_interface_of_the_daemon_each_frame_comes_once_and_the_host_does_not_ans
 fn refused(place: &Place, at: &Namespace, host: &str) -> String {
     let file = place.write("refused.toml", host);
     let mut command = sluice();
-    run(at.command(command.arg("serve").arg(file)).env("SLUICE_SOCKET", "none")).failed()
+    run(at.command(command.args(["serve", "--strict"]).arg(file)).env("SLUICE_SOCKET", "none")).failed()
 }
 
 #[test]

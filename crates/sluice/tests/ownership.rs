@@ -68,7 +68,11 @@ fn two_volumes_on_the_same_bytes_are_rejected() {
     let half = "size = \"2MiB\"";
     let overlapping = "offset = \"1MiB\"\nsize = \"2MiB\"";
     let host = place.device("") + &place.volume("a", "v", &image, half) + &place.volume("b", "v", &alias, overlapping);
-    refused(&place, &host, &["VM b, volume v", "is locked by another volume of this daemon"]);
+    refused(
+        &place,
+        &host,
+        &["VM a, volume v", "of volume b/v", "VM b, volume v", "leads to the file or disk of volume a/v"],
+    );
 }
 
 #[test]

@@ -148,9 +148,13 @@ impl NbdListener {
         self.file.as_ref().map(SocketFile::id)
     }
 
-    /// Accepts clients from now on, and removes the file that its own has replaced.
-    pub fn open(&mut self) {
+    /// Removes the file that its own has replaced.
+    pub fn keep(&mut self) {
         self.file.iter_mut().for_each(SocketFile::keep);
+    }
+
+    /// Accepts clients from now on.
+    pub fn open(&mut self) {
         self.opening.open();
     }
 

@@ -112,6 +112,16 @@ pub enum SourceError {
         format: Format,
     },
 
+    /// Another volume of the host has these bytes.
+    #[error(
+        "Volume {path} leads to the file or disk of volume {other}: give each volume its own, or remove one of them from the host file"
+    )]
+    Claimed {
+        path: PathBuf,
+        /// `VM/VOLUME` that last served these bytes, or whose path leads there too.
+        other: String,
+    },
+
     /// Another holder has a lock on the volume's bytes.
     #[error("Volume {path}, {range}, is locked by {holder}: stop it, or use another file or range for this volume")]
     Busy {
@@ -204,6 +214,7 @@ mod tests {
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
             SourceError::NotRaw { path: path.clone(), format: Format::of(b"QFI\xfb").expect("it is known") },
+            SourceError::Claimed { path: path.clone(), other: "a/v".to_owned() },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

@@ -51,6 +51,6 @@ pub use extents::ExtentMap;
 pub use format::Format;
 pub use holder::Holder;
 pub use loss::Loss;
-pub use open::{FormatCheck, SourceSpec};
+pub use open::{FormatCheck, Located, SourceSpec};
 pub use opened::{FileId, Source};
 pub use range::ByteRange;

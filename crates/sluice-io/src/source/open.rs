@@ -85,21 +85,78 @@ impl Source {
     /// # Errors
     /// As [`Source::open`].
     pub fn open_within(spec: &SourceSpec, wait: Duration) -> Result<Self, SourceError> {
-        let path = &spec.path;
+        Located::of(spec)?.open(wait)
+    }
+}
+
+/// What the path of a volume leads to. It is known before anything is opened or locked.
+#[derive(Debug)]
+pub struct Located {
+    spec: SourceSpec,
+    found: Found,
+    block_device: bool,
+    identity: Option<String>,
+}
+
+impl Located {
+    /// Walks the path.
+    ///
+    /// # Errors
+    /// [`SourceError::Open`], [`SourceError::Link`], [`SourceError::NotAVolume`].
+    pub fn of(spec: &SourceSpec) -> Result<Self, SourceError> {
         let found = find(spec)?;
-        let stat = found.stat();
-        let block_device = is_block_device(stat, path)?;
-        if block_device && !spec.read_only && is_claimed_by_host(&found) {
+        let block_device = is_block_device(found.stat(), &spec.path)?;
+        let identity = match block_device {
+            true => identity::of_block_device(&Sysfs::host(), found.stat().st_rdev),
+            false => identity::of_file(found.path_fd()),
+        };
+        Ok(Located { spec: spec.clone(), found, block_device, identity })
+    }
+
+    /// Returns the identity of its file or device.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        id_of(self.found.stat(), self.block_device)
+    }
+
+    /// As [`Source::identity`].
+    #[must_use]
+    pub fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
+    }
+
+    /// Returns the path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.spec.path
+    }
+
+    /// Whether the volume is opened for reading only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.spec.read_only
+    }
+
+    /// Returns the error of a volume whose bytes belong to another one, `VM/VOLUME`.
+    #[must_use]
+    pub fn claimed_by(&self, other: String) -> SourceError {
+        SourceError::Claimed { path: self.spec.path.clone(), other }
+    }
+
+    /// Opens and locks what was located, as [`Source::open_within`].
+    ///
+    /// # Errors
+    /// As [`Source::open`]; [`SourceError::Replaced`]: the path leads to something else now.
+    pub fn open(self, wait: Duration) -> Result<Source, SourceError> {
+        let Located { spec, found, block_device, identity } = &self;
+        let (path, stat, block_device) = (&spec.path, found.stat(), *block_device);
+        if block_device && !spec.read_only && is_claimed_by_host(found) {
             return Err(SourceError::InUse { path: path.clone() });
         }
-        let fd = open_description(spec, &found)?;
+        let fd = open_description(spec, found)?;
         let size_bytes = size_of(fd.as_fd(), stat, block_device).map_err(|error| inspect(path, "size", error))?;
         let range = spec.range_in(size_bytes);
-        let identity = match block_device {
-            true => identity::of_block_device(&Sysfs::host(), stat.st_rdev),
-            false => identity::of_file(fd.as_fd()),
-        };
-        check_format(spec, identity.as_deref(), &found)?;
+        check_format(spec, identity.as_deref(), found)?;
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
         check_alignment(path, range, alignment)?;
@@ -108,11 +165,11 @@ impl Source {
         let submission_may_block = forcing::submission_may_block(fd.as_fd());
         let submission_may_block = submission_may_block.map_err(|error| inspect(path, "file system", error))?;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
-        Ok(Self {
+        Ok(Source {
             path: path.clone(),
             range,
             id: id_of(stat, block_device),
-            identity,
+            identity: identity.clone(),
             alignment,
             capabilities: capabilities_of(spec, stat, block_device),
             block_device,

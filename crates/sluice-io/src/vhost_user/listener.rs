@@ -80,9 +80,13 @@ impl<K: DeviceKind> VhostListener<K> {
         self.file.id()
     }
 
-    /// Accepts VMMs from now on, and removes the file that its own has replaced.
-    pub fn open(&mut self) {
+    /// Removes the file that its own has replaced.
+    pub fn keep(&mut self) {
         self.file.keep();
+    }
+
+    /// Accepts VMMs from now on.
+    pub fn open(&mut self) {
         self.opening.open();
     }
 

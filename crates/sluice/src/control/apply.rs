@@ -302,7 +302,8 @@ struct Draft<'a> {
 impl Draft<'_> {
     fn change(&self, target: &Object, change: Change) -> Override {
         let file = file_value(&self.state.files, target, &change);
-        Override { target: target.clone(), change, file, origin: self.origin.clone(), lasts: self.lasts }
+        let (origin, lasts) = (self.origin.clone(), self.lasts);
+        Override { target: target.clone(), change, file, origin, lasts, is_aside: false }
     }
 
     fn add(&mut self, target: &Object, change: Change) {
@@ -449,7 +450,7 @@ impl Draft<'_> {
         let file = file_value(files, &object, &Change::Detach);
         let is_in_file = !file.is_null();
         let (origin, lasts) = (self.origin.clone(), self.lasts);
-        let detached = Override { target: object, change: Change::Detach, file, origin, lasts };
+        let detached = Override { target: object, change: Change::Detach, file, origin, lasts, is_aside: false };
         match is_in_file || matches!(lasts, Lasts::UntilRestart | Lasts::Until(_)) {
             true => self.saved.overrides.add(detached),
             false => self.saved.overrides.replace(&[detached]),

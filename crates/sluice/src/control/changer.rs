@@ -48,6 +48,7 @@ use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
+mod aside;
 mod exit;
 mod expiry;
 mod helpers;
@@ -159,6 +160,8 @@ pub(crate) struct Begin {
     pub(crate) gone: Vec<(Override, Gone)>,
     /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
+    /// Whether the start fails if anything of the file cannot be served.
+    pub(crate) strict: bool,
     pub(crate) roles: Roles,
 }
 
@@ -241,6 +244,7 @@ struct Start {
     saved: Saved,
     gone: Vec<(Override, Gone)>,
     force: Force,
+    strict: bool,
 }
 
 /// A reload.
@@ -342,7 +346,7 @@ impl Thread {
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone, force, roles } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let at_start = host.daemon.clone();
@@ -373,7 +377,7 @@ impl Thread {
             events,
             news,
         };
-        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force }))))
+        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force, strict }))))
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
@@ -489,8 +493,9 @@ impl Thread {
     fn begin(&mut self, kind: Kind) {
         let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
         // A start and a reload look at all of them again.
-        let held = match kind {
-            Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
+        let held = match &kind {
+            Kind::Start(start) => aside::held(&start.saved.overrides, &start.host),
+            Kind::Reload(_) => BTreeMap::new(),
             Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
         };
         let attempt = Attempt {

@@ -271,7 +271,7 @@ fn needed(request: &Request, overrides: &Overrides) -> Role {
 }
 
 /// Whether a key, with dots for tables, is part of a policy.
-fn is_policy(key: &str) -> bool {
+pub(crate) fn is_policy(key: &str) -> bool {
     let key = key.split('.').next().unwrap_or(key);
     let others = ["policy", "allow_slow", "net", "receive"];
     POLICY_KEYS.iter().chain(CPU_KEY).map(|key| key.name).chain(others).any(|known| known == key)

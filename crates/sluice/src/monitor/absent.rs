@@ -36,7 +36,9 @@ impl Absent {
             ((EventKind::HeldBack, volume(name.clone()), Cause::SourceChanged), Some(reason.clone()))
         });
         let out = |name, cause| (EventKind::OutOfService, name, cause);
-        let missing = served.missing.iter().map(|name| (out(volume(name.clone()), Cause::SourceUnavailable), None));
+        let missing = served.missing.iter();
+        let missing =
+            missing.map(|(name, reason)| (out(volume(name.clone()), Cause::SourceUnavailable), Some(reason.clone())));
         let outages = served.outages.iter();
         let outages = outages.map(|(name, reason)| (out(name.clone(), Cause::Interface), Some(reason.clone())));
         self.update(held.chain(missing).chain(outages).collect(), at, |name| match name {

@@ -1,5 +1,6 @@
 //! Replies to what is asked of the monitor. Their form is stable: `version` changes if a key changes its meaning or goes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
-use crate::server::Interface;
+use crate::server::{Interface, VolumeName};
 use crate::state::overrides::Overrides;
 
 /// Version of the form of replies.
@@ -76,6 +77,7 @@ struct StatusFields<'a> {
     devices: &'a [DeviceStatus],
     out_of_service: Vec<String>,
     interfaces_out_of_service: Vec<Value>,
+    volumes_out_of_service: Vec<Value>,
     held_back: Vec<Value>,
     vms: Vec<VmFields<'a>>,
 }
@@ -89,7 +91,8 @@ fn status(status: &Status, served: &Served) -> Reply {
         devices: &status.devices,
         out_of_service: out_of_service(served),
         interfaces_out_of_service: outages(served),
-        held_back: held_back(served),
+        volumes_out_of_service: with_reasons(&served.missing),
+        held_back: with_reasons(&served.held),
         vms: status.vms.iter().map(VmFields::from).collect(),
     })
 }
@@ -101,7 +104,7 @@ fn with_part(mut reply: Value, key: &str, part: Value) -> Value {
 }
 
 fn out_of_service(served: &Served) -> Vec<String> {
-    served.missing.iter().map(name).chain(served.outages.keys().map(Interface::to_string)).collect()
+    served.missing.keys().map(name).chain(served.outages.keys().map(Interface::to_string)).collect()
 }
 
 fn outages(served: &Served) -> Vec<Value> {
@@ -109,8 +112,8 @@ fn outages(served: &Served) -> Vec<Value> {
     served.outages.iter().map(of).collect()
 }
 
-fn held_back(served: &Served) -> Vec<Value> {
-    served.held.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+fn with_reasons(volumes: &BTreeMap<VolumeName, String>) -> Vec<Value> {
+    volumes.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
 }
 
 fn name((vm, volume): &(String, String)) -> String {
@@ -135,7 +138,7 @@ fn top(observer: &Observer, served: &Served) -> Reply {
         devices: observer.device_status(),
         vms: observer.glance().collect(),
         out_of_service: out_of_service(served),
-        held_back: held_back(served),
+        held_back: with_reasons(&served.held),
     })
 }
 

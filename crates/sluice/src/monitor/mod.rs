@@ -27,7 +27,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::{Outages, VolumeName};
+use crate::server::{Missing, Outages, VolumeName};
 use crate::state::time::Time;
 use absent::{Absent, At};
 use clock::{Clock, since_boot};
@@ -54,7 +54,7 @@ pub(crate) struct Served {
     pub(crate) host: Arc<Host>,
     pub(crate) devices: Vec<DeviceWatch>,
     /// Volumes that are out of service.
-    pub(crate) missing: BTreeSet<VolumeName>,
+    pub(crate) missing: Missing,
     /// Interfaces of uplinks and NICs that are out of service, and why.
     pub(crate) outages: Outages,
     /// Volumes that are held back, and why.
@@ -275,7 +275,7 @@ mod tests {
         Served {
             host: Arc::new(host),
             devices: Vec::new(),
-            missing: BTreeSet::new(),
+            missing: Missing::new(),
             outages: Outages::new(),
             held: BTreeMap::new(),
             load: Load::default(),

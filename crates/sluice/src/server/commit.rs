@@ -47,16 +47,18 @@ pub(super) fn commit(
     let stopped: BTreeSet<&str> = unapplied.iter().filter_map(ServerError::stopped_device).collect();
     let lost = volumes.extract_if(.., |(vm, name), _| stopped.contains(&*host.vms[vm].volumes[name].device));
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
-    missing.extend(lost);
+    missing.extend(lost.into_iter().map(|name| {
+        let device = host.vms[&name.0].volumes[&name.1].device.clone();
+        (name, ServerError::Stopped(device).to_string())
+    }));
     close(stores, CLOSE_MAX);
     end_removed(server, &host);
-    let again: Vec<VolumeName> = volumes.keys().filter(|name| server.missing.contains(*name)).cloned().collect();
     let changed_nics = nics::changed(&server.host, &host, vms);
     let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
     let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
     let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
     server.generations.extend(generations);
-    server.missing = missing;
+    server.set_missing(missing, &host);
     server.host = host;
     sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
     server.listeners.extend(listeners);
@@ -72,23 +74,30 @@ pub(super) fn commit(
         connections::limit(server);
     }
     open_sockets(server);
-    for (vm, volume) in again {
-        tracing::info!(vm, volume, "Volume is in service again");
-    }
     Ok(Done { changes, unapplied })
 }
 
-/// Lets clients into the sockets of this change, now that their volumes and NICs are offered.
+/// Lets clients into the sockets of this change, now that their volumes and NICs are offered. Those of a volume that is out of
+/// service wait.
 fn open_sockets(server: &mut Server) {
-    server.listeners.values_mut().for_each(NbdListener::open);
-    server.guests.values_mut().for_each(VhostListener::open);
-    server.nic_sockets.values_mut().for_each(VhostListener::open);
+    server.listeners.values_mut().for_each(NbdListener::keep);
+    server.guests.values_mut().for_each(VhostListener::keep);
+    let host = Arc::clone(&server.host);
+    let waiting = volumes(&host).filter(|(name, _)| server.missing.contains_key(name));
+    let waiting: BTreeSet<String> = waiting.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
+    let is_open = |name: &String| !waiting.contains(name);
+    server.listeners.iter_mut().filter(|(name, _)| is_open(name)).for_each(|(_, listener)| listener.open());
+    server.guests.iter_mut().filter(|(name, _)| is_open(name)).for_each(|(_, listener)| listener.open());
+    for listener in server.nic_sockets.values_mut() {
+        listener.keep();
+        listener.open();
+    }
 }
 
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
 fn all_edits(server: &Server, host: &Arc<Host>, vms: &Changed, staged: &Staged) -> (Edits, Generations) {
     let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
-    let served = super::without(host, &staged.missing);
+    let served = super::without(host, staged.missing.keys());
     let mut generations: Generations =
         staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);

@@ -10,6 +10,7 @@ use sluice_io::uplink::link::LinkError;
 use sluice_io::volume::VolumeInfoError;
 
 use super::VolumeName;
+use super::opening::Fault;
 use crate::failure::Failure;
 
 /// A path of the file is missing or in use, or a setting cannot change at run time.
@@ -35,6 +36,9 @@ pub(crate) enum ServerError {
         /// The shared disks.
         disks: String,
     },
+    /// The log of a device cannot be opened.
+    #[error("Device {device}: cannot write its log {path}: {source}; choose another path", path = .path.display())]
+    Log { device: String, path: PathBuf, source: io::Error },
     /// A device thread cannot be started.
     #[error("Cannot start device {device}")]
     Device {
@@ -48,8 +52,8 @@ pub(crate) enum ServerError {
          real_time = \"off\" in [daemon], or start the daemon without the real-time priority"
     )]
     BusyPollAtRealTime(String),
-    /// A new volume on a device whose path hung at the start.
-    #[error("Device {0} is out of service: its path does not respond; retry when its volumes are in service again")]
+    /// A new volume on a device that could not be started.
+    #[error("Device {0} is out of service (see `sluice status`); retry when its volumes are in service again")]
     OutOfService(String),
     /// A setting of a device cannot change while VMs use it.
     #[error(
@@ -207,8 +211,23 @@ impl ServerError {
         }
     }
 
+    /// Whether a start may go on without what it concerns: not if the thread of a device or an uplink cannot be started.
+    pub(super) fn concerns_one(&self) -> bool {
+        !matches!(self, ServerError::Device { .. })
+    }
+
     /// Whether another process holds the bytes or the socket of a volume at the moment.
     pub(crate) fn is_busy(&self) -> bool {
         matches!(self, ServerError::Volume { source: SourceError::Busy { .. }, .. } | ServerError::RemovedVolume { .. })
+    }
+}
+
+impl Fault for ServerError {
+    fn is_no_response(&self) -> bool {
+        match self {
+            ServerError::Volume { source, .. } | ServerError::Disk { source, .. } => source.is_no_response(),
+            ServerError::Listen(source) => source.is_no_response(),
+            _ => false,
+        }
     }
 }

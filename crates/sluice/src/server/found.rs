@@ -121,8 +121,8 @@ impl Found {
         self.logs.get(device).is_some_and(|(of, _)| of == path)
     }
 
-    pub(super) fn take_log(&mut self, device: &str) -> Option<io::Result<File>> {
-        self.logs.remove(device).map(|(_, log)| log)
+    pub(super) fn take_log(&mut self, device: &str) -> Option<(PathBuf, io::Result<File>)> {
+        self.logs.remove(device)
     }
 
     pub(super) fn has_socket(&self, endpoint: &Endpoint) -> bool {
@@ -133,25 +133,24 @@ impl Found {
         self.sockets.remove(name).map(|(_, bound)| bound)
     }
 
-    /// Fails with the error of a needed socket that could not be made, unless its folder hangs.
+    /// Fails with the error of a needed socket that could not be made, unless that is tolerated.
     pub(super) fn refuse_failed_sockets(&mut self, needs: &Needs) -> Result<(), ServerError> {
         for socket in &needs.sockets {
             let name = socket.endpoint.to_string();
             let bound = self.sockets.get(&name).map(|(_, bound)| bound);
-            if matches!(bound, Some(Err(error)) if !matches!(error, ListenError::Silent { .. })) {
+            if matches!(bound, Some(Err(error)) if !socket.tolerance.covers(error)) {
                 self.take_socket(&name).expect("it was there a moment ago")?;
             }
         }
         Ok(())
     }
 
-    /// Returns the sockets that are left out because their folders hang, with their errors.
-    pub(super) fn hung_sockets(&self) -> BTreeMap<String, String> {
-        let hung = |(name, (_, bound)): (&String, &(Endpoint, Result<_, ListenError>))| match bound {
-            Err(error @ ListenError::Silent { .. }) => Some((name.clone(), error.to_string())),
-            _ => None,
+    /// Returns the sockets that could not be made, with their errors.
+    pub(super) fn failed_sockets(&self) -> BTreeMap<String, String> {
+        let error = |(name, (_, bound)): (&String, &(Endpoint, Result<Bound, ListenError>))| {
+            Some((name.clone(), crate::failure::chain(bound.as_ref().err()?)))
         };
-        self.sockets.iter().filter_map(hung).collect()
+        self.sockets.iter().filter_map(error).collect()
     }
 
     /// Records that a helper was abandoned at this path after waiting for `time`.

@@ -15,7 +15,7 @@ use sluice_io::source::Source;
 use super::opening::Needs;
 use super::stage::stays;
 use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain, nics};
-use crate::state::Served;
+use crate::state::{Saved, Served};
 
 /// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Force {
         self.0.iter().any(|name| name == "*")
     }
 
-    fn covers(&self, (vm, volume): &VolumeName) -> bool {
+    pub(super) fn covers(&self, (vm, volume): &VolumeName) -> bool {
         let is_named = |name: &String| name == vm || name.split_once('/') == Some((vm, volume));
         self.is_all() || self.0.iter().any(is_named)
     }
@@ -40,16 +40,26 @@ impl Force {
 /// The data against which a change is checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Guard<'a> {
-    /// The source that each volume last served, by `VM/VOLUME`.
-    pub(crate) served: &'a BTreeMap<String, Served>,
+    /// What each volume last served.
+    pub(crate) saved: &'a Saved,
     pub(crate) force: &'a Force,
 }
 
 impl Guard<'_> {
     /// The sources that were served before, by identity and offset: what they begin with is their guests' data.
     pub(super) fn known(&self) -> Arc<BTreeSet<(String, u64)>> {
-        let known = self.served.values().filter_map(|served| Some((served.identity.clone()?, served.offset)));
+        let known = self.saved.exports.values().filter_map(|served| Some((served.identity.clone()?, served.offset)));
         Arc::new(known.collect())
+    }
+
+    /// Whether a volume on this device was served before.
+    pub(super) fn knows_device(&self, host: &Host, device: &str) -> bool {
+        let served = self.saved.exports.iter().filter(|(_, served)| !served.gone);
+        let volumes = served.filter_map(|(name, _)| {
+            let (vm, volume) = name.split_once('/')?;
+            host.vms.get(vm)?.volumes.get(volume)
+        });
+        volumes.into_iter().any(|volume| volume.device == device)
     }
 }
 
@@ -160,7 +170,13 @@ pub(super) fn differing(
     for opening in &needs.volumes {
         let name = &opening.name;
         let Some(Ok(opened)) = found.volume(name) else { continue };
-        let before = guard.served.get(&format!("{}/{}", name.0, name.1)).filter(|before| !before.gone);
+        let own = format!("{}/{}", name.0, name.1);
+        if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
+            let how = "what it last served is not known, because the state file was damaged".to_owned();
+            differing.insert(name.clone(), how);
+            continue;
+        }
+        let before = guard.saved.exports.get(&own).filter(|before| !before.gone);
         if let Some(before) = before
             && !guard.force.covers(name)
             && !server.served.contains_key(name)

@@ -12,6 +12,7 @@ use sluice_io::device::{Edit, Health};
 use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
 use super::fd_store::FdStore;
+use super::opening::Tolerance;
 use super::{Running, Server, VolumeName, nics};
 use crate::failure::chain;
 
@@ -36,16 +37,16 @@ impl fmt::Display for Interface {
 /// Interfaces that are out of service, and why.
 pub(crate) type Outages = BTreeMap<Interface, String>;
 
-/// Opens an interface, or stands in for one that is not there. `may_be_missing`: the others are served without it.
+/// Opens an interface, or stands in for one that is not there and whose fault is tolerated.
 pub(super) fn open_or_stand_in(
     name: &str,
     interface: Interface,
     opened: Result<Link, LinkError>,
-    may_be_missing: bool,
+    tolerance: Tolerance,
     outages: &mut Outages,
 ) -> Result<Link, LinkError> {
     match opened {
-        Err(error) if may_be_missing && error.may_pass() => {
+        Err(error) if tolerance.covers(&error) => {
             let reason = chain(&error);
             report(&interface, &reason);
             outages.insert(interface, reason);

@@ -30,6 +30,7 @@ use crate::metrics::Load;
 use crate::monitor::Served;
 use crate::state;
 
+mod claims;
 mod commit;
 mod connections;
 mod drain;
@@ -39,6 +40,7 @@ mod found;
 mod guard;
 mod links;
 mod loss;
+mod missing;
 mod nics;
 mod opening;
 mod rehearsal;
@@ -56,6 +58,7 @@ use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
 pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
+pub(crate) use missing::Missing;
 pub(crate) use opening::Needs;
 pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
 use stage::Staged;
@@ -138,9 +141,7 @@ pub(crate) struct Server {
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
     removed: Vec<RemovedVolume>,
-    /// Volumes of the file that are out of service: their path or their socket's folder hangs, or requests of a dead
-    /// process hold their bytes.
-    missing: BTreeSet<VolumeName>,
+    missing: Missing,
     /// Volumes that the file in force lacks because their source or offset differs from when they were last
     /// served, or because they are smaller, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
@@ -168,8 +169,10 @@ pub(crate) enum Extra {
     Nothing,
     /// Extends the file of this volume to the size in the host file.
     Grow(VolumeName),
-    /// Retries to open this volume, which is out of service.
+    /// Retries to open this volume, NIC or socket, which is out of service.
     Retry(VolumeName),
+    /// Puts what cannot be served out of service, and serves the others.
+    Tolerate,
 }
 
 /// Progress of applying a host file.
@@ -234,7 +237,7 @@ impl Server {
             served: BTreeMap::new(),
             generations: BTreeMap::new(),
             removed: Vec::new(),
-            missing: BTreeSet::new(),
+            missing: Missing::new(),
             held: BTreeMap::new(),
             listeners: BTreeMap::new(),
             guests: BTreeMap::new(),
@@ -262,8 +265,8 @@ impl Server {
     /// Applies `host`, all or nothing, and waits for everything that this needs.
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
         let mut found = Found::default();
-        let (served, force) = (BTreeMap::new(), Force::new(vec!["*".to_owned()]));
-        let guard = Guard { served: &served, force: &force };
+        let (saved, force) = (state::Saved::default(), Force::new(vec!["*".to_owned()]));
+        let guard = Guard { saved: &saved, force: &force };
         loop {
             match self.prepare(host, &Extra::Nothing, &mut found, &guard)? {
                 Step::Held(_) => unreachable!("everything is forced"),
@@ -301,7 +304,7 @@ impl Server {
             return Ok(Step::Held(differing));
         }
         if needs.is_start() {
-            let errors = rehearsal::errors(rehearsal::problems(host, &needs, found));
+            let errors = rehearsal::errors(host, &needs, found);
             if !errors.is_empty() {
                 let untried = needs.untried(found).map(Step::Needs);
                 return untried.ok_or(ServerError::Several(errors));
@@ -311,7 +314,7 @@ impl Server {
             return Ok(Step::Needs(needs.missing_from(found)));
         }
         let mut staged = Staged::default();
-        if let Err(error) = stage::stage(self, (&old, host, &changed), (&needs, extra), found, &mut staged) {
+        if let Err(error) = stage::stage(self, (&old, host, &changed), &needs, found, &mut staged) {
             commit::close(vec![staged], commit::CLOSE_MAX);
             return Err(error);
         }
@@ -349,9 +352,9 @@ impl Server {
         done
     }
 
-    /// Returns the file in force without the volumes that are out of service.
+    /// Returns the file in force without what is out of service.
     fn in_service(&self) -> Cow<'_, Host> {
-        without(&self.host, &self.missing)
+        without(&self.host, self.missing.keys())
     }
 
     /// Whether no host file is in force yet.
@@ -359,34 +362,27 @@ impl Server {
         self.host.devices.is_empty() && self.host.uplinks.is_empty()
     }
 
-    /// Whether a change starts this device: it is new, or it is out of service and a volume on it is retried.
+    /// Whether a change starts this device: it is new; or it is out of service, and a volume on it is retried or it is another
+    /// device now.
     fn starts(&self, device: &str, host: &Host, extra: &Extra) -> bool {
         let is_retried = match extra {
             Extra::Retry((vm, volume)) => {
                 let retried = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
                 retried.is_some_and(|volume| volume.device == device)
             }
-            Extra::Nothing | Extra::Grow(_) => false,
+            Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => false,
         };
-        !self.devices.contains_key(device) && (is_retried || !self.host.devices.contains_key(device))
-    }
-
-    /// Whether a volume is out of service, and a change to `volume` leaves it so without accessing its path.
-    fn stays_missing(&self, name: &VolumeName, volume: &Volume, extra: &Extra) -> bool {
-        let known = self.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1));
-        let same = known.is_some_and(|known| known.size == volume.size && stage::stays(Some(known), volume));
-        same && self.missing.contains(name) && !matches!(extra, Extra::Retry(retried) if retried == name)
+        let is_other = || {
+            let known = self.host.devices.get(device);
+            known.is_none_or(|known| translate::fixed_difference(known, &host.devices[device]).is_some())
+        };
+        !self.devices.contains_key(device) && (is_retried || is_other())
     }
 
     /// Returns the device of a volume, or the uplink of a NIC, in the host file.
     pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
         let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
         volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
-    }
-
-    /// Volumes that are out of service.
-    pub(crate) fn missing(&self) -> &BTreeSet<VolumeName> {
-        &self.missing
     }
 
     /// Notified when a device goes down.
@@ -455,7 +451,7 @@ impl Server {
             sockets: commit::guest_sockets(self).map(of).collect(),
             missing: self
                 .missing
-                .iter()
+                .keys()
                 .map(|(vm, volume)| format!("{vm}/{volume}"))
                 .chain(self.outages.keys().map(Interface::to_string))
                 .collect(),
@@ -491,15 +487,19 @@ impl Changed {
     }
 }
 
-/// Returns a file without some of its volumes.
-pub(crate) fn without<'a>(host: &'a Host, missing: &BTreeSet<VolumeName>) -> Cow<'a, Host> {
-    if missing.is_empty() {
+/// Returns a file without some of its volumes and NICs.
+pub(crate) fn without<'a, 'b>(host: &'a Host, missing: impl ExactSizeIterator<Item = &'b VolumeName>) -> Cow<'a, Host> {
+    if missing.len() == 0 {
         return Cow::Borrowed(host);
     }
     let mut rest = host.clone();
     for (vm, volume) in missing {
         if let Some(vm) = rest.vms.get_mut(vm) {
-            Arc::make_mut(vm).volumes.remove(volume);
+            let vm = Arc::make_mut(vm);
+            match volume.strip_prefix("nic/") {
+                Some(nic) => drop(vm.nics.remove(nic)),
+                None => drop(vm.volumes.remove(volume)),
+            }
         }
     }
     Cow::Owned(rest)

@@ -25,6 +25,7 @@ use sluice_sched::scheduler::DeviceInfo;
 use super::commit::{CLOSE_MAX, close, name_of};
 use super::fd_store::FdStore;
 use super::links::{Interface, Outages, open_or_stand_in};
+use super::opening::{Fault, Tolerance};
 use super::stage::Staged;
 use super::{Changed, Running, Server, ServerError, VolumeName};
 use crate::failure::chain;
@@ -44,6 +45,11 @@ pub(super) struct NewNics {
 }
 
 impl NewNics {
+    /// Whether nothing was opened.
+    pub(super) fn is_void(&self) -> bool {
+        self.sockets.is_empty() && self.taps.is_empty() && self.outages.is_empty()
+    }
+
     /// Keeps all of it, because the change is in force.
     pub(super) fn keep(self, server: &mut Server) {
         server.nic_sockets.extend(self.sockets);
@@ -104,13 +110,17 @@ pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static st
 }
 
 /// Starts new uplinks, and opens TAPs of new NICs.
-pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mut Staged) -> Result<(), ServerError> {
-    let is_start = server.is_start();
+pub(super) fn stage(
+    server: &Server,
+    host: &Host,
+    (changed, tolerance): (&Changed, Tolerance),
+    staged: &mut Staged,
+) -> Result<(), ServerError> {
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = Interface::Uplink(uplink.clone());
         let opened =
-            open_or_stand_in(uplink, interface, open(spec, &server.fd_store), is_start, &mut staged.nics.outages);
+            open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, &mut staged.nics.outages);
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
@@ -131,7 +141,7 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
             let key = name(vm, nic);
             let mut open_new = || {
                 let (interface, opened) = (Interface::Nic(key.clone()), open_tap(tap, spec, &server.fd_store));
-                open_or_stand_in(tap, interface, opened, is_start, &mut staged.nics.outages).map(Arc::new)
+                open_or_stand_in(tap, interface, opened, tolerance, &mut staged.nics.outages).map(Arc::new)
             };
             let link = open.map_or_else(&mut open_new, Ok);
             let link = link.map_err(|source| ServerError::Tap { nic: format!("{}/{}", key.0, key.1), source })?;
@@ -143,7 +153,7 @@ pub(super) fn stage(server: &Server, host: &Host, changed: &Changed, staged: &mu
 
 /// Returns why uplinks of a host file cannot be started here, without opening them: the name of each, and the reason.
 ///
-/// The flag says whether the others are served without it: its interface is missing.
+/// The flag says whether a strict start serves the others without it: its interface is missing.
 pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
     let mut problems = Vec::new();
     for (uplink, spec) in &host.uplinks {
@@ -351,6 +361,12 @@ pub(super) fn edits(
     list
 }
 
+impl Fault for LinkError {
+    fn is_no_response(&self) -> bool {
+        self.may_pass()
+    }
+}
+
 /// The NICs of a VM on an uplink.
 fn here<'a>(vm: &'a Vm, uplink: &str) -> impl Iterator<Item = (&'a String, &'a Nic)> {
     vm.nics.iter().filter(move |(_, nic)| nic.uplink == uplink)
@@ -458,8 +474,10 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
         let kind = Net { mac: nic.mac, mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
         let ((vm, volume), generation) = (key.clone(), server.generations[key]);
         let entry = session::Entry { kind, vm, volume, generation, device: running.device.handle() };
-        let listener = server.nic_sockets.get(&name_of(endpoint));
-        listener.expect("every endpoint of the file has a socket").replace(Some(entry));
+        // One that is out of service has none.
+        if let Some(listener) = server.nic_sockets.get(&name_of(endpoint)) {
+            listener.replace(Some(entry));
+        }
     }
 }
 

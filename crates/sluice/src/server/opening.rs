@@ -4,8 +4,10 @@
 //! [`Needs::meet`] may run on any thread, and be abandoned. The server puts its results into force if it still needs
 //! them then.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::mem::take;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +17,9 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
-use sluice_io::source::{DiskSet, ExtentMap, FormatCheck, Source, SourceError, SourceSpec};
+use sluice_io::source::{DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
+use super::claims::Claims;
 use super::found::{Found, Progress};
 use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
 
@@ -24,25 +27,49 @@ use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeNam
 /// hold. A reload does not wait, because the holder of a lock is then alive.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
 
-/// When a volume that cannot be opened is put out of service, and the others are served without it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Which faults put what they concern out of service, so that the others are served without it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum Tolerance {
     /// Never: the whole change is rejected.
+    #[default]
     Never,
-    /// If its path hangs, or requests of a dead process hold its bytes: the start of other volumes does not depend on
-    /// its disk.
+    /// If a path hangs, or requests of a dead process hold the bytes of a volume: a strict start.
     NoResponse,
-    /// Always: it is out of service already.
+    /// All of them: a start, a retry, and what is out of service already.
     Anything,
 }
 
 impl Tolerance {
-    pub(super) fn covers(self, error: &SourceError) -> bool {
+    pub(super) fn covers(self, fault: &impl Fault) -> bool {
         match self {
             Tolerance::Never => false,
-            Tolerance::NoResponse => error.is_left_behind() || matches!(error, SourceError::Silent { .. }),
+            Tolerance::NoResponse => fault.is_no_response(),
             Tolerance::Anything => true,
         }
+    }
+}
+
+/// An error that a [`Tolerance`] may cover.
+pub(super) trait Fault {
+    /// Whether a path hangs, or requests of a dead process hold its bytes.
+    fn is_no_response(&self) -> bool;
+}
+
+impl Fault for SourceError {
+    fn is_no_response(&self) -> bool {
+        self.is_left_behind() || matches!(self, SourceError::Silent { .. })
+    }
+}
+
+impl Fault for ListenError {
+    fn is_no_response(&self) -> bool {
+        matches!(self, ListenError::Silent { .. })
+    }
+}
+
+impl Fault for io::Error {
+    fn is_no_response(&self) -> bool {
+        false
     }
 }
 
@@ -54,6 +81,8 @@ pub(super) struct Opening {
     /// Whether it replaces a served volume. Then it does not wait for the other's read lock: its VMM waits when it
     /// reconnects.
     replaces: bool,
+    /// Whether it may have what another volume last served.
+    pub(super) is_forced: bool,
     format: FormatCheck,
 }
 
@@ -83,15 +112,16 @@ pub(super) struct Socket {
     /// A socket of the daemon that is removed by the same change and has the same path.
     pub(super) ours: Option<FileId>,
     pub(super) serves: Serves,
-    /// Whether its volumes are put out of service if its folder hangs, and the others are served without them.
-    pub(super) may_hang: bool,
+    /// Which faults put its volume or NIC out of service.
+    pub(super) tolerance: Tolerance,
 }
 
 /// Everything that a host file needs and that does not exist yet.
 #[derive(Default)]
 pub(crate) struct Needs {
     is_start: bool,
-    /// Devices that are started.
+    pub(super) tolerance: Tolerance,
+    /// Devices that are started. Of two on one disk the first one is.
     pub(super) devices: Vec<String>,
     pub(super) volumes: Vec<Opening>,
     resizings: Vec<Resizing>,
@@ -100,6 +130,9 @@ pub(crate) struct Needs {
     /// Logs of new devices.
     pub(super) logs: Vec<(String, PathBuf)>,
     pub(super) sockets: Vec<Socket>,
+    /// What is out of service, and stays so without a look at its paths.
+    pub(super) staying: BTreeSet<VolumeName>,
+    claims: Claims,
     lock_wait: Duration,
     /// Whether sockets are only tried: none gets its name.
     only_tries: bool,
@@ -161,18 +194,25 @@ pub(super) fn needs(
 ) -> Result<Needs, ServerError> {
     let is_start = server.is_start();
     let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
-    let mut needs = Needs { is_start, lock_wait, ..Needs::default() };
-    for (name, device) in &host.devices {
-        if !server.starts(name, host, extra) {
-            continue;
-        }
+    let tolerance = match (extra, is_start) {
+        (Extra::Tolerate | Extra::Retry(_), _) => Tolerance::Anything,
+        (Extra::Nothing | Extra::Grow(_), true) => Tolerance::NoResponse,
+        (Extra::Nothing | Extra::Grow(_), false) => Tolerance::Never,
+    };
+    let staying = server.staying(host, extra, guard.force);
+    let claims = Claims::of(host, &server.held, guard);
+    let mut needs = Needs { is_start, lock_wait, tolerance, staying, claims, ..Needs::default() };
+    let mut devices: Vec<_> = host.devices.iter().filter(|(name, _)| server.starts(name, host, extra)).collect();
+    // Of two devices that turn out to be one disk, the one that the state does not know is left out.
+    devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
+    for (name, device) in devices {
         needs.devices.push(name.clone());
         let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
         needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
         let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
         needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
     }
-    needs.sockets = sockets::needed(server, host, changed, extra)?;
+    needs.sockets = sockets::needed(server, host, changed, (tolerance, &needs.staying))?;
     // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
     let (mut served, mut served_before) = (None, None);
@@ -187,7 +227,7 @@ pub(super) fn needs(
                 continue;
             }
             let key = (vm.clone(), name.clone());
-            if server.stays_missing(&key, volume, extra) {
+            if needs.staying.contains(&key) {
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
@@ -195,17 +235,20 @@ pub(super) fn needs(
             if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
                 continue;
             }
-            let tolerance = match (server.missing.contains(&key), is_start) {
-                (true, _) => Tolerance::Anything,
-                (false, true) => Tolerance::NoResponse,
-                (false, false) => Tolerance::Never,
-            };
-            let replaces = server.served.contains_key(&key);
+            let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
+            let (replaces, is_forced) = (server.served.contains_key(&key), guard.force.covers(&key));
             let format = match volume.is_raw {
                 true => FormatCheck::Raw,
                 false => FormatCheck::UnlessKnown(Arc::clone(served_before.get_or_insert_with(|| guard.known()))),
             };
-            needs.volumes.push(Opening { name: key, volume: Arc::clone(volume), tolerance, replaces, format });
+            needs.volumes.push(Opening {
+                name: key,
+                volume: Arc::clone(volume),
+                tolerance,
+                replaces,
+                is_forced,
+                format,
+            });
         }
     }
     Ok(needs)
@@ -306,41 +349,31 @@ impl Needs {
 
     /// Whether everything is in `found`, or an error for which the change is rejected.
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
-        let no_disk = |(device, path): &(String, PathBuf)| {
-            let failed =
-                |disks: &Result<_, _>| matches!(disks, Err(error) if !matches!(error, SourceError::Silent { .. }));
-            found.has_disk(device, path) && found.disks.get(device).is_some_and(|(_, disks)| failed(disks))
-        };
-        let no_log = |(device, path): &(String, PathBuf)| {
-            found.has_log(device, path) && found.logs.get(device).is_some_and(|(_, log)| log.is_err())
-        };
-        let not_resized = |resizing: &Resizing| {
-            found.has_resized(&resizing.name, resizing.size)
-                && found.resized.get(&resizing.name).is_some_and(|(_, resized)| resized.is_err())
-        };
-        let refused = |opening: &Opening| {
-            let is_fatal = |(_, opened): &(Arc<Volume>, Result<Opened, SourceError>)| {
-                opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error))
-            };
-            found.has_volume(&opening.name, &opening.volume) && found.volumes.get(&opening.name).is_some_and(is_fatal)
-        };
-        let not_bound = |socket: &Socket| {
-            let bound = found.sockets.get(&socket.endpoint.to_string());
-            let failed =
-                |bound: &Result<_, _>| matches!(bound, Err(error) if !matches!(error, ListenError::Silent { .. }));
-            bound.is_some_and(|(of, bound)| *of == socket.endpoint && failed(bound))
-        };
-        let all = self.disks.iter().all(|(device, path)| found.has_disk(device, path))
-            && self.logs.iter().all(|(device, path)| found.has_log(device, path))
-            && self.resizings.iter().all(|resizing| found.has_resized(&resizing.name, resizing.size))
-            && self.sockets.iter().all(|socket| found.has_socket(&socket.endpoint))
-            && self.volumes.iter().all(|opening| found.has_volume(&opening.name, &opening.volume));
-        let some_failed = self.sockets.iter().any(not_bound)
-            || self.disks.iter().any(no_disk)
-            || self.logs.iter().any(no_log)
-            || self.resizings.iter().any(not_resized)
-            || self.volumes.iter().any(refused);
-        all || some_failed
+        // Of each: whether it is there, or the change is rejected because of it.
+        let disks = self.disks.iter().map(|(device, path)| {
+            found.disks.get(device).filter(|(of, _)| of == path).map(|(_, disks)| self.is_refused(disks))
+        });
+        let logs = self.logs.iter().map(|(device, path)| {
+            found.logs.get(device).filter(|(of, _)| of == path).map(|(_, log)| self.is_refused(log))
+        });
+        let resizings = self.resizings.iter().map(|resizing| {
+            let resized = found.resized.get(&resizing.name).filter(|(size, _)| *size == resizing.size);
+            resized.map(|(_, resized)| resized.is_err())
+        });
+        let sockets = self.sockets.iter().map(|socket| {
+            let bound = found.sockets.get(&socket.endpoint.to_string()).filter(|(of, _)| *of == socket.endpoint);
+            bound.map(|(_, bound)| bound.as_ref().is_err_and(|error| !socket.tolerance.covers(error)))
+        });
+        let volumes = self.volumes.iter().map(|opening| {
+            let opened = found.volumes.get(&opening.name).filter(|(of, _)| **of == *opening.volume);
+            opened.map(|(_, opened)| opened.as_ref().is_err_and(|error| !opening.tolerance.covers(error)))
+        });
+        let all: Vec<Option<bool>> = disks.chain(logs).chain(resizings).chain(sockets).chain(volumes).collect();
+        all.iter().all(Option::is_some) || all.contains(&Some(true))
+    }
+
+    fn is_refused<T>(&self, result: &Result<T, impl Fault>) -> bool {
+        result.as_ref().is_err_and(|error| !self.tolerance.covers(error))
     }
 
     /// Leaves out what cannot be looked at because its path hangs: devices, volumes and sockets without which the rest may go
@@ -354,14 +387,22 @@ impl Needs {
             let seconds = time.as_secs();
             let is_hung_disk = |(device, disk): &&(String, PathBuf)| *disk == path && !found.has_disk(device, disk);
             let hung_device = self.disks.iter().filter(|_| self.is_start).find(is_hung_disk);
-            let is_left_out = match hung_device {
-                Some((device, _)) => {
+            let may_log_hang = self.tolerance == Tolerance::Anything;
+            let is_hung_log = |(device, log): &&(String, PathBuf)| *log == path && !found.has_log(device, log);
+            let hung_log = self.logs.iter().filter(|_| may_log_hang).find(is_hung_log);
+            let is_left_out = match (hung_device, hung_log) {
+                (Some((device, _)), _) => {
                     let error = SourceError::Silent { path: path.clone(), seconds };
                     found.disks.insert(device.clone(), (path.clone(), Err(error)));
                     self.leave_out_volumes(found, seconds, |volume| volume.device == *device);
                     true
                 }
-                None => {
+                (None, Some((device, _))) => {
+                    let error = io::Error::new(io::ErrorKind::TimedOut, format!("no response for {seconds} s"));
+                    found.logs.insert(device.clone(), (path.clone(), Err(error)));
+                    true
+                }
+                (None, None) => {
                     let hangs =
                         |volume: &Volume| volume.source.as_ref().is_some_and(|source| hangs_with(&path, source));
                     let volumes = self.leave_out_volumes(found, seconds, hangs);
@@ -392,7 +433,7 @@ impl Needs {
     /// Returns whether there are any.
     fn leave_out_sockets(&self, found: &mut Found, seconds: u64, hung: &Path) -> bool {
         let mut any = false;
-        for Socket { endpoint, .. } in self.sockets.iter().filter(|socket| socket.may_hang) {
+        for Socket { endpoint, .. } in self.sockets.iter().filter(|socket| socket.tolerance != Tolerance::Never) {
             let Endpoint::Unix { path, .. } = endpoint else { continue };
             if hangs_with(hung, path) && !found.has_socket(endpoint) {
                 let error = ListenError::Silent { endpoint: endpoint.to_string(), seconds };
@@ -404,13 +445,13 @@ impl Needs {
     }
 
     /// Accesses the paths until the first error for which the change is rejected, or until the helper is abandoned. A start
-    /// looks at all paths, so that all its errors are reported together. Hangs as long as a disk or a file system does;
+    /// looks at all paths: a strict one reports all its errors together. Hangs as long as a disk or a file system does;
     /// `progress` has the path, and gets the results.
     pub(crate) fn meet(mut self, progress: &Progress) {
         let _ =
             self.find_files(progress).and_then(|()| self.open_volumes(progress)).and_then(|()| match self.only_tries {
                 true => try_out(self.sockets, progress),
-                false => make(self.sockets, progress),
+                false => make(self.sockets, self.is_start, progress),
             });
     }
 
@@ -419,14 +460,14 @@ impl Needs {
         for (device, path) in take(&mut self.disks) {
             progress.set(&path);
             let disks = DiskSet::of_path(&path);
-            let is_ok = disks.is_ok() || self.is_start;
+            let is_ok = self.is_start || !self.is_refused(&disks);
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
         }
         for (device, path) in take(&mut self.logs) {
             progress.set(&path);
             let log = slot_log::open(&path);
-            let is_ok = log.is_ok() || self.is_start;
+            let is_ok = self.is_start || !self.is_refused(&log);
             let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
             (goes_on && is_ok).then_some(())?;
         }
@@ -440,17 +481,34 @@ impl Needs {
         Some(())
     }
 
-    /// Opens volumes. They wait for locks for at most `lock_wait` together.
+    /// Opens volumes. They wait for locks for at most `lock_wait` together. What several paths lead to is judged before
+    /// anything is locked.
     fn open_volumes(&mut self, progress: &Progress) -> Option<()> {
-        let until = Instant::now() + self.lock_wait;
+        let mut all = Vec::new();
         for opening in take(&mut self.volumes) {
-            let opened = opening.open(until.saturating_duration_since(Instant::now()), progress);
-            let is_tolerated = |error| self.is_start || opening.tolerance.covers(error);
-            let is_ok = opened.as_ref().err().is_none_or(is_tolerated);
-            let goes_on = progress.add(|found| drop(found.volumes.insert(opening.name, (opening.volume, opened))));
-            (goes_on && is_ok).then_some(())?;
+            match opening.locate(progress) {
+                Ok(located) => all.push((opening, located)),
+                Err(error) => self.add_volume(opening, Err(error), progress)?,
+            }
+        }
+        for (at, other) in self.claims.judge(&all).into_iter().rev() {
+            let (opening, located) = all.remove(at);
+            self.add_volume(opening, Err(located.claimed_by(other)), progress)?;
+        }
+        let until = Instant::now() + self.lock_wait;
+        for (opening, located) in all {
+            let opened = opening.open(located, until.saturating_duration_since(Instant::now()), progress);
+            self.add_volume(opening, opened, progress)?;
         }
         Some(())
+    }
+
+    /// Returns `None` if the rest is not needed.
+    fn add_volume(&self, opening: Opening, opened: Result<Opened, SourceError>, progress: &Progress) -> Option<()> {
+        let is_tolerated = |error| self.is_start || opening.tolerance.covers(error);
+        let is_ok = opened.as_ref().err().is_none_or(is_tolerated);
+        let goes_on = progress.add(|found| drop(found.volumes.insert(opening.name, (opening.volume, opened))));
+        (goes_on && is_ok).then_some(())
     }
 }
 
@@ -465,26 +523,28 @@ fn try_out(sockets: Vec<Socket>, progress: &Progress) -> Option<()> {
     Some(())
 }
 
-/// Makes sockets. Those that replace one in use do so when all have been made.
-fn make(sockets: Vec<Socket>, progress: &Progress) -> Option<()> {
+/// Makes sockets. Those that replace one in use do so when all have been made. `all`: also after one that the change is
+/// rejected for.
+fn make(sockets: Vec<Socket>, all: bool, progress: &Progress) -> Option<()> {
     let mut unplaced = Vec::new();
-    for Socket { endpoint, ours, .. } in sockets {
-        progress.set(Path::new(&endpoint.to_string()));
-        let made = Bound::prepare(endpoint.clone(), ours);
+    for socket in sockets {
+        progress.set(Path::new(&socket.endpoint.to_string()));
+        let made = Bound::prepare(socket.endpoint.clone(), socket.ours);
         match made {
-            Ok(prepared) if ours.is_some() => unplaced.push((endpoint, prepared)),
-            made => add_socket(endpoint, made.and_then(Prepared::place), progress)?,
+            Ok(prepared) if socket.ours.is_some() => unplaced.push((socket, prepared)),
+            made => add_socket(socket, made.and_then(Prepared::place), all, progress)?,
         }
     }
-    for (endpoint, prepared) in unplaced {
-        progress.set(Path::new(&endpoint.to_string()));
-        add_socket(endpoint, prepared.place(), progress)?;
+    for (socket, prepared) in unplaced {
+        progress.set(Path::new(&socket.endpoint.to_string()));
+        add_socket(socket, prepared.place(), all, progress)?;
     }
     Some(())
 }
 
-fn add_socket(endpoint: Endpoint, bound: Result<Bound, ListenError>, progress: &Progress) -> Option<()> {
-    let is_ok = bound.is_ok();
+fn add_socket(socket: Socket, bound: Result<Bound, ListenError>, all: bool, progress: &Progress) -> Option<()> {
+    let Socket { endpoint, tolerance, .. } = socket;
+    let is_ok = all || bound.as_ref().err().is_none_or(|error| tolerance.covers(error));
     let goes_on = progress.add(|found| drop(found.sockets.insert(endpoint.to_string(), (endpoint, bound))));
     (goes_on && is_ok).then_some(())
 }
@@ -511,8 +571,14 @@ impl Resizing {
 }
 
 impl Opening {
-    fn open(&self, wait: Duration, progress: &Progress) -> Result<Opened, SourceError> {
-        let ((vm, name), volume) = (&self.name, &self.volume);
+    /// Its bytes, as the host file states them.
+    pub(super) fn range(&self) -> Range<u64> {
+        let end = self.volume.size.map_or(u64::MAX, |size| self.volume.offset.saturating_add(size));
+        self.volume.offset..end
+    }
+
+    fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
+        let volume = &self.volume;
         let spec = SourceSpec {
             path: volume.source.clone().expect("only volumes with a source are opened"),
             offset: volume.offset,
@@ -522,7 +588,13 @@ impl Opening {
             format: self.format.clone(),
         };
         progress.set(&spec.path);
-        let source = Source::open_within(&spec, wait)?;
+        Located::of(&spec)
+    }
+
+    fn open(&self, located: Located, wait: Duration, progress: &Progress) -> Result<Opened, SourceError> {
+        let ((vm, name), volume) = (&self.name, &self.volume);
+        progress.set(located.path());
+        let source = located.open(wait)?;
         let mut waited = source.waited();
         if volume.read_only {
             let left = (!self.replaces).then(|| wait.saturating_sub(waited));

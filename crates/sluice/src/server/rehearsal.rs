@@ -14,7 +14,7 @@ use sluice_config::Host;
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
-use super::opening::{Needs, Opened, Opening};
+use super::opening::{Fault, Needs, Opened, Opening, Tolerance};
 use super::{
     Changed, Extra, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening, stage, translate,
 };
@@ -38,10 +38,16 @@ pub(crate) struct Problem {
 pub(crate) enum ProblemKind {
     /// The start fails.
     Fatal,
-    /// The start fails, because another process has it.
+    /// As the others, because another process has it.
     Taken,
     /// The others are served without it.
     OutOfService,
+}
+
+impl ProblemKind {
+    fn of(fault: &impl Fault, tolerance: Tolerance) -> ProblemKind {
+        if tolerance.covers(fault) { ProblemKind::OutOfService } else { ProblemKind::Fatal }
+    }
 }
 
 /// Problems that a start would find.
@@ -64,7 +70,8 @@ pub(crate) fn rehearse(
 ) -> std::io::Result<Rehearsal> {
     let server = Server::new();
     let nothing = server.in_service();
-    let list = || opening::needs(&server, (&nothing, host), &Changed::between(&nothing, host), &Extra::Nothing, guard);
+    let changed = Changed::between(&nothing, host);
+    let list = || opening::needs(&server, (&nothing, host), &changed, &Extra::Tolerate, guard);
     let mut found = Found::default();
     let mut problems = Vec::new();
     let needs = loop {
@@ -120,20 +127,16 @@ pub(super) fn problems(host: &Host, needs: &Needs, found: &Found) -> Vec<Problem
     for (at, (device, _)) in needs.disks.iter().enumerate() {
         let about = format!("device {device}");
         match found.disks.get(device).map(|(_, disks)| disks) {
-            Some(Err(error @ SourceError::Silent { .. })) => {
-                let text = format!("Device {device}: {}", chain(error));
-                problems.push(Problem { about, text, kind: ProblemKind::OutOfService });
-            }
             Some(Err(error)) => {
                 let text = format!("Device {device}: its path cannot be resolved to a disk: {}", chain(error));
-                problems.push(fatal(&about, text));
+                problems.push(Problem { about, text, kind: ProblemKind::of(error, needs.tolerance) });
             }
             Some(Ok(own)) => {
                 let others = needs.disks[..at].iter().map(|(other, _)| other);
                 let same = |other: &&String| disks(other).is_some_and(|disks| disks.overlaps(own));
                 problems.extend(others.filter(same).map(|other| {
                     let (first, second, disks) = (other.clone(), device.clone(), own.to_string());
-                    fatal(&about, ServerError::OneDisk { first, second, disks }.to_string())
+                    problem(&about, &ServerError::OneDisk { first, second, disks }, needs.tolerance)
                 }));
             }
             None => {}
@@ -143,38 +146,47 @@ pub(super) fn problems(host: &Host, needs: &Needs, found: &Found) -> Vec<Problem
         if let Some((path, Err(error))) = found.logs.get(device) {
             let text =
                 format!("Device {device}: cannot write its log {}: {error}; choose another path", path.display());
-            problems.push(fatal(&format!("device {device}"), text));
+            let kind = ProblemKind::of(error, needs.tolerance);
+            problems.push(Problem { about: format!("device {device}"), text, kind });
         }
     }
     for opening in &needs.volumes {
         problems.extend(of_volume(host, opening, found, disks(&opening.volume.device)));
     }
-    let sockets = needs.sockets.iter().map(|socket| socket.endpoint.to_string());
-    problems.extend(sockets.filter_map(|name| {
+    problems.extend(needs.sockets.iter().filter_map(|socket| {
+        let name = socket.endpoint.to_string();
         let made = found.sockets.get(&name).and_then(|(_, bound)| bound.as_ref().err());
         let error = made.or_else(|| found.tried.get(&name)?.as_ref().err())?;
         let kind = match error {
             ListenError::InUse(_) => ProblemKind::Taken,
-            ListenError::Silent { .. } => ProblemKind::OutOfService,
-            _ => ProblemKind::Fatal,
+            error => ProblemKind::of(error, socket.tolerance),
         };
         Some(Problem { about: format!("socket {name}"), text: chain(error), kind })
     }));
     problems.extend(nics::problems(host).into_iter().map(|(about, text, may_pass)| {
-        let kind = if may_pass { ProblemKind::OutOfService } else { ProblemKind::Fatal };
+        let is_out = may_pass || needs.tolerance == Tolerance::Anything;
+        let kind = if is_out { ProblemKind::OutOfService } else { ProblemKind::Fatal };
         Problem { about, text, kind }
     }));
     problems
 }
 
 /// Returns the texts of those for which a start fails.
-pub(super) fn errors(problems: Vec<Problem>) -> Vec<String> {
-    let is_fatal = |problem: &Problem| problem.kind != ProblemKind::OutOfService;
-    problems.into_iter().filter(is_fatal).map(|problem| problem.text).collect()
+pub(super) fn errors(host: &Host, needs: &Needs, found: &Found) -> Vec<String> {
+    let is_fatal = |problem: &Problem| match problem.kind {
+        ProblemKind::Fatal => true,
+        ProblemKind::Taken => needs.tolerance != Tolerance::Anything,
+        ProblemKind::OutOfService => false,
+    };
+    problems(host, needs, found).into_iter().filter(is_fatal).map(|problem| problem.text).collect()
 }
 
 fn fatal(about: &str, text: String) -> Problem {
     Problem { about: about.to_owned(), text, kind: ProblemKind::Fatal }
+}
+
+fn problem(about: &str, error: &ServerError, tolerance: Tolerance) -> Problem {
+    Problem { about: about.to_owned(), text: chain(error), kind: ProblemKind::of(error, tolerance) }
 }
 
 fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&DiskSet>) -> Option<Problem> {
@@ -183,9 +195,8 @@ fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&Di
     match found.volume(&opening.name)? {
         Err(error) => {
             let kind = match error {
-                error if tolerance.covers(error) => ProblemKind::OutOfService,
                 SourceError::Busy { holder: Holder::Process { .. }, .. } => ProblemKind::Taken,
-                _ => ProblemKind::Fatal,
+                error => ProblemKind::of(error, *tolerance),
             };
             Some(Problem { about, text: format!("VM {vm}, volume {name}: {}", chain(error)), kind })
         }
@@ -193,12 +204,13 @@ fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&Di
             if let Some(expected) = expected
                 && !disks.is_subset_of(expected)
             {
-                return Some(fatal(&about, stage::other_disk(vm, volume, disks, expected).to_string()));
+                return Some(problem(&about, &stage::other_disk(vm, volume, disks, expected), *tolerance));
             }
             let rotational = expected.is_some_and(DiskSet::is_rotational);
             let rotational = host.devices[&volume.device].info(rotational).rotational;
             let invalid = translate::volume_info(volume, Some(source), rotational).validate().err()?;
-            Some(fatal(&about, format!("VM {vm}, volume {name}: {invalid}")))
+            let (vm, volume) = (vm.clone(), name.clone());
+            Some(problem(&about, &ServerError::VolumeInfo { vm, volume, source: invalid }, *tolerance))
         }
     }
 }

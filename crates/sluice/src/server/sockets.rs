@@ -6,46 +6,51 @@
 use std::collections::BTreeSet;
 
 use sluice_config::{Host, Protocol, Volume};
-use sluice_io::endpoint::{Endpoint, ListenError};
+use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
-use super::opening::{Needs, Serves, Socket};
+use super::opening::{Needs, Serves, Socket, Tolerance};
 use super::stage::Staged;
-use super::{Changed, Extra, Found, Server, ServerError, nics, translate};
+use super::{Changed, Found, Server, ServerError, VolumeName, missing, nics, translate};
 
-/// Returns the sockets that must be made for `host`.
+/// Returns the sockets that must be made for `host`. What is `staying` out of service is left out.
 pub(super) fn needed(
     server: &Server,
     host: &Host,
     changed: &Changed,
-    extra: &Extra,
+    (tolerance, staying): (Tolerance, &BTreeSet<VolumeName>),
 ) -> Result<Vec<Socket>, ServerError> {
-    let is_start = server.is_start();
+    // What a strict start needs for more than one volume, or for a NIC, may not hang either.
+    let no_less = if tolerance == Tolerance::NoResponse { Tolerance::Never } else { tolerance };
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
-    let of_volumes = |of_guests| new_endpoints(server, host, changed, extra, of_guests);
+    let of_all = host.nbd.endpoints.iter().filter(|endpoint| !staying.contains(&missing::shared(&name_of(endpoint))));
+    let of_volumes = |of_guests| new_endpoints(server, host, changed, staying, of_guests);
     let known = |name: &str| server.listeners.get(name).map(NbdListener::endpoint);
-    let nbd = beside(known, of_volumes(false).chain(&host.nbd.endpoints))?.into_iter().map(|endpoint| {
+    let nbd = beside(known, of_volumes(false).chain(of_all))?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
         let ours = server.guests.get(&name).map(VhostListener::file);
         let ours = ours.or_else(|| server.nic_sockets.get(&name).map(VhostListener::file));
-        Socket { endpoint, ours, serves: Serves::Nbd, may_hang: is_start && !shared.contains(&name) }
+        let tolerance = if shared.contains(&name) { no_less } else { tolerance };
+        Socket { endpoint, ours, serves: Serves::Nbd, tolerance }
     });
     let known = |name: &str| server.guests.get(name).map(VhostListener::endpoint);
     let guests = beside(known, of_volumes(true))?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
         let ours = server.listeners.get(&name).and_then(NbdListener::file);
         let ours = ours.or_else(|| server.nic_sockets.get(&name).map(VhostListener::file));
-        Socket { endpoint, ours, serves: Serves::Disk, may_hang: is_start }
+        Socket { endpoint, ours, serves: Serves::Disk, tolerance }
     });
     let known = |name: &str| server.nic_sockets.get(name).map(VhostListener::endpoint);
-    let of_nics = changed.of(host).flat_map(|(_, vm)| vm.nics.values()).filter_map(nics::endpoint);
+    let of_nics = changed.of(host).flat_map(|(vm, spec)| spec.nics.iter().map(move |nic| (vm, nic)));
+    let of_nics = of_nics.filter(|(vm, (nic, _))| !staying.contains(&nics::name(vm, nic)));
+    let of_nics = of_nics.filter_map(|(_, (_, nic))| nics::endpoint(nic));
     let nics = beside(known, of_nics)?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
         let ours = server.listeners.get(&name).and_then(NbdListener::file);
         let ours = ours.or_else(|| server.guests.get(&name).map(VhostListener::file));
-        Socket { endpoint, ours, serves: Serves::Nic, may_hang: false }
+        Socket { endpoint, ours, serves: Serves::Nic, tolerance: no_less }
     });
     Ok(nbd.chain(guests).chain(nics).collect())
 }
@@ -59,10 +64,10 @@ pub(super) fn listen(
 ) -> Result<(), ServerError> {
     let Staged { listeners, guests, nics, .. } = staged;
     let limit = &server.connection_limit;
-    for Socket { endpoint, serves, .. } in &needs.sockets {
+    for Socket { endpoint, serves, tolerance, .. } in &needs.sockets {
         let name = endpoint.to_string();
         let bound = match found.take_socket(&name).expect("what is needed was found") {
-            Err(ListenError::Silent { .. }) => continue,
+            Err(error) if tolerance.covers(&error) => continue,
             bound => bound?,
         };
         match serves {
@@ -94,12 +99,12 @@ fn beside<'a>(
 }
 
 /// Returns the endpoints of volumes, for NBD clients or for guests, that are new or had no socket. A volume that
-/// stays out of service may have none because its folder hangs, and is skipped.
+/// stays out of service may have none, and is skipped.
 fn new_endpoints<'a>(
     server: &'a Server,
     host: &'a Host,
     changed: &'a Changed,
-    extra: &'a Extra,
+    staying: &'a BTreeSet<VolumeName>,
     of_guests: bool,
 ) -> impl Iterator<Item = &'a sluice_config::ListenAddress> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
@@ -111,9 +116,8 @@ fn new_endpoints<'a>(
             before.export.endpoint == volume.export.endpoint && is_guest(before) == is_guest(volume)
         })
     };
-    let stays_missing = |vm: &String, volume: &Volume| {
-        !server.missing.is_empty() && server.stays_missing(&(vm.clone(), volume.name.clone()), volume, extra)
-    };
+    let stays_missing =
+        |vm: &String, volume: &Volume| !staying.is_empty() && staying.contains(&(vm.clone(), volume.name.clone()));
     volumes
         .filter(move |(vm, before, volume)| {
             is_guest(volume) == of_guests && !(same(*before, volume) && stays_missing(vm, volume))

@@ -1,6 +1,6 @@
 //! Stages a change: everything that may fail, next to what runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
@@ -8,25 +8,25 @@ use sluice_io::device::priority::{self, Priority};
 use sluice_io::device::{Device, DeviceSpec, Store};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
-use sluice_io::source::{DiskSet, SourceError};
+use sluice_io::source::DiskSet;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
 use super::opening::{Needs, Opened, Opening, Resized};
-use super::{Changed, Extra, Found, Running, Server, ServerError, VolumeName, nics, translate};
+use super::{Changed, Found, Missing, Running, Server, ServerError, VolumeName, missing, nics, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
-    /// Devices whose paths hang, and their errors.
-    hung_devices: BTreeMap<String, String>,
+    /// Devices that cannot be started, and why.
+    devices_out: BTreeMap<String, String>,
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<VolumeName, (Store, VolumeInfo)>,
-    /// Volumes that are out of service.
-    pub(super) missing: BTreeSet<VolumeName>,
+    /// What is out of service.
+    pub(super) missing: Missing,
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<VolumeName, (Store, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
@@ -42,15 +42,26 @@ pub(super) struct Staged {
 pub(super) fn stage(
     server: &Server,
     (old, host, changed): (&Host, &Host, &Changed),
-    (needs, extra): (&Needs, &Extra),
+    needs: &Needs,
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     start_devices(server, host, needs, found, staged)?;
-    nics::stage(server, host, changed, staged)?;
+    nics::stage(server, host, (changed, needs.tolerance), staged)?;
     resize_volumes(server, (old, host), changed, found, staged)?;
-    open_volumes(server, (old, host), changed, (needs, extra), found, staged)?;
-    found.refuse_failed_sockets(needs)
+    found.refuse_failed_sockets(needs)?;
+    let failed_sockets = found.failed_sockets();
+    open_volumes(server, (old, host, changed), (needs, &failed_sockets), found, staged)?;
+    missing::leave_out_sockets(server, (host, changed), needs, &failed_sockets, staged);
+    Ok(())
+}
+
+impl Staged {
+    /// Whether nothing comes into service, and nothing changes its size.
+    pub(super) fn is_void(&self) -> bool {
+        let Staged { devices, volumes, resized, nics, .. } = self;
+        devices.is_empty() && volumes.is_empty() && resized.is_empty() && nics.is_void()
+    }
 }
 
 /// Rejects changes of settings that cannot change at run time.
@@ -65,7 +76,7 @@ pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerEr
         if new.busy_poll && (has_real_time_priority() || priority::of_threads() == Priority::RealTime) {
             return Err(ServerError::BusyPollAtRealTime(name.clone()));
         }
-        let Some(old) = server.host.devices.get(name) else { continue };
+        let Some(old) = server.host.devices.get(name).filter(|_| server.devices.contains_key(name)) else { continue };
         if let Some(what) = translate::fixed_difference(old, new) {
             return Err(ServerError::DeviceChanged { device: name.clone(), what });
         }
@@ -80,37 +91,49 @@ fn start_devices(
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    let started = &mut staged.devices;
     for name in &needs.devices {
-        let spec = &host.devices[name];
-        let disks = match found.take_disk(name).transpose() {
-            Err(SourceError::Silent { path, seconds }) => {
-                let error = ServerError::Hangs { path, seconds };
-                staged.hung_devices.insert(name.clone(), format!("Device {name}: {error}"));
-                continue;
+        match start_device(server, host, name, found, &staged.devices) {
+            Ok(running) => drop(staged.devices.insert(name.clone(), running)),
+            Err(error) if needs.tolerance.covers(&error) && error.concerns_one() => {
+                staged.devices_out.insert(name.clone(), missing::reason(&error));
             }
-            disks => disks.map_err(|source| ServerError::Disk { device: name.clone(), source })?,
-        };
-        if let Some(disks) = &disks {
-            let staying = server.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
-            for (other, running) in staying.chain(&*started) {
-                if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
-                    let (first, second) = (other.clone(), name.clone());
-                    return Err(ServerError::OneDisk { first, second, disks: disks.to_string() });
-                }
-            }
+            Err(error) => return Err(error),
         }
-        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        let failed = |source| ServerError::Device { device: name.clone(), source };
-        let log = found.take_log(name).transpose().map_err(failed)?;
-        let down = Arc::clone(&server.down);
-        let went_down = Box::new(move || down.notify_one());
-        let model = server.models.get(name).cloned();
-        let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
-        let device = Device::start_watched(spec, went_down).map_err(failed)?;
-        started.insert(name.clone(), Running::new(device, disks));
     }
     Ok(())
+}
+
+fn start_device(
+    server: &Server,
+    host: &Host,
+    name: &String,
+    found: &mut Found,
+    started: &BTreeMap<String, Running>,
+) -> Result<Running, ServerError> {
+    let spec = &host.devices[name];
+    let disks = found.take_disk(name).transpose();
+    let disks = disks.map_err(|source| ServerError::Disk { device: name.clone(), source })?;
+    if let Some(disks) = &disks {
+        let staying = server.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
+        for (other, running) in staying.chain(started) {
+            if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
+                let (first, second) = (other.clone(), name.clone());
+                return Err(ServerError::OneDisk { first, second, disks: disks.to_string() });
+            }
+        }
+    }
+    let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
+    let log = match found.take_log(name) {
+        Some((path, Err(source))) => return Err(ServerError::Log { device: name.clone(), path, source }),
+        log => log.and_then(|(_, log)| log.ok()),
+    };
+    let down = Arc::clone(&server.down);
+    let went_down = Box::new(move || down.notify_one());
+    let model = server.models.get(name).cloned();
+    let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
+    let device = Device::start_watched(spec, went_down);
+    let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
+    Ok(Running::new(device, disks))
 }
 
 /// Whether a volume has the same source as before, possibly with another size.
@@ -174,17 +197,15 @@ fn resize(
     Ok((store, info))
 }
 
-/// Opens volumes that are new, or have another source. Those whose tolerance covers the error are put out of service.
+/// Opens volumes that are new, or have another source. Those whose fault is tolerated are put out of service.
 fn open_volumes(
     server: &Server,
-    (old, host): (&Host, &Host),
-    changed: &Changed,
-    (needs, extra): (&Needs, &Extra),
+    (old, host, changed): (&Host, &Host, &Changed),
+    (needs, failed_sockets): (&Needs, &BTreeMap<String, String>),
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
-    let hung_sockets = found.hung_sockets();
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
@@ -192,44 +213,56 @@ fn open_volumes(
                 continue;
             }
             let key = (vm.clone(), name.clone());
-            if server.stays_missing(&key, volume, extra) {
-                staged.missing.insert(key);
+            if needs.staying.contains(&key) {
+                staged.missing.insert(key.clone(), server.missing[&key].clone());
                 continue;
             }
-            let hung_device = staged.hung_devices.get(&volume.device);
-            if let Some(error) = hung_device.or_else(|| hung_sockets.get(&name_of(&volume.export.endpoint))) {
-                tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
-                staged.missing.insert(key);
+            let device_out = staged.devices_out.get(&volume.device);
+            if let Some(reason) = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint))) {
+                staged.missing.insert(key, reason.clone());
                 continue;
             }
-            let running = staged.devices.get(&volume.device).or_else(|| server.devices.get(&volume.device));
-            let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
-            if let Some(Ok(opened)) = found.volume(&key) {
-                check_disks(vm, volume, running, opened)?;
+            let tolerance = openings.get(&key).map_or(needs.tolerance, |opening| opening.tolerance);
+            match open_volume(server, host, (&key, volume), found, &staged.devices) {
+                Ok(opened) => drop(staged.volumes.insert(key, opened)),
+                Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(key, missing::reason(&error))),
+                Err(error) => return Err(error),
             }
-            let rotational = host.devices[&volume.device].info(running.rotational).rotational;
-            let (info, store) = match found.take_volume(&key) {
-                None => (translate::volume_info(volume, None, rotational), Store::Null),
-                Some(Ok(Opened { source, extents, .. })) => {
-                    let info = translate::volume_info(volume, Some(&source), rotational);
-                    (info, Store::File { source: Arc::new(source), extents })
-                }
-                Some(Err(error)) if openings[&key].tolerance.covers(&error) => {
-                    if !server.missing.contains(&key) {
-                        let error = crate::failure::chain(&error);
-                        tracing::error!(vm, volume = name, error, "Volume is out of service; retrying");
-                    }
-                    staged.missing.insert(key);
-                    continue;
-                }
-                Some(Err(source)) => return Err(ServerError::Volume { vm: key.0, volume: key.1, source }),
-            };
-            let is_valid = info.validate();
-            staged.volumes.insert(key, (store, info));
-            is_valid.map_err(|source| ServerError::VolumeInfo { vm: vm.clone(), volume: name.clone(), source })?;
         }
     }
     Ok(())
+}
+
+/// Returns a volume with what was opened for it. On an error, that stays in `found`.
+fn open_volume(
+    server: &Server,
+    host: &Host,
+    (key, volume): (&VolumeName, &Volume),
+    found: &mut Found,
+    started: &BTreeMap<String, Running>,
+) -> Result<(Store, VolumeInfo), ServerError> {
+    let (vm, name) = key;
+    let running = started.get(&volume.device).or_else(|| server.devices.get(&volume.device));
+    let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
+    if let Some(Ok(opened)) = found.volume(key) {
+        check_disks(vm, volume, running, opened)?;
+    }
+    let rotational = host.devices[&volume.device].info(running.rotational).rotational;
+    let source = found.volume(key).and_then(|opened| Some(&opened.as_ref().ok()?.source));
+    let info = translate::volume_info(volume, source, rotational);
+    let (vm, volume) = (vm.clone(), name.clone());
+    match found.volume(key) {
+        None | Some(Ok(_)) => {
+            info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
+            let opened = found.take_volume(key).and_then(Result::ok);
+            let file = |Opened { source, extents, .. }| Store::File { source: Arc::new(source), extents };
+            Ok((opened.map_or(Store::Null, file), info))
+        }
+        Some(Err(_)) => {
+            let error = found.take_volume(key).and_then(Result::err).expect("it was there a moment ago");
+            Err(ServerError::Volume { vm, volume, source: error })
+        }
+    }
 }
 
 fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) -> Result<(), ServerError> {

@@ -47,6 +47,7 @@ pub(crate) fn json(status: &Value) -> Value {
         "devices": status["devices"],
         "out_of_service": status["out_of_service"],
         "interfaces_out_of_service": status["interfaces_out_of_service"],
+        "volumes_out_of_service": status["volumes_out_of_service"],
         "held_back": status["held_back"],
     })
 }
@@ -70,17 +71,10 @@ pub(crate) fn table(status: &Value) -> String {
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
     }
-    let interfaces = list(&status["interfaces_out_of_service"]);
-    for interface in interfaces {
-        lines.push(format!(
-            "  {} is out of service: {}; it is retried",
-            text(&interface["of"]),
-            text(&interface["reason"])
-        ));
-    }
-    let is_volume = |name: &&Value| interfaces.iter().all(|interface| interface["of"] != **name);
-    for volume in list(&status["out_of_service"]).iter().filter(is_volume) {
-        lines.push(format!("  {} is out of service: its path or its device hangs; it is retried", text(volume)));
+    let interfaces = list(&status["interfaces_out_of_service"]).iter().map(|out| (&out["of"], &out["reason"]));
+    let volumes = list(&status["volumes_out_of_service"]).iter().map(|out| (&out["volume"], &out["reason"]));
+    for (name, reason) in interfaces.chain(volumes) {
+        lines.push(format!("  {} is out of service: {}; it is retried", text(name), text(reason)));
     }
     if status["real_time"] == "refused" {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());

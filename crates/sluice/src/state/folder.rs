@@ -1,13 +1,18 @@
 //! The state directory: one daemon at a time, and a file that is either the old one or the new one.
 //!
 //! A new state is written to `state.json.new`, synced, and renamed over `state.json`; then the folder is synced. A crash
-//! leaves one of both. A state that cannot be read stops the start: to go on without it would forget changes that were
-//! confirmed, and serve a volume that was detached.
+//! leaves one of both.
+//!
+//! A damaged state is no empty state: to take it for one would serve a volume that was detached, or another file than before. A
+//! start sets the file aside, as `state.json.damaged`. Each part has a checksum, so what is not damaged is kept. Volumes
+//! whose entry is lost are held back, and changes made at run time that are lost are named in the log as far as they can be read.
 
+use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -16,15 +21,19 @@ use serde_json::value::RawValue;
 
 use sluice_io::path_walk::{self, Trust, WalkError};
 
-use super::Saved;
+use super::overrides::Override;
+use super::{Saved, Served};
 
-/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version.
-const VERSION: u64 = 2;
+/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version. Version 2 had one of the
+/// whole state, and none of its parts.
+const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Name of the file.
 const FILE: &str = "state.json";
+/// Name of the copy of a damaged file.
+const DAMAGED: &str = "state.json.damaged";
 
 /// A state directory that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,8 +55,9 @@ pub(crate) enum StateError {
     #[error("State file {path}: {error}; let this user read it", path = .path.display())]
     Read { path: PathBuf, error: io::Error },
     #[error(
-        "State file {path} is corrupt: {what}. Restore it from a backup, or move it away (mv {path} {path}.corrupt) and start again: \
-         changes made at run time are then forgotten, and no volume's source is compared with the one that was last served",
+        "State file {path} is corrupt: {what}. Restore it from a backup; or start without --strict, which keeps what is not \
+         damaged and holds the other volumes back; or move it away (mv {path} {path}.corrupt) and start again: changes made at run time are \
+         then forgotten, and no volume's source is compared with the one that was last served",
         path = .path.display()
     )]
     Corrupt { path: PathBuf, what: String },
@@ -73,8 +83,71 @@ struct Sealed<'a> {
     version: u64,
     /// CRC-32 of the text of `state`, in hexadecimal digits.
     checksum: String,
+    /// The same of each part of it; none in version 2.
+    #[serde(default)]
+    parts: Parts,
     #[serde(borrow)]
     state: &'a RawValue,
+}
+
+/// Checksums of the parts of a state.
+#[derive(Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Parts {
+    overrides: Vec<String>,
+    exports: BTreeMap<String, String>,
+}
+
+impl Parts {
+    fn of(saved: &Saved) -> Parts {
+        Parts {
+            overrides: saved.overrides.iter().map(sum).collect(),
+            exports: saved.exports.iter().map(|entry| (entry.0.clone(), sum(&entry))).collect(),
+        }
+    }
+}
+
+fn sum(part: &impl Serialize) -> String {
+    checksum(&serde_json::to_string(part).expect("a part of the state can be written"))
+}
+
+/// A state whose file may be damaged.
+#[derive(Debug, Default)]
+pub(crate) struct Damaged {
+    /// What is known of it: the parts that are not damaged.
+    pub(crate) saved: Saved,
+    /// Why the rest is not; `None`: the file is not damaged.
+    pub(crate) error: Option<StateError>,
+}
+
+/// Returns the parts of a damaged state whose checksums match.
+fn salvaged(text: &[u8]) -> Saved {
+    let read = || {
+        let mut sealed: Value = serde_json::from_slice(text).ok()?;
+        let parts: Parts = serde_json::from_value(sealed.get_mut("parts")?.take()).ok()?;
+        let mut state = sealed.get_mut("state")?.take();
+        let exports: BTreeMap<String, Value> = serde_json::from_value(state.get_mut("exports")?.take()).ok()?;
+        let overrides: Vec<Value> = serde_json::from_value(state.get_mut("overrides")?.take()).ok()?;
+        Some((parts, exports, overrides))
+    };
+    let Some((parts, exports, overrides)) = read() else { return Saved::default() };
+    let mut saved = Saved::default();
+    let known = exports.into_iter().filter_map(|(name, entry)| {
+        let served: Served = serde_json::from_value(entry).ok()?;
+        (parts.exports.get(&name) == Some(&sum(&(&name, &served)))).then_some((name, served))
+    });
+    saved.exports = Arc::new(known.collect());
+    for entry in overrides {
+        let named = entry["target"].as_str().unwrap_or("?").to_owned();
+        match serde_json::from_value::<Override>(entry) {
+            Ok(known) if parts.overrides.contains(&sum(&known)) => saved.overrides.add(known),
+            _ => tracing::error!(
+                name = named,
+                "A change made at run time is lost: its part of the state file is damaged"
+            ),
+        }
+    }
+    saved
 }
 
 /// Checksum of a state as it is written. It finds damage, not intent: who may write the file may write another checksum.
@@ -91,13 +164,17 @@ fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
     match version.as_ref().and_then(Value::as_u64) {
         None => Err(corrupt("it has no version".to_owned())),
         Some(1) => serde_json::from_value(value).map_err(wrong),
-        Some(VERSION) => {
-            let Sealed { checksum: stated, state, .. } = serde_json::from_slice(text).map_err(wrong)?;
+        Some(2 | VERSION) => {
+            let Sealed { version, checksum: stated, parts, state } = serde_json::from_slice(text).map_err(wrong)?;
             let found = checksum(state.get());
             if stated != found {
                 return Err(corrupt(format!("its checksum is {stated}, and that of its content {found}")));
             }
-            serde_json::from_str(state.get()).map_err(wrong)
+            let saved = serde_json::from_str(state.get()).map_err(wrong)?;
+            match version == VERSION && parts != Parts::of(&saved) {
+                true => Err(corrupt("the checksums of its parts do not match".to_owned())),
+                false => Ok(saved),
+            }
         }
         Some(version) => Err(StateError::Version { path: path.to_owned(), version }),
     }
@@ -109,6 +186,12 @@ impl StateFolder {
     /// # Errors
     /// [`StateError`].
     pub(crate) fn open(path: &Path) -> Result<(StateFolder, Saved), StateError> {
+        let folder = StateFolder::lock(path)?;
+        let saved = folder.read()?;
+        Ok((folder, saved))
+    }
+
+    fn lock(path: &Path) -> Result<StateFolder, StateError> {
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
         refuse_exposed(path)?;
         match DirBuilder::new().mode(0o700).create(path) {
@@ -128,9 +211,25 @@ impl StateFolder {
             }
             looks += 1;
         }
-        let folder = StateFolder { path: path.to_owned(), _lock: lock };
-        let saved = folder.read()?;
-        Ok((folder, saved))
+        Ok(StateFolder { path: path.to_owned(), _lock: lock })
+    }
+
+    /// As [`StateFolder::open`], but a damaged file is copied aside, and what is not damaged is returned.
+    ///
+    /// # Errors
+    /// [`StateError`], except `Corrupt`.
+    pub(crate) fn open_damaged(path: &Path) -> Result<(StateFolder, Damaged), StateError> {
+        let folder = StateFolder::lock(path)?;
+        let file = path.join(FILE);
+        let error = match folder.read() {
+            Ok(saved) => return Ok((folder, Damaged { saved, error: None })),
+            Err(error @ StateError::Corrupt { .. }) => error,
+            Err(error) => return Err(error),
+        };
+        let failed = |error| StateError::Folder { path: path.to_owned(), error };
+        let text = fs::read(&file).map_err(failed)?;
+        replace(&path.join(DAMAGED), &text, 0o600).map_err(failed)?;
+        Ok((folder, Damaged { saved: salvaged(&text), error: Some(error) }))
     }
 
     /// Reads the state without keeping a lock, and returns whether a daemon uses it. Makes nothing, and checks that this user could
@@ -180,7 +279,7 @@ impl StateFolder {
         // In one line: each change writes all of it.
         let state = serde_json::value::to_raw_value(saved).map_err(io::Error::other)?;
         let checksum = checksum(state.get());
-        let sealed = Sealed { version: VERSION, checksum, state: &state };
+        let sealed = Sealed { version: VERSION, checksum, parts: Parts::of(saved), state: &state };
         let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
         text.push(b'\n');
         replace(&self.path.join(FILE), &text, 0o600)
@@ -243,11 +342,8 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tempfile::TempDir;
 
-    use super::super::Served;
     use super::super::overrides::testing::set;
     use super::*;
 
@@ -284,7 +380,7 @@ mod tests {
             String::new(),
             whole[..whole.len() / 2].to_owned(),
             whole.replace("overrides", "overwrites"),
-            whole.replace("\"version\": 2,", ""),
+            whole.replace("\"version\": 3,", ""),
             whole.replace("5 iops", "7 iops"),
             whole.replace("\"checksum\": \"", "\"checksum\": \"0"),
             "[]".to_owned(),
@@ -296,8 +392,8 @@ mod tests {
             assert!(error.to_string().contains("mv "), "{error}");
             assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is left for its owner");
         }
-        fs::write(&file, whole.replace("\"version\": 2", "\"version\": 3")).unwrap();
-        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 3, .. })));
+        fs::write(&file, whole.replace("\"version\": 3", "\"version\": 4")).unwrap();
+        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 4, .. })));
     }
 
     #[test]
@@ -310,7 +406,7 @@ mod tests {
         assert_eq!(read, saved());
         folder.write(&read).unwrap();
         let text = fs::read_to_string(place.path().join(FILE)).unwrap();
-        assert!(text.contains("\"version\": 2") && folder.read().unwrap() == saved(), "{text}");
+        assert!(text.contains("\"version\": 3") && folder.read().unwrap() == saved(), "{text}");
     }
 
     #[test]

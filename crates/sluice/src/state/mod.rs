@@ -4,11 +4,12 @@
 //! a thread of its own, [`overrides`] has the rules by which changes stay, yield and expire, and [`dropin`] writes a
 //! change into the host file's folder instead.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use sluice_config::Host;
 
 pub(crate) mod dropin;
 pub(crate) mod folder;
@@ -26,6 +27,21 @@ pub(crate) struct Saved {
     /// The source that each volume last served, by `VM/VOLUME`. Shared, because few changes concern it.
     #[serde(with = "shared")]
     pub(crate) exports: Arc<BTreeMap<String, Served>>,
+    /// Volumes whose entry was lost with a damaged state file. They are held back until they are forced.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) unknown: BTreeSet<String>,
+}
+
+impl Saved {
+    /// Counts the volumes of a host file as unknown of which a damaged state has no entry: it may have been lost. One that was removed
+    /// counts too, because the change that removed it may be lost.
+    pub(crate) fn forget_unknown(&mut self, host: &Host) {
+        let volumes = host.vms.iter().flat_map(|(vm, spec)| spec.volumes.iter().map(move |volume| (vm, volume)));
+        let with_source = volumes.filter(|(_, (_, volume))| volume.source.is_some());
+        let names = with_source.map(|(vm, (volume, _))| format!("{vm}/{volume}"));
+        let is_known = |name: &String| self.exports.get(name).is_some_and(|served| !served.gone);
+        self.unknown.extend(names.filter(|name| !is_known(name)));
+    }
 }
 
 /// The part of a source that a volume served.

@@ -26,6 +26,9 @@ pub(crate) struct Override {
     pub(crate) file: Value,
     pub(crate) origin: Origin,
     pub(crate) lasts: Lasts,
+    /// Whether it is not in force, because the files do not allow it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) is_aside: bool,
 }
 
 /// A change of one key, or of the presence of a VM or volume.
@@ -173,6 +176,7 @@ impl Override {
             "reason": reason,
             "until": format!("{}{}", self.lasts, if is_overdue { ", over: kept while its volume is in use" } else { "" }),
             "overdue": is_overdue,
+            "set_aside": self.is_aside,
         })
     }
 }
@@ -401,10 +405,51 @@ impl Overrides {
         gone
     }
 
-    /// The changes in the form that is laid over the files.
+    /// Sets those aside that these files do not allow, for example because a MAC address collides now: they are kept, and are not in
+    /// force. All others are in force again. Returns whether there are some that were in force before.
+    pub(crate) fn fit(&mut self, files: &Files) -> bool {
+        let before: Vec<bool> = self.0.iter().map(|known| known.is_aside).collect();
+        self.restore();
+        let is_valid = |known: &[Override]| files.changed(&Overrides(known.to_vec()).changes()).is_ok();
+        while !is_valid(&self.0) {
+            // The files are valid with the first `right` of them, and not with the first `wrong`.
+            let (mut right, mut wrong) = (0, self.0.len());
+            while wrong - right > 1 {
+                let middle = usize::midpoint(right, wrong);
+                if is_valid(&self.0[..middle]) { right = middle } else { wrong = middle }
+            }
+            match self.0.get_mut(right).filter(|known| !known.is_aside) {
+                Some(known) => known.is_aside = true,
+                // The files are not valid by themselves.
+                None => return true,
+            }
+        }
+        before.iter().zip(&self.0).any(|(was_aside, known)| known.is_aside && !was_aside)
+    }
+
+    /// Puts those in force again that are set aside.
+    pub(crate) fn restore(&mut self) {
+        self.0.iter_mut().for_each(|known| known.is_aside = false);
+    }
+
+    /// Those that are set aside.
+    pub(crate) fn aside(&self) -> impl Iterator<Item = &Override> {
+        self.0.iter().filter(|known| known.is_aside)
+    }
+
+    /// The changes in force, in the form that is laid over the files.
     pub(crate) fn changes(&self) -> Changes {
+        Overrides::laid(self.0.iter().filter(|known| !known.is_aside))
+    }
+
+    /// As [`Overrides::changes`], with those that are set aside.
+    pub(crate) fn all_changes(&self) -> Changes {
+        Overrides::laid(self.0.iter())
+    }
+
+    fn laid<'a>(all: impl Iterator<Item = &'a Override>) -> Changes {
         let mut changes = Changes::default();
-        for Override { target, change, .. } in &self.0 {
+        for Override { target, change, .. } in all {
             match change {
                 Change::Set { key, value } => changes.set(target.clone(), nested(key, value.clone())),
                 Change::Attach { keys } => changes.set(target.clone(), keys.clone()),
@@ -486,7 +531,7 @@ pub(crate) mod testing {
 
     pub(crate) fn made(target: &str, change: Change, file: Value) -> Override {
         let origin = Origin { uid: 0, gid: 0, pid: Some(1), at: Time(1000), reason: None };
-        Override { target: target.parse().unwrap(), change, file, origin, lasts: Lasts::Always }
+        Override { target: target.parse().unwrap(), change, file, origin, lasts: Lasts::Always, is_aside: false }
     }
 
     pub(crate) fn set(target: &str, key: &str, value: &str) -> Override {

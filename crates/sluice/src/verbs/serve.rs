@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::{Host, ListenAddress};
+use sluice_config::{Files, Host, ListenAddress};
 use sluice_io::device::priority;
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -29,11 +29,17 @@ use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
 use crate::service::Service;
-use crate::state::folder::StateFolder;
-use crate::state::overrides::Override;
+use crate::state::Saved;
+use crate::state::folder::{Damaged, StateError, StateFolder};
+use crate::state::overrides::{Override, Overrides};
 use crate::state::time::Time;
 
 /// Serve the virtual disks and NICs of a host file.
+///
+/// A volume or NIC that cannot be served is out of service, and all others are served: its source, its socket, its interface or
+/// its device is missing or wrong. It is retried each second. Only what is wrong in the file itself keeps the daemon from starting,
+/// besides a state directory that others may change or that is in use, a stated control socket that cannot be made, and a kernel
+/// without io_uring.
 ///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
 /// volume is held back until it is forced if its source or offset differs from when it was last served, or if it is smaller.
@@ -50,6 +56,10 @@ pub(crate) struct Serve {
     /// host file without volumes.
     #[arg(long, value_name = "NAME")]
     force: Vec<String>,
+    /// Fails if any device, volume, NIC or socket of the file cannot be served, instead of serving the others without it. A path
+    /// that hangs is left out all the same.
+    #[arg(long)]
+    strict: bool,
     /// Level of log messages, as `sluice --log`: error, warn, info, debug or trace, also for one module.
     #[arg(id = "serve_log", long = "log", value_name = "LEVEL", value_parser = crate::log_filter)]
     log: Option<String>,
@@ -70,7 +80,8 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { begin, control, metrics }) = begin(&self.file, Force::new(self.force), &mut signals).await?
+        let Some(Begun { begin, control, metrics }) =
+            begin(&self.file, (Force::new(self.force), self.strict), &mut signals).await?
         else {
             return Ok(());
         };
@@ -206,26 +217,31 @@ struct Begun {
 
 impl Begun {
     /// Reads the file and the state, and makes the control socket; `progress` has the path that it waits for.
-    fn of(file: &Path, force: Force, progress: &Progress) -> Result<Begun, Failure> {
+    fn of(file: &Path, (force, strict): (Force, bool), progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
         let opened = preflight::state_path(&own).map(|path| {
             progress.set(&path);
-            StateFolder::open(&path)
+            match strict {
+                true => StateFolder::open(&path).map(|(folder, saved)| (folder, Damaged { saved, error: None })),
+                false => StateFolder::open_damaged(&path),
+            }
         });
         let mut problems = Vec::new();
-        let (folder, on_disk) = match opened.transpose() {
-            Ok(opened) => opened.map_or_else(Default::default, |(folder, saved)| (Some(folder), saved)),
+        let (folder, Damaged { mut saved, error: damage }) = match opened.transpose() {
+            Ok(opened) => opened.map_or_else(Default::default, |(folder, damaged)| (Some(folder), damaged)),
             Err(error) => {
                 problems.push(chain(&error));
                 Default::default()
             }
         };
-        let mut saved = on_disk.clone();
+        // A damaged state is written again in any case.
+        let on_disk = if damage.is_some() { Saved::default() } else { saved.clone() };
         saved.overrides.correct_clock(Time::now());
         // A VM that uses what was attached for a time may be about to reconnect.
         let mut gone = saved.overrides.expire(Time::now(), Override::is_attach);
         gone.extend(saved.overrides.settle(&files));
+        set_aside(&mut saved.overrides, &files, strict);
         let host = files.changed(&saved.overrides.changes()).map_err(|found| {
             let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
             let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
@@ -236,6 +252,10 @@ impl Begun {
             ));
             Failure::Config(found)
         })?;
+        if let Some(error) = damage {
+            saved.forget_unknown(&host);
+            report_damage(&error, &saved);
+        }
         let at = socket::path(&host.daemon);
         at.iter().for_each(|(path, _)| progress.set(path));
         let control = ControlSocket::bind(&host.daemon).unwrap_or_else(|error| {
@@ -246,26 +266,56 @@ impl Begun {
         if let Some(ListenAddress::Unix { path, .. }) = &host.daemon.metrics {
             progress.set(path);
         }
-        let metrics = Exporter::bind(&host.daemon)?;
+        let metrics = match Exporter::bind(&host.daemon) {
+            Err(error) if !strict => {
+                let error = chain(&error);
+                tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
+                None
+            }
+            bound => bound?,
+        };
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
-            let host = Arc::new(host);
-            problems.extend(preflight::problems(&host, &saved, &force, |path| progress.set(path)));
+            if strict {
+                let host = Arc::new(host);
+                problems.extend(preflight::problems(&host, &saved, &force, |path| progress.set(path)));
+            }
             return Err(Failure::Several(problems));
         }
         let file = file.to_owned();
-        Ok(Begun { begin: Begin { file, files, host, folder, on_disk, saved, gone, force, roles }, control, metrics })
+        Ok(Begun {
+            begin: Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles },
+            control,
+            metrics,
+        })
     }
+}
+
+/// Sets changes aside that the files do not allow any more; a strict start refuses them.
+fn set_aside(overrides: &mut Overrides, files: &Files, strict: bool) {
+    if strict {
+        return overrides.restore();
+    }
+    overrides.fit(files);
+    for known in overrides.aside() {
+        let (name, value) = (known.name(), known.value());
+        tracing::error!(name, value, "Override set aside: with it the host file is not valid any more");
+    }
+}
+
+fn report_damage(error: &StateError, saved: &Saved) {
+    let (error, held) = (chain(error), saved.unknown.len());
+    tracing::error!(error, held, "State set aside as state.json.damaged: volumes whose entry is lost are held back");
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns
 /// `None` if a signal ends the daemon first.
-async fn begin(file: &Path, force: Force, signals: &mut Signals) -> Result<Option<Begun>, Failure> {
+async fn begin(file: &Path, how: (Force, bool), signals: &mut Signals) -> Result<Option<Begun>, Failure> {
     let (reply, begun) = oneshot::channel();
     let progress = Progress::new();
     let (file, own) = (file.to_owned(), progress.clone());
     thread::Builder::new().name("begin".to_owned()).spawn(move || {
-        let _ = reply.send(Begun::of(&file, force, &own));
+        let _ = reply.send(Begun::of(&file, how, &own));
     })?;
     let mut begun = pin!(begun);
     loop {

@@ -373,11 +373,11 @@ impl Daemon {
         Daemon { running, file }
     }
 
-    /// Tries to serve a host file. Returns the daemon's error output.
+    /// Tries to serve a host file strictly. Returns the daemon's error output.
     #[track_caller]
     pub(crate) fn refused(place: &Place, host: &str) -> String {
         let file = place.write("refused.toml", host);
-        let ended = run(sluice().arg("serve").arg(&file));
+        let ended = run(sluice().args(["serve", "--strict"]).arg(&file));
         assert_eq!(ended.code(), Some(1), "{}{}", ended.stdout, ended.stderr);
         assert_eq!(ended.stdout, "");
         ended.stderr

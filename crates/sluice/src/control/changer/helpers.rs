@@ -59,14 +59,14 @@ impl Thread {
             if self.saving.is_none() {
                 self.server.look_at_links();
             }
-            let due = self.server.missing().iter().filter(|name| !self.retries.contains(name)).cloned();
+            let due = self.server.missing().keys().filter(|name| !self.retries.contains(name)).cloned();
             let due: Vec<_> = due.collect();
             self.retries.extend(due);
         }
         for name in std::mem::take(&mut self.retries) {
             let retrying = self.retrying();
             let device = self.server.device_of(&name);
-            let is_out = self.server.missing().contains(&name) && !self.server.is_down(device);
+            let is_out = self.server.missing().contains_key(&name) && !self.server.is_down(device);
             if !is_out || retrying.contains(&name) {
                 continue;
             }

@@ -22,17 +22,17 @@ use super::super::socket::Asked;
 use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
 use super::{
-    Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor,
+    Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor, aside,
 };
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
 use crate::request_sizes;
-use crate::server::{Done, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
+use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
+use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
 use crate::state::overrides::{report_gone, with_file};
 use crate::state::time::Time;
-use crate::state::{Saved, Served};
 use serde_json::Value;
 
 /// Interval between attempts to write a state that could not be written, and to end what has expired.
@@ -70,13 +70,16 @@ impl Thread {
             return self.refuse(attempt, &error);
         }
         let leaving = self.server.had_removed();
-        let guard = Guard { served: &proposal.saved.exports, force: &force };
+        let guard = Guard { saved: &proposal.saved, force: &force };
         let host = match attempt.held.is_empty() {
             true => Arc::clone(&proposal.host),
-            false => Arc::new(without(&proposal.host, &attempt.held.keys().cloned().collect()).into_owned()),
+            false => Arc::new(without(&proposal.host, attempt.held.keys()).into_owned()),
         };
         match self.server.prepare(&host, &proposal.extra, &mut attempt.found, &guard) {
             Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &proposal, &host, *prepared),
+            Ok(Step::Prepared(prepared)) if matches!(attempt.kind, Kind::Retry(_)) && prepared.is_void() => {
+                self.server.still_missing(*prepared);
+            }
             Ok(Step::Prepared(prepared)) => self.save(attempt, proposal, *prepared),
             Ok(Step::Held(held)) => self.hold(attempt, held),
             Ok(Step::Needs(needs)) => {
@@ -189,8 +192,11 @@ impl Thread {
         let saved = self.state.saved.clone();
         match &mut attempt.kind {
             Kind::Start(start) => {
-                let Start { host, saved, gone, .. } = &**start;
-                Ok(Proposal::of(Arc::clone(host), saved.clone(), gone.clone()))
+                let Start { host, saved, gone, strict, .. } = &**start;
+                let extra = if *strict { Extra::Nothing } else { Extra::Tolerate };
+                let mut proposal = Proposal::of(Arc::clone(host), saved.clone(), gone.clone());
+                proposal.extra = extra;
+                Ok(proposal)
             }
             Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), saved, name.clone())),
             Kind::Expire => {
@@ -205,7 +211,13 @@ impl Thread {
                 let files = &read.as_ref().expect("a file is applied when it has been read").files;
                 let mut saved = saved;
                 let gone = saved.overrides.settle(files);
+                // What was set aside is tried again. A file that another change does not fit is refused.
+                let before = saved.overrides.clone();
+                if saved.overrides.fit(files) {
+                    saved.overrides = before;
+                }
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
+                attempt.held.extend(aside::held(&saved.overrides, &host));
                 Ok(Proposal::of(Arc::new(host), saved, gone))
             }
             Kind::Change(Asked { request, peer, .. }) => {
@@ -222,7 +234,7 @@ impl Thread {
             drop(prepared);
             return self.failed(attempt, error);
         }
-        record(&mut proposal.saved.exports, &prepared, &attempt.held);
+        record(&mut proposal.saved, &prepared, &attempt.held);
         let saved = self.to_write(&proposal.saved);
         if saved.is_none() && proposal.dropin.is_none() {
             return self.commit(attempt, proposal, prepared, None);
@@ -236,7 +248,7 @@ impl Thread {
 
     /// Returns the state for the state directory if that has another one, or may have.
     pub(super) fn to_write(&self, saved: &Saved) -> Option<Saved> {
-        let saved = Saved { overrides: saved.overrides.without_persisted(), exports: saved.exports.clone() };
+        let saved = Saved { overrides: saved.overrides.without_persisted(), ..saved.clone() };
         (self.keeper.folder().is_some() && self.on_disk.as_ref() != Some(&saved)).then_some(saved)
     }
 
@@ -555,8 +567,10 @@ impl Reload {
 const GONE_MAX: usize = 4096;
 
 /// Records what volumes serve when a prepared change is in force.
-fn record(exports: &mut Arc<BTreeMap<String, Served>>, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
+fn record(saved: &mut Saved, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
+    let Saved { exports, unknown, .. } = saved;
     let served: Vec<_> = prepared.serves().collect();
+    unknown.retain(|name| served.iter().all(|(now, _)| now != name));
     let is_there = |name: &str| {
         let Some((vm, volume)) = name.split_once('/') else { return false };
         let is_served = prepared.host().vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));

@@ -18,8 +18,18 @@ async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<Serv
     let (news, heard) = mpsc::unbounded_channel();
     let roles = Roles::of(&host.daemon.access, None);
     let (on_disk, saved) = (Saved::default(), Saved::default());
-    let begin =
-        Begin { file, files, host, folder: None, on_disk, saved, gone: Vec::new(), force: Force::default(), roles };
+    let begin = Begin {
+        file,
+        files,
+        host,
+        folder: None,
+        on_disk,
+        saved,
+        gone: Vec::new(),
+        force: Force::default(),
+        strict: true,
+        roles,
+    };
     let (thread, _) = Thread::new((server, Board::default()), begin, Format::Json, events, news).unwrap();
     (thread, heard, inbox, folder)
 }

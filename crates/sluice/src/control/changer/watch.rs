@@ -137,7 +137,7 @@ impl Thread {
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
     let host = server.host();
     let name = |(vm, volume): &VolumeName| format!("{vm}/{volume}");
-    let missing: Vec<String> = server.missing().iter().map(name).collect();
+    let missing: Vec<String> = server.missing().keys().map(name).collect();
     let held: Vec<String> = server.held.keys().map(name).collect();
     let mut status = service::summary(host, missing.len());
     let out = missing.into_iter().chain(server.outages().keys().map(ToString::to_string)).collect();

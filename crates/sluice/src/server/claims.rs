@@ -1,0 +1,103 @@
+//! Whose a file or disk is that several paths lead to, or that another volume last served.
+//!
+//! A tenant can make a hard link in its folder to the image of another tenant on the same file system, under the name of its own
+//! image. The volume that is opened first would lock out the other one, or read it. So what the paths lead to is compared before
+//! anything is opened or locked. A file belongs to the volume that last served it according to the state. Of several volumes
+//! that no such record names, none gets it.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use sluice_config::Host;
+use sluice_io::source::Located;
+
+use super::opening::Opening;
+use super::{Guard, VolumeName};
+
+/// What the volumes of a host file last served.
+#[derive(Default)]
+pub(super) struct Claims(BTreeMap<VolumeName, Claim>);
+
+struct Claim {
+    identity: String,
+    /// In bytes.
+    range: Range<u64>,
+    read_only: bool,
+}
+
+impl Claim {
+    /// Whether a volume with this source would have bytes that it has.
+    fn conflicts(&self, opening: &Opening, located: &Located) -> bool {
+        located.identity() == Some(&self.identity)
+            && overlap(&self.range, &opening.range())
+            && !(self.read_only && located.is_read_only())
+    }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
+}
+
+impl Claims {
+    /// Those of the volumes of `host` and of the `held` ones.
+    pub(super) fn of(host: &Host, held: &BTreeMap<VolumeName, String>, guard: &Guard<'_>) -> Claims {
+        let claim = |(name, served): (&String, &crate::state::Served)| {
+            let (vm, volume) = name.split_once('/')?;
+            let key = (vm.to_owned(), volume.to_owned());
+            let volume = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
+            if served.gone || volume.is_none() && !held.contains_key(&key) {
+                return None;
+            }
+            let (identity, range) =
+                (served.identity.clone()?, served.offset..served.offset.saturating_add(served.size));
+            Some((key, Claim { identity, range, read_only: volume.is_some_and(|volume| volume.read_only) }))
+        };
+        Claims(guard.saved.exports.iter().filter_map(claim).collect())
+    }
+
+    /// Returns the volumes that do not get what their paths lead to, by their place in the list, and whose it is.
+    pub(super) fn judge(&self, all: &[(Opening, Located)]) -> Vec<(usize, String)> {
+        let mut by_file: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (at, (_, located)) in all.iter().enumerate() {
+            by_file.entry(located.id()).or_default().push(at);
+        }
+        let owner = |at: usize| {
+            let (_, located) = &all[at];
+            let rivals =
+                by_file[&located.id()].iter().filter(|other| **other != at && are_rivals(&all[at], &all[**other]));
+            let rivals: Vec<usize> = rivals.copied().collect();
+            match rivals.iter().find(|rival| self.knows(&all[**rival])).or(rivals.first()) {
+                Some(rival) if !self.knows(&all[at]) || self.knows(&all[*rival]) => Some(all[*rival].0.name.clone()),
+                Some(_) => None,
+                None => self.other_owner(&all[at], all),
+            }
+        };
+        (0..all.len()).filter_map(|at| owner(at).map(|(vm, volume)| (at, format!("{vm}/{volume}")))).collect()
+    }
+
+    /// Whether a volume last served what its path leads to.
+    fn knows(&self, (opening, located): &(Opening, Located)) -> bool {
+        self.0.get(&opening.name).is_some_and(|claim| located.identity() == Some(&claim.identity))
+    }
+
+    /// Returns the volume that last served these bytes, if it is another one and has not another file with the same identity.
+    /// File systems that were copied as a whole have such files.
+    fn other_owner(&self, this: &(Opening, Located), all: &[(Opening, Located)]) -> Option<VolumeName> {
+        let (opening, located) = this;
+        if opening.is_forced || self.knows(this) {
+            return None;
+        }
+        let has_its_own = |name: &VolumeName| {
+            all.iter().any(|(other, at)| other.name == *name && at.identity() == located.identity())
+        };
+        let owns = |(name, claim): &(&VolumeName, &Claim)| {
+            **name != opening.name && claim.conflicts(opening, located) && !has_its_own(name)
+        };
+        self.0.iter().find(owns).map(|(name, _)| name.clone())
+    }
+}
+
+/// Whether two volumes of one file cannot both have it.
+fn are_rivals((one, at): &(Opening, Located), (other, there): &(Opening, Located)) -> bool {
+    overlap(&one.range(), &other.range()) && !(at.is_read_only() && there.is_read_only())
+}

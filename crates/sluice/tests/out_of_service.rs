@@ -1,0 +1,358 @@
+//! A fault of one VM's world: its volume is out of service, with the cause, and all others are served.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use common::raw::{Raw, connect, greeted};
+use common::{Daemon, MIB, Place, noise, run, sluice, tool};
+use serde_json::{Value, json};
+
+mod common;
+
+/// Two VMs. That of `a` has its image and its socket in folders of their own.
+struct Two {
+    place: Place,
+    host: String,
+}
+
+impl Two {
+    fn new() -> Two {
+        let place = Place::new();
+        fs::create_dir(place.file("own")).unwrap();
+        fs::create_dir(place.socket("own")).unwrap();
+        fs::set_permissions(place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap();
+        let (a, b) = (place.image("own/a.img", 4 * MIB), place.image("b.img", 4 * MIB));
+        let export = format!("export = {{ socket = \"{}\" }}", place.socket("own/a.sock").display());
+        let volume = format!("device = \"disk\"\nsource = \"{}\"\nsize = \"4MiB\"\n{export}\n", a.display());
+        let host = place.control_keys()
+            + &place.device("")
+            + &format!("[vm.a.volume.v]\n{volume}")
+            + &place.volume("b", "v", &b, "size = \"4MiB\"");
+        Two { place, host }
+    }
+
+    /// As [`Two::new`], after a daemon has served both. Their first bytes are `noise(1)` and `noise(2)`.
+    fn served() -> Two {
+        let two = Two::new();
+        let daemon = Daemon::serve(&two.place, &two.host);
+        two.open("a").write(0, &noise(1, 4096)).unwrap();
+        two.open("b").write(0, &noise(2, 4096)).unwrap();
+        assert_eq!(daemon.terminate().code(), Some(0));
+        two
+    }
+
+    fn image(&self) -> PathBuf {
+        self.place.file("own/a.img")
+    }
+
+    fn socket(&self, vm: &str) -> PathBuf {
+        if vm == "a" { self.place.socket("own/a.sock") } else { self.place.volume_socket(vm, "v") }
+    }
+
+    fn open(&self, vm: &str) -> Raw {
+        Raw::open(&self.socket(vm), &format!("{vm}/v")).unwrap()
+    }
+
+    /// The state, and the exit code of `sluice status`.
+    fn status(&self) -> (Value, Option<i32>) {
+        let control = self.place.socket("control");
+        let ended = run(sluice().args(["-o", "json", "status", "--socket"]).arg(control));
+        (serde_json::from_str(&ended.stdout).unwrap(), ended.code())
+    }
+
+    /// Checks that `a` is out of service for this reason, and that `b` is served.
+    #[track_caller]
+    fn assert_out(&self, daemon: &Daemon, fault: &str, why: &str) {
+        assert_eq!(self.open("b").read(0, 4096), Ok(noise(2, 4096)), "{fault}");
+        let log = daemon.stderr().with("is out of service");
+        let line = log.lines().find(|line| line.contains("is out of service")).unwrap();
+        assert!(line.contains("vm=\"a\"") && line.contains(why), "{fault}: {line}");
+        let (status, code) = self.status();
+        assert_eq!((&status["out_of_service"], code), (&json!(["a/v"]), Some(6)), "{fault}: {status}");
+        let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains(why), "{fault}: {reason}");
+    }
+}
+
+type Change = (fn(&Two) -> Option<Held>, fn(&Two));
+
+/// What keeps up a fault until it is dropped.
+enum Held {
+    Process(common::Running),
+    #[expect(dead_code, reason = "it listens until it is dropped")]
+    Socket(UnixListener),
+}
+
+fn aside(path: &Path) -> PathBuf {
+    path.with_extension("aside")
+}
+
+fn set_aside(two: &Two) {
+    fs::rename(two.image(), aside(&two.image())).unwrap();
+}
+
+fn put_back(two: &Two) {
+    let image = two.image();
+    match fs::symlink_metadata(&image) {
+        Ok(there) if there.is_dir() => fs::remove_dir(&image).unwrap(),
+        Ok(_) => fs::remove_file(&image).unwrap(),
+        Err(_) => {}
+    }
+    fs::rename(aside(&image), image).unwrap();
+}
+
+fn set_len(two: &Two, len: u64) {
+    fs::File::options().write(true).open(two.image()).unwrap().set_len(len).unwrap();
+}
+
+fn ran(command: &mut Command) {
+    run(command).ok();
+}
+
+/// A process that holds an open file description lock on one byte.
+const LOCK: &str = "
+import fcntl, struct, sys, time
+file = open(sys.argv[1], 'r+b')
+fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 100, 1, 0))
+print('locked', flush=True)
+time.sleep(3600)
+";
+
+#[test]
+fn a_fault_of_one_image_kept_every_vm_from_its_disk() {
+    let nothing: fn(&Two) = |_| {};
+    let faults: [(&str, &str, Change); 11] = [
+        (
+            "removed",
+            "No such file",
+            (
+                |two| {
+                    set_aside(two);
+                    None
+                },
+                put_back,
+            ),
+        ),
+        (
+            "cut by a byte",
+            "shorter than declared",
+            (
+                |two| {
+                    set_len(two, 4 * MIB - 1);
+                    None
+                },
+                |two| set_len(two, 4 * MIB),
+            ),
+        ),
+        (
+            "emptied",
+            "shorter than declared",
+            (
+                |two| {
+                    set_len(two, 0);
+                    None
+                },
+                |two| set_len(two, 4 * MIB),
+            ),
+        ),
+        (
+            "a folder",
+            "is a folder",
+            (
+                |two| {
+                    set_aside(two);
+                    fs::create_dir(two.image()).unwrap();
+                    None
+                },
+                put_back,
+            ),
+        ),
+        (
+            "a pipe",
+            "is a pipe",
+            (
+                |two| {
+                    set_aside(two);
+                    ran(tool("mkfifo", "coreutils").arg(two.image()));
+                    None
+                },
+                put_back,
+            ),
+        ),
+        (
+            "a socket",
+            "is a socket",
+            (
+                |two| {
+                    set_aside(two);
+                    Some(Held::Socket(UnixListener::bind(two.image()).unwrap()))
+                },
+                put_back,
+            ),
+        ),
+        (
+            "a link",
+            "leads to the file or disk of volume b/v",
+            (
+                |two| {
+                    set_aside(two);
+                    std::os::unix::fs::symlink(two.place.file("b.img"), two.image()).unwrap();
+                    None
+                },
+                put_back,
+            ),
+        ),
+        (
+            "a hard link",
+            "leads to the file or disk of volume b/v",
+            (
+                |two| {
+                    set_aside(two);
+                    fs::hard_link(two.place.file("b.img"), two.image()).unwrap();
+                    None
+                },
+                put_back,
+            ),
+        ),
+        (
+            "immutable",
+            "Operation not permitted",
+            (
+                |two| {
+                    ran(tool("chattr", "e2fsprogs").arg("+i").arg(two.image()));
+                    None
+                },
+                |two| ran(tool("chattr", "e2fsprogs").arg("-i").arg(two.image())),
+            ),
+        ),
+        (
+            "its folder removed",
+            "No such file",
+            (
+                |two| {
+                    fs::rename(two.place.file("own"), two.place.file("away")).unwrap();
+                    None
+                },
+                |two| fs::rename(two.place.file("away"), two.place.file("own")).unwrap(),
+            ),
+        ),
+        (
+            "locked by a process",
+            "is locked by",
+            (
+                |two| {
+                    let locking = common::start(tool("python3", "python3").args(["-c", LOCK]).arg(two.image()));
+                    locking.stdout.up_to(&["locked"]);
+                    Some(Held::Process(locking))
+                },
+                nothing,
+            ),
+        ),
+    ];
+    let two = Two::served();
+    for (fault, why, (cause, repair)) in faults {
+        let held = cause(&two);
+        let daemon = Daemon::serve(&two.place, &two.host);
+        two.assert_out(&daemon, fault, why);
+        // A client waits at its socket until it is served.
+        let waiting = connect(&two.socket("a")).unwrap();
+        if let Some(Held::Process(process)) = held {
+            process.kill();
+        }
+        repair(&two);
+        daemon.stderr().with("Volume is in service again");
+        let mut waited = Raw::enter(greeted(waiting).unwrap(), "a/v").unwrap();
+        if fault == "emptied" {
+            waited.write(0, &noise(1, 4096)).unwrap();
+        }
+        assert_eq!(waited.read(0, 4096), Ok(noise(1, 4096)), "{fault}");
+        let (status, code) = two.status();
+        assert_eq!((&status["out_of_service"], code), (&json!([]), Some(0)), "{fault}: {status}");
+        assert_eq!(daemon.terminate().code(), Some(0), "{fault}");
+    }
+}
+
+#[test]
+fn a_fault_at_one_socket_kept_every_vm_from_its_disk() {
+    let remove: fn(&Two) = |two| fs::remove_file(two.socket("a")).unwrap();
+    let faults: [(&str, &str, Change); 6] = [
+        (
+            "a file",
+            "is not a socket",
+            (
+                |two| {
+                    fs::write(two.socket("a"), "x").unwrap();
+                    None
+                },
+                remove,
+            ),
+        ),
+        (
+            "a folder",
+            "is not a socket",
+            (
+                |two| {
+                    fs::create_dir(two.socket("a")).unwrap();
+                    None
+                },
+                |two| fs::remove_dir(two.socket("a")).unwrap(),
+            ),
+        ),
+        (
+            "a link",
+            "is not a socket",
+            (
+                |two| {
+                    std::os::unix::fs::symlink(two.place.file("b.img"), two.socket("a")).unwrap();
+                    None
+                },
+                remove,
+            ),
+        ),
+        (
+            "a listener",
+            "is in use by another process",
+            (|two| Some(Held::Socket(UnixListener::bind(two.socket("a")).unwrap())), remove),
+        ),
+        (
+            "its folder removed",
+            "No such file",
+            (
+                |two| {
+                    fs::remove_dir(two.place.socket("own")).unwrap();
+                    None
+                },
+                |two| {
+                    fs::create_dir(two.place.socket("own")).unwrap();
+                    fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap();
+                },
+            ),
+        ),
+        (
+            "its folder open to all",
+            "every user can replace files",
+            (
+                |two| {
+                    fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o777)).unwrap();
+                    None
+                },
+                |two| fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap(),
+            ),
+        ),
+    ];
+    let two = Two::served();
+    for (fault, why, (cause, repair)) in faults {
+        let held = cause(&two);
+        let daemon = Daemon::serve(&two.place, &two.host);
+        two.assert_out(&daemon, fault, why);
+        drop(held);
+        repair(&two);
+        daemon.stderr().with("Volume is in service again");
+        assert_eq!(two.open("a").read(0, 4096), Ok(noise(1, 4096)), "{fault}");
+        assert_eq!(two.status().1, Some(0), "{fault}");
+        assert_eq!(daemon.terminate().code(), Some(0), "{fault}");
+    }
+}
