@@ -189,6 +189,7 @@ impl Machine for Loop {
             connections,
             iterations: figures.iterations,
             restarts: self.restarts,
+            failure: None,
             stale_messages: figures.stale_messages,
             uplink: None,
             vms,

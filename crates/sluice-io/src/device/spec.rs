@@ -232,6 +232,9 @@ pub struct Snapshot {
     pub iterations: u64,
     /// Number of restarts of the thread.
     pub restarts: u64,
+    /// Why the thread failed before its last restart, with the place if it panicked; `None` if it has not failed, or in the last
+    /// snapshot of the thread.
+    pub failure: Option<String>,
     /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,
     /// Counters of its interface, if it is an uplink.
@@ -257,6 +260,7 @@ impl Snapshot {
             connections: 0,
             iterations: 0,
             restarts: 0,
+            failure: None,
             stale_messages: 0,
             uplink: None,
             vms: Vec::new(),
