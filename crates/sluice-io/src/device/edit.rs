@@ -101,6 +101,7 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         outstanding: volume.outstanding.load().requests,
         clients: volume.open_clients(),
         is_lost: is_lost(volume),
+        faults: volume.faults.read(),
         nic: None,
     }
 }
@@ -308,7 +309,7 @@ impl Editor<'_> {
         let (finished, removed) = self.core.gate.remove((self.now, &self.core.clock), scope);
         for over in finished {
             let io = self.core.backend.ios.id_at(over.token);
-            self.core.left_gate(self.now, io, over.outcome);
+            self.core.left_gate(io, over.outcome);
         }
         removed
     }

@@ -385,7 +385,9 @@ impl Loop {
     fn deliver(&mut self, now: Instant) {
         let core = &mut self.core;
         while let Some(io) = core.next_continued() {
-            self.frontends.continued(core, now, io);
+            if !self.frontends.takes_back(core, now, io) {
+                core.go_on(now, io);
+            }
         }
         while let Some(io) = core.next_completed() {
             self.frontends.complete(core, now, io);

@@ -12,6 +12,7 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Percent, Policy, Scheduler};
 
+pub use crate::backend::client_faults::Faults;
 use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
 use crate::uplink::link::Link;
@@ -310,6 +311,7 @@ pub struct VolumeSnapshot {
     pub clients: u32,
     /// Whether its writes and flushes fail, because a failed sync may have lost data.
     pub is_lost: bool,
+    pub faults: Faults,
     /// Counters, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
 }

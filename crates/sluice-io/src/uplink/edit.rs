@@ -8,6 +8,7 @@ use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
 
+use crate::backend::client_faults::SharedFaults;
 use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
@@ -84,6 +85,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
                 outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
                 is_lost: false,
+                faults: nic.faults.read(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -260,6 +262,7 @@ impl Editor<'_> {
             session: None,
             watch: Watch::Idle,
             protocol_errors: 0,
+            faults: SharedFaults::default(),
             leaving: false,
             refuses_clients: false,
             copied_stats: None,

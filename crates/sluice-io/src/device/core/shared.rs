@@ -52,7 +52,7 @@ impl Core {
             Note::Finished { token, outcome } => {
                 let io = self.backend.ios.id_at(token);
                 self.no_longer_queued(io);
-                self.left_gate(now, io, outcome);
+                self.left_gate(io, outcome);
             }
             Note::Refused { token } => {
                 let io = self.backend.ios.id_at(token);

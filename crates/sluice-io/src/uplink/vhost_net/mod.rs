@@ -91,11 +91,12 @@ impl VhostNet {
         if !QueueSet::is_kick(operation) {
             return self.receive.end_operation(id, operation);
         }
+        let is_open = self.receive.kick_read(id);
         // The NIC of a closed queue may have been removed.
-        if !self.receive.kick_read(id) || self.receive.queue(id).state.is_closed() {
+        if self.receive.queue(id).state.is_closed() {
             return;
         }
-        if result < 0 && !is_put_off(result) && result != -libc::ECANCELED {
+        if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {
             return self.break_receive(core, now, id, "its kick descriptor cannot be read");
         }
         let nic = self.sessions[self.receive.queue(id).session].nic;
@@ -233,7 +234,7 @@ impl VhostNet {
     }
 
     /// Breaks a receive queue. Frames that waited for its buffers go to the other queues of the NIC.
-    fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &str) {
+    fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &'static str) {
         let VhostNet { sessions, receive, chains, parked, ended, .. } = self;
         let nic = sessions[receive.queue(id).session].nic;
         receive.break_queue(&mut Transmit { core, sessions, chains, parked, ended }, id, reason);
