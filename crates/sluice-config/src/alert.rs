@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::reader::Reader;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 10] = [
+pub const ALERT_CLASSES: [&str; 13] = [
     "all",
     "reservation",
     "latency",
@@ -17,6 +17,9 @@ pub const ALERT_CLASSES: [&str; 10] = [
     "held_back",
     "out_of_service",
     "link_down",
+    "restarted",
+    "refused",
+    "queue_stopped",
 ];
 const DEFAULT_EVERY: Duration = Duration::from_secs(60);
 

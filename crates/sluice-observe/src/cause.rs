@@ -56,10 +56,12 @@ pub enum Cause {
     SourceUnavailable,
     /// The interface of the uplink, or the TAP of the NIC, is missing, down or in use.
     Interface,
+    /// What the client of the volume or NIC sends, or the memory that its VMM shares.
+    Client,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 12] = [
+    pub const ALL: [Cause; 13] = [
         Cause::OwnLimit,
         Cause::OwnCpuLimit,
         Cause::OwnQueue,
@@ -72,6 +74,7 @@ impl Cause {
         Cause::SourceChanged,
         Cause::SourceUnavailable,
         Cause::Interface,
+        Cause::Client,
     ];
 
     /// Name in machine-readable output.
@@ -90,6 +93,7 @@ impl Cause {
             Cause::SourceChanged => "source_changed",
             Cause::SourceUnavailable => "source_unavailable",
             Cause::Interface => "interface",
+            Cause::Client => "client",
         }
     }
 
@@ -109,6 +113,7 @@ impl Cause {
             Cause::SourceChanged => "its source is not the one that was served before",
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
             Cause::Interface => "its interface is missing, down or in use",
+            Cause::Client => "what its client sends, or the memory that its VMM shares",
         }
     }
 
@@ -153,6 +158,10 @@ impl Cause {
             Cause::Interface => {
                 "Look at the interface (`ip link`, `sluice doctor`): make it, switch it on, or name another one in the host file. The \
                  daemon looks each second, and uses it when it is there."
+            }
+            Cause::Client => {
+                "Look at the reason in `sluice events` and at the guest's kernel log. If it is memory that the daemon was not given, make \
+                 every memory backend of the VM share=on, and restart the VM."
             }
         }
     }

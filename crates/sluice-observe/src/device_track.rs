@@ -48,6 +48,7 @@ pub(crate) struct DeviceTrack {
     stalled: Watch<About>,
     down: Watch<About>,
     link_down: Watch<About>,
+    restarted: Watch<About>,
 }
 
 /// Parts of a second, 0 to 1.
@@ -82,7 +83,11 @@ fn percent(part: f64) -> f64 {
 impl DeviceTrack {
     /// Adds a sample, whose VMs are sorted by name.
     pub(crate) fn push(&mut self, now: &mut Now<'_>, sample: DeviceSample) {
+        let restarted = sample.restarts > self.restarts;
         (self.health, self.restarts) = (sample.health, sample.restarts);
+        let restarted = restarted.then_some(Shortfall { wanted: 1.0, got: 0.0, unit: Unit::Requests });
+        let about = || About::device().with(sample.failure.clone());
+        now.judge(device(EventKind::Restarted), &mut self.restarted, restarted, about);
         let down = (!sample.serving).then_some(Shortfall { wanted: 1.0, got: 0.0, unit: Unit::Requests });
         now.judge(device(EventKind::Down), &mut self.down, down, About::device);
         if !sample.serving {
@@ -127,11 +132,15 @@ impl DeviceTrack {
         for (name, track) in &mut self.vms {
             track.end(now, name);
         }
-        let kinds =
-            [EventKind::Capacity, EventKind::Overcommitted, EventKind::Stalled, EventKind::Down, EventKind::LinkDown];
-        let watches =
-            [&mut self.too_slow, &mut self.overcommitted, &mut self.stalled, &mut self.down, &mut self.link_down];
-        kinds.into_iter().zip(watches).for_each(|(kind, watch)| now.end(device(kind), watch));
+        let watches = [
+            (EventKind::Capacity, &mut self.too_slow),
+            (EventKind::Overcommitted, &mut self.overcommitted),
+            (EventKind::Stalled, &mut self.stalled),
+            (EventKind::Down, &mut self.down),
+            (EventKind::LinkDown, &mut self.link_down),
+            (EventKind::Restarted, &mut self.restarted),
+        ];
+        watches.into_iter().for_each(|(kind, watch)| now.end(device(kind), watch));
     }
 
     fn look_at(&mut self, now: &mut Now<'_>, interval: &Interval<'_>) {

@@ -26,10 +26,16 @@ pub enum EventKind {
     OutOfService,
     /// The interface of an uplink is down.
     LinkDown,
+    /// A device thread has failed, and was restarted.
+    Restarted,
+    /// Requests of the clients of a volume are refused.
+    Refused,
+    /// A queue of a volume or NIC takes no requests until its driver is reset.
+    QueueStopped,
 }
 
 impl EventKind {
-    pub const ALL: [EventKind; 9] = [
+    pub const ALL: [EventKind; 12] = [
         EventKind::Reservation,
         EventKind::Latency,
         EventKind::Capacity,
@@ -39,6 +45,9 @@ impl EventKind {
         EventKind::HeldBack,
         EventKind::OutOfService,
         EventKind::LinkDown,
+        EventKind::Restarted,
+        EventKind::Refused,
+        EventKind::QueueStopped,
     ];
 
     /// Name in machine-readable output.
@@ -54,6 +63,9 @@ impl EventKind {
             EventKind::HeldBack => "held_back",
             EventKind::OutOfService => "out_of_service",
             EventKind::LinkDown => "link_down",
+            EventKind::Restarted => "restarted",
+            EventKind::Refused => "refused",
+            EventKind::QueueStopped => "queue_stopped",
         }
     }
 }
@@ -171,6 +183,9 @@ impl Event {
                 None => format!("Uplink {device} is out of service"),
             },
             EventKind::LinkDown => format!("The interface of uplink {device} is down"),
+            EventKind::Restarted => format!("The thread of device {device} has failed and was restarted"),
+            EventKind::Refused => format!("Requests of {subject} are refused"),
+            EventKind::QueueStopped => format!("A queue of {subject} has stopped until its driver is reset"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {

@@ -14,6 +14,7 @@
 
 pub mod capacity;
 pub mod cause;
+mod client_track;
 mod device_track;
 pub mod event;
 pub mod flow;

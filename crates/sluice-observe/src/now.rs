@@ -12,7 +12,7 @@ pub(crate) struct About {
     /// Neighbours in the last interval with that cause.
     pub(crate) neighbours: Vec<Neighbour>,
     /// Facts of that interval, in words.
-    detail: Option<String>,
+    pub(crate) detail: Option<String>,
     /// Number of intervals with each cause.
     counts: [u32; Cause::ALL.len()],
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
 use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::histogram::Histogram;
@@ -46,6 +47,8 @@ pub struct DeviceSample {
     pub late: Histogram,
     /// Restarts of the device thread; known even if it does not respond.
     pub restarts: u64,
+    /// Why it failed before the last of them.
+    pub failure: Option<String>,
     pub stats: DeviceStats,
     /// Counters of its interface, if it is an uplink.
     pub uplink: Option<Box<UplinkTotals>>,
@@ -90,8 +93,22 @@ pub struct VolumeSample {
     pub outstanding: u32,
     /// Clients that are connected.
     pub clients: u32,
+    pub faults: Faults,
     /// Counters of frames, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
+}
+
+/// What a volume or NIC does not do for its clients, since the start of its device thread.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Faults {
+    /// Requests that were refused.
+    pub refused: u64,
+    /// Why the last one was refused.
+    pub refusal: Option<&'static str>,
+    /// Queues that take no requests until their driver is reset.
+    pub stopped_queues: u32,
+    /// Why the last one has stopped.
+    pub stopped: Option<&'static str>,
 }
 
 impl DeviceSample {
@@ -111,6 +128,7 @@ impl DeviceSample {
             late_nanos: 0,
             late: Histogram::default(),
             restarts: 0,
+            failure: None,
             stats: DeviceStats::default(),
             uplink: None,
             vms: Vec::new(),

@@ -15,6 +15,7 @@ use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
 use crate::flow::Flow;
 use crate::recent::Recent;
+use crate::sample::Faults;
 
 /// Service of a VM or volume per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -226,6 +227,7 @@ pub struct VolumeStatus {
     pub outstanding: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
+    pub faults: Faults,
     /// If it is a NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,

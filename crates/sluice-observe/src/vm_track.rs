@@ -7,6 +7,7 @@ use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
 use crate::cause::{self, Cause, DeviceState, NEARLY_ALL, Scene};
+use crate::client_track::ClientTrack;
 use crate::event::{EventKind, Neighbour};
 use crate::flow::Flow;
 use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
@@ -141,6 +142,15 @@ struct VolumeTrack {
     /// `None`: that of its VM.
     series: Option<Series>,
     promises: Promises,
+    clients: ClientTrack,
+}
+
+impl VolumeTrack {
+    /// Ends what is not as it should be, because the volume is gone.
+    fn end(&mut self, now: &mut Now<'_>, (vm, volume): (&str, &str)) {
+        self.promises.end(now, (vm, Some(volume)));
+        self.clients.end(now, (vm, volume));
+    }
 }
 
 /// A VM on one device over time.
@@ -183,6 +193,7 @@ impl VmTrack {
             let recent = track.series.as_ref().map_or(&self.series.recent, |series| &series.recent);
             let recent = (recent, flow.as_ref().unwrap_or(own));
             track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
+            track.clients.push(now, (vm, &volume.volume), &volume.faults);
         }
     }
 
@@ -201,14 +212,14 @@ impl VmTrack {
         }
         let gone = |name: &String, _: &mut _| sample.volumes.iter().all(|volume| volume.volume != *name);
         for (name, mut track) in self.volumes.extract_if(.., gone) {
-            track.promises.end(now, (vm, Some(&name)));
+            track.end(now, (vm, &name));
         }
         for volume in &sample.volumes {
             let stats = volume.stats.as_ref().unwrap_or(&sample.stats);
             let track = self.volumes.entry(volume.volume.clone()).or_default();
             if is_other(last.stats_of_volume(vm, &volume.volume), stats) {
-                track.promises.end(now, (vm, Some(&volume.volume)));
-                track.promises = Promises::default();
+                track.end(now, (vm, &volume.volume));
+                (track.promises, track.clients) = Default::default();
                 track.series.iter_mut().for_each(|series| series.recent = Recent::default());
             }
         }
@@ -240,7 +251,7 @@ impl VmTrack {
     pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str) {
         self.promises.end(now, (vm, None));
         for (name, track) in &mut self.volumes {
-            track.promises.end(now, (vm, Some(name)));
+            track.end(now, (vm, name));
         }
     }
 
@@ -315,6 +326,7 @@ impl VmTrack {
                 outstanding: volume.outstanding,
                 clients: volume.clients,
                 promises: promises(known, &volume.policy, &recent.counts(1)),
+                faults: volume.faults,
                 nic: volume.nic.as_deref().map(NicStatus::of),
             }
         });
@@ -448,7 +460,7 @@ mod tests {
 
     use super::*;
     use crate::observer::Observer;
-    use crate::sample::{CpuSample, Sample};
+    use crate::sample::{CpuSample, Faults, Sample};
 
     #[test]
     fn a_volume_that_became_the_only_one_kept_the_rates_of_its_last_second_apart() {
@@ -461,7 +473,15 @@ mod tests {
             let stats = Arc::new(stats);
             let (policy, outstanding, clients) = (Policy::default(), 0, 1);
             let apart = is_apart.then(|| Arc::clone(&stats));
-            let volume = VolumeSample { volume: "v".to_owned(), policy, stats: apart, outstanding, clients, nic: None };
+            let volume = VolumeSample {
+                volume: "v".to_owned(),
+                policy,
+                stats: apart,
+                outstanding,
+                clients,
+                faults: Faults::default(),
+                nic: None,
+            };
             let cpu = CpuSample::default();
             let vm = VmSample { vm: "a".to_owned(), policy, stats, cpu, outstanding, volumes: vec![volume] };
             let at = Instant::from_nanos(second * 1_000_000_000);

@@ -222,18 +222,18 @@ impl Backend {
         let io = &mut self.ios[id];
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else { return true };
         let copies = |guest: &GuestData| !source.is_buffered() && !guest.is_aligned(source.alignment().memory as usize);
-        // Decided once for all parts, because a resize may bring a disk with another alignment.
+        // Decided once for all pieces of a part, because a resize may bring a disk with another alignment.
         if io.buffer.is_none() && !io.direct {
             io.direct = !io.guest.as_ref().is_none_or(copies);
             if !io.direct {
-                io.buffer = self.pool.take(io.length as usize, io.room);
+                io.buffer = self.pool.take(io.part as usize, io.room);
                 if io.buffer.is_none() {
                     return false;
                 }
             }
         }
         if let (Some(buffer), Some(guest), Some(Kind::Write)) = (&mut io.buffer, &io.guest, io.kind) {
-            let part = skip as usize..(skip + length) as usize;
+            let part = (skip - io.done) as usize..(skip - io.done + length) as usize;
             guest.copy_to(skip, &mut buffer.bytes_mut(part.end)[part]);
         }
         true

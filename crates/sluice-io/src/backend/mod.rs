@@ -7,10 +7,12 @@
 //! | `delay`, `slot_log` | a wrapper that makes a queue slower, and its log |
 //! | `request`, `volume` | requests of clients, volumes |
 //! | `merged`, `sync`, `zeroes`, `lost` | merged submissions, shared syncs, zeroing, errors after a failed sync |
+//! | `parts`, `client_faults` | long requests, what clients are refused |
 //! | `ring`, `tag`, `retry` | io_uring, the user data of its operations, operations to be submitted again |
 //! | `buffer`, `jobs` | memory for data, work of the helper threads |
 
 pub mod buffer;
+pub mod client_faults;
 pub mod delay;
 pub(crate) mod device_queue;
 pub(crate) mod disk;
@@ -18,6 +20,7 @@ pub(crate) mod jobs;
 pub(crate) mod lost;
 pub(crate) mod merged;
 pub(crate) mod occupancy;
+pub(crate) mod parts;
 pub(crate) mod request;
 pub(crate) mod retry;
 pub mod ring;

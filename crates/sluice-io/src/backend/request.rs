@@ -23,7 +23,7 @@ pub(crate) struct IoRequest {
     pub(crate) forced: bool,
     pub(crate) no_hole: bool,
     pub(crate) fast: bool,
-    /// The data, or an aligned copy of the data in `guest`.
+    /// The data, or an aligned copy of the data in `guest`, for the part that is at the gate.
     pub(crate) buffer: Option<Buffer>,
     /// The memory from which a buffer may be taken.
     pub(crate) room: Room,
@@ -131,7 +131,10 @@ impl IoRequest {
     /// there is no memory for the list.
     pub(crate) fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
         match (&self.buffer, &self.guest) {
-            (Some(buffer), _) => Some(Data::One(buffer.as_ptr().wrapping_add(skip as usize), length)),
+            (Some(buffer), guest) => {
+                let at = if guest.is_some() { skip - self.done } else { skip };
+                Some(Data::One(buffer.as_ptr().wrapping_add(at as usize), length))
+            }
             (None, Some(guest)) => {
                 let listed = guest.list(skip, length, pieces);
                 listed.then(|| match pieces.as_slice() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
+use crate::backend::client_faults::SharedFaults;
 use crate::backend::occupancy::Occupancy;
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileKey, Files};
@@ -54,6 +55,7 @@ pub(crate) struct Volume {
     pub(crate) leaving: bool,
     /// Whether new clients are refused, because it is about to be removed.
     refuses_clients: bool,
+    pub(crate) faults: SharedFaults,
     /// If the device has several threads: what they know of it together. Then the counts here are those of this thread.
     pub(crate) common: Option<Arc<VolumeCommon>>,
     pub(crate) mapped: Instant,
@@ -119,6 +121,7 @@ impl Volume {
             abandoned_in_flight: 0,
             leaving: false,
             refuses_clients: false,
+            faults: common.as_ref().map(|common| common.faults.clone()).unwrap_or_default(),
             common,
             mapped: now,
             copied_stats: None,

@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::backend::client_faults::SharedFaults;
 use crate::backend::occupancy::Tally;
 
 /// A volume of all workers.
@@ -13,6 +14,7 @@ pub(crate) struct VolumeCommon {
     pub(crate) outstanding: Arc<Tally>,
     /// Submissions of disconnected clients. New clients wait for them.
     pub(crate) abandoned_in_flight: AtomicU32,
+    pub(crate) faults: SharedFaults,
     clients: Mutex<Clients>,
 }
 
@@ -26,8 +28,8 @@ pub(crate) struct Clients {
 
 impl VolumeCommon {
     pub(crate) fn at(place: u32) -> Self {
-        let (outstanding, abandoned_in_flight) = (Arc::default(), AtomicU32::new(0));
-        VolumeCommon { place, outstanding, abandoned_in_flight, clients: Mutex::default() }
+        let (outstanding, abandoned_in_flight, faults) = (Arc::default(), AtomicU32::new(0), SharedFaults::default());
+        VolumeCommon { place, outstanding, abandoned_in_flight, faults, clients: Mutex::default() }
     }
 
     pub(crate) fn clients(&self) -> MutexGuard<'_, Clients> {

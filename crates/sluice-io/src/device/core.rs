@@ -98,7 +98,7 @@ pub(crate) struct Core {
     wake: Option<Instant>,
     /// Requests to be replied to.
     completed: VecDeque<IoId>,
-    /// Requests whose next part has arrived at the gate.
+    /// Requests that are to arrive at the gate again: with their next part, or because they were cancelled with those of another client.
     continued: VecDeque<IoId>,
     /// VMs whose waiting clients may fit into the window again.
     vms_to_resume: VecDeque<VmId>,
@@ -180,7 +180,7 @@ impl Core {
         let volume = &mut self.backend.volumes[io.volume];
         let vm = &mut self.vms[volume.vm];
         volume.refuse_impossible(io);
-        let (kind, more) = volume.next_part(io, self.gate.settings());
+        let (kind, more) = volume.next_part(io, self.gate.settings(), vm.window);
         if more > 0 {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
@@ -235,7 +235,7 @@ impl Core {
         self.completed.pop_front()
     }
 
-    /// Returns the next request of which another part has arrived at the gate.
+    /// Returns the next request that is to arrive at the gate again, unless its frontend takes it back.
     pub(crate) fn next_continued(&mut self) -> Option<IoId> {
         self.continued.pop_front()
     }
@@ -303,9 +303,7 @@ impl Core {
             Gateway::Own(gate) => {
                 let mut finished = std::mem::take(&mut self.finished);
                 self.backend.complete_in_gate(gate, now, (index, op.errno == 0), &mut finished);
-                finished
-                    .drain(..)
-                    .for_each(|over| self.left_gate(now, self.backend.ios.id_at(over.token), over.outcome));
+                finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
                 self.finished = finished;
             }
             Gateway::Shared(port) => {
@@ -313,7 +311,7 @@ impl Core {
                     port.pass_to_others(Passed::Admit(names.0, names.1));
                 }
                 if let Some(outcome) = port.ended(self.backend.slot_of(index), op.errno == 0) {
-                    self.left_gate(now, op.io, outcome);
+                    self.left_gate(op.io, outcome);
                 }
             }
         }
@@ -322,23 +320,22 @@ impl Core {
         }
     }
 
-    /// Handles a request, or a part of one, that the gate has completed. The next part of a request for zeroes arrives.
-    /// A request that was cancelled although its client is connected and its volume is served arrives again: the gate
+    /// Handles a request, or a part of one, that the gate has completed. The next part of a long request is to arrive.
+    /// So is a request that was cancelled although its client is connected and its volume is served: the gate
     /// cancels by volume, and another client was the reason.
-    pub(crate) fn left_gate(&mut self, now: Instant, id: IoId, outcome: Outcome) {
-        let io = &mut self.backend.ios[id];
-        let wanted = !io.abandoned && !self.backend.volumes[io.volume].leaving;
+    pub(crate) fn left_gate(&mut self, id: IoId, outcome: Outcome) {
         let unfinished = match outcome {
-            Outcome::Done => io.part_done(),
-            Outcome::Cancelled => true,
+            Outcome::Done => self.backend.part_done(id),
+            Outcome::Cancelled => {
+                self.backend.drop_copy(id);
+                true
+            }
             Outcome::Failed => false,
         };
+        let wanted = self.is_wanted(id);
+        let io = &mut self.backend.ios[id];
         if unfinished && wanted && io.errno == 0 {
-            self.arrive(now, id);
-            if outcome == Outcome::Done {
-                self.continued.push_back(id);
-            }
-            return;
+            return self.continued.push_back(id);
         }
         if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
@@ -347,6 +344,20 @@ impl Core {
             return;
         }
         self.complete(id);
+    }
+
+    /// Whether the client of a request is connected, and its volume is served.
+    fn is_wanted(&self, id: IoId) -> bool {
+        let io = &self.backend.ios[id];
+        !io.abandoned && !self.backend.volumes[io.volume].leaving
+    }
+
+    /// Lets a request arrive at the gate again.
+    pub(crate) fn go_on(&mut self, now: Instant, id: IoId) {
+        match self.is_wanted(id) {
+            true => self.arrive(now, id),
+            false => self.fail(id, libc::ESHUTDOWN),
+        }
     }
 
     /// Handles the result of a job of the helper threads.

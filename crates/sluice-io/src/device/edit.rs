@@ -101,6 +101,7 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         outstanding: volume.outstanding.load().requests,
         clients: volume.open_clients(),
         is_lost: is_lost(volume),
+        faults: volume.faults.read(),
         nic: None,
     }
 }
@@ -273,13 +274,14 @@ impl Editor<'_> {
 
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {
         let (id, owner) = self.find_vm(name)?;
-        self.core.vms[id].removed = true;
         self.core.vms_by_name.remove(name);
         let mut volumes: Vec<VolumeKey> = self.core.vms[id].volumes_by_name.values().copied().collect();
         // In the same order at all threads of the device.
         volumes.sort_unstable_by_key(|key| self.core.backend.volumes[*key].id);
         volumes.into_iter().for_each(|key| self.remove_volume(key));
         let removed = self.remove_from_gate(Scope::Owner(owner));
+        // Not before: the end of its last volume removes a VM that is being removed.
+        self.core.vms[id].removed = true;
         self.core.remove_left_vm(id);
         removed.map_err(|cause| refused(name, cause))
     }
@@ -289,6 +291,8 @@ impl Editor<'_> {
     fn remove_volume(&mut self, key: VolumeKey) {
         let volume = &mut self.core.backend.volumes[key];
         volume.leaving = true;
+        // It counts as a client, so that the end of the last one does not remove the volume before this has ended.
+        volume.clients += 1;
         let vm = &mut self.core.vms[volume.vm];
         vm.volumes_by_name.remove(&volume.name);
         let (vm, id, owner) = (volume.vm, volume.id, vm.owner);
@@ -298,14 +302,14 @@ impl Editor<'_> {
             let vm = &self.core.backend.volumes[key].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");
         }
-        self.core.remove_left_volume(key);
+        self.core.client_removed(key);
     }
 
     fn remove_from_gate(&mut self, scope: Scope) -> Result<(), ChangeError> {
         let (finished, removed) = self.core.gate.remove((self.now, &self.core.clock), scope);
         for over in finished {
             let io = self.core.backend.ios.id_at(over.token);
-            self.core.left_gate(self.now, io, over.outcome);
+            self.core.left_gate(io, over.outcome);
         }
         removed
     }

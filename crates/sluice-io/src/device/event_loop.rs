@@ -189,6 +189,7 @@ impl Machine for Loop {
             connections,
             iterations: figures.iterations,
             restarts: self.restarts,
+            failure: None,
             stale_messages: figures.stale_messages,
             uplink: None,
             vms,
@@ -384,7 +385,9 @@ impl Loop {
     fn deliver(&mut self, now: Instant) {
         let core = &mut self.core;
         while let Some(io) = core.next_continued() {
-            self.frontends.continued(core, now, io);
+            if !self.frontends.takes_back(core, now, io) {
+                core.go_on(now, io);
+            }
         }
         while let Some(io) = core.next_completed() {
             self.frontends.complete(core, now, io);

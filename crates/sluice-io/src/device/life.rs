@@ -1,6 +1,7 @@
 //! Health of a device thread, as other threads read it without its reply.
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use crate::device::spec::Health;
 
@@ -8,13 +9,20 @@ use crate::device::spec::Health;
 pub(crate) struct Life {
     health: AtomicU8,
     restarts: AtomicU64,
+    /// Why the thread failed last.
+    failure: Mutex<Option<String>>,
     /// Called when the device goes down.
     went_down: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Life {
     pub(crate) fn new(went_down: Box<dyn Fn() + Send + Sync>) -> Self {
-        Life { health: AtomicU8::new(Health::Serving as u8), restarts: AtomicU64::new(0), went_down }
+        Life {
+            health: AtomicU8::new(Health::Serving as u8),
+            restarts: AtomicU64::new(0),
+            failure: Mutex::default(),
+            went_down,
+        }
     }
 
     pub(crate) fn health(&self) -> Health {
@@ -30,6 +38,15 @@ impl Life {
 
     pub(crate) fn set_restarts(&self, restarts: u64) {
         self.restarts.store(restarts, Ordering::Relaxed);
+    }
+
+    /// Returns why the thread failed last; `None` if it has not failed.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set_failure(&self, failure: String) {
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
     }
 
     pub(crate) fn set(&self, health: Health) {

@@ -50,6 +50,7 @@ pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod message;
+pub mod panics;
 pub mod priority;
 pub mod probe;
 pub mod spec;
@@ -95,13 +96,14 @@ impl SnapshotRequest {
     pub fn until(self, deadline: Instant) -> Snapshot {
         let left = deadline.saturating_duration_since(Instant::now());
         let answer = self.answer.and_then(|answer| answer.recv_timeout(left).ok());
-        answer.unwrap_or_else(|| {
+        let snapshot = answer.unwrap_or_else(|| {
             let health = match self.life.health() {
                 Health::Serving => Health::Silent,
                 other => other,
             };
             Snapshot { restarts: self.life.restarts(), ..Snapshot::unknown(self.name, health) }
-        })
+        });
+        Snapshot { failure: self.life.failure(), ..snapshot }
     }
 }
 

@@ -12,6 +12,7 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Percent, Policy, Scheduler};
 
+pub use crate::backend::client_faults::Faults;
 use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
 use crate::uplink::link::Link;
@@ -232,6 +233,9 @@ pub struct Snapshot {
     pub iterations: u64,
     /// Number of restarts of the thread.
     pub restarts: u64,
+    /// Why the thread failed before its last restart, with the place if it panicked; `None` if it has not failed, or in the last
+    /// snapshot of the thread.
+    pub failure: Option<String>,
     /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,
     /// Counters of its interface, if it is an uplink.
@@ -257,6 +261,7 @@ impl Snapshot {
             connections: 0,
             iterations: 0,
             restarts: 0,
+            failure: None,
             stale_messages: 0,
             uplink: None,
             vms: Vec::new(),
@@ -306,6 +311,7 @@ pub struct VolumeSnapshot {
     pub clients: u32,
     /// Whether its writes and flushes fail, because a failed sync may have lost data.
     pub is_lost: bool,
+    pub faults: Faults,
     /// Counters, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
 }

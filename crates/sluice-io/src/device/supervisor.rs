@@ -18,6 +18,7 @@ use crate::device::core::Ending;
 use crate::device::life::Life;
 use crate::device::machine::{Helper, Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
+use crate::device::panics;
 use crate::device::priority;
 use crate::device::spec::{Health, Snapshot};
 
@@ -94,8 +95,15 @@ fn supervise<M: Machine>(
                 drain_and_drop(device, state, mailbox, helper);
                 return End::Stopped(last);
             }
-            Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the device thread"),
-            Err(_) => tracing::error!(device, "Device thread panicked: closing its connections and restarting it"),
+            Ok(Err(error)) => {
+                tracing::error!(device, %error, "Device thread failed: restarting it");
+                life.set_failure(error.to_string());
+            }
+            Err(payload) => {
+                let panic = panics::describe(&*payload);
+                tracing::error!(device, panic, "Device thread panicked: closing its connections and restarting it");
+                life.set_failure(panic);
+            }
         }
         life.set(Health::Restarting);
         let kept = catch_unwind(AssertUnwindSafe(|| state.kept()));
@@ -122,7 +130,10 @@ fn supervise<M: Machine>(
             match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
                 Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
-                Err(_) => tracing::error!(device, "Device thread panicked during its restart"),
+                Err(payload) => {
+                    let panic = panics::describe(&*payload);
+                    tracing::error!(device, panic, "Device thread panicked during its restart");
+                }
             }
             ran = Duration::ZERO;
         };

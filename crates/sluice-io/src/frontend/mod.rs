@@ -38,9 +38,11 @@ pub(crate) trait Frontend {
     /// Replies to the client of a completed request.
     fn complete(&mut self, core: &mut Core, now: Instant, io: IoId);
 
-    /// Called when a part of a long request has completed and the next part has arrived at the gate. A frontend that
-    /// stops a queue may return the request to its ring now.
-    fn continued(&mut self, _core: &mut Core, _now: Instant, _io: IoId) {}
+    /// Called before a request arrives at the gate again. Returns whether the frontend has taken it back: one that stops a queue
+    /// may return the request to its ring now.
+    fn takes_back(&mut self, _core: &mut Core, _now: Instant, _io: IoId) -> bool {
+        false
+    }
 
     /// Called once in each iteration, before the gate dispatches: takes requests that are not announced by an event,
     /// and closes overdue clients. Returns whether there were requests.
@@ -143,13 +145,12 @@ macro_rules! frontends {
                 })+
             }
 
-            pub(crate) fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {
-                // The frontend may have taken the request back.
-                let Some(io_state) = core.backend.ios.get(io) else { return };
-                let number = io_state.client.frontend.0;
+            pub(crate) fn takes_back(&mut self, core: &mut Core, now: Instant, io: IoId) -> bool {
+                let number = core.backend.ios[io].client.frontend.0;
                 $(if number == Number::$name as u8 {
-                    return self.$field.continued(core, now, io);
+                    return self.$field.takes_back(core, now, io);
                 })+
+                false
             }
 
             pub(crate) fn poll(&mut self, core: &mut Core, now: Instant) -> bool {

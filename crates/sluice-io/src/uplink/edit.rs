@@ -8,6 +8,7 @@ use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
 
+use crate::backend::client_faults::SharedFaults;
 use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
@@ -29,8 +30,13 @@ pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec
     moved.iter().for_each(|id| editor.core.switch.remove(editor.core.nics[*id].port));
     let applied = edits.into_iter().try_for_each(|edit| editor.apply(edit));
     if applied.is_err() {
-        // Those that were not reached stay where they were. One that has its port gets no second one.
-        moved.into_iter().for_each(|id| drop(editor.connect(id)));
+        // Those that were not reached stay where they were. One that has its port gets no second one, and one that an earlier change has
+        // removed gets none.
+        for id in moved {
+            if editor.core.nics.get(id).is_some_and(|nic| !nic.leaving) {
+                drop(editor.connect(id));
+            }
+        }
     }
     applied
 }
@@ -79,6 +85,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
                 outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
                 is_lost: false,
+                faults: nic.faults.read(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -255,6 +262,7 @@ impl Editor<'_> {
             session: None,
             watch: Watch::Idle,
             protocol_errors: 0,
+            faults: SharedFaults::default(),
             leaving: false,
             refuses_clients: false,
             copied_stats: None,
@@ -320,10 +328,8 @@ impl Editor<'_> {
 
     /// Removes a NIC and disconnects its VMM. Frames that were not sent are dropped.
     fn remove_nic(&mut self, vm: VmId, id: NicId) {
-        let nic = &mut self.core.nics[id];
-        nic.leaving = true;
-        let port = nic.port;
-        self.core.vms[vm].nics.remove(&self.core.nics[id].name);
+        let Nic { port, ref name, .. } = self.core.nics[id];
+        self.core.vms[vm].nics.remove(name);
         self.core.switch.remove(port);
         self.core.receive.remove(port).for_each(drop);
         self.ports.vhost.close(self.core, self.now, id);
@@ -334,6 +340,8 @@ impl Editor<'_> {
             let vm = &self.core.vms[vm].name;
             tracing::error!(vm, %error, "Gate has no entry for a served NIC");
         }
+        // Not before: the end of its session removes a NIC that is leaving.
+        self.core.nics[id].leaving = true;
         self.core.remove_left(id);
     }
 }

@@ -181,6 +181,7 @@ impl Machine for UplinkLoop {
             connections: self.ports.vhost.clients() as u64,
             iterations: self.iterations,
             restarts: self.restarts,
+            failure: None,
             stale_messages: self.core.stale_messages,
             uplink: Some(Box::new(self.totals())),
             vms: edit::vm_snapshots(&mut self.core),

@@ -15,6 +15,7 @@ use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Policy, VolumeId};
 
+use crate::backend::client_faults::SharedFaults;
 use crate::slab::VmId;
 use crate::uplink::ids::PacketId;
 use crate::uplink::link::{FRAME_MAX, Link};
@@ -162,6 +163,7 @@ pub(crate) struct Nic {
     /// Whether the kernel reports frames of its TAP.
     pub(crate) watch: Watch,
     pub(crate) protocol_errors: u64,
+    pub(crate) faults: SharedFaults,
     pub(crate) leaving: bool,
     pub(crate) refuses_clients: bool,
     /// Its statistics in the last snapshot.

@@ -18,23 +18,35 @@ const SEGMENTS_MAX: usize = 1024;
 const INDIRECT_MAX: u16 = SEGMENTS_MAX as u16 + 2;
 const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 
+/// Why a queue stops whose guest states an address outside of the memory table. A guest does so if it was given memory that its VMM has
+/// not shared.
+pub(crate) const NOT_GIVEN: &str =
+    "a request lies in memory that the daemon was not given: is every memory backend share=on?";
+
 /// Why a chain cannot be used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Malformed {
-    #[error("a descriptor index is past the end of its table")]
     Index,
-    #[error("a descriptor chain is too long or loops")]
     Length,
-    #[error("a descriptor points outside the guest memory")]
     Address,
-    #[error("an indirect table is nested, chained, empty or not a multiple of 16 bytes")]
     Indirect,
-    #[error("a readable descriptor follows a writable one")]
     Order,
-    #[error("a descriptor chain has too many segments")]
     Segments,
-    #[error("a request has no header or no status byte")]
     Frame,
+}
+
+impl Malformed {
+    pub(crate) const fn in_words(self) -> &'static str {
+        match self {
+            Malformed::Index => "a descriptor index is past the end of its table",
+            Malformed::Length => "a descriptor chain is too long or loops",
+            Malformed::Address => NOT_GIVEN,
+            Malformed::Indirect => "an indirect table is nested, chained, empty or not a multiple of 16 bytes",
+            Malformed::Order => "a readable descriptor follows a writable one",
+            Malformed::Segments => "a descriptor chain has too many segments",
+            Malformed::Frame => "a request has no header or no status byte",
+        }
+    }
 }
 
 /// A descriptor table, translated to host memory.

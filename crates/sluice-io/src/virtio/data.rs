@@ -136,9 +136,13 @@ impl GuestData {
         unsafe { self.status.write_volatile(status) };
     }
 
-    /// Copies `bytes` to the guest.
-    pub(crate) fn fill(&self, mut bytes: &[u8]) {
+    /// Copies `bytes` to the guest, after the first `skip` bytes.
+    pub(crate) fn fill(&self, skip: u32, mut bytes: &[u8]) {
+        let mut skip = skip as usize;
         for segment in self.segments() {
+            let skipped = skip.min(segment.len());
+            skip -= skipped;
+            let segment = segment.behind(skipped);
             let len = segment.len().min(bytes.len());
             let (part, rest) = bytes.split_at(len);
             // SAFETY: the segment lies in guest memory, which is mapped while this exists and never overlaps our own.

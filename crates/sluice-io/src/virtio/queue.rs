@@ -11,6 +11,7 @@ use tokio::sync::oneshot::Sender;
 use virtio_queue::{Queue, QueueT as _};
 use vm_memory::GuestAddress;
 
+use crate::backend::client_faults::StoppedQueue;
 use crate::backend::request::RequestList;
 use crate::device::vm::Intake;
 use crate::slab::ids;
@@ -84,7 +85,9 @@ impl Taken {
 pub(crate) enum State {
     Running,
     /// Broken by the guest. It takes no requests until it is started again.
-    Broken,
+    Broken {
+        _stopped: StoppedQueue,
+    },
     /// The VMM waits until it has stopped. Of new requests it takes only the recovered ones.
     Stopping(Sender<u16>),
     /// Its VMM has disconnected, and guest memory is not written any more. The sender is that of a VMM that waited for
@@ -102,16 +105,16 @@ impl State {
         matches!(self, State::Closed(_))
     }
 
-    pub(crate) fn break_down(&mut self) {
+    pub(crate) fn break_down(&mut self, stopped: StoppedQueue) {
         if matches!(self, State::Running) {
-            *self = State::Broken;
+            *self = State::Broken { _stopped: stopped };
         }
     }
 
     pub(crate) fn close(&mut self) {
         *self = match std::mem::replace(self, State::Closed(None)) {
             State::Stopping(reply) | State::Closed(Some(reply)) => State::Closed(Some(reply)),
-            State::Running | State::Broken | State::Closed(None) => State::Closed(None),
+            State::Running | State::Broken { .. } | State::Closed(None) => State::Closed(None),
         };
     }
 
@@ -120,7 +123,7 @@ impl State {
         match self {
             State::Stopping(reply) => Some(reply),
             State::Closed(reply) => reply,
-            State::Running | State::Broken => None,
+            State::Running | State::Broken { .. } => None,
         }
     }
 }
@@ -269,14 +272,14 @@ impl VirtQueue {
         let takes = match self.state {
             State::Running => self.enabled,
             State::Stopping(_) => !self.recovered.is_empty(),
-            State::Broken | State::Closed(_) => false,
+            State::Broken { .. } | State::Closed(_) => false,
         };
         takes && self.intake == Intake::Open
     }
 
     /// Stops the queue. The VMM is told its position when no request is left.
     pub(crate) fn stop(&mut self, reply: Sender<u16>) {
-        if matches!(self.state, State::Broken) {
+        if matches!(self.state, State::Broken { .. }) {
             self.recovered.clear();
         }
         self.state = State::Stopping(reply);

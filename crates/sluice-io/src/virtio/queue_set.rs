@@ -15,6 +15,7 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::Instant;
 
+use crate::backend::client_faults::StoppedQueue;
 use crate::backend::retry::is_put_off;
 use crate::backend::ring::Ring;
 use crate::backend::tag::Tag;
@@ -91,8 +92,8 @@ pub(crate) trait Consumer {
     /// Notes that there was no request after a kick, or none that may be taken.
     fn kicked_in_vain(&mut self);
 
-    /// Handles a queue that its guest has broken.
-    fn broken(&mut self, queue: &VirtQueue, reason: &str);
+    /// Handles a queue that cannot go on.
+    fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue;
 }
 
 /// The queues of a frontend.
@@ -388,7 +389,7 @@ impl QueueSet {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(_) => {
-                    broken = Some("its available ring jumped".to_owned());
+                    broken = Some("its available ring jumped");
                     break;
                 }
             }
@@ -404,20 +405,20 @@ impl QueueSet {
                 Ok(Some(taken)) => consumer.take(now, id, queue, taken, &mut self.chain),
                 Ok(None) => Ok(0),
                 Err(_) => {
-                    broken = Some("its available ring cannot be read".to_owned());
+                    broken = Some("its available ring cannot be read");
                     break;
                 }
             };
             match taken {
                 Ok(bytes) => budget.charge(bytes),
                 Err(reason) => {
-                    broken = Some(reason.to_string());
+                    broken = Some(reason.in_words());
                     break;
                 }
             }
         }
         match broken {
-            Some(reason) => self.break_queue(consumer, id, &reason),
+            Some(reason) => self.break_queue(consumer, id, reason),
             // It was last polled when it waited for room.
             None => self.start_polling(id),
         }
@@ -426,10 +427,10 @@ impl QueueSet {
 
     /// Breaks a queue whose ring or request frame is invalid: it takes no requests until it is started again. Returning
     /// such a chain would be wrong, because its status byte may already state success.
-    pub(crate) fn break_queue(&mut self, consumer: &mut impl Consumer, id: QueueId, reason: &str) {
+    pub(crate) fn break_queue(&mut self, consumer: &mut impl Consumer, id: QueueId, reason: &'static str) {
         let queue = &mut self.queues[id];
-        queue.state.break_down();
-        consumer.broken(queue, reason);
+        let stopped = consumer.broken(queue, reason);
+        queue.state.break_down(stopped);
         self.signal_error(consumer.ring(), id);
         self.look_for_end(id);
     }

@@ -185,6 +185,7 @@ impl Observed {
                 stats: gate.apart_stats(owner, volume).map(Arc::new),
                 outstanding: 0,
                 clients: 1,
+                faults: Default::default(),
                 nic: None,
             };
             VmSample {
@@ -198,6 +199,7 @@ impl Observed {
         };
         DeviceSample {
             restarts: 0,
+            failure: None,
             device: "disk".to_owned(),
             at: self.simulation.now(),
             serving: self.serving,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use sluice_io::device::{DeviceWatch, Health, Snapshot, SnapshotRequest, VmSnapshot};
-use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
+use sluice_observe::sample::{CpuSample, DeviceSample, Faults, VmSample, VolumeSample};
 
 use super::Served;
 
@@ -31,11 +31,16 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
         late_nanos: snapshot.late_nanos,
         late: snapshot.late,
         restarts: snapshot.restarts,
+        failure: snapshot.failure,
         stats: snapshot.stats,
         uplink: snapshot.uplink,
         vms: snapshot.vms.into_iter().map(vm).collect(),
         device: snapshot.device,
     }
+}
+
+fn faults(of: &sluice_io::device::spec::Faults) -> Faults {
+    Faults { refused: of.refused, refusal: of.refusal, stopped_queues: of.stopped_queues, stopped: of.stopped }
 }
 
 fn vm(snapshot: VmSnapshot) -> VmSample {
@@ -45,6 +50,7 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
         stats: volume.account,
         outstanding: volume.outstanding,
         clients: volume.clients,
+        faults: faults(&volume.faults),
         nic: volume.nic,
     });
     let mut volumes: Vec<VolumeSample> = volumes.collect();

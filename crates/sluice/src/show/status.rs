@@ -49,6 +49,7 @@ pub(crate) fn json(status: &Value) -> Value {
         "interfaces_out_of_service": status["interfaces_out_of_service"],
         "volumes_out_of_service": status["volumes_out_of_service"],
         "held_back": status["held_back"],
+        "faults": list(&status["vms"]).iter().flat_map(volume_faults).collect::<Vec<_>>(),
     })
 }
 
@@ -68,6 +69,7 @@ pub(crate) fn table(status: &Value) -> String {
         (all, count) => format!("{count} of {all} promises are BROKEN:"),
     });
     lines.extend(broken.into_iter().map(|line| format!("  {line}")));
+    lines.extend(list(&summary["faults"]).iter().flat_map(fault_lines));
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
     }
@@ -87,6 +89,32 @@ pub(crate) fn table(status: &Value) -> String {
     lines.push(devices::table(list(&status["devices"]), false));
     lines.extend(cpu_lines(&summary["cpu"]));
     lines.join("\n")
+}
+
+/// The volumes and NICs of a VM with stopped queues or refused requests.
+fn volume_faults(vm: &Value) -> Vec<Value> {
+    let is_at_fault = |volume: &&Value| {
+        ["stopped_queues", "refused"].iter().any(|key| volume["faults"][key].as_u64().is_some_and(|count| count > 0))
+    };
+    let of = |volume: &Value| {
+        let mut faults = volume["faults"].clone();
+        (faults["vm"], faults["volume"], faults["device"]) =
+            (vm["vm"].clone(), volume["volume"].clone(), vm["device"].clone());
+        faults
+    };
+    list(&vm["volumes"]).iter().filter(is_at_fault).map(of).collect()
+}
+
+/// Stopped queues and refused requests of a volume or NIC.
+fn fault_lines(faults: &Value) -> Vec<String> {
+    let name = format!("{}/{}", text(&faults["vm"]), text(&faults["volume"]));
+    let line = |key: &str, what: &str, why: &str| {
+        let count = faults[key].as_u64().filter(|count| *count > 0)?;
+        Some(format!("  {name}: {count} {what} ({})", text(&faults[why])))
+    };
+    let stopped = line("stopped_queues", "queues have stopped until their driver is reset", "stopped");
+    let refused = line("refused", "requests were refused since the start; the last one", "refusal");
+    stopped.into_iter().chain(refused).collect()
 }
 
 /// CPU time of the daemon for all VMs in the last ten seconds, in percent of one CPU, and the VMs that used most of it.
@@ -137,6 +165,22 @@ mod tests {
 
     fn vm(name: &str, used: f64, held: f64) -> Value {
         json!({ "vm": name, "device": "ssd", "cpu": { "limit_percent": null, "used_percent": used, "held_percent": held } })
+    }
+
+    #[test]
+    fn stopped_queues_and_refused_requests_are_named_with_the_reason() {
+        let faults =
+            json!({ "refused": 12, "refusal": "a range past the end", "stopped_queues": 1, "stopped": "memory" });
+        let none = json!({ "refused": 0, "refusal": null, "stopped_queues": 0, "stopped": null });
+        let mut vm = vm("a", 0.0, 0.0);
+        vm["volumes"] = json!([{ "volume": "root", "faults": faults }, { "volume": "data", "faults": none }]);
+        let status = json!({ "vms": [vm], "devices": [] });
+        assert_eq!(json(&status)["faults"].as_array().map(Vec::len), Some(1));
+        let table = table(&status);
+        let shown: Vec<&str> = table.lines().filter(|line| line.contains("a/root")).collect();
+        let stopped = "  a/root: 1 queues have stopped until their driver is reset (memory)";
+        let refused = "  a/root: 12 requests were refused since the start; the last one (a range past the end)";
+        assert_eq!(shown, [stopped, refused]);
     }
 
     #[test]

@@ -281,6 +281,8 @@ impl Violation {
             "held_back" => "it was held back",
             "out_of_service" => "it was out of service",
             "link_down" => "its interface was down",
+            "refused" => "requests of it were refused",
+            "queue_stopped" => "a queue of it had stopped",
             other => other,
         };
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };

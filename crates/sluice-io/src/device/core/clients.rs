@@ -79,7 +79,7 @@ impl Core {
                 continue;
             }
             let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
-            self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(now, io, outcome));
+            self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
         }
     }
 
@@ -89,9 +89,15 @@ impl Core {
         vm.count_protocol_error()
     }
 
-    /// Counts a request of a client of `volume` that was refused before it reached the gate.
-    pub(crate) fn count_refused(&mut self, volume: VolumeKey) {
-        self.vms[self.backend.volumes[volume].vm].count_refused();
+    /// Counts a request of a client of `volume` that is refused.
+    pub(crate) fn count_refused(&mut self, volume: VolumeKey, reason: &'static str) {
+        let volume = &self.backend.volumes[volume];
+        self.vms[volume.vm].count_refused();
+        let times = volume.faults.refuse(reason);
+        // A client that does this repeatedly must not fill the log.
+        if times.is_power_of_two() {
+            tracing::warn!(vm = volume.vm_name, volume = volume.name, reason, times, "Request refused");
+        }
     }
 
     /// Removes a volume that is being removed, when nothing refers to it any more.

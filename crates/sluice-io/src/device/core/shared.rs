@@ -28,8 +28,8 @@ impl Core {
     /// Another thread of the device has failed.
     pub(crate) fn before_wait(&mut self, timeout: Option<Duration>) -> io::Result<Option<Duration>> {
         let Some(port) = self.gate.port() else { return Ok(timeout) };
-        if port.is_first() && port.hub().is_failed() {
-            return Err(io::Error::other("another thread of the device has failed"));
+        if let Some(why) = port.hub().failure().filter(|_| port.is_first()) {
+            return Err(io::Error::other(why.clone()));
         }
         let is_polling = timeout == Some(Duration::ZERO);
         self.give_back(!is_polling);
@@ -52,7 +52,7 @@ impl Core {
             Note::Finished { token, outcome } => {
                 let io = self.backend.ios.id_at(token);
                 self.no_longer_queued(io);
-                self.left_gate(now, io, outcome);
+                self.left_gate(io, outcome);
             }
             Note::Refused { token } => {
                 let io = self.backend.ios.id_at(token);

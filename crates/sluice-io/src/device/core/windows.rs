@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backend::parts::transfer_max;
 use crate::backend::request::Opening;
 use crate::cpu;
 use crate::device::budget::Budget;
@@ -19,6 +20,12 @@ impl Core {
         vm.outstanding.add(opening.held);
         vm.memory.add(opening.buffered);
         volume.vm
+    }
+
+    /// Returns how many bytes of its VM's window a transfer of `length` bytes occupies for a guest: those of one part of it.
+    pub(crate) fn held_by(&self, volume: VolumeKey, length: u32) -> u64 {
+        let window = self.vms[self.backend.volumes[volume].vm].window;
+        transfer_max(self.gate.settings(), window).min(length.into())
     }
 
     /// Frees the room that a request of a volume occupied, here and for clients of other threads.

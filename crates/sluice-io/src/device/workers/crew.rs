@@ -20,6 +20,7 @@ use crate::device::event_loop::{Loop, Parts};
 use crate::device::machine::{self, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
+use crate::device::panics;
 use crate::device::priority;
 use crate::device::probe::Pulse;
 use crate::device::spec::{ClientSnapshot, DeviceSpec, Edit, EditError};
@@ -307,8 +308,12 @@ impl Worker {
 fn report_end(device: &str, hub: &Hub, number: usize, end: thread::Result<io::Result<()>>) {
     match end {
         Ok(Ok(())) => return hub.has_ended(number),
-        Ok(Err(error)) => tracing::error!(device, %error, "io_uring failed: restarting the threads of the device"),
-        Err(_) => tracing::error!(device, "Device thread panicked: restarting the threads of the device"),
+        Ok(Err(error)) => tracing::error!(device, %error, "Device thread failed: restarting the threads of the device"),
+        Err(payload) => {
+            let panic = panics::describe(&*payload);
+            tracing::error!(device, panic, "Device thread panicked: restarting the threads of the device");
+            return hub.has_failed(panic);
+        }
     }
-    hub.has_failed();
+    hub.has_failed("another thread of the device has failed".to_owned());
 }

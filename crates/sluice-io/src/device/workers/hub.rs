@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, OnceLock, TryLockError};
 
 use sluice_sched::gate::{Finished, Outcome, Part, Slot, Submission};
 use sluice_sched::{Arrival, Device, Flags, Gate, Instant, Kind, OwnerId, VolumeId};
@@ -109,8 +109,8 @@ pub(crate) struct Hub {
     timer: AtomicU32,
     /// Whether all workers but the first are to end.
     ends: AtomicBool,
-    /// Whether one of them has failed.
-    failed: AtomicBool,
+    /// Why one of the others has failed.
+    failure: OnceLock<String>,
     pub(crate) seats: Vec<Seat>,
 }
 
@@ -166,7 +166,7 @@ impl Hub {
             wake: AtomicU64::new(u64::MAX),
             timer: AtomicU32::new(0),
             ends: AtomicBool::new(false),
-            failed: AtomicBool::new(false),
+            failure: OnceLock::new(),
             seats,
         }
     }
@@ -253,8 +253,8 @@ impl Hub {
     }
 
     /// Records that another worker than the first has failed. The first one fails then too.
-    pub(crate) fn has_failed(&self) {
-        self.failed.store(true, Ordering::SeqCst);
+    pub(crate) fn has_failed(&self, why: String) {
+        let _ = self.failure.set(why);
         self.seats[0].mailbox.wake();
     }
 
@@ -263,8 +263,9 @@ impl Hub {
         self.ends.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn is_failed(&self) -> bool {
-        self.failed.load(Ordering::Relaxed)
+    /// Returns why another worker than the first has failed.
+    pub(crate) fn failure(&self) -> Option<&String> {
+        self.failure.get()
     }
 
     /// Whether all workers but the first have ended.

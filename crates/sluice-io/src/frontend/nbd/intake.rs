@@ -155,7 +155,7 @@ impl Nbd {
         let opening = Opening { client, cookie, volume: connection.volume, held: length.into(), buffered: 0 };
         let (io, request) = core.open(&mut connection.requests, &opening);
         (request.errno, request.length) = (errno, length);
-        core.count_refused(connection.volume);
+        core.count_refused(connection.volume, refusal.message);
         match length {
             0 => core.arrive(now, io),
             // A client would take a reply to a request that it is still sending for an error of the server.
@@ -207,6 +207,7 @@ impl Nbd {
             // The client may try again.
             None => {
                 state.refuse(libc::ENOMEM);
+                core.count_refused(connection.volume, "The daemon has too little memory");
                 Expect::Skip { io, left: length as u32 }
             }
         };

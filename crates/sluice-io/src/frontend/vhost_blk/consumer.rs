@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use sluice_sched::{Instant, Kind};
 
+use crate::backend::client_faults::{StoppedQueue, stop_message};
 use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::cpu;
 use crate::device::core::{Core, DataIn, Ending};
 use crate::frontend::vhost_blk::device_session::DeviceSession;
-use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Status};
+use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Refusal, Status};
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed};
@@ -66,7 +67,7 @@ impl Consumer for Blk<'_> {
         let (kind, offset, length, no_hole, errno) = match request {
             Ok(ParsedRequest::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
             Ok(ParsedRequest::Id) => (None, 0, ID_LEN as u32, false, 0),
-            Err(Status::Unsupported) => (None, 0, 0, false, libc::EOPNOTSUPP),
+            Err(Refusal { status: Status::Unsupported, .. }) => (None, 0, 0, false, libc::EOPNOTSUPP),
             Err(_) => (None, 0, 0, false, libc::EIO),
         };
         let segments: &[Segment] = match request {
@@ -79,16 +80,18 @@ impl Consumer for Blk<'_> {
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
         if request == Ok(ParsedRequest::Id) {
-            guest.fill(&id_of(&self.core.backend.volumes[volume].name));
+            guest.fill(0, &id_of(&self.core.backend.volumes[volume].name));
         }
-        if errno != 0 {
-            self.core.count_refused(volume);
+        let refusal =
+            request.err().map(|refusal| refusal.reason).or((!has_memory).then_some("the daemon has too little memory"));
+        if let Some(reason) = refusal {
+            self.core.count_refused(volume, reason);
         }
         let opening = Opening {
             client: ClientRef::new(self.number, id),
             cookie: taken.pack(),
             volume,
-            held: if matches!(kind, Some(Kind::Read | Kind::Write)) { u64::from(length) } else { 0 },
+            held: if matches!(kind, Some(Kind::Read | Kind::Write)) { self.core.held_by(volume, length) } else { 0 },
             buffered: 0,
         };
         let forced = !session.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None);
@@ -111,7 +114,7 @@ impl Consumer for Blk<'_> {
         self.core.cpu.note_in_vain();
     }
 
-    fn broken(&mut self, queue: &VirtQueue, reason: &str) {
+    fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
         let volume = self.volume(queue);
         let times = self.core.count_protocol_error(volume);
         let volume = &self.core.backend.volumes[volume];
@@ -123,9 +126,11 @@ impl Consumer for Blk<'_> {
                 queue = queue.index,
                 reason,
                 times,
-                "Guest violated the protocol"
+                "{}",
+                stop_message(reason)
             );
         }
+        volume.faults.stop_queue(reason)
     }
 }
 

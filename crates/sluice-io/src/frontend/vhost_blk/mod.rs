@@ -67,8 +67,8 @@ impl Frontend for VhostBlk {
         self.reply(core, now, io);
     }
 
-    fn continued(&mut self, core: &mut Core, now: Instant, io: IoId) {
-        self.rewind_rest(core, now, io);
+    fn takes_back(&mut self, core: &mut Core, now: Instant, io: IoId) -> bool {
+        self.put_back_rest(core, now, io)
     }
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {

@@ -45,10 +45,25 @@ pub(crate) enum ParsedRequest {
     Id,
 }
 
-/// A request with a valid frame: the address of its status byte, and its contents or the error status.
+/// A request that is not carried out: its status, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) status: Status,
+    pub(crate) reason: &'static str,
+}
+
+fn invalid(reason: &'static str) -> Refusal {
+    Refusal { status: Status::IoError, reason }
+}
+
+fn unsupported(reason: &'static str) -> Refusal {
+    Refusal { status: Status::Unsupported, reason }
+}
+
+/// A request with a valid frame: the address of its status byte, and its contents or why it is refused.
 pub(crate) struct Parsed {
     pub(crate) status: *mut u8,
-    pub(crate) request: Result<ParsedRequest, Status>,
+    pub(crate) request: Result<ParsedRequest, Refusal>,
 }
 
 /// Parses a request, and removes header and status from the chain. The rest is data.
@@ -59,49 +74,53 @@ pub(crate) fn parse(chain: &mut Chain, info: &VolumeInfo) -> Result<Parsed, Malf
     let sector = u64::from_le_bytes(header[8..].try_into().expect("eight bytes"));
     let request = match kind {
         IN => transfer(Kind::Read, sector, &chain.writable, info),
-        OUT if info.read_only => Err(Status::IoError),
+        OUT if info.read_only => Err(invalid("a write to a read-only volume")),
         OUT => transfer(Kind::Write, sector, &chain.readable, info),
         FLUSH => Ok(ParsedRequest::Device { kind: Kind::Flush, offset: 0, length: 0, no_hole: false }),
-        GET_ID if total(&chain.writable) < ID_LEN as u64 => Err(Status::IoError),
+        GET_ID if total(&chain.writable) < ID_LEN as u64 => {
+            Err(invalid("a request for the name with less than 20 bytes for it"))
+        }
         GET_ID => Ok(ParsedRequest::Id),
         DISCARD if info.trim => range(Kind::Discard, chain, info),
         WRITE_ZEROES if info.write_zeroes => range(Kind::WriteZeroes, chain, info),
-        _ => Err(Status::Unsupported),
+        _ => Err(unsupported("a request of a type that the volume does not offer")),
     };
     Ok(Parsed { status, request })
 }
 
-fn transfer(kind: Kind, sector: u64, data: &[Segment], info: &VolumeInfo) -> Result<ParsedRequest, Status> {
-    let length = total(data);
-    if length == 0 || length > u64::from(info.block_maximum) {
-        return Err(Status::IoError);
-    }
-    within(kind, sector, length, false, info)
+/// Parses a read or write. Its length has no maximum below that of a chain: a driver need not accept the features that state one.
+fn transfer(kind: Kind, sector: u64, data: &[Segment], info: &VolumeInfo) -> Result<ParsedRequest, Refusal> {
+    within(kind, sector, total(data), false, info)
 }
 
 /// Parses the only segment of a discard or zeroing: 5.2.6.2, struct virtio_blk_discard_write_zeroes.
-fn range(kind: Kind, chain: &mut Chain, info: &VolumeInfo) -> Result<ParsedRequest, Status> {
-    if total(&chain.readable) != 16 {
-        return Err(Status::Unsupported);
-    }
-    let segment: [u8; 16] = chain.take_front().ok_or(Status::IoError)?;
+fn range(kind: Kind, chain: &mut Chain, info: &VolumeInfo) -> Result<ParsedRequest, Refusal> {
+    let segment: [u8; 16] = match total(&chain.readable) {
+        16 => chain.take_front().ok_or(invalid("a discard or zeroing without a range"))?,
+        _ => return Err(unsupported("a discard or zeroing of other than one range")),
+    };
     let sector = u64::from_le_bytes(segment[..8].try_into().expect("eight bytes"));
     let sectors = u32::from_le_bytes(segment[8..12].try_into().expect("four bytes"));
     let flags = u32::from_le_bytes(segment[12..].try_into().expect("four bytes"));
     let may_unmap = flags & 1 != 0;
     if flags & !1 != 0 || kind == Kind::Discard && may_unmap {
-        return Err(Status::Unsupported);
+        return Err(unsupported("a discard or zeroing with an unknown flag"));
     }
     within(kind, sector, u64::from(sectors) * SECTOR, kind == Kind::WriteZeroes && !may_unmap, info)
 }
 
-fn within(kind: Kind, sector: u64, length: u64, no_hole: bool, info: &VolumeInfo) -> Result<ParsedRequest, Status> {
+fn within(kind: Kind, sector: u64, length: u64, no_hole: bool, info: &VolumeInfo) -> Result<ParsedRequest, Refusal> {
     let block = u64::from(info.block_minimum);
-    let offset = sector.checked_mul(SECTOR).ok_or(Status::IoError)?;
-    let end = offset.checked_add(length).ok_or(Status::IoError)?;
-    let fits = end <= info.size_bytes && offset.is_multiple_of(block) && length.is_multiple_of(block);
-    match u32::try_from(length) {
-        Ok(length) if fits && length > 0 => Ok(ParsedRequest::Device { kind, offset, length, no_hole }),
-        _ => Err(Status::IoError),
+    let offset = sector.saturating_mul(SECTOR);
+    if length == 0 {
+        return Err(invalid("a request of length 0"));
     }
+    if offset.saturating_add(length) > info.size_bytes {
+        return Err(invalid("a range past the end of the volume"));
+    }
+    if !offset.is_multiple_of(block) || !length.is_multiple_of(block) {
+        return Err(invalid("a range that is not a multiple of the block size"));
+    }
+    let length = u32::try_from(length).map_err(|_| invalid("a request of 4 GiB or more"))?;
+    Ok(ParsedRequest::Device { kind, offset, length, no_hole })
 }

@@ -3,7 +3,8 @@
 //!
 //! The next user of the queue reads its available ring from one position. So only the last requests that were taken can
 //! be returned, as long as all of them are still queued. A queued request that was taken before one that is in flight
-//! or has completed must be completed.
+//! or has completed must be completed. A request of which some pieces are at the disk is returned, whole, when these have
+//! completed.
 //!
 //! ```text
 //!     taken:    a completed | b in flight | c queued | d in flight | e queued | f queued
@@ -45,19 +46,23 @@ impl VhostBlk {
         }
         cancelled.retain(|(io, _)| !back.contains(io));
         back.into_iter().for_each(|io| self.free(core, id, io));
-        cancelled.into_iter().for_each(|(io, outcome)| core.left_gate(now, io, outcome));
+        cancelled.into_iter().for_each(|(io, outcome)| core.left_gate(io, outcome));
     }
 
-    /// Called when a part of a request has completed and the next one has arrived. If its queue is stopping, the
-    /// request need not be completed: if it was taken last, it returns to the available ring, because zeroes can be
-    /// written twice.
-    pub(crate) fn rewind_rest(&mut self, core: &mut Core, now: Instant, io: IoId) {
+    /// Puts a request of which nothing is at the gate or at the disk back into the available ring, whole, if its queue is stopping and it
+    /// was the last one taken: zeroes and data can be written twice. Returns whether it has done so.
+    pub(crate) fn put_back_rest(&mut self, core: &mut Core, now: Instant, io: IoId) -> bool {
         let state = &core.backend.ios[io];
         let id: QueueId = state.client.id();
-        if let Taken { position: Some(position), .. } = Taken::unpack(state.cookie)
-            && self.queues.queue(id).gives_back(position)
-        {
-            self.rewind(core, now, id);
+        let Taken { head, position } = Taken::unpack(state.cookie);
+        let queue = self.queues.queue(id);
+        if !position.is_some_and(|position| queue.gives_back(position)) {
+            return false;
         }
+        queue.put_back(head);
+        self.free(core, id, io);
+        // Those before it may follow.
+        self.rewind(core, now, id);
+        true
     }
 }

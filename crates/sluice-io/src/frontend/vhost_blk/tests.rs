@@ -27,6 +27,7 @@ use crate::volume::{VolumeInfo, sample};
 mod budget;
 mod held;
 mod kicks;
+mod long;
 mod malformed;
 mod stale;
 mod stops;

@@ -27,6 +27,8 @@ use crate::virtio::queue::{QueueSpec, SessionId};
 
 #[path = "receive.rs"]
 mod receive;
+#[path = "removal.rs"]
+mod removal;
 
 /// Indices of the queues.
 const RECEIVE: u16 = 0;

@@ -92,17 +92,19 @@ impl VhostNet {
             return self.receive.end_operation(id, operation);
         }
         let is_open = self.receive.kick_read(id);
+        // The NIC of a closed queue may have been removed.
+        if self.receive.queue(id).state.is_closed() {
+            return;
+        }
         if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {
-            self.break_receive(core, now, id, "its kick descriptor cannot be read");
-        } else if let Some(queue) = self.receive.get(id).filter(|queue| !queue.state.is_closed()) {
-            // The NIC of a closed queue may have been removed.
-            let nic = self.sessions[queue.session].nic;
-            core.count_kick(nic);
-            core.cpu.note_in_vain();
-            // Otherwise the frame that waits is given again when the VM may continue.
-            if !core.is_held(nic) {
-                core.wake_receiver(now, nic);
-            }
+            return self.break_receive(core, now, id, "its kick descriptor cannot be read");
+        }
+        let nic = self.sessions[self.receive.queue(id).session].nic;
+        core.count_kick(nic);
+        core.cpu.note_in_vain();
+        // Otherwise the frame that waits is given again when the VM may continue.
+        if !core.is_held(nic) {
+            core.wake_receiver(now, nic);
         }
     }
 
@@ -232,7 +234,7 @@ impl VhostNet {
     }
 
     /// Breaks a receive queue. Frames that waited for its buffers go to the other queues of the NIC.
-    fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &str) {
+    fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &'static str) {
         let VhostNet { sessions, receive, chains, parked, ended, .. } = self;
         let nic = sessions[receive.queue(id).session].nic;
         receive.break_queue(&mut Transmit { core, sessions, chains, parked, ended }, id, reason);

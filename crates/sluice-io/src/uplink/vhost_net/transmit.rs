@@ -5,6 +5,7 @@ use std::rc::Rc;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
+use crate::backend::client_faults::{StoppedQueue, stop_message};
 use crate::backend::ring::Ring;
 use crate::device::core::Ending;
 use crate::slab::{Id as _, Slab};
@@ -99,14 +100,15 @@ impl Consumer for Transmit<'_> {
         self.core.cpu.note_in_vain();
     }
 
-    fn broken(&mut self, queue: &VirtQueue, reason: &str) {
+    fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
         let nic = &mut self.core.nics[self.sessions[queue.session].nic];
         nic.protocol_errors += 1;
         // A guest that does this repeatedly must not fill the log.
         if nic.protocol_errors.is_power_of_two() {
             let (vm, times) = (&nic.vm_name, nic.protocol_errors);
-            tracing::warn!(vm, nic = nic.name, queue = queue.index, reason, times, "Guest violated the protocol");
+            tracing::warn!(vm, nic = nic.name, queue = queue.index, reason, times, "{}", stop_message(reason));
         }
+        nic.faults.stop_queue(reason)
     }
 }
 

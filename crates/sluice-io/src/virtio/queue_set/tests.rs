@@ -52,7 +52,7 @@ impl Consumer for Keeper {
 
     fn kicked_in_vain(&mut self) {}
 
-    fn broken(&mut self, _queue: &VirtQueue, reason: &str) {
+    fn broken(&mut self, _queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
         unreachable!("the queue broke: {reason}")
     }
 }

@@ -55,6 +55,31 @@ pub(super) static FAMILIES: &[Family] = &[
         }),
     },
     Family {
+        name: "sluice_requests_refused_total",
+        kind: Kind::Counter,
+        labels: &["device", "vm", "volume"],
+        help: "Requests that were refused before they reached the device; `sluice status` states why. Of volumes that have refused some",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, labels, volume, _| match volume.faults.refused {
+                0 => Ok(()),
+                refused => series.count(&labels, refused),
+            })
+        }),
+    },
+    Family {
+        name: "sluice_queues_stopped",
+        kind: Kind::Gauge,
+        labels: &["device", "vm", "volume"],
+        help: "Virtqueues that take no requests until their driver is reset; `sluice status` states why. Of volumes and NICs that have \
+               some",
+        samples: Samples::Of(|state, series| {
+            each(state, series, |series, labels, volume, _| match volume.faults.stopped_queues {
+                0 => Ok(()),
+                stopped => series.count(&labels, u64::from(stopped)),
+            })
+        }),
+    },
+    Family {
         name: "sluice_request_bytes_total",
         kind: Kind::Counter,
         labels: &["device", "vm", "volume"],
