@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::reader::Reader;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 10] = [
+pub const ALERT_CLASSES: [&str; 14] = [
     "all",
     "reservation",
     "latency",
@@ -17,6 +17,10 @@ pub const ALERT_CLASSES: [&str; 10] = [
     "held_back",
     "out_of_service",
     "link_down",
+    "no_space",
+    "errors",
+    "source_shortened",
+    "low_space",
 ];
 const DEFAULT_EVERY: Duration = Duration::from_secs(60);
 

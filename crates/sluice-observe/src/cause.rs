@@ -56,10 +56,18 @@ pub enum Cause {
     SourceUnavailable,
     /// The interface of the uplink, or the TAP of the NIC, is missing, down or in use.
     Interface,
+    /// The file system of the source has too little space.
+    NoSpace,
+    /// The disk or the file system of the source returns errors.
+    Errors,
+    /// A sync failed, so that writes may be lost, and writes fail until the loss is accepted.
+    LostWrites,
+    /// The source is shorter than the volume.
+    SourceShortened,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 12] = [
+    pub const ALL: [Cause; 16] = [
         Cause::OwnLimit,
         Cause::OwnCpuLimit,
         Cause::OwnQueue,
@@ -72,6 +80,10 @@ impl Cause {
         Cause::SourceChanged,
         Cause::SourceUnavailable,
         Cause::Interface,
+        Cause::NoSpace,
+        Cause::Errors,
+        Cause::LostWrites,
+        Cause::SourceShortened,
     ];
 
     /// Name in machine-readable output.
@@ -90,6 +102,10 @@ impl Cause {
             Cause::SourceChanged => "source_changed",
             Cause::SourceUnavailable => "source_unavailable",
             Cause::Interface => "interface",
+            Cause::NoSpace => "no_space",
+            Cause::Errors => "errors",
+            Cause::LostWrites => "lost_writes",
+            Cause::SourceShortened => "source_shortened",
         }
     }
 
@@ -109,6 +125,10 @@ impl Cause {
             Cause::SourceChanged => "its source is not the one that was served before",
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
             Cause::Interface => "its interface is missing, down or in use",
+            Cause::NoSpace => "the file system of its source has too little space",
+            Cause::Errors => "errors of its disk or file system",
+            Cause::LostWrites => "a sync failed, and writes may be lost",
+            Cause::SourceShortened => "its source was cut",
         }
     }
 
@@ -153,6 +173,22 @@ impl Cause {
             Cause::Interface => {
                 "Look at the interface (`ip link`, `sluice doctor`): make it, switch it on, or name another one in the host file. The \
                  daemon looks each second, and uses it when it is there."
+            }
+            Cause::NoSpace => {
+                "Free space on the file system of the source, extend it, or raise its quota. Then resume a VM that QEMU has paused; a \
+                 guest that has made its file system read-only must check it and mount it again."
+            }
+            Cause::Errors => {
+                "Look at the kernel log and at the disk and the file system of the source. If the disk is failing, move the volume \
+                 while its data can be read."
+            }
+            Cause::LostWrites => {
+                "Look at the kernel log and at the disk. When it is healthy, let the guest check its file system, and accept the loss \
+                 with `sluice accept-loss VM/VOLUME`; until then writes and flushes fail."
+            }
+            Cause::SourceShortened => {
+                "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
+                 backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes."
             }
         }
     }

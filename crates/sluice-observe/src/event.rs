@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cause::Cause;
+use crate::failing::{self, FailureStatus};
 
 /// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -26,10 +27,18 @@ pub enum EventKind {
     OutOfService,
     /// The interface of an uplink is down.
     LinkDown,
+    /// Requests of a volume fail, because there is no space on the file system or device of its source.
+    NoSpace,
+    /// Requests of a volume fail with another error of its disk, file system or interface.
+    Errors,
+    /// The source of a volume became shorter than the volume.
+    SourceShortened,
+    /// Sparse images may still grow by more than is free on their file system, and little is free.
+    LowSpace,
 }
 
 impl EventKind {
-    pub const ALL: [EventKind; 9] = [
+    pub const ALL: [EventKind; 13] = [
         EventKind::Reservation,
         EventKind::Latency,
         EventKind::Capacity,
@@ -39,7 +48,16 @@ impl EventKind {
         EventKind::HeldBack,
         EventKind::OutOfService,
         EventKind::LinkDown,
+        EventKind::NoSpace,
+        EventKind::Errors,
+        EventKind::SourceShortened,
+        EventKind::LowSpace,
     ];
+
+    /// Whether its sentence ends with what to do.
+    const fn has_remedy(self) -> bool {
+        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened | EventKind::LowSpace)
+    }
 
     /// Name in machine-readable output.
     #[must_use]
@@ -54,6 +72,10 @@ impl EventKind {
             EventKind::HeldBack => "held_back",
             EventKind::OutOfService => "out_of_service",
             EventKind::LinkDown => "link_down",
+            EventKind::NoSpace => "no_space",
+            EventKind::Errors => "errors",
+            EventKind::SourceShortened => "source_shortened",
+            EventKind::LowSpace => "low_space",
         }
     }
 }
@@ -70,6 +92,7 @@ pub enum Unit {
     /// Parts of all requests, in percent.
     Percent,
     Requests,
+    Bytes,
 }
 
 impl Unit {
@@ -83,6 +106,7 @@ impl Unit {
             Unit::BitsPerSecond => format!("{:.1} Mbit/s", amount / 1e6),
             Unit::Percent => format!("{amount:.1} %"),
             Unit::Requests => format!("{amount:.0} requests"),
+            Unit::Bytes => format!("{amount:.0} bytes"),
         }
     }
 }
@@ -133,6 +157,9 @@ pub struct Event {
     /// Additional facts in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Requests that have failed, if it is about them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureStatus>,
 }
 
 impl Event {
@@ -171,6 +198,12 @@ impl Event {
                 None => format!("Uplink {device} is out of service"),
             },
             EventKind::LinkDown => format!("The interface of uplink {device} is down"),
+            EventKind::NoSpace => format!("Requests of {subject} fail because there is no space"),
+            EventKind::Errors => format!("Requests of {subject} fail"),
+            EventKind::SourceShortened => {
+                format!("Source of {subject} was cut: {}", failing::shortened_in_words(self.wanted, self.got))
+            }
+            EventKind::LowSpace => format!("Images of device {device} may grow by {wanted}, and {got} are free"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {
@@ -179,6 +212,7 @@ impl Event {
             {
                 format!("{what}{detail}; cause: {}", self.cause.in_words())
             }
+            Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
             Phase::Ended => format!("Over after {} s: {what}{detail}", self.seconds),
         }

@@ -16,6 +16,7 @@ pub mod capacity;
 pub mod cause;
 mod device_track;
 pub mod event;
+pub mod failing;
 pub mod flow;
 pub mod glance;
 pub mod history;

@@ -90,8 +90,30 @@ pub struct VolumeSample {
     pub outstanding: u32,
     /// Clients that are connected.
     pub clients: u32,
+    pub faults: Faults,
     /// Counters of frames, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
+}
+
+/// Faults of a volume's source, or of a NIC's uplink.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Operations of the device that have failed since the source was opened; of a NIC frames that the interface did not take.
+    pub failures: Vec<Failure>,
+    /// Whether writes and flushes fail, because a failed sync may have lost data.
+    pub is_lost: bool,
+    /// End of the source in bytes, if it is shorter than `needs`.
+    pub ends_at: Option<u64>,
+    /// End of the volume in its source, in bytes.
+    pub needs: u64,
+}
+
+/// Failed operations of one kind with one errno.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    pub errno: i32,
+    pub count: u64,
 }
 
 impl DeviceSample {

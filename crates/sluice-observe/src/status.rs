@@ -13,6 +13,7 @@ use sluice_sched::{Kind, Percent, Phase, Policy, Wait};
 use crate::capacity::Verdict;
 use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
+use crate::failing::FailingStatus;
 use crate::flow::Flow;
 use crate::recent::Recent;
 
@@ -226,6 +227,10 @@ pub struct VolumeStatus {
     pub outstanding: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
+    /// Requests that have failed at the device since the start of its thread.
+    pub failed_requests: u64,
+    /// What fails now.
+    pub failing: Vec<FailingStatus>,
     /// If it is a NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,
@@ -248,6 +253,8 @@ pub struct VmStatus {
     pub in_flight: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
+    /// Requests that have failed at the device since the start of its thread.
+    pub failed_requests: u64,
     /// Why it does not get more, even if that breaks no promise; null if it is idle.
     pub held_by: Option<Cause>,
     pub cpu: CpuStatus,

@@ -8,6 +8,7 @@ use sluice_sched::{Phase, Policy};
 
 use crate::cause::{self, Cause, DeviceState, NEARLY_ALL, Scene};
 use crate::event::{EventKind, Neighbour};
+use crate::failing::Failing;
 use crate::flow::Flow;
 use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
 use crate::history::History;
@@ -141,6 +142,15 @@ struct VolumeTrack {
     /// `None`: that of its VM.
     series: Option<Series>,
     promises: Promises,
+    failing: Failing,
+}
+
+impl VolumeTrack {
+    /// Ends its violations, because it is gone.
+    fn end(&mut self, now: &mut Now<'_>, vm: &str, volume: &str) {
+        self.promises.end(now, (vm, Some(volume)));
+        self.failing.end(now, vm, volume);
+    }
 }
 
 /// A VM on one device over time.
@@ -183,6 +193,7 @@ impl VmTrack {
             let recent = track.series.as_ref().map_or(&self.series.recent, |series| &series.recent);
             let recent = (recent, flow.as_ref().unwrap_or(own));
             track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
+            track.failing.look(now, vm, volume, volume.stats.as_deref().unwrap_or(&sample.stats));
         }
     }
 
@@ -201,14 +212,14 @@ impl VmTrack {
         }
         let gone = |name: &String, _: &mut _| sample.volumes.iter().all(|volume| volume.volume != *name);
         for (name, mut track) in self.volumes.extract_if(.., gone) {
-            track.promises.end(now, (vm, Some(&name)));
+            track.end(now, vm, &name);
         }
         for volume in &sample.volumes {
             let stats = volume.stats.as_ref().unwrap_or(&sample.stats);
             let track = self.volumes.entry(volume.volume.clone()).or_default();
             if is_other(last.stats_of_volume(vm, &volume.volume), stats) {
-                track.promises.end(now, (vm, Some(&volume.volume)));
-                track.promises = Promises::default();
+                track.end(now, vm, &volume.volume);
+                (track.promises, track.failing) = Default::default();
                 track.series.iter_mut().for_each(|series| series.recent = Recent::default());
             }
         }
@@ -240,7 +251,7 @@ impl VmTrack {
     pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str) {
         self.promises.end(now, (vm, None));
         for (name, track) in &mut self.volumes {
-            track.promises.end(now, (vm, Some(name)));
+            track.end(now, vm, name);
         }
     }
 
@@ -268,7 +279,8 @@ impl VmTrack {
             let last = own.unwrap_or(&self.series.recent).last_flow().unwrap_or(&nothing);
             let promises = promises.status(&volume.policy, last, is_known, second);
             let now = Figures::of(&volume.policy, own, promises, (volume.outstanding, volume.clients));
-            VolumeGlance { volume: volume.volume.clone(), now }
+            let failing = known.map_or_else(Vec::new, |known| known.failing.status(second));
+            VolumeGlance { volume: volume.volume.clone(), now, failing }
         });
         let volumes: Vec<VolumeGlance> = volumes.collect();
         let recent = &self.series.recent;
@@ -291,7 +303,15 @@ impl VmTrack {
             let known = self.volumes.get(&volume.volume);
             known.map_or_else(PromisesReading::default, |known| of(&known.promises, &volume.policy))
         };
-        VmReading { promises: of(&self.promises, &sample.policy), volumes: sample.volumes.iter().map(volume).collect() }
+        let failing = sample
+            .volumes
+            .iter()
+            .map(|volume| self.volumes.get(&volume.volume).map_or_else(Vec::new, |known| known.failing.kinds()));
+        VmReading {
+            promises: of(&self.promises, &sample.policy),
+            volumes: sample.volumes.iter().map(volume).collect(),
+            failing: failing.collect(),
+        }
     }
 
     /// The current state of the VM and its volumes. `is_known`: its device serves.
@@ -303,7 +323,8 @@ impl VmTrack {
             let known = self.volumes.get(&volume.volume);
             let own = known.and_then(|known| known.series.as_ref()).map(|series| &series.recent);
             let recent = own.unwrap_or(recent);
-            let none = Promises::default();
+            let (none, failing) =
+                (Promises::default(), known.map_or_else(Vec::new, |known| known.failing.status(second)));
             let known = known.map_or(&none, |known| &known.promises);
             VolumeStatus {
                 vm: sample.vm.clone(),
@@ -315,6 +336,8 @@ impl VmTrack {
                 outstanding: volume.outstanding,
                 clients: volume.clients,
                 promises: promises(known, &volume.policy, &recent.counts(1)),
+                failed_requests: volume.stats.as_deref().unwrap_or(&sample.stats).failed,
+                failing,
                 nic: volume.nic.as_deref().map(NicStatus::of),
             }
         });
@@ -329,6 +352,7 @@ impl VmTrack {
             in_flight: sample.stats.outstanding.in_flight,
             clients: sample.clients(),
             promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
+            failed_requests: sample.stats.failed,
             held_by: self.held_by,
             cpu: CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)),
             volumes: volumes.collect(),
@@ -461,7 +485,15 @@ mod tests {
             let stats = Arc::new(stats);
             let (policy, outstanding, clients) = (Policy::default(), 0, 1);
             let apart = is_apart.then(|| Arc::clone(&stats));
-            let volume = VolumeSample { volume: "v".to_owned(), policy, stats: apart, outstanding, clients, nic: None };
+            let volume = VolumeSample {
+                volume: "v".to_owned(),
+                policy,
+                stats: apart,
+                outstanding,
+                clients,
+                faults: Default::default(),
+                nic: None,
+            };
             let cpu = CpuSample::default();
             let vm = VmSample { vm: "a".to_owned(), policy, stats, cpu, outstanding, volumes: vec![volume] };
             let at = Instant::from_nanos(second * 1_000_000_000);

@@ -17,6 +17,7 @@ use crate::failure::chain;
 use crate::findings::{Finding, Level};
 use crate::metrics::http::Exporter;
 use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse};
+use crate::space;
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
@@ -63,6 +64,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let text = format!("would be held back: {reason}");
         findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text).fix(fix));
     }
+    findings.extend(space::findings(&host));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";

@@ -285,11 +285,16 @@ impl Core {
         if op.errno != 0 {
             io.errno = op.errno;
         }
+        // Fast zeroing that the device cannot do is no fault, and what nobody waits for was given up.
+        let failed = op.errno != 0 && !io.abandoned && !(io.fast && op.errno == libc::EOPNOTSUPP);
         io.in_flight -= 1;
         let (key, abandoned, is_done) = (io.volume, io.abandoned, io.kind.is_some());
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
+        if failed {
+            volume.count_failure(op.kind, op.errno);
+        }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
         let names = (self.vms[volume.vm].owner, volume.id);

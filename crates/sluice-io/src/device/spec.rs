@@ -14,6 +14,7 @@ use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Insta
 
 use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
+use crate::source::FaultReport;
 use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
@@ -304,8 +305,8 @@ pub struct VolumeSnapshot {
     pub outstanding: u32,
     /// Clients: NBD connections, and VMMs that have started a queue.
     pub clients: u32,
-    /// Whether its writes and flushes fail, because a failed sync may have lost data.
-    pub is_lost: bool,
+    /// Faults of its source; of a NIC frames that the interface of its uplink did not take.
+    pub faults: FaultReport,
     /// Counters, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
 }

@@ -78,7 +78,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
                 }),
                 outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
-                is_lost: false,
+                faults: nic.faults(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -255,6 +255,7 @@ impl Editor<'_> {
             session: None,
             watch: Watch::Idle,
             protocol_errors: 0,
+            unsent: 0,
             leaving: false,
             refuses_clients: false,
             copied_stats: None,

@@ -98,6 +98,7 @@ fn event(
         seconds,
         neighbours: Vec::new(),
         detail: reason,
+        failures: Vec::new(),
     }
 }
 

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use sluice_io::device::{DeviceWatch, Health, Snapshot, SnapshotRequest, VmSnapshot};
-use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
+use sluice_io::source::FaultReport;
+use sluice_observe::sample::{CpuSample, DeviceSample, Failure, Faults, VmSample, VolumeSample};
 
 use super::Served;
 
@@ -38,6 +39,12 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
     }
 }
 
+fn faults(report: FaultReport) -> Faults {
+    let FaultReport { failures, is_lost, ends_at, needs } = report;
+    let failures = failures.into_iter().map(|one| Failure { kind: one.kind, errno: one.errno, count: one.count });
+    Faults { failures: failures.collect(), is_lost, ends_at, needs }
+}
+
 fn vm(snapshot: VmSnapshot) -> VmSample {
     let volumes = snapshot.volumes.into_iter().map(|volume| VolumeSample {
         volume: volume.volume,
@@ -45,6 +52,7 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
         stats: volume.account,
         outstanding: volume.outstanding,
         clients: volume.clients,
+        faults: faults(volume.faults),
         nic: volume.nic,
     });
     let mut volumes: Vec<VolumeSample> = volumes.collect();

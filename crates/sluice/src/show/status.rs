@@ -8,10 +8,11 @@ use super::{devices, list, percent, text};
 /// Number of VMs whose CPU time is shown: those that use most.
 const CPU_SHOWN: usize = 5;
 
-/// Whether every promise is kept, every device serves and every volume is in service.
+/// Whether every promise is kept, every device serves every volume is in service, and no requests fail.
 pub(crate) fn is_well(status: &Value) -> bool {
     let serves = |device: &Value| device["health"] == "serving";
     broken_promises(status).is_empty()
+        && failing(status).is_empty()
         && list(&status["devices"]).iter().all(serves)
         && list(&status["out_of_service"]).is_empty()
         && list(&status["held_back"]).is_empty()
@@ -48,6 +49,8 @@ pub(crate) fn json(status: &Value) -> Value {
         "out_of_service": status["out_of_service"],
         "interfaces_out_of_service": status["interfaces_out_of_service"],
         "held_back": status["held_back"],
+        "failing": failing(status),
+        "file_systems": status["file_systems"],
     })
 }
 
@@ -67,6 +70,12 @@ pub(crate) fn table(status: &Value) -> String {
         (all, count) => format!("{count} of {all} promises are BROKEN:"),
     });
     lines.extend(broken.into_iter().map(|line| format!("  {line}")));
+    for one in failing(status) {
+        lines.push(format!("  {} is FAILING: {}", text(&one["volume"]), text(&one["text"])));
+    }
+    for system in list(&status["file_systems"]).iter().filter(|system| system["is_low"] == true) {
+        lines.push(format!("  {}", text(&system["text"])));
+    }
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
     }
@@ -123,6 +132,22 @@ fn cpu_lines(cpu: &Value) -> Option<String> {
     shown.extend((users > most.len()).then(|| format!("{} more", users - most.len())));
     let total = percent(&cpu["used_percent"]);
     (!most.is_empty()).then(|| format!("\nCPU time of the daemon for VMs: {total} of one CPU; {}", shown.join(", ")))
+}
+
+/// What fails now, with its volume as VM/VOLUME.
+fn failing(status: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    for vm in list(&status["vms"]) {
+        for volume in list(&vm["volumes"]) {
+            all.extend(list(&volume["failing"]).iter().map(|one| {
+                let mut one = one.clone();
+                one["volume"] = format!("{}/{}", text(&vm["vm"]), text(&volume["volume"])).into();
+                one["device"] = vm["device"].clone();
+                one
+            }));
+        }
+    }
+    all
 }
 
 fn broken_promises(status: &Value) -> Vec<String> {
