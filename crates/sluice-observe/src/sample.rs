@@ -98,7 +98,7 @@ pub struct VolumeSample {
 /// Faults of a volume's source, or of a NIC's uplink.
 #[derive(Debug, Clone, Default)]
 pub struct Faults {
-    /// Operations of the device that have failed since the source was opened; of a NIC frames that the interface did not take.
+    /// Requests that have failed since the source was opened; of a NIC frames that the interface did not take.
     pub failures: Vec<Failure>,
     /// Whether writes and flushes fail, because a failed sync may have lost data.
     pub is_lost: bool,
@@ -108,7 +108,7 @@ pub struct Faults {
     pub needs: u64,
 }
 
-/// Failed operations of one kind with one errno.
+/// Failed requests of one kind with one errno.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     pub kind: Kind,

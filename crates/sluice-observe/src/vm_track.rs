@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use sluice_sched::gate::GateStats;
+use sluice_sched::gate::{GateStats, Outcome};
 use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
@@ -336,7 +336,7 @@ impl VmTrack {
                 outstanding: volume.outstanding,
                 clients: volume.clients,
                 promises: promises(known, &volume.policy, &recent.counts(1)),
-                failed_requests: volume.stats.as_deref().unwrap_or(&sample.stats).failed,
+                failed_requests: failed(volume.stats.as_deref().unwrap_or(&sample.stats)),
                 failing,
                 nic: volume.nic.as_deref().map(NicStatus::of),
             }
@@ -352,12 +352,17 @@ impl VmTrack {
             in_flight: sample.stats.outstanding.in_flight,
             clients: sample.clients(),
             promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
-            failed_requests: sample.stats.failed,
+            failed_requests: failed(&sample.stats),
             held_by: self.held_by,
             cpu: CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)),
             volumes: volumes.collect(),
         }
     }
+}
+
+/// Returns the number of requests that have failed, without pieces of them.
+fn failed(stats: &GateStats) -> u64 {
+    stats.ended[Outcome::Failed as usize].iter().sum()
 }
 
 impl Promises {

@@ -251,7 +251,7 @@ impl Volume {
         }
     }
 
-    /// Counts an operation of the device that has failed.
+    /// Counts a request that has failed at the device.
     pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
         if let VolumeStore::File { source, .. } = &self.store {
             source.count_failure(kind, errno);

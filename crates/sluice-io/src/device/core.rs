@@ -282,11 +282,13 @@ impl Core {
     fn op_completed(&mut self, now: Instant, index: OpIndex) {
         let op = self.backend.take_op(index);
         let io = &mut self.backend.ios[op.io];
+        // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
+        // abandoned request was cancelled.
+        let is_fault = !io.abandoned && !(io.fast && op.errno == libc::EOPNOTSUPP);
+        let failed = op.errno != 0 && io.errno == 0 && is_fault;
         if op.errno != 0 {
             io.errno = op.errno;
         }
-        // Fast zeroing that the device cannot do is no fault, and what nobody waits for was given up.
-        let failed = op.errno != 0 && !io.abandoned && !(io.fast && op.errno == libc::EOPNOTSUPP);
         io.in_flight -= 1;
         let (key, abandoned, is_done) = (io.volume, io.abandoned, io.kind.is_some());
         let offset = io.offset + u64::from(op.skip);

@@ -1,4 +1,4 @@
-//! Errors that the kernel returned for operations of a volume, and the end of its file, if that lies inside the volume.
+//! Errors that the kernel returned for requests of a volume, and the end of its file, if that lies inside the volume.
 //!
 //! Device threads record both, and other threads read them. They stay with the open volume when it is resized and when its device
 //! thread restarts.
@@ -28,7 +28,7 @@ pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Faults of an open volume.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FaultReport {
-    /// Operations that have failed.
+    /// Requests that have failed.
     pub failures: Vec<Failure>,
     /// Whether writes and flushes fail, because a failed sync may have lost data.
     pub is_lost: bool,
@@ -38,7 +38,7 @@ pub struct FaultReport {
     pub needs: u64,
 }
 
-/// Failed operations of one kind with one error.
+/// Failed requests of one kind with one error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure {
     pub kind: Kind,
@@ -72,7 +72,7 @@ pub struct FileSizes {
 }
 
 impl Source {
-    /// Counts an operation that has failed.
+    /// Counts a request that has failed.
     pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
         let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
         *failed.entry((kind, errno)).or_default() += 1;
