@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::reader::Reader;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 13] = [
+pub const ALERT_CLASSES: [&str; 17] = [
     "all",
     "reservation",
     "latency",
@@ -20,6 +20,10 @@ pub const ALERT_CLASSES: [&str; 13] = [
     "restarted",
     "refused",
     "queue_stopped",
+    "no_space",
+    "errors",
+    "source_shortened",
+    "low_space",
 ];
 const DEFAULT_EVERY: Duration = Duration::from_secs(60);
 

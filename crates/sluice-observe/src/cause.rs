@@ -58,10 +58,18 @@ pub enum Cause {
     Interface,
     /// What the client of the volume or NIC sends, or the memory that its VMM shares.
     Client,
+    /// The file system of the source has too little space.
+    NoSpace,
+    /// The disk or the file system of the source returns errors.
+    Errors,
+    /// A sync failed, so that writes may be lost, and writes fail until the loss is accepted.
+    LostWrites,
+    /// The source is shorter than the volume.
+    SourceShortened,
 }
 
 impl Cause {
-    pub const ALL: [Cause; 13] = [
+    pub const ALL: [Cause; 17] = [
         Cause::OwnLimit,
         Cause::OwnCpuLimit,
         Cause::OwnQueue,
@@ -75,6 +83,10 @@ impl Cause {
         Cause::SourceUnavailable,
         Cause::Interface,
         Cause::Client,
+        Cause::NoSpace,
+        Cause::Errors,
+        Cause::LostWrites,
+        Cause::SourceShortened,
     ];
 
     /// Name in machine-readable output.
@@ -94,6 +106,10 @@ impl Cause {
             Cause::SourceUnavailable => "source_unavailable",
             Cause::Interface => "interface",
             Cause::Client => "client",
+            Cause::NoSpace => "no_space",
+            Cause::Errors => "errors",
+            Cause::LostWrites => "lost_writes",
+            Cause::SourceShortened => "source_shortened",
         }
     }
 
@@ -114,6 +130,10 @@ impl Cause {
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
             Cause::Interface => "its interface is missing, down or in use",
             Cause::Client => "what its client sends, or the memory that its VMM shares",
+            Cause::NoSpace => "the file system of its source has too little space",
+            Cause::Errors => "errors of its disk or file system",
+            Cause::LostWrites => "a sync failed, and writes may be lost",
+            Cause::SourceShortened => "its source was cut",
         }
     }
 
@@ -162,6 +182,22 @@ impl Cause {
             Cause::Client => {
                 "Look at the reason in `sluice events` and at the guest's kernel log. If it is memory that the daemon was not given, make \
                  every memory backend of the VM share=on, and restart the VM."
+            }
+            Cause::NoSpace => {
+                "Free space on the file system of the source, extend it, or raise its quota. Then resume a VM that QEMU has paused; a \
+                 guest that has made its file system read-only must check it and mount it again."
+            }
+            Cause::Errors => {
+                "Look at the kernel log and at the disk and the file system of the source. If the disk is failing, move the volume \
+                 while its data can be read."
+            }
+            Cause::LostWrites => {
+                "Look at the kernel log and at the disk. When it is healthy, let the guest check its file system, and accept the loss \
+                 with `sluice accept-loss VM/VOLUME`; until then writes and flushes fail."
+            }
+            Cause::SourceShortened => {
+                "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
+                 backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes."
             }
         }
     }

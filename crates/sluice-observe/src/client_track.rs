@@ -4,7 +4,7 @@ use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
 use crate::judge::{Shortfall, Watch};
 use crate::now::{About, Now, Subject};
-use crate::sample::Faults;
+use crate::sample::ClientFaults;
 
 /// Seconds without a refused request after which refusals are over: a guest that tries again now and then causes one event.
 const QUIET: u32 = 60;
@@ -23,7 +23,7 @@ pub(crate) struct ClientTrack {
 }
 
 impl ClientTrack {
-    pub(crate) fn push(&mut self, now: &mut Now<'_>, (vm, volume): (&str, &str), faults: &Faults) {
+    pub(crate) fn push(&mut self, now: &mut Now<'_>, (vm, volume): (&str, &str), faults: &ClientFaults) {
         let subject = |kind| Subject { kind, vm: Some(vm), volume: Some(volume) };
         // A thread that has restarted counts from zero.
         let new = faults.refused.checked_sub(self.seen).unwrap_or(faults.refused);
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
     use crate::event::{Event, Phase};
 
-    fn push(track: &mut ClientTrack, second: u64, faults: Faults) -> Vec<Event> {
+    fn push(track: &mut ClientTrack, second: u64, faults: ClientFaults) -> Vec<Event> {
         let mut events = Vec::new();
         let (device, is_late, is_link) = ("disk", false, false);
         let mut now = Now { time: second, second, is_late, device, is_link, events: &mut events };
@@ -68,7 +68,7 @@ mod tests {
     fn refused_requests_are_one_event_until_there_are_none_for_a_minute() {
         let (mut track, mut events) = (ClientTrack::default(), Vec::new());
         let refused =
-            |refused| Faults { refused, refusal: Some("a range past the end of the volume"), ..Faults::default() };
+            |refused| ClientFaults { refused, refusal: Some("a range past the end of the volume"), ..ClientFaults::default() };
         for second in 0..200 {
             events.extend(push(&mut track, second, refused(if second < 100 { second / 10 } else { 10 })));
         }
@@ -86,12 +86,12 @@ mod tests {
     #[test]
     fn a_queue_that_has_stopped_is_an_event_until_it_is_reset() {
         let mut track = ClientTrack::default();
-        let stopped = Faults { stopped_queues: 1, stopped: Some("why it stopped"), ..Faults::default() };
+        let stopped = ClientFaults { stopped_queues: 1, stopped: Some("why it stopped"), ..ClientFaults::default() };
         let began = push(&mut track, 1, stopped);
         let expected = "A queue of web/root has stopped until its driver is reset (why it stopped)";
         assert_eq!((began.len(), began[0].in_words().as_str()), (1, expected));
         assert!((2..10).all(|second| push(&mut track, second, stopped).is_empty()));
-        let ended: Vec<_> = (10..20).flat_map(|second| push(&mut track, second, Faults::default())).collect();
+        let ended: Vec<_> = (10..20).flat_map(|second| push(&mut track, second, ClientFaults::default())).collect();
         assert_eq!((ended.len(), ended[0].phase), (1, Phase::Ended));
     }
 }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use crate::cause::Cause;
+use crate::failing::{self, FailureStatus};
 
 /// Kinds of events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -32,10 +33,18 @@ pub enum EventKind {
     Refused,
     /// A queue of a volume or NIC takes no requests until its driver is reset.
     QueueStopped,
+    /// Requests of a volume fail, because there is no space on the file system or device of its source.
+    NoSpace,
+    /// Requests of a volume fail with another error of its disk, file system or interface.
+    Errors,
+    /// The source of a volume became shorter than the volume.
+    SourceShortened,
+    /// Sparse images may still grow by more than is free on their file system, and little is free.
+    LowSpace,
 }
 
 impl EventKind {
-    pub const ALL: [EventKind; 12] = [
+    pub const ALL: [EventKind; 16] = [
         EventKind::Reservation,
         EventKind::Latency,
         EventKind::Capacity,
@@ -48,7 +57,16 @@ impl EventKind {
         EventKind::Restarted,
         EventKind::Refused,
         EventKind::QueueStopped,
+        EventKind::NoSpace,
+        EventKind::Errors,
+        EventKind::SourceShortened,
+        EventKind::LowSpace,
     ];
+
+    /// Whether its sentence ends with what to do.
+    const fn has_remedy(self) -> bool {
+        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened | EventKind::LowSpace)
+    }
 
     /// Name in machine-readable output.
     #[must_use]
@@ -66,6 +84,10 @@ impl EventKind {
             EventKind::Restarted => "restarted",
             EventKind::Refused => "refused",
             EventKind::QueueStopped => "queue_stopped",
+            EventKind::NoSpace => "no_space",
+            EventKind::Errors => "errors",
+            EventKind::SourceShortened => "source_shortened",
+            EventKind::LowSpace => "low_space",
         }
     }
 }
@@ -82,6 +104,7 @@ pub enum Unit {
     /// Parts of all requests, in percent.
     Percent,
     Requests,
+    Bytes,
 }
 
 impl Unit {
@@ -95,6 +118,7 @@ impl Unit {
             Unit::BitsPerSecond => format!("{:.1} Mbit/s", amount / 1e6),
             Unit::Percent => format!("{amount:.1} %"),
             Unit::Requests => format!("{amount:.0} requests"),
+            Unit::Bytes => format!("{amount:.0} bytes"),
         }
     }
 }
@@ -145,6 +169,9 @@ pub struct Event {
     /// Additional facts in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
+    /// Requests that have failed, if it is about them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureStatus>,
 }
 
 impl Event {
@@ -186,6 +213,12 @@ impl Event {
             EventKind::Restarted => format!("The thread of device {device} has failed and was restarted"),
             EventKind::Refused => format!("Requests of {subject} are refused"),
             EventKind::QueueStopped => format!("A queue of {subject} has stopped until its driver is reset"),
+            EventKind::NoSpace => format!("Requests of {subject} fail because there is no space"),
+            EventKind::Errors => format!("Requests of {subject} fail"),
+            EventKind::SourceShortened => {
+                format!("Source of {subject} was cut: {}", failing::shortened_in_words(self.wanted, self.got))
+            }
+            EventKind::LowSpace => format!("Images of device {device} may grow by {wanted}, and {got} are free"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {
@@ -194,6 +227,7 @@ impl Event {
             {
                 format!("{what}{detail}; cause: {}", self.cause.in_words())
             }
+            Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
             Phase::Ended => format!("Over after {} s: {what}{detail}", self.seconds),
         }

@@ -10,6 +10,7 @@ use sluice_sched::policy::Limit;
 use sluice_sched::{ByteRate, Iops, Phase, Policy, Weight};
 
 use crate::cause::Cause;
+use crate::failing::FailingStatus;
 use crate::flow::Flow;
 use crate::recent::Recent;
 use crate::status::{PromiseStatus, State, VmStatus, rounded};
@@ -149,6 +150,9 @@ fn is_zero(value: &f64) -> bool {
 pub struct VolumeGlance {
     pub volume: String,
     pub now: Figures,
+    /// What fails now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failing: Vec<FailingStatus>,
 }
 
 /// The times of all requests in the last minute: upper bound of a bucket in microseconds, and count.

@@ -176,6 +176,7 @@ impl<T> Watch<T> {
                 let part = |of: &Shortfall| of.got / of.wanted;
                 let is_worse = match found.unit {
                     Unit::Percent => found.got > broken.worst.got,
+                    _ if found.wanted == 0.0 => found.got > broken.worst.got,
                     _ => part(&found) < part(&broken.worst),
                 };
                 if is_worse {

@@ -17,6 +17,7 @@ pub mod cause;
 mod client_track;
 mod device_track;
 pub mod event;
+pub mod failing;
 pub mod flow;
 pub mod glance;
 pub mod history;

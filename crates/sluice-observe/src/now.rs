@@ -2,6 +2,7 @@
 
 use crate::cause::Cause;
 use crate::event::{Event, EventKind, Neighbour, Phase};
+use crate::failing::{self, FailureStatus};
 use crate::judge::{Change, Shortfall, Watch};
 
 /// The cause of a violation, and the neighbours that were served during it.
@@ -13,6 +14,8 @@ pub(crate) struct About {
     pub(crate) neighbours: Vec<Neighbour>,
     /// Facts of that interval, in words.
     pub(crate) detail: Option<String>,
+    /// Requests that have failed.
+    pub(crate) failures: Vec<FailureStatus>,
     /// Number of intervals with each cause.
     counts: [u32; Cause::ALL.len()],
 }
@@ -22,12 +25,17 @@ impl About {
     pub(crate) fn new(cause: Cause, neighbours: Vec<Neighbour>) -> About {
         let mut counts = [0; Cause::ALL.len()];
         counts[cause as usize] = 1;
-        About { cause, neighbours, detail: None, counts }
+        About { cause, neighbours, detail: None, failures: Vec::new(), counts }
     }
 
     /// Adds facts in words.
     pub(crate) fn with(self, detail: Option<String>) -> About {
         About { detail, ..self }
+    }
+
+    /// Adds requests that have failed.
+    pub(crate) fn failed(self, failures: Vec<FailureStatus>) -> About {
+        About { detail: Some(failing::in_words(&failures)), failures, ..self }
     }
 
     /// The device itself.
@@ -45,7 +53,8 @@ impl About {
         let cause = next.cause;
         self.counts[cause as usize] += 1;
         if cause == self.cause || self.counts[cause as usize] > self.counts[self.cause as usize] {
-            (self.cause, self.neighbours, self.detail) = (cause, next.neighbours, next.detail);
+            (self.cause, self.neighbours) = (cause, next.neighbours);
+            (self.detail, self.failures) = (next.detail, next.failures);
         }
         self
     }
@@ -117,6 +126,7 @@ impl Now<'_> {
             seconds,
             neighbours: broken.about.neighbours.clone(),
             detail: broken.about.detail.clone(),
+            failures: broken.about.failures.clone(),
         }
     }
 }

@@ -70,6 +70,8 @@ pub struct VmReading {
     pub promises: PromisesReading,
     /// In the order of the volumes of the sample; empty before the second sample.
     pub volumes: Vec<PromisesReading>,
+    /// What fails now, in the same order.
+    pub failing: Vec<Vec<EventKind>>,
 }
 
 /// The promises to a VM or a volume.

@@ -93,6 +93,7 @@ pub struct VolumeSample {
     pub outstanding: u32,
     /// Clients that are connected.
     pub clients: u32,
+    pub client_faults: ClientFaults,
     pub faults: Faults,
     /// Counters of frames, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
@@ -100,7 +101,7 @@ pub struct VolumeSample {
 
 /// What a volume or NIC does not do for its clients, since the start of its device thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
-pub struct Faults {
+pub struct ClientFaults {
     /// Requests that were refused.
     pub refused: u64,
     /// Why the last one was refused.
@@ -109,6 +110,27 @@ pub struct Faults {
     pub stopped_queues: u32,
     /// Why the last one has stopped.
     pub stopped: Option<&'static str>,
+}
+
+/// Faults of a volume's source, or of a NIC's uplink.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// Requests that have failed since the source was opened; of a NIC frames that the interface did not take.
+    pub failures: Vec<Failure>,
+    /// Whether writes and flushes fail, because a failed sync may have lost data.
+    pub is_lost: bool,
+    /// End of the source in bytes, if it is shorter than `needs`.
+    pub ends_at: Option<u64>,
+    /// End of the volume in its source, in bytes.
+    pub needs: u64,
+}
+
+/// Failed requests of one kind with one errno.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    pub errno: i32,
+    pub count: u64,
 }
 
 impl DeviceSample {

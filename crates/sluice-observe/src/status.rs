@@ -13,9 +13,10 @@ use sluice_sched::{Kind, Percent, Phase, Policy, Wait};
 use crate::capacity::Verdict;
 use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
+use crate::failing::FailingStatus;
 use crate::flow::Flow;
 use crate::recent::Recent;
-use crate::sample::Faults;
+use crate::sample::ClientFaults;
 
 /// Service of a VM or volume per second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -227,7 +228,11 @@ pub struct VolumeStatus {
     pub outstanding: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
-    pub faults: Faults,
+    /// Requests that have failed at the device since the start of its thread.
+    pub failed_requests: u64,
+    /// What fails now.
+    pub failing: Vec<FailingStatus>,
+    pub client_faults: ClientFaults,
     /// If it is a NIC.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nic: Option<NicStatus>,
@@ -250,6 +255,8 @@ pub struct VmStatus {
     pub in_flight: u32,
     pub clients: u32,
     pub promises: Vec<PromiseStatus>,
+    /// Requests that have failed at the device since the start of its thread.
+    pub failed_requests: u64,
     /// Why it does not get more, even if that breaks no promise; null if it is idle.
     pub held_by: Option<Cause>,
     pub cpu: CpuStatus,

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use sluice_sched::gate::GateStats;
+use sluice_sched::gate::{GateStats, Outcome};
 use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
 use crate::cause::{self, Cause, DeviceState, NEARLY_ALL, Scene};
 use crate::client_track::ClientTrack;
 use crate::event::{EventKind, Neighbour};
+use crate::failing::Failing;
 use crate::flow::Flow;
 use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
 use crate::history::History;
@@ -143,6 +144,7 @@ struct VolumeTrack {
     series: Option<Series>,
     promises: Promises,
     clients: ClientTrack,
+    failing: Failing,
 }
 
 impl VolumeTrack {
@@ -150,6 +152,7 @@ impl VolumeTrack {
     fn end(&mut self, now: &mut Now<'_>, (vm, volume): (&str, &str)) {
         self.promises.end(now, (vm, Some(volume)));
         self.clients.end(now, (vm, volume));
+        self.failing.end(now, vm, volume);
     }
 }
 
@@ -193,7 +196,8 @@ impl VmTrack {
             let recent = track.series.as_ref().map_or(&self.series.recent, |series| &series.recent);
             let recent = (recent, flow.as_ref().unwrap_or(own));
             track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
-            track.clients.push(now, (vm, &volume.volume), &volume.faults);
+            track.clients.push(now, (vm, &volume.volume), &volume.client_faults);
+            track.failing.look(now, vm, volume, volume.stats.as_deref().unwrap_or(&sample.stats));
         }
     }
 
@@ -219,7 +223,7 @@ impl VmTrack {
             let track = self.volumes.entry(volume.volume.clone()).or_default();
             if is_other(last.stats_of_volume(vm, &volume.volume), stats) {
                 track.end(now, (vm, &volume.volume));
-                (track.promises, track.clients) = Default::default();
+                (track.promises, track.clients, track.failing) = Default::default();
                 track.series.iter_mut().for_each(|series| series.recent = Recent::default());
             }
         }
@@ -279,7 +283,8 @@ impl VmTrack {
             let last = own.unwrap_or(&self.series.recent).last_flow().unwrap_or(&nothing);
             let promises = promises.status(&volume.policy, last, is_known, second);
             let now = Figures::of(&volume.policy, own, promises, (volume.outstanding, volume.clients));
-            VolumeGlance { volume: volume.volume.clone(), now }
+            let failing = known.map_or_else(Vec::new, |known| known.failing.status(second));
+            VolumeGlance { volume: volume.volume.clone(), now, failing }
         });
         let volumes: Vec<VolumeGlance> = volumes.collect();
         let recent = &self.series.recent;
@@ -302,7 +307,15 @@ impl VmTrack {
             let known = self.volumes.get(&volume.volume);
             known.map_or_else(PromisesReading::default, |known| of(&known.promises, &volume.policy))
         };
-        VmReading { promises: of(&self.promises, &sample.policy), volumes: sample.volumes.iter().map(volume).collect() }
+        let failing = sample
+            .volumes
+            .iter()
+            .map(|volume| self.volumes.get(&volume.volume).map_or_else(Vec::new, |known| known.failing.kinds()));
+        VmReading {
+            promises: of(&self.promises, &sample.policy),
+            volumes: sample.volumes.iter().map(volume).collect(),
+            failing: failing.collect(),
+        }
     }
 
     /// The current state of the VM and its volumes. `is_known`: its device serves.
@@ -314,7 +327,8 @@ impl VmTrack {
             let known = self.volumes.get(&volume.volume);
             let own = known.and_then(|known| known.series.as_ref()).map(|series| &series.recent);
             let recent = own.unwrap_or(recent);
-            let none = Promises::default();
+            let (none, failing) =
+                (Promises::default(), known.map_or_else(Vec::new, |known| known.failing.status(second)));
             let known = known.map_or(&none, |known| &known.promises);
             VolumeStatus {
                 vm: sample.vm.clone(),
@@ -326,7 +340,9 @@ impl VmTrack {
                 outstanding: volume.outstanding,
                 clients: volume.clients,
                 promises: promises(known, &volume.policy, &recent.counts(1)),
-                faults: volume.faults,
+                client_faults: volume.client_faults,
+                failed_requests: failed(volume.stats.as_deref().unwrap_or(&sample.stats)),
+                failing,
                 nic: volume.nic.as_deref().map(NicStatus::of),
             }
         });
@@ -341,11 +357,17 @@ impl VmTrack {
             in_flight: sample.stats.outstanding.in_flight,
             clients: sample.clients(),
             promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
+            failed_requests: failed(&sample.stats),
             held_by: self.held_by,
             cpu: CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)),
             volumes: volumes.collect(),
         }
     }
+}
+
+/// Returns the number of requests that have failed, without pieces of them.
+fn failed(stats: &GateStats) -> u64 {
+    stats.ended[Outcome::Failed as usize].iter().sum()
 }
 
 impl Promises {
@@ -460,7 +482,7 @@ mod tests {
 
     use super::*;
     use crate::observer::Observer;
-    use crate::sample::{CpuSample, Faults, Sample};
+    use crate::sample::{ClientFaults, CpuSample, Sample};
 
     #[test]
     fn a_volume_that_became_the_only_one_kept_the_rates_of_its_last_second_apart() {
@@ -479,7 +501,8 @@ mod tests {
                 stats: apart,
                 outstanding,
                 clients,
-                faults: Faults::default(),
+                client_faults: ClientFaults::default(),
+                faults: Default::default(),
                 nic: None,
             };
             let cpu = CpuSample::default();

@@ -6,7 +6,7 @@
 //! | `attach`, `detach`, `resize`, `set`, `reset`, `accept-loss` | `verbs/`, and `control/` for both ends of the control
 //! socket |
 //! | readiness and watchdog for the service manager | `service.rs` |
-//! | a look at the host without a daemon: `check --host`, `doctor` | `preflight.rs`, `doctor/` (one file per check), `findings.rs` |
+//! | a look at the host without a daemon: `check --host`, `doctor` | `preflight.rs`, `doctor/` (one file per check), `findings.rs`; `space.rs` is about free space |
 //! | devices, volumes and sockets of a host file; start and reload | `server/` |
 //! | what outlasts the daemon: changes at run time, and what volumes served | `state/` |
 //! | output of `export`, one format per file | `export/` |
@@ -49,6 +49,7 @@ mod server;
 mod service;
 mod show;
 mod sim;
+mod space;
 mod state;
 mod testbed;
 mod top;

@@ -19,6 +19,7 @@ use crate::failure::chain;
 use crate::findings::{Finding, Level};
 use crate::metrics::http::Exporter;
 use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse};
+use crate::space;
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::overrides::Override;
@@ -69,6 +70,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let (Port::Bridge(name) | Port::Nic(name)) = &uplink.port else { return None };
         doctor::too_long(uplink, interface::mtu(name).ok()?.into())
     }));
+    findings.extend(space::findings(&host));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";

@@ -161,12 +161,12 @@ impl Backend {
     }
 
     /// Starts a submission that holds one request or a piece of one.
-    pub(crate) fn start_granted(&mut self, slot: Slot, kind: Kind, part: Part) {
-        self.begin(OpIndex(slot.0 * 2), kind, part);
+    pub(crate) fn start_granted(&mut self, now: Instant, slot: Slot, kind: Kind, part: Part) {
+        self.begin(now, OpIndex(slot.0 * 2), kind, part);
     }
 
     /// Starts an operation for a submission or a part of it.
-    fn begin(&mut self, index: OpIndex, kind: Kind, part: Part) {
+    fn begin(&mut self, now: Instant, index: OpIndex, kind: Kind, part: Part) {
         let id = self.ios.id_at(part.token);
         let (io, length) = (&mut self.ios[id], part.length);
         let volume = &mut self.volumes[io.volume];
@@ -178,6 +178,9 @@ impl Backend {
         let skip = io.done + part.skip;
         io.in_flight += 1;
         volume.in_flight += 1;
+        if matches!(kind, Kind::Write | Kind::WriteZeroes) {
+            volume.look_at_end(now);
+        }
         let op = SlotOp { io: id, kind, skip, length, progress: 0, tries: 0, step: Step::Nothing, errno: 0 };
         if !io.abandoned && volume.is_null() {
             self.slot_ops[at] = Some(op);
@@ -241,7 +244,7 @@ impl Backend {
 
     /// Starts the next operation of a step.
     fn start(&mut self, index: OpIndex) {
-        let SlotOp { io: id, step, .. } = *self.op(index);
+        let SlotOp { io: id, step, skip, length, .. } = *self.op(index);
         let io = &self.ios[id];
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(index, 0);
@@ -251,6 +254,10 @@ impl Backend {
         }
         let is_read = step == Step::Transfer && io.kind == Some(Kind::Read);
         if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
+            return self.end(index, libc::EIO);
+        }
+        let end = source.range().offset + io.offset + u64::from(skip + length);
+        if step.allocates() && !is_read && source.would_extend(end) {
             return self.end(index, libc::EIO);
         }
         match step {
@@ -456,16 +463,16 @@ impl Backend {
 }
 
 impl Device for Backend {
-    fn submit(&mut self, _now: Instant, submission: &Submission) {
+    fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        self.start_granted(slot, request.kind, Part { token, skip, length: request.length });
+        self.start_granted(now, slot, request.kind, Part { token, skip, length: request.length });
     }
 
-    fn submit_merged(&mut self, _now: Instant, submission: &Submission, parts: &[Part]) {
+    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
         self.merged.start(submission.slot, parts.len());
         for (number, part) in parts.iter().enumerate() {
             let index = self.merged.add_part(submission.slot, number as u32);
-            self.begin(index, submission.request.kind, *part);
+            self.begin(now, index, submission.request.kind, *part);
         }
     }
 }

@@ -33,12 +33,6 @@ pub(crate) fn lose_volume(volume: &Volume) {
     );
 }
 
-/// Whether writes and flushes of `volume` fail.
-pub(crate) fn is_lost(volume: &Volume) -> bool {
-    let VolumeStore::File { source, .. } = &volume.store else { return false };
-    source.loss() != Loss::None
-}
-
 /// Lets writes and flushes of `volume` succeed again. After a failed sync this applies to every volume on its file or block
 /// device.
 pub(crate) fn accept_loss(volumes: &mut Volumes, files: &Files, volume: VolumeKey) {

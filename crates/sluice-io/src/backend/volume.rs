@@ -13,7 +13,8 @@ use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileKey, Files};
 use crate::backend::volume_common::VolumeCommon;
 use crate::slab::{Id as _, VmId, VolumeKey};
-use crate::source::{Capabilities, ExtentMap, Loss, Source};
+use crate::source::faults::LOOK_EVERY;
+use crate::source::{Capabilities, ExtentMap, FaultReport, Loss, Source};
 use crate::volume::{Store, VolumeGeneration, VolumeInfo, VolumeSpec};
 
 /// Minimum interval between two updates of the extent map of a volume whose blocks have moved.
@@ -29,6 +30,13 @@ pub(crate) enum Step {
     Discard,
     Nothing,
     Sync,
+}
+
+impl Step {
+    /// Whether it may allocate blocks past the end of a file.
+    pub(crate) fn allocates(self) -> bool {
+        matches!(self, Step::Transfer | Step::ZeroRange | Step::WriteZeroes)
+    }
 }
 
 /// A volume of the device thread.
@@ -59,6 +67,8 @@ pub(crate) struct Volume {
     /// If the device has several threads: what they know of it together. Then the counts here are those of this thread.
     pub(crate) common: Option<Arc<VolumeCommon>>,
     pub(crate) mapped: Instant,
+    /// Last look at the size of its file.
+    looked: Instant,
     /// Its statistics in the last snapshot, if they were not those of its VM.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
@@ -124,6 +134,7 @@ impl Volume {
             faults: common.as_ref().map(|common| common.faults.clone()).unwrap_or_default(),
             common,
             mapped: now,
+            looked: now,
             copied_stats: None,
         }
     }
@@ -230,6 +241,31 @@ impl Volume {
             io.refuse(libc::EIO);
         } else if io.fast && self.zeroing(io.no_hole).1 == Kind::Write {
             io.refuse(libc::EOPNOTSUPP);
+        }
+    }
+
+    /// Looks where its file ends, if the last look is too long ago; see [`faults`](crate::source::faults).
+    pub(crate) fn look_at_end(&mut self, now: Instant) {
+        let VolumeStore::File { source, .. } = &self.store else { return };
+        if now.since(self.looked) >= LOOK_EVERY && source.has_size_at_hand() {
+            self.looked = now;
+            // A file system that does not answer fails the write itself.
+            let _ = source.look_at_sizes();
+        }
+    }
+
+    /// Counts a request that has failed at the device.
+    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
+        if let VolumeStore::File { source, .. } = &self.store {
+            source.count_failure(kind, errno);
+        }
+    }
+
+    /// Returns the faults of its source.
+    pub(crate) fn faults(&self) -> FaultReport {
+        match &self.store {
+            VolumeStore::Null => FaultReport::default(),
+            VolumeStore::File { source, .. } => source.faults(),
         }
     }
 

@@ -282,6 +282,10 @@ impl Core {
     fn op_completed(&mut self, now: Instant, index: OpIndex) {
         let op = self.backend.take_op(index);
         let io = &mut self.backend.ios[op.io];
+        // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
+        // abandoned request was cancelled.
+        let is_fault = !io.abandoned && !(io.fast && op.errno == libc::EOPNOTSUPP);
+        let failed = op.errno != 0 && io.errno == 0 && is_fault;
         if op.errno != 0 {
             io.errno = op.errno;
         }
@@ -290,6 +294,9 @@ impl Core {
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
+        if failed {
+            volume.count_failure(op.kind, op.errno);
+        }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
         let names = (self.vms[volume.vm].owner, volume.id);

@@ -6,7 +6,7 @@ use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
 use crate::backend::disk::Backend;
-use crate::backend::lost::{Volumes, accept_loss, is_lost};
+use crate::backend::lost::{Volumes, accept_loss};
 use crate::backend::volume::{Names, Volume, VolumeStore};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
@@ -100,8 +100,8 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         account,
         outstanding: volume.outstanding.load().requests,
         clients: volume.open_clients(),
-        is_lost: is_lost(volume),
-        faults: volume.faults.read(),
+        faults: volume.faults(),
+        client_faults: volume.faults.read(),
         nic: None,
     }
 }

@@ -15,6 +15,7 @@ use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Insta
 pub use crate::backend::client_faults::Faults;
 use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
+use crate::source::FaultReport;
 use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
@@ -309,9 +310,10 @@ pub struct VolumeSnapshot {
     pub outstanding: u32,
     /// Clients: NBD connections, and VMMs that have started a queue.
     pub clients: u32,
-    /// Whether its writes and flushes fail, because a failed sync may have lost data.
-    pub is_lost: bool,
-    pub faults: Faults,
+    /// Faults of its source; of a NIC frames that the interface of its uplink did not take.
+    pub faults: FaultReport,
+    /// Requests of clients that were refused, and queues that have stopped.
+    pub client_faults: Faults,
     /// Counters, if it is a NIC.
     pub nic: Option<Box<NicTotals>>,
 }

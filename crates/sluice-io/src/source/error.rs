@@ -40,6 +40,13 @@ pub enum SourceError {
     #[error("Volume {path} was replaced while it was opened: attach it again")]
     Replaced { path: PathBuf },
 
+    /// Another file has its path now.
+    #[error(
+        "Volume {path} was replaced: its path leads to another file or device than the one that is served; move the served one back, or \
+         detach the volume and attach it again"
+    )]
+    OtherFile { path: PathBuf },
+
     /// A call on its path has not returned in time. The caller of this crate sets the time limit.
     #[error("Volume {path} has not responded for {seconds} s: its disk or file system hangs")]
     Silent {

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use super::alignment::{self, Alignment};
 use super::capabilities::Capabilities;
 use super::error::SourceError;
+use super::faults::Faults;
 use super::forcing;
 use super::format::{self, Format};
 use super::identity;
@@ -179,6 +180,7 @@ impl Located {
             submission_may_block,
             waited,
             lost: Mark::default(),
+            faults: Arc::new(Faults::default()),
             fd,
         })
     }
@@ -202,6 +204,21 @@ fn find(spec: &SourceSpec) -> Result<Found, SourceError> {
 
 pub(super) fn inspect(path: &Path, what: &'static str, source: io::Error) -> SourceError {
     SourceError::Inspect { path: path.to_path_buf(), what, source }
+}
+
+impl Source {
+    /// Checks that its path still leads to the file or device that is open. A file that was renamed over it is another volume,
+    /// and what is open then has no name any more.
+    ///
+    /// # Errors
+    /// [`SourceError::OtherFile`]; or why there is nothing at the path.
+    pub fn check_path(&self) -> Result<(), SourceError> {
+        let spec = SourceSpec { read_only: self.read_only, ..SourceSpec::whole(&self.path) };
+        let found = find(&spec)?;
+        let is_same = is_block_device(found.stat(), &self.path)
+            .is_ok_and(|block_device| id_of(found.stat(), block_device) == self.id);
+        if is_same { Ok(()) } else { Err(SourceError::OtherFile { path: self.path.clone() }) }
+    }
 }
 
 /// Checked before opening, because opening a pipe or a tape has side effects.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,6 +14,7 @@ use super::capabilities::{Capabilities, Support};
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
+use super::faults::Faults;
 use super::lock;
 use super::loss::{Loss, Mark};
 use super::open::{check_alignment, check_extent, inspect, size_of};
@@ -45,6 +47,7 @@ pub struct Source {
     pub(super) submission_may_block: bool,
     pub(super) waited: Duration,
     pub(super) lost: Mark,
+    pub(super) faults: Arc<Faults>,
 }
 
 impl Source {
@@ -71,6 +74,7 @@ impl Source {
             waited,
             fd,
             lost: self.lost.clone(),
+            faults: Arc::clone(&self.faults),
             identity: self.identity.clone(),
             ..*self
         })

@@ -400,6 +400,7 @@ impl Core {
             nic.flying -= 1;
             if let Some(reason) = landed.lost {
                 nic.drop_frame(reason);
+                nic.unsent += u64::from(reason == Reason::LinkDown);
             }
             self.forget(landed.packet);
             self.remove_left(id);

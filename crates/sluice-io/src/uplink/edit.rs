@@ -84,8 +84,8 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
                 }),
                 outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
-                is_lost: false,
-                faults: nic.faults.read(),
+                faults: nic.faults(),
+                client_faults: nic.faults.read(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -263,6 +263,7 @@ impl Editor<'_> {
             watch: Watch::Idle,
             protocol_errors: 0,
             faults: SharedFaults::default(),
+            unsent: 0,
             leaving: false,
             refuses_clients: false,
             copied_stats: None,

@@ -13,10 +13,11 @@ use sluice_net::receive::{Bounds, ReceiveLimit, ReceivePolicy, Size};
 use sluice_net::switch::Port;
 use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
-use sluice_sched::{Policy, VolumeId};
+use sluice_sched::{Kind, Policy, VolumeId};
 
 use crate::backend::client_faults::SharedFaults;
 use crate::slab::VmId;
+use crate::source::{Failure, FaultReport};
 use crate::uplink::ids::PacketId;
 use crate::uplink::link::{FRAME_MAX, Link};
 use crate::uplink::spec::NicSpec;
@@ -164,6 +165,8 @@ pub(crate) struct Nic {
     pub(crate) watch: Watch,
     pub(crate) protocol_errors: u64,
     pub(crate) faults: SharedFaults,
+    /// Frames that the interface of the uplink did not take, because it is down or fails.
+    pub(crate) unsent: u64,
     pub(crate) leaving: bool,
     pub(crate) refuses_clients: bool,
     /// Its statistics in the last snapshot.
@@ -202,6 +205,12 @@ impl Nic {
     pub(crate) fn count_received(&mut self, bytes: usize) {
         self.totals.received += 1;
         self.totals.received_bytes += bytes as u64;
+    }
+
+    /// Returns the frames that the interface of the uplink did not take.
+    pub(crate) fn faults(&self) -> FaultReport {
+        let failed = Failure { kind: Kind::Write, errno: libc::ENETDOWN, count: self.unsent };
+        FaultReport { failures: if self.unsent > 0 { vec![failed] } else { Vec::new() }, ..FaultReport::default() }
     }
 
     pub(crate) fn drop_frame(&mut self, reason: Reason) {

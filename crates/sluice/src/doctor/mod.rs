@@ -23,6 +23,7 @@ mod kernel;
 mod limits;
 mod network;
 mod sockets;
+mod space;
 
 /// A check.
 pub(crate) struct Check {
@@ -42,6 +43,7 @@ const CHECKS: &[Check] = &[
     Check { name: guests::NAME, run: guests::run },
     Check { name: network::NAME, run: network::run },
     Check { name: sockets::NAME, run: sockets::run },
+    Check { name: space::NAME, run: space::run },
 ];
 
 /// The examined host.

@@ -162,6 +162,7 @@ mod tests {
             seconds: 0,
             neighbours: Vec::new(),
             detail: None,
+            failures: Vec::new(),
         }
     }
 

@@ -370,6 +370,7 @@ mod tests {
             seconds: 0,
             neighbours: Vec::new(),
             detail: None,
+            failures: Vec::new(),
         }
     }
 

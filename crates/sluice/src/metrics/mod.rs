@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sluice_observe::reading::Reading;
 
 use crate::server::Interface;
+use crate::space::FileSystem;
 use crate::state::time::Time;
 
 pub(crate) mod families;
@@ -39,6 +40,8 @@ pub(crate) struct State {
     pub(crate) outages: BTreeSet<Interface>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
+    /// File systems of images.
+    pub(crate) file_systems: Vec<FileSystem>,
     /// Sessions of VMMs, without the first of each socket, by VM and volume. Sockets without a second session are left out.
     pub(crate) reconnects: BTreeMap<(String, String), u64>,
 }

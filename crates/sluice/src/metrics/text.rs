@@ -129,7 +129,7 @@ mod tests {
             broken: vec![(EventKind::Reservation, true), (EventKind::Latency, true)],
             ..PromisesReading::default()
         };
-        let vms = vec![VmReading { promises, volumes: Vec::new() }; 1000];
+        let vms = vec![VmReading { promises, volumes: Vec::new(), failing: Vec::new() }; 1000];
         let sample = DeviceSample { vms: (0..1000).map(vm).collect(), ..DeviceSample::unknown("nvme0") };
         let device = DeviceReading {
             sample: Arc::new(sample),

@@ -100,6 +100,7 @@ fn event(
         seconds,
         neighbours: Vec::new(),
         detail: reason,
+        failures: Vec::new(),
     }
 }
 

@@ -16,13 +16,15 @@ use sluice_observe::status::{DeviceStatus, PromiseStatus, State, Status, VmStatu
 
 use tokio::sync::oneshot;
 
-use super::{Served, policies};
+use super::space::Space;
+use super::{Served, name, policies};
 use crate::control::describe::PolicyFields;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
 use crate::server::{Interface, VolumeName};
+use crate::space::FileSystem;
 use crate::state::overrides::Overrides;
 
 /// Version of the form of replies.
@@ -31,7 +33,7 @@ const VERSION: u32 = 1;
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
 /// Answers a request; `None` if the client may ask and another thread answers: questions about events and clients, and for metrics.
-pub(super) fn answer(observer: &Observer, served: Option<&Served>, asked: &Asked) -> Option<Reply> {
+pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Served>, asked: &Asked) -> Option<Reply> {
     let Some(served) = served else {
         let error = "The daemon has not started yet; repeat the command in a moment";
         return Some(Reply::failed(Code::Refused, error));
@@ -42,7 +44,7 @@ pub(super) fn answer(observer: &Observer, served: Option<&Served>, asked: &Asked
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients => None,
-        Request::Status => Some(status(&observer.status(), served)),
+        Request::Status => Some(status(&observer.status(), space, served)),
         Request::Names => Some(Reply::with(names(&served.host))),
         Request::Policies => Some(Reply::with(json!({ "version": VERSION, "policies": policies::rows(&served.host) }))),
         Request::History { vm, volume } => Some(history(observer, served, vm, volume.as_deref())),
@@ -79,10 +81,11 @@ struct StatusFields<'a> {
     interfaces_out_of_service: Vec<Value>,
     volumes_out_of_service: Vec<Value>,
     held_back: Vec<Value>,
+    file_systems: Vec<Value>,
     vms: Vec<VmFields<'a>>,
 }
 
-fn status(status: &Status, served: &Served) -> Reply {
+fn status(status: &Status, space: &Space, served: &Served) -> Reply {
     Reply::written(&StatusFields {
         version: VERSION,
         time: status.time,
@@ -93,6 +96,7 @@ fn status(status: &Status, served: &Served) -> Reply {
         interfaces_out_of_service: outages(served),
         volumes_out_of_service: with_reasons(&served.missing),
         held_back: with_reasons(&served.held),
+        file_systems: space.file_systems().map(file_system).collect(),
         vms: status.vms.iter().map(VmFields::from).collect(),
     })
 }
@@ -116,8 +120,17 @@ fn with_reasons(volumes: &BTreeMap<VolumeName, String>) -> Vec<Value> {
     volumes.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
 }
 
-fn name((vm, volume): &(String, String)) -> String {
-    format!("{vm}/{volume}")
+fn file_system(found: &FileSystem) -> Value {
+    json!({
+        "device": found.device,
+        "folder": found.folder,
+        "size_bytes": found.size_bytes,
+        "free_bytes": found.free_bytes,
+        "growth_bytes": found.growth_bytes,
+        "is_overcommitted": found.is_overcommitted(),
+        "is_low": found.reached().next().is_some(),
+        "text": found.in_words(),
+    })
 }
 
 /// The reply about the current state, in a compact form.

@@ -31,12 +31,14 @@ use crate::server::{Missing, Outages, VolumeName};
 use crate::state::time::Time;
 use absent::{Absent, At};
 use clock::{Clock, since_boot};
+use space::{Space, Watched};
 
 mod absent;
 mod answers;
 mod clock;
 mod policies;
 mod samples;
+pub(crate) mod space;
 
 /// Interval between samples.
 const EVERY: Duration = Duration::from_secs(1);
@@ -61,6 +63,8 @@ pub(crate) struct Served {
     pub(crate) held: BTreeMap<VolumeName, String>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
+    /// Open sources of the volumes.
+    pub(crate) sources: Vec<Watched>,
     /// Counters of the socket of each volume that is served to a VMM.
     pub(crate) guests: Vec<(VolumeName, Arc<Counts>)>,
     /// Rights of the clients that ask.
@@ -119,9 +123,23 @@ impl Monitor {
     pub(crate) fn start(board: Board, events: Events, metrics: metrics::Board) -> std::io::Result<Monitor> {
         let (questions, inbox) = channel();
         let (observer, absent, clock, begun) = (Observer::default(), Absent::default(), Clock::default(), since_boot());
+        let space = Space::default();
         let (second, silent, sampled, waiting) = (None, BTreeSet::new(), 0, Vec::new());
-        let thread =
-            Thread { board, observer, absent, events, metrics, clock, begun, inbox, second, silent, sampled, waiting };
+        let thread = Thread {
+            board,
+            observer,
+            absent,
+            space,
+            events,
+            metrics,
+            clock,
+            begun,
+            inbox,
+            second,
+            silent,
+            sampled,
+            waiting,
+        };
         thread::Builder::new().name("monitor".to_owned()).spawn(move || thread.run())?;
         Ok(Monitor { questions })
     }
@@ -141,6 +159,7 @@ struct Thread {
     metrics: metrics::Board,
     observer: Observer,
     absent: Absent,
+    space: Space,
     events: Events,
     clock: Clock,
     /// Time since the start of the host.
@@ -185,7 +204,7 @@ impl Thread {
 
     fn answer(&self, asked: Asked) {
         let served = self.board.read().served;
-        match answers::answer(&self.observer, served.as_ref(), &asked) {
+        match answers::answer((&self.observer, &self.space), served.as_ref(), &asked) {
             Some(reply) => drop(asked.reply.send(reply)),
             None => match asked.request {
                 Request::Clients => {
@@ -218,17 +237,23 @@ impl Thread {
         self.events.clock_was_set(self.clock.set_by(since_boot().as_secs(), time));
         self.events.set_alerts(&served.host.daemon.alerts);
         let absent = self.absent.changes(&served, At { time, second });
+        let space = self.space.look(&served, At { time, second });
         let events = self.observer.push(Sample { second, time, devices });
-        absent.into_iter().chain(events).for_each(|event| self.events.happened(event));
-        self.metrics.publish(exported(&self.observer, &served));
+        absent.into_iter().chain(space).chain(events).for_each(|event| self.events.happened(event));
+        self.metrics.publish(exported(&self.observer, &self.space, &served));
         self.sampled = changes;
         std::mem::take(&mut self.waiting).into_iter().for_each(|asked| self.answer(asked));
         is_serving
     }
 }
 
+/// The name of a volume for people.
+fn name((vm, volume): &VolumeName) -> String {
+    format!("{vm}/{volume}")
+}
+
 /// The state that is exported as metrics.
-fn exported(observer: &Observer, served: &Served) -> metrics::State {
+fn exported(observer: &Observer, space: &Space, served: &Served) -> metrics::State {
     let reconnects = served.guests.iter().map(|(name, counts)| (name, counts.totals().sessions.saturating_sub(1)));
     metrics::State {
         reading: observer.reading(),
@@ -236,6 +261,7 @@ fn exported(observer: &Observer, served: &Served) -> metrics::State {
         out_of_service: served.missing.len(),
         outages: served.outages.keys().cloned().collect(),
         load: served.load,
+        file_systems: space.file_systems().cloned().collect(),
         reconnects: reconnects.filter(|(_, count)| *count > 0).map(|(name, count)| (name.clone(), count)).collect(),
     }
 }
@@ -256,6 +282,7 @@ mod tests {
             metrics: metrics::Board::default(),
             observer: Observer::default(),
             absent: Absent::default(),
+            space: Space::default(),
             events: Events::start(None).unwrap(),
             clock: Clock::default(),
             begun: since_boot(),
@@ -279,6 +306,7 @@ mod tests {
             outages: Outages::new(),
             held: BTreeMap::new(),
             load: Load::default(),
+            sources: Vec::new(),
             guests: Vec::new(),
             roles,
             file: PathBuf::from("host.toml"),

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use sluice_io::device::{DeviceWatch, Health, Snapshot, SnapshotRequest, VmSnapshot};
-use sluice_observe::sample::{CpuSample, DeviceSample, Faults, VmSample, VolumeSample};
+use sluice_io::source::FaultReport;
+use sluice_observe::sample::{ClientFaults, CpuSample, DeviceSample, Failure, Faults, VmSample, VolumeSample};
 
 use super::Served;
 
@@ -39,8 +40,14 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
     }
 }
 
-fn faults(of: &sluice_io::device::spec::Faults) -> Faults {
-    Faults { refused: of.refused, refusal: of.refusal, stopped_queues: of.stopped_queues, stopped: of.stopped }
+fn client_faults(of: &sluice_io::device::spec::Faults) -> ClientFaults {
+    ClientFaults { refused: of.refused, refusal: of.refusal, stopped_queues: of.stopped_queues, stopped: of.stopped }
+}
+
+fn faults(report: FaultReport) -> Faults {
+    let FaultReport { failures, is_lost, ends_at, needs } = report;
+    let failures = failures.into_iter().map(|one| Failure { kind: one.kind, errno: one.errno, count: one.count });
+    Faults { failures: failures.collect(), is_lost, ends_at, needs }
 }
 
 fn vm(snapshot: VmSnapshot) -> VmSample {
@@ -50,7 +57,8 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
         stats: volume.account,
         outstanding: volume.outstanding,
         clients: volume.clients,
-        faults: faults(&volume.faults),
+        faults: faults(volume.faults),
+            client_faults: client_faults(&volume.client_faults),
         nic: volume.nic,
     });
     let mut volumes: Vec<VolumeSample> = volumes.collect();

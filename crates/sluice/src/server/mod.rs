@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 
 use crate::control::roles::Roles;
 use crate::metrics::Load;
-use crate::monitor::Served;
+use crate::monitor::{Served, space, space::Watched};
 use crate::state;
 
 mod claims;
@@ -422,8 +422,18 @@ impl Server {
             devices: self.devices.values().map(|running| running.device.watch()).collect(),
             missing: self.missing.clone(),
             outages: self.outages.clone(),
+            sources: self.sources(),
             held: self.held.clone(),
         }
+    }
+
+    /// The open sources.
+    fn sources(&self) -> Vec<Watched> {
+        let of = |(name, (store, _)): (&VolumeName, &(Store, VolumeInfo))| match store {
+            Store::Null => None,
+            Store::File { source, .. } => Some(space::watched(name, self.device_of(name)?, source)),
+        };
+        self.served.iter().filter_map(of).collect()
     }
 
     /// The devices that run.

@@ -557,6 +557,7 @@ fn hangs_with(hung: &Path, path: &Path) -> bool {
 
 impl Resizing {
     fn resize(&self) -> Result<Resized, SourceError> {
+        self.source.check_path()?;
         let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
         if let Some(bytes) = self.size.filter(|_| self.extends) {
             let before = self.source.extend(bytes)?;

@@ -83,7 +83,7 @@ fn vm(vm: &VmSnapshot) -> Value {
     let account = &vm.account;
     let completed: serde_json::Map<String, Value> =
         Kind::ALL.iter().map(|kind| (kind.name().to_owned(), account.completed()[*kind as usize].into())).collect();
-    let lost = vm.volumes.iter().filter(|volume| volume.is_lost);
+    let lost = vm.volumes.iter().filter(|volume| volume.faults.is_lost);
     let writes_fail: BTreeSet<&str> = lost.map(|volume| volume.volume.as_str()).collect();
     json!({
         "vm": vm.vm,

@@ -15,6 +15,7 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
         Some("broken") => format!("Promises: BROKEN\n  {}", problems.join("\n  ")),
         _ => format!("Promises: {}", mark(&object["state"])),
     });
+    lines.extend(failing(object));
     if let Some(held_by) = object["held_by"].as_str() {
         lines.push(format!("It does not get more because of: {}", cause(held_by)));
     }
@@ -38,6 +39,16 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
     lines.extend(object["cpu"].as_object().map(|_| cpu_time(&object["cpu"])));
     lines.extend(frames(&object["nic"]));
     lines.join("\n")
+}
+
+/// What fails now, of a volume or of the volumes of a VM.
+pub(super) fn failing(object: &Value) -> Vec<String> {
+    let of = |name: String, object: &Value| -> Vec<String> {
+        list(&object["failing"]).iter().map(|one| format!("FAILING now{name}: {}", text(&one["text"]))).collect()
+    };
+    let volumes = list(&object["volumes"]).iter();
+    let volumes = volumes.flat_map(|volume| of(format!(", volume {}", text(&volume["volume"])), volume));
+    of(String::new(), object).into_iter().chain(volumes).collect()
 }
 
 /// CPU time of the daemon for a VM.

@@ -8,10 +8,11 @@ use super::{devices, list, percent, text};
 /// Number of VMs whose CPU time is shown: those that use most.
 const CPU_SHOWN: usize = 5;
 
-/// Whether every promise is kept, every device serves and every volume is in service.
+/// Whether every promise is kept, every device serves every volume is in service, and no requests fail.
 pub(crate) fn is_well(status: &Value) -> bool {
     let serves = |device: &Value| device["health"] == "serving";
     broken_promises(status).is_empty()
+        && failing(status).is_empty()
         && list(&status["devices"]).iter().all(serves)
         && list(&status["out_of_service"]).is_empty()
         && list(&status["held_back"]).is_empty()
@@ -50,6 +51,8 @@ pub(crate) fn json(status: &Value) -> Value {
         "volumes_out_of_service": status["volumes_out_of_service"],
         "held_back": status["held_back"],
         "faults": list(&status["vms"]).iter().flat_map(volume_faults).collect::<Vec<_>>(),
+        "failing": failing(status),
+        "file_systems": status["file_systems"],
     })
 }
 
@@ -70,6 +73,12 @@ pub(crate) fn table(status: &Value) -> String {
     });
     lines.extend(broken.into_iter().map(|line| format!("  {line}")));
     lines.extend(list(&summary["faults"]).iter().flat_map(fault_lines));
+    for one in failing(status) {
+        lines.push(format!("  {} is FAILING: {}", text(&one["volume"]), text(&one["text"])));
+    }
+    for system in list(&status["file_systems"]).iter().filter(|system| system["is_low"] == true) {
+        lines.push(format!("  {}", text(&system["text"])));
+    }
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
     }
@@ -94,10 +103,10 @@ pub(crate) fn table(status: &Value) -> String {
 /// The volumes and NICs of a VM with stopped queues or refused requests.
 fn volume_faults(vm: &Value) -> Vec<Value> {
     let is_at_fault = |volume: &&Value| {
-        ["stopped_queues", "refused"].iter().any(|key| volume["faults"][key].as_u64().is_some_and(|count| count > 0))
+        ["stopped_queues", "refused"].iter().any(|key| volume["client_faults"][key].as_u64().is_some_and(|count| count > 0))
     };
     let of = |volume: &Value| {
-        let mut faults = volume["faults"].clone();
+        let mut faults = volume["client_faults"].clone();
         (faults["vm"], faults["volume"], faults["device"]) =
             (vm["vm"].clone(), volume["volume"].clone(), vm["device"].clone());
         faults
@@ -147,6 +156,22 @@ fn cpu_lines(cpu: &Value) -> Option<String> {
     (!most.is_empty()).then(|| format!("\nCPU time of the daemon for VMs: {total} of one CPU; {}", shown.join(", ")))
 }
 
+/// What fails now, with its volume as VM/VOLUME.
+fn failing(status: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    for vm in list(&status["vms"]) {
+        for volume in list(&vm["volumes"]) {
+            all.extend(list(&volume["failing"]).iter().map(|one| {
+                let mut one = one.clone();
+                one["volume"] = format!("{}/{}", text(&vm["vm"]), text(&volume["volume"])).into();
+                one["device"] = vm["device"].clone();
+                one
+            }));
+        }
+    }
+    all
+}
+
 fn broken_promises(status: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     for vm in list(&status["vms"]) {
@@ -173,7 +198,7 @@ mod tests {
             json!({ "refused": 12, "refusal": "a range past the end", "stopped_queues": 1, "stopped": "memory" });
         let none = json!({ "refused": 0, "refusal": null, "stopped_queues": 0, "stopped": null });
         let mut vm = vm("a", 0.0, 0.0);
-        vm["volumes"] = json!([{ "volume": "root", "faults": faults }, { "volume": "data", "faults": none }]);
+        vm["volumes"] = json!([{ "volume": "root", "client_faults": faults }, { "volume": "data", "client_faults": none }]);
         let status = json!({ "vms": [vm], "devices": [] });
         assert_eq!(json(&status)["faults"].as_array().map(Vec::len), Some(1));
         let table = table(&status);

@@ -29,6 +29,7 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
         "P50",
         "P99",
         "OUTSTANDING",
+        "FAILED",
         "HELD BY",
     ];
     if wide {
@@ -54,6 +55,7 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
             time(&ten["p50_us"]),
             time(&ten["p99_us"]),
             count(&object["outstanding"]),
+            failed(object),
             object["held_by"].as_str().map_or(NOTHING, cause).to_owned(),
         ];
         if wide {
@@ -71,6 +73,14 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
         table.add_row(row);
     }
     table.to_string()
+}
+
+/// Number of failed requests; marked if they fail now.
+fn failed(object: &Value) -> String {
+    let of = |object: &Value| !super::list(&object["failing"]).is_empty();
+    let now = of(object) || super::list(&object["volumes"]).iter().any(of);
+    let count = count(&object["failed_requests"]);
+    if now { format!("! {count}") } else { count }
 }
 
 /// A reservation or limit of a link.

@@ -251,9 +251,14 @@ impl Violation {
         *self.causes.entry(cause).or_default() += seconds;
     }
 
-    /// Whether it is about a volume that is not served, of which the current state says nothing.
+    /// Whether it is about requests that fail.
+    fn is_failing(&self) -> bool {
+        matches!(self.kind.as_str(), "no_space" | "errors" | "source_shortened")
+    }
+
+    /// Whether it is about a volume that is not served, or about requests that fail: the state of promises says nothing of it.
     fn is_absence(&self) -> bool {
-        matches!(self.kind.as_str(), "held_back" | "out_of_service")
+        self.is_failing() || matches!(self.kind.as_str(), "held_back" | "out_of_service")
     }
 
     /// Counts one that has not ended until `now`.
@@ -283,13 +288,20 @@ impl Violation {
             "link_down" => "its interface was down",
             "refused" => "requests of it were refused",
             "queue_stopped" => "a queue of it had stopped",
+            "no_space" => "requests failed because there was no space",
+            "errors" => "requests failed",
+            "source_shortened" => "its source was cut",
             other => other,
         };
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
         let mut causes: Vec<(&String, &u64)> = self.causes.iter().collect();
         causes.sort_by_key(|(_, seconds)| std::cmp::Reverse(**seconds));
         let causes: Vec<String> = causes.into_iter().map(|(name, _)| cause(name).to_owned()).collect();
-        let lasts = if self.lasts { ", and still is" } else { "" };
+        let lasts = match self.lasts {
+            true if self.is_failing() => ", and this has not ended",
+            true => ", and still is",
+            false => "",
+        };
         let others = self.neighbours.as_ref().map_or(String::new(), |others| format!(" Served meanwhile: {others}."));
         format!(
             "{}: in the last {last} {what} {times}, for {} in all{lasts}. Cause: {}.{others}",
@@ -328,6 +340,7 @@ fn now_in_words(name: &str, vm: &Value) -> String {
         all.extend(broken(&format!("{name}/{}", text(&volume["volume"])), volume));
     }
     lines.extend(all.into_iter().map(|line| format!("BROKEN now: {line}.")));
+    lines.extend(super::object::failing(vm));
     lines.join("\n")
 }
 

@@ -117,7 +117,8 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
             held_by.to_owned(),
         ]);
     }
-    format!("{}\n{}\n\n{table}\n", Time(snapshot.time), devices::table(&snapshot.devices, false))
+    let failing: String = snapshot.failing().map(|line| format!("{line}\n")).collect();
+    format!("{}\n{}\n\n{table}\n{failing}", Time(snapshot.time), devices::table(&snapshot.devices, false))
 }
 
 fn state(figures: &Figures) -> String {

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::show::{bandwidth, bits};
+use crate::show::{bandwidth, bits, text};
 
 /// Everything now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,9 @@ pub(crate) struct Vm {
 pub(crate) struct Volume {
     pub(crate) volume: String,
     pub(crate) now: Figures,
+    /// What fails now.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) failing: Vec<Value>,
 }
 
 /// Promises to a VM or volume, and its rates.
@@ -54,6 +57,17 @@ pub(crate) struct Figures {
     pub(crate) clients: u64,
     /// The broken promises.
     pub(crate) promises: Vec<Value>,
+}
+
+impl Snapshot {
+    /// What fails now, in sentences.
+    pub(crate) fn failing(&self) -> impl Iterator<Item = String> {
+        let volumes = self.vms.iter().flat_map(|vm| vm.volumes.iter().map(move |volume| (vm, volume)));
+        volumes.flat_map(|(vm, volume)| {
+            let name = format!("{}/{}", vm.vm, volume.volume);
+            volume.failing.iter().map(move |one| format!("{name} is FAILING: {}", text(&one["text"])))
+        })
+    }
 }
 
 impl Rates {

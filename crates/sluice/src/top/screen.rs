@@ -117,6 +117,9 @@ fn header(app: &App, canvas: &mut Canvas<'_>, theme: &Theme) {
     if devices.len() > DEVICES {
         canvas.line(&format!("and {} more devices", devices.len() - DEVICES), Style::new());
     }
+    for failing in snapshot.failing() {
+        canvas.line(&format!("! {failing}"), theme.broken());
+    }
     for volume in &snapshot.out_of_service {
         canvas.line(&format!("! {volume} is out of service"), theme.broken());
     }

@@ -12,7 +12,7 @@ use crate::output::Format;
 /// Find what on this host prevents the daemon from working or breaks its guarantees.
 ///
 /// Each finding has its fix. Looks at the kernel, io_uring, limits, the clock source, the disks (the kernel's scheduler, the write
-/// cache, the queue depth), limits of control groups and of QEMU that apply in addition to the daemon's, the memory of running VMs
+/// cache, the queue depth), free space for sparse images, limits of control groups and of QEMU that apply in addition to the daemon's, the memory of running VMs
 /// (shared, huge pages), and whether libvirt's user can connect to the sockets. Needs no daemon; if one is running, its limits and
 /// its control group are reported too. With a host file, only the disks of that file are looked at, and also its sockets. Changes
 /// nothing.

@@ -38,7 +38,7 @@ pub(crate) struct Events {
     #[arg(long)]
     device: Option<String>,
     /// Only events of this kind: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service,
-    /// link_down, restarted, refused, queue_stopped.
+    /// link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, low_space.
     #[arg(long)]
     kind: Option<String>,
     /// The latest ones, at most this many, and at most 10,000.

@@ -13,7 +13,9 @@ use crate::show;
 /// Show at a glance whether every promise is kept now.
 ///
 /// Names each VM and volume whose reservation or latency target is broken now, with the cause, and each device with its load,
-/// its capacity and its problems. Also shows which VMs cost the daemon most CPU time. The exit code is 6 if a promise is broken or a device does not serve, and 0 otherwise.
+/// its capacity and its problems. Also names volumes whose requests fail, with the errors and what to do, and the VMs that cost the daemon
+/// most CPU time. The exit code is 6 if a promise is broken, a device does not serve, a volume is not in service, or requests of a volume fail;
+/// otherwise 0.
 #[derive(Args)]
 pub(crate) struct Status {
     #[command(flatten)]

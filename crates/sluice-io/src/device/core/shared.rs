@@ -87,7 +87,7 @@ impl Core {
             let occupies_device = self.backend.occupies_device(grant.part.token);
             delay.set_end(grant.slot, if occupies_device { end } else { now });
         }
-        self.backend.start_granted(grant.slot, grant.kind, grant.part);
+        self.backend.start_granted(now, grant.slot, grant.kind, grant.part);
     }
 
     /// Records that a request does not wait at the shared gate any more: a part of it was dispatched, or it has left.

@@ -221,9 +221,9 @@ fn a_failed_sync_of_one_thread_concerns_all_until_the_loss_is_accepted() {
         for client in &mut clients {
             assert_eq!((ask(client, write), ask(client, Command::Flush)), (Err(Errno::Eio), Err(Errno::Eio)));
         }
-        assert!(device.snapshot().unwrap().vms[0].volumes[0].is_lost);
+        assert!(device.snapshot().unwrap().vms[0].volumes[0].faults.is_lost);
         device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
-        assert!(!device.snapshot().unwrap().vms[0].volumes[0].is_lost);
+        assert!(!device.snapshot().unwrap().vms[0].volumes[0].faults.is_lost);
     }
     let flush = |mut client: Client| {
         thread::spawn(move || (0..200).filter(|_| ask(&mut client, Command::Flush) == Ok(vec![])).count())

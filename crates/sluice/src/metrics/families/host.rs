@@ -2,8 +2,18 @@
 
 use sluice_io::device::priority::{self, Priority};
 
+use std::fmt;
+
 use super::{Family, Kind, Samples};
-use crate::metrics::process;
+use crate::metrics::series::Series;
+use crate::metrics::{State, process};
+use crate::space::FileSystem;
+
+/// Adds a series for each file system of images.
+fn file_systems(state: &State, series: &mut Series<'_>, of: fn(&FileSystem) -> u64) -> fmt::Result {
+    let mut all = state.file_systems.iter();
+    all.try_for_each(|system| series.count(&[&system.device, &system.folder.to_string_lossy()], of(system)))
+}
 
 pub(super) static FAMILIES: &[Family] = &[
     Family {
@@ -54,6 +64,27 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &[],
         help: "Interfaces of uplinks and TAPs of NICs that are missing or in use",
         samples: Samples::Of(|state, series| series.count(&[], state.outages.len() as u64)),
+    },
+    Family {
+        name: "sluice_file_system_size_bytes",
+        kind: Kind::Gauge,
+        labels: &["device", "folder"],
+        help: "Size of a file system with images; the label is the folder of its first image",
+        samples: Samples::Of(|state, series| file_systems(state, series, |system| system.size_bytes)),
+    },
+    Family {
+        name: "sluice_file_system_free_bytes",
+        kind: Kind::Gauge,
+        labels: &["device", "folder"],
+        help: "Free space of a file system with images",
+        samples: Samples::Of(|state, series| file_systems(state, series, |system| system.free_bytes)),
+    },
+    Family {
+        name: "sluice_file_system_growth_bytes",
+        kind: Kind::Gauge,
+        labels: &["device", "folder"],
+        help: "Bytes by which the images on a file system may still grow",
+        samples: Samples::Of(|state, series| file_systems(state, series, |system| system.growth_bytes)),
     },
     Family {
         name: "sluice_real_time_priority",

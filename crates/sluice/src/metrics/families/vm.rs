@@ -33,7 +33,7 @@ fn each_promise(
 ) -> fmt::Result {
     for device in &state.reading.devices {
         let name = device.sample.device.as_str();
-        for (sample, VmReading { promises, volumes }) in device.sample.vms.iter().zip(&device.vms) {
+        for (sample, VmReading { promises, volumes, .. }) in device.sample.vms.iter().zip(&device.vms) {
             add(series, [name, &sample.vm, ""], promises)?;
             for (volume, promises) in sample.volumes.iter().zip(volumes) {
                 add(series, [name, &sample.vm, &volume.volume], promises)?;

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use sluice_observe::reading::DeviceReading;
 use sluice_observe::sample::VolumeSample;
 use sluice_sched::Kind as Operation;
 use sluice_sched::gate::{GateStats, Outcome};
@@ -22,6 +23,18 @@ fn each(
             for volume in &vm.volumes {
                 let stats = volume.stats.as_deref().unwrap_or(&vm.stats);
                 add(series, [&device.sample.device, &vm.vm, &volume.volume], volume, stats)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds a series for each failure that lasts.
+fn failing(device: &DeviceReading, series: &mut Series<'_>) -> fmt::Result {
+    for (vm, reading) in device.sample.vms.iter().zip(&device.vms) {
+        for (volume, kinds) in vm.volumes.iter().zip(&reading.failing) {
+            for kind in kinds {
+                series.count(&[&device.sample.device, &vm.vm, &volume.volume, kind.name()], 1)?;
             }
         }
     }
@@ -60,7 +73,7 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &["device", "vm", "volume"],
         help: "Requests that were refused before they reached the device; `sluice status` states why. Of volumes that have refused some",
         samples: Samples::Of(|state, series| {
-            each(state, series, |series, labels, volume, _| match volume.faults.refused {
+            each(state, series, |series, labels, volume, _| match volume.client_faults.refused {
                 0 => Ok(()),
                 refused => series.count(&labels, refused),
             })
@@ -73,7 +86,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Virtqueues that take no requests until their driver is reset; `sluice status` states why. Of volumes and NICs that have \
                some",
         samples: Samples::Of(|state, series| {
-            each(state, series, |series, labels, volume, _| match volume.faults.stopped_queues {
+            each(state, series, |series, labels, volume, _| match volume.client_faults.stopped_queues {
                 0 => Ok(()),
                 stopped => series.count(&labels, u64::from(stopped)),
             })
@@ -104,6 +117,15 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Connected clients: NBD connections, and VMMs that have started a queue",
         samples: Samples::Of(|state, series| {
             each(state, series, |series, labels, volume, _| series.count(&labels, u64::from(volume.clients)))
+        }),
+    },
+    Family {
+        name: "sluice_volume_failing",
+        kind: Kind::Gauge,
+        labels: &["device", "vm", "volume", "kind"],
+        help: "1 while requests fail: `no_space`, `errors` of the disk, the file system or the interface, or `source_shortened`; missing otherwise",
+        samples: Samples::Of(|state, series| {
+            state.reading.devices.iter().try_for_each(|device| failing(device, series))
         }),
     },
     Family {

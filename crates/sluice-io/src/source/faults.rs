@@ -1,0 +1,154 @@
+//! Errors that the kernel returned for requests of a volume, and the end of its file, if that lies inside the volume.
+//!
+//! Device threads record both, and other threads read them. They stay with the open volume when it is resized and when its device
+//! thread restarts.
+//!
+//! A file that another program cuts while it is served must not grow again by writes past its end: what the guest had there is
+//! gone, and a file that is whole again hides that. The kernel has no write that refuses to extend a file, and asking for
+//! the size before each write would cost as much as a small request. So a device thread asks at most once in
+//! [`LOOK_EVERY`] for each volume, with the first write after that time. A write that follows the cut by less may still extend the
+//! file. On file systems with a server, where the question may hang, only the control plane asks.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use sluice_sched::Kind;
+
+use super::loss::Loss;
+use super::open::size_of;
+use super::opened::Source;
+
+/// Minimum time between two looks of a device thread at the size of a file.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Faults of an open volume.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FaultReport {
+    /// Requests that have failed.
+    pub failures: Vec<Failure>,
+    /// Whether writes and flushes fail, because a failed sync may have lost data.
+    pub is_lost: bool,
+    /// End of the file in bytes, if it lies inside the volume.
+    pub ends_at: Option<u64>,
+    /// End of the volume in the file, in bytes.
+    pub needs: u64,
+}
+
+/// Failed requests of one kind with one error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: Kind,
+    pub errno: i32,
+    /// Their number since the volume was opened.
+    pub count: u64,
+}
+
+/// What is known of the faults of a volume.
+#[derive(Debug)]
+pub(super) struct Faults {
+    /// Only accessed when an operation has failed, or for a snapshot.
+    failed: Mutex<BTreeMap<(Kind, i32), u64>>,
+    /// End of the file in bytes; `u64::MAX` if the whole volume lies in front of it.
+    end: AtomicU64,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Faults { failed: Mutex::default(), end: AtomicU64::new(u64::MAX) }
+    }
+}
+
+/// Sizes of the file of a volume, or of its block device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileSizes {
+    /// Length in bytes.
+    pub size_bytes: u64,
+    /// Bytes that the file system has allocated; of a block device all.
+    pub allocated_bytes: u64,
+}
+
+impl Source {
+    /// Counts a request that has failed.
+    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
+        let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        *failed.entry((kind, errno)).or_default() += 1;
+    }
+
+    /// Returns what has failed.
+    #[must_use]
+    pub fn faults(&self) -> FaultReport {
+        let failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failures = failed.iter().map(|(&(kind, errno), &count)| Failure { kind, errno, count });
+        let (end, needs) = (self.faults.end.load(Ordering::Relaxed), self.range.end());
+        let ends_at = (end < needs).then_some(end);
+        FaultReport { failures: failures.collect(), is_lost: self.loss() != Loss::None, ends_at, needs }
+    }
+
+    /// Asks for the sizes of the file. Records where it ends, if it is shorter than the volume.
+    ///
+    /// # Errors
+    /// The file system does not state them.
+    pub fn look_at_sizes(&self) -> io::Result<FileSizes> {
+        let stat = rustix::fs::fstat(&self.fd)?;
+        let size_bytes = size_of(self.fd.as_fd(), &stat, self.block_device)?;
+        let is_whole = size_bytes >= self.range.end();
+        self.faults.end.store(if is_whole { u64::MAX } else { size_bytes }, Ordering::Relaxed);
+        let allocated_bytes = match self.block_device {
+            true => size_bytes,
+            false => u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
+        };
+        Ok(FileSizes { size_bytes, allocated_bytes })
+    }
+
+    /// Whether a device thread may ask for the size: it is known without a disk or a server.
+    pub(crate) fn has_size_at_hand(&self) -> bool {
+        !self.block_device && !self.submission_may_block
+    }
+
+    /// Whether an operation that ends at byte `end` of the file would extend a file that was cut.
+    pub(crate) fn would_extend(&self, end: u64) -> bool {
+        end > self.faults.end.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::source::SourceSpec;
+
+    #[test]
+    fn the_end_of_a_cut_file_is_known_after_a_look_and_forgotten_when_it_is_whole_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.img");
+        let file = std::fs::File::create_new(&path).unwrap();
+        file.set_len(1 << 20).unwrap();
+        let source = Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap();
+        assert_eq!(source.look_at_sizes().unwrap(), FileSizes { size_bytes: 1 << 20, allocated_bytes: 0 });
+        assert!(!source.would_extend(1 << 20));
+        file.set_len(4096).unwrap();
+        source.look_at_sizes().unwrap();
+        assert!(source.would_extend(4097) && !source.would_extend(4096));
+        assert_eq!((source.faults().ends_at, source.faults().needs), (Some(4096), 1 << 20));
+        file.set_len(1 << 20).unwrap();
+        source.look_at_sizes().unwrap();
+        assert!(!source.would_extend(1 << 20));
+    }
+
+    #[test]
+    fn failures_are_counted_by_operation_and_error_and_stay_when_the_volume_is_resized() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.img");
+        std::fs::File::create_new(&path).unwrap().set_len(1 << 20).unwrap();
+        let source = Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap();
+        source.count_failure(Kind::Write, libc::ENOSPC);
+        let smaller = source.resized(Some(4096)).unwrap();
+        smaller.count_failure(Kind::Write, libc::ENOSPC);
+        smaller.count_failure(Kind::Read, libc::EIO);
+        let expected = [(Kind::Read, libc::EIO, 1), (Kind::Write, libc::ENOSPC, 2)];
+        assert_eq!(source.faults().failures, expected.map(|(kind, errno, count)| Failure { kind, errno, count }));
+    }
+}

@@ -1,0 +1,368 @@
+//! Requests of a volume that fail at the device: their errors, from the first failure until requests of that kind succeed again.
+//!
+//! Example: a file system is full. 41 writes fail with ENOSPC, and reads succeed. The volume is failing with [`EventKind::NoSpace`]
+//! until a write has succeeded after the last one that failed. If the disk returns EIO for reads too, that is a second violation,
+//! [`EventKind::Errors`], because it needs another remedy.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use sluice_sched::Kind;
+use sluice_sched::gate::GateStats;
+
+use crate::cause::Cause;
+use crate::event::{EventKind, Unit};
+use crate::judge::{Broken, Shortfall, Watch};
+use crate::now::{About, Now, Subject};
+use crate::sample::{Failure, VolumeSample};
+
+const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
+
+/// Names of errors that storage and networks return.
+const NAMES: [(i32, &str); 27] = [
+    (1, "EPERM"),
+    (5, "EIO"),
+    (6, "ENXIO"),
+    (9, "EBADF"),
+    (11, "EAGAIN"),
+    (12, "ENOMEM"),
+    (13, "EACCES"),
+    (14, "EFAULT"),
+    (19, "ENODEV"),
+    (22, "EINVAL"),
+    (27, "EFBIG"),
+    (ENOSPC, "ENOSPC"),
+    (30, "EROFS"),
+    (52, "EBADE"),
+    (61, "ENODATA"),
+    (67, "ENOLINK"),
+    (74, "EBADMSG"),
+    (84, "EILSEQ"),
+    (95, "EOPNOTSUPP"),
+    (100, "ENETDOWN"),
+    (107, "ENOTCONN"),
+    (108, "ESHUTDOWN"),
+    (110, "ETIMEDOUT"),
+    (116, "ESTALE"),
+    (117, "EUCLEAN"),
+    (121, "EREMOTEIO"),
+    (EDQUOT, "EDQUOT"),
+];
+
+/// Requests that failed in the same way, since this began.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailureStatus {
+    /// `read`, `write`, `flush`, `discard`, `write_zeroes`, or `frame` of a NIC.
+    pub operation: &'static str,
+    pub errno: i32,
+    /// Name of the errno, such as `ENOSPC`.
+    pub error: String,
+    pub count: u64,
+    /// Seconds since 1970 of the first and the last one.
+    pub first: u64,
+    pub last: u64,
+}
+
+/// A volume whose requests fail, or whose source is shorter than it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct FailingStatus {
+    pub kind: EventKind,
+    pub cause: Cause,
+    /// Since when, in seconds before now.
+    pub for_seconds: u64,
+    /// What has happened, and what to do.
+    pub text: String,
+    pub failures: Vec<FailureStatus>,
+}
+
+/// Failed requests of one kind with one error.
+#[derive(Debug, Clone, Copy)]
+struct Spell {
+    count: u64,
+    first: u64,
+    last: u64,
+    /// Successful requests of that kind when the last one had failed.
+    succeeded: u64,
+    /// Whether one has succeeded since then.
+    has_ended: bool,
+}
+
+/// The failing requests of a volume over time.
+#[derive(Debug, Default)]
+pub(crate) struct Failing {
+    /// Counters of the last sample.
+    seen: BTreeMap<(Kind, i32), u64>,
+    spells: BTreeMap<(Kind, i32), Spell>,
+    no_space: Watch<About>,
+    errors: Watch<About>,
+    shortened: Watch<About>,
+}
+
+/// Whether an errno means that there is no room for what is to be written.
+fn is_lack_of_space(errno: i32) -> bool {
+    matches!(errno, ENOSPC | EDQUOT)
+}
+
+impl Failing {
+    /// Looks at the counters of a sample. `stats` has the successful requests of the volume.
+    pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample, stats: &GateStats) {
+        self.count(now.time, &sample.faults.failures, &stats.completed());
+        let subject = |kind| Subject { kind, vm: Some(vm), volume: Some(&sample.volume) };
+        for (kind, watch) in [(EventKind::NoSpace, &mut self.no_space), (EventKind::Errors, &mut self.errors)] {
+            let of_kind = |errno: i32| is_lack_of_space(errno) == (kind == EventKind::NoSpace);
+            let spells = self.spells.iter().filter(|((_, errno), _)| of_kind(*errno));
+            let spells: Vec<_> = spells.map(|(key, spell)| (*key, *spell)).collect();
+            let lasts = spells.iter().any(|(_, spell)| !spell.has_ended);
+            let count: u64 = spells.iter().map(|(_, spell)| spell.count).sum();
+            let found = lasts.then_some(Shortfall { wanted: 0.0, got: count as f64, unit: Unit::Requests });
+            let cause = match kind {
+                EventKind::NoSpace => Cause::NoSpace,
+                _ if sample.faults.ends_at.is_some() => Cause::SourceShortened,
+                _ if sample.faults.is_lost => Cause::LostWrites,
+                _ if sample.nic.is_some() => Cause::Interface,
+                _ => Cause::Errors,
+            };
+            let statuses = || spells.iter().map(|spell| status(spell, sample.nic.is_some())).collect::<Vec<_>>();
+            now.judge(subject(kind), watch, found, || About::new(cause, Vec::new()).failed(statuses()));
+            if watch.broken().is_none() {
+                self.spells.retain(|(_, errno), _| !of_kind(*errno));
+            }
+        }
+        let found = sample.faults.ends_at.map(|end| Shortfall {
+            wanted: sample.faults.needs as f64,
+            got: end as f64,
+            unit: Unit::Bytes,
+        });
+        let about = || About::new(Cause::SourceShortened, Vec::new());
+        now.judge(subject(EventKind::SourceShortened), &mut self.shortened, found, about);
+    }
+
+    fn count(&mut self, time: u64, failures: &[Failure], completed: &[u64; 5]) {
+        for spell in self.spells.iter_mut() {
+            let ((kind, _), spell) = spell;
+            let completed = completed[*kind as usize];
+            spell.has_ended |= completed > spell.succeeded;
+            // A thread that has restarted counts from zero.
+            spell.succeeded = spell.succeeded.min(completed);
+        }
+        for &Failure { kind, errno, count } in failures {
+            let seen = self.seen.entry((kind, errno)).or_default();
+            // A volume that was opened again counts from zero.
+            let more = count.checked_sub(*seen).unwrap_or(count);
+            *seen = count;
+            if more > 0 {
+                let new = Spell { count: 0, first: time, last: time, succeeded: 0, has_ended: false };
+                let spell = self.spells.entry((kind, errno)).or_insert(new);
+                let (count, succeeded) = (spell.count + more, completed[kind as usize]);
+                *spell = Spell { count, last: time, succeeded, has_ended: false, ..*spell };
+            }
+        }
+    }
+
+    /// Ends everything, because the volume is gone.
+    pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str, volume: &str) {
+        let Failing { no_space, errors, shortened, .. } = self;
+        let watches =
+            [(EventKind::NoSpace, no_space), (EventKind::Errors, errors), (EventKind::SourceShortened, shortened)];
+        for (kind, watch) in watches {
+            now.end(Subject { kind, vm: Some(vm), volume: Some(volume) }, watch);
+        }
+    }
+
+    fn broken(&self) -> impl Iterator<Item = (EventKind, &Broken<About>)> {
+        let watches = [
+            (EventKind::NoSpace, &self.no_space),
+            (EventKind::Errors, &self.errors),
+            (EventKind::SourceShortened, &self.shortened),
+        ];
+        watches.into_iter().filter_map(|(kind, watch)| Some((kind, watch.broken()?)))
+    }
+
+    /// What is not as it should be now.
+    pub(crate) fn kinds(&self) -> Vec<EventKind> {
+        self.broken().map(|(kind, _)| kind).collect()
+    }
+
+    /// The same with the errors.
+    pub(crate) fn status(&self, second: u64) -> Vec<FailingStatus> {
+        let status = |(kind, broken): (EventKind, &Broken<About>)| FailingStatus {
+            kind,
+            cause: broken.about.cause,
+            for_seconds: second.saturating_sub(broken.since),
+            text: match kind {
+                EventKind::SourceShortened => shortened_in_words(broken.now.wanted, broken.now.got),
+                _ => in_words(&broken.about.failures),
+            } + ". "
+                + broken.about.cause.advice(),
+            failures: broken.about.failures.clone(),
+        };
+        self.broken().map(status).collect()
+    }
+}
+
+fn status(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> FailureStatus {
+    let name = NAMES.iter().find(|(known, _)| *known == errno).map(|(_, name)| (*name).to_owned());
+    FailureStatus {
+        operation: if is_link { "frame" } else { kind.name() },
+        errno,
+        error: name.unwrap_or_else(|| format!("errno {errno}")),
+        count: spell.count,
+        first: spell.first,
+        last: spell.last,
+    }
+}
+
+/// The end of a source inside its volume, in words.
+pub(crate) fn shortened_in_words(needs: f64, end: f64) -> String {
+    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: reads and writes past the end fail")
+}
+
+/// Failures in words: `41 writes failed with ENOSPC (No space left on device), first at 12:00:01 and last at 12:00:09 UTC`.
+#[must_use]
+pub fn in_words(failures: &[FailureStatus]) -> String {
+    let one = |failure: &FailureStatus| {
+        let FailureStatus { operation, errno, error, count, first, last } = failure;
+        let (one, several) = match *operation {
+            "read" => ("read", "reads"),
+            "write" => ("write", "writes"),
+            "flush" => ("flush", "flushes"),
+            "discard" => ("discard", "discards"),
+            "write_zeroes" => ("request for zeroes", "requests for zeroes"),
+            "frame" => ("frame", "frames"),
+            other => (other, other),
+        };
+        let operation = if *count == 1 { one } else { several };
+        let text = std::io::Error::from_raw_os_error(*errno).to_string();
+        let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+        let when = match first == last {
+            true => format!("at {} UTC", clock(*first)),
+            false => format!("first at {} and last at {} UTC", clock(*first), clock(*last)),
+        };
+        format!("{count} {operation} failed with {error} ({text}), {when}")
+    };
+    failures.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Time of day in UTC.
+fn clock(time: u64) -> String {
+    let second = time % 86_400;
+    format!("{:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_sched::Policy;
+    use sluice_sched::gate::Outcome;
+
+    use super::*;
+    use crate::event::{Event, Phase};
+    use crate::sample::Faults;
+
+    /// A volume whose operations have failed or succeeded so often, in each second.
+    struct Lab {
+        failing: Failing,
+        second: u64,
+        stats: GateStats,
+        sample: VolumeSample,
+    }
+
+    impl Lab {
+        fn new() -> Lab {
+            let sample = VolumeSample {
+                volume: "root".to_owned(),
+                policy: Policy::default(),
+                stats: None,
+                outstanding: 0,
+                clients: 1,
+                faults: Faults { needs: 8192, ..Faults::default() },
+                nic: None,
+            };
+            Lab { failing: Failing::default(), second: 0, stats: GateStats::default(), sample }
+        }
+
+        fn fail(&mut self, kind: Kind, errno: i32, more: u64) {
+            let failures = &mut self.sample.faults.failures;
+            match failures.iter_mut().find(|known| (known.kind, known.errno) == (kind, errno)) {
+                Some(known) => known.count += more,
+                None => failures.push(Failure { kind, errno, count: more }),
+            }
+        }
+
+        fn succeed(&mut self, kind: Kind) {
+            self.stats.ended[Outcome::Done as usize][kind as usize] += 1;
+        }
+
+        /// The events of the next second.
+        fn second(&mut self) -> Vec<Event> {
+            self.second += 1;
+            let mut events = Vec::new();
+            let (time, second) = (43_200 + self.second, self.second);
+            let mut now = Now { time, second, is_late: false, device: "disk", is_link: false, events: &mut events };
+            self.failing.look(&mut now, "v", &self.sample, &self.stats);
+            events
+        }
+
+        fn kinds(&mut self) -> Vec<(EventKind, Phase)> {
+            self.second().iter().map(|event| (event.kind, event.phase)).collect()
+        }
+    }
+
+    #[test]
+    fn a_full_file_system_is_one_event_until_writes_succeed_again() {
+        let mut lab = Lab::new();
+        assert_eq!(lab.kinds(), []);
+        lab.fail(Kind::Write, ENOSPC, 40);
+        let began = lab.second();
+        let words = "Requests of v/root fail because there is no space (40 writes failed with ENOSPC (No space left on device), at \
+                     12:00:02 UTC). Free space";
+        assert!(began[0].in_words().starts_with(words), "{}", began[0].in_words());
+        lab.succeed(Kind::Read);
+        lab.fail(Kind::Write, ENOSPC, 1);
+        assert_eq!(lab.kinds(), []);
+        for _ in 0..60 {
+            lab.succeed(Kind::Read);
+            assert_eq!(lab.kinds(), [], "reads say nothing about space");
+        }
+        let status = &lab.failing.status(lab.second)[0];
+        assert!(status.text.contains("41 writes failed"), "{}", status.text);
+        lab.succeed(Kind::Write);
+        let ended: Vec<Event> = (0..5).flat_map(|_| lab.second()).collect();
+        assert_eq!((ended.len(), ended[0].phase, ended[0].got), (1, Phase::Ended, 41.0));
+        let failure = &ended[0].failures[0];
+        assert_eq!((failure.count, failure.first, failure.last), (41, 43_202, 43_203));
+        assert_eq!(lab.failing.status(lab.second), []);
+        lab.fail(Kind::Write, ENOSPC, 1);
+        assert_eq!(lab.second()[0].failures[0].count, 1, "it counts from zero");
+    }
+
+    #[test]
+    fn errors_of_the_disk_are_another_event_than_a_lack_of_space() {
+        let mut lab = Lab::new();
+        lab.fail(Kind::Write, EDQUOT, 1);
+        assert_eq!(lab.kinds(), [(EventKind::NoSpace, Phase::Began)]);
+        lab.fail(Kind::Discard, 5, 1);
+        lab.fail(Kind::Flush, 5, 1);
+        assert_eq!(lab.kinds(), [(EventKind::Errors, Phase::Began)]);
+        lab.succeed(Kind::Discard);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [], "flushes have not succeeded");
+        lab.sample.faults.is_lost = true;
+        lab.fail(Kind::Flush, 5, 1);
+        lab.second();
+        lab.second();
+        lab.succeed(Kind::Flush);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [(EventKind::Errors, Phase::Ended)]);
+    }
+
+    #[test]
+    fn a_source_that_was_cut_is_told_until_it_is_whole_again() {
+        let mut lab = Lab::new();
+        lab.sample.faults.ends_at = Some(4096);
+        let began = lab.second();
+        let words = "Source of v/root was cut: its source ends at byte 4096, and the volume needs 8192";
+        assert!(began[0].in_words().starts_with(words), "{}", began[0].in_words());
+        lab.sample.faults.ends_at = None;
+        let ended: Vec<_> = (0..5).flat_map(|_| lab.kinds()).collect();
+        assert_eq!(ended, [(EventKind::SourceShortened, Phase::Ended)]);
+    }
+}

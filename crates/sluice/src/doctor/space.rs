@@ -1,0 +1,11 @@
+//! Space: file systems on which sparse images may grow by more than is free.
+
+use super::Subject;
+use crate::findings::Finding;
+use crate::space;
+
+pub(super) const NAME: &str = "space";
+
+pub(super) fn run(subject: &Subject) -> Vec<Finding> {
+    subject.host.as_ref().filter(|_| subject.is_live()).map_or_else(Vec::new, space::findings)
+}

@@ -1,0 +1,182 @@
+//! Space on the file systems of the served images, and whether their files are still as long as the volumes.
+//!
+//! A file system may hang, so each is looked at by a thread of its own, and only again when that thread has ended. The monitor takes
+//! what has arrived since its last look and waits for none.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Weak};
+use std::thread;
+
+use sluice_io::source::Source;
+use sluice_observe::cause::Cause;
+use sluice_observe::event::{Event, EventKind, Phase, Unit};
+
+use super::absent::At;
+use super::{Served, name};
+use crate::server::VolumeName;
+use crate::space::{FileSystem, Image, Threshold};
+
+/// The open source of a volume. It is not kept open for this.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    pub(crate) volume: VolumeName,
+    pub(crate) device: String,
+    pub(crate) source: Weak<Source>,
+    /// Number of its file system, or of the block device.
+    pub(crate) file_system: u64,
+}
+
+type Found = (u64, Option<FileSystem>);
+
+/// The file systems of the served images.
+pub(super) struct Space {
+    found: Receiver<Found>,
+    send: Sender<Found>,
+    known: BTreeMap<u64, FileSystem>,
+    /// File systems that a thread is looking at.
+    looking: BTreeSet<u64>,
+    /// What is low, since which second of the monitor's clock.
+    low: BTreeMap<(u64, Threshold), (u64, FileSystem)>,
+}
+
+impl Default for Space {
+    fn default() -> Self {
+        let (send, found) = channel();
+        Space { found, send, known: BTreeMap::new(), looking: BTreeSet::new(), low: BTreeMap::new() }
+    }
+}
+
+impl Space {
+    /// Takes what has been found, and starts the next looks. Returns the events that have begun and ended.
+    pub(super) fn look(&mut self, served: &Served, at: At) -> Vec<Event> {
+        while let Ok((number, found)) = self.found.try_recv() {
+            self.looking.remove(&number);
+            match found {
+                Some(found) => drop(self.known.insert(number, found)),
+                None => drop(self.known.remove(&number)),
+            }
+        }
+        let mut by_system: BTreeMap<u64, Vec<Watched>> = BTreeMap::new();
+        for watched in &served.sources {
+            by_system.entry(watched.file_system).or_default().push(watched.clone());
+        }
+        self.known.retain(|number, _| by_system.contains_key(number));
+        for (number, sources) in by_system {
+            if !self.looking.contains(&number) && self.start(number, sources) {
+                self.looking.insert(number);
+            }
+        }
+        self.changes(at)
+    }
+
+    fn start(&self, number: u64, sources: Vec<Watched>) -> bool {
+        let send = self.send.clone();
+        let look = move || drop(send.send((number, look_at(&sources))));
+        thread::Builder::new().name("space".to_owned()).spawn(look).is_ok()
+    }
+
+    /// The file systems with images, in the order of their numbers.
+    pub(super) fn file_systems(&self) -> impl Iterator<Item = &FileSystem> {
+        self.known.values()
+    }
+
+    fn changes(&mut self, at: At) -> Vec<Event> {
+        let mut events = Vec::new();
+        let now = self
+            .known
+            .iter()
+            .flat_map(|(number, found)| found.reached().map(move |threshold| ((*number, threshold), found.clone())));
+        let now: BTreeMap<_, _> = now.collect();
+        self.low.retain(|key, (since, before)| {
+            if !now.contains_key(key) {
+                // The last figures, if the file system is still there.
+                let found = self.known.get(&key.0).unwrap_or(before);
+                events.push(event(found, key.1, Phase::Ended, (at.time, at.second.saturating_sub(*since))));
+            }
+            now.contains_key(key)
+        });
+        for (key, found) in now {
+            self.low.entry(key).or_insert_with(|| {
+                events.push(event(&found, key.1, Phase::Began, (at.time, 0)));
+                (at.second, found)
+            });
+        }
+        events
+    }
+}
+
+fn event(found: &FileSystem, threshold: Threshold, phase: Phase, (time, seconds): (u64, u64)) -> Event {
+    let below = match threshold {
+        Threshold::TenPercent => "less than 10 % is free",
+        Threshold::OneGib => "less than 1 GiB is free",
+    };
+    Event {
+        time,
+        kind: EventKind::LowSpace,
+        phase,
+        device: found.device.clone(),
+        vm: None,
+        volume: None,
+        cause: Cause::NoSpace,
+        wanted: found.growth_bytes as f64,
+        got: found.free_bytes as f64,
+        unit: Unit::Bytes,
+        seconds,
+        neighbours: Vec::new(),
+        detail: Some(format!("{below}. {}", found.in_words())),
+        failures: Vec::new(),
+    }
+}
+
+/// Looks at the sources on one file system or block device. `None` if there is no image among them.
+fn look_at(sources: &[Watched]) -> Option<FileSystem> {
+    let (mut images, mut space) = (Vec::new(), None);
+    for Watched { volume, device, source, .. } in sources {
+        let Some(source) = source.upgrade() else { continue };
+        // This also notes where a file ends that was cut.
+        let Ok(sizes) = source.look_at_sizes() else { continue };
+        if source.is_block_device() || source.is_read_only() {
+            continue;
+        }
+        space = space.or_else(|| rustix::fs::fstatvfs(&*source).ok());
+        images.push(Image {
+            volume: name(volume),
+            device: device.clone(),
+            path: source.path().to_owned(),
+            file: (source.id().dev, source.id().ino),
+            size_bytes: sizes.size_bytes,
+            allocated_bytes: sizes.allocated_bytes,
+        });
+    }
+    FileSystem::of(&images, &space?)
+}
+
+/// Returns what is to be looked at of a source.
+pub(crate) fn watched(volume: &VolumeName, device: &str, source: &Arc<Source>) -> Watched {
+    let (source, file_system) = (Arc::downgrade(source), source.id().dev);
+    Watched { volume: volume.clone(), device: device.to_owned(), source, file_system }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_system_is_reported_at_ten_percent_and_at_one_gib_until_there_is_room() {
+        let mut space = Space::default();
+        let gib = 1_u64 << 30;
+        let mut look = |free_bytes: u64, second: u64| {
+            let (device, folder, volumes) = ("disk".to_owned(), "/images".into(), vec!["a/r".to_owned()]);
+            let (size_bytes, growth_bytes) = (100 * gib, 50 * gib);
+            space.known.insert(7, FileSystem { device, folder, size_bytes, free_bytes, growth_bytes, volumes });
+            let events = space.changes(At { time: 1000 + second, second });
+            events.iter().map(|event| (event.phase, event.seconds)).collect::<Vec<_>>()
+        };
+        assert_eq!(look(20 * gib, 1), []);
+        assert_eq!(look(9 * gib, 2), [(Phase::Began, 0)]);
+        assert_eq!(look(8 * gib, 3), []);
+        assert_eq!(look(gib / 2, 4), [(Phase::Began, 0)]);
+        assert_eq!(look(60 * gib, 9), [(Phase::Ended, 7), (Phase::Ended, 5)]);
+    }
+}
