@@ -26,6 +26,7 @@
 
 pub mod alignment;
 pub mod allocation;
+pub mod block_size;
 pub mod capabilities;
 pub mod disk;
 pub mod error;
@@ -44,6 +45,7 @@ mod sysfs;
 
 pub use alignment::Alignment;
 pub use allocation::{Allocation, Span};
+pub use block_size::BlockSize;
 pub use capabilities::{Capabilities, Support};
 pub use disk::{Disk, DiskSet};
 pub use error::SourceError;

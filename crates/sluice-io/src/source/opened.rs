@@ -37,6 +37,7 @@ pub struct Source {
     pub(super) id: FileId,
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
+    pub(super) block_size: u32,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
     pub(super) read_only: bool,
@@ -165,6 +166,12 @@ impl Source {
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.alignment
+    }
+
+    /// Returns the logical block size of the guest's disk, in bytes.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
     }
 
     /// Returns which operations it supports besides reading and writing.

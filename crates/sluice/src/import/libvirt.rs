@@ -5,8 +5,9 @@
 use roxmltree::{Document, Node};
 
 use super::bandwidth::Nic;
+use super::render::quoted;
 use super::throttle::{Direction, Part, Throttle, Unit, number};
-use super::{Access, Disk, ImportError, Machine, convert, valid_name};
+use super::{Access, Disk, ImportError, Machine, convert, serial_line, valid_name};
 
 pub(crate) fn read(text: &str) -> Result<Machine, ImportError> {
     let document = Document::parse(text)?;
@@ -82,15 +83,30 @@ fn read_disk(node: Node<'_, '_>, warnings: &mut Vec<String>) -> Result<Option<Di
     }
     let (throttle, group) =
         child(node, "iotune").map_or(Ok(Default::default()), |node| read_iotune(&name, node, warnings))?;
+    let keys = keys(&name, node, warnings);
     Ok(Some(Disk {
         name,
         source: source.to_owned(),
         is_block: kind == "block",
         read_only: child(node, "readonly").is_some(),
+        keys,
         throttle,
         group,
         notes,
     }))
+}
+
+/// Returns the keys for what the guest sees of the disk. libvirt ignores discards unless it is told otherwise.
+fn keys(name: &str, node: Node<'_, '_>, warnings: &mut Vec<String>) -> Vec<String> {
+    let mut keys = Vec::new();
+    if let Some(block) = attribute(node, "blockio", "logical_block_size") {
+        keys.push(format!("block_size = {}", quoted(&format!("{block}B"))));
+    }
+    if attribute(node, "driver", "discard") != Some("unmap") {
+        keys.push("discard = \"ignore\"".to_owned());
+    }
+    keys.extend(text_of(node, "serial").and_then(|serial| serial_line(name, &serial, warnings)));
+    keys
 }
 
 /// Reads `<iotune>`: the throttle, and the name of its group.

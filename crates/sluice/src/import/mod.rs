@@ -64,6 +64,8 @@ pub(crate) struct Disk {
     pub(crate) source: String,
     pub(crate) is_block: bool,
     pub(crate) read_only: bool,
+    /// Lines of the volume's other keys.
+    pub(crate) keys: Vec<String>,
     pub(crate) throttle: Throttle,
     /// Name of the group with which it shares the throttle.
     pub(crate) group: Option<String>,
@@ -76,6 +78,18 @@ fn valid_name(name: &str) -> String {
     let valid = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
     let name: String = name.chars().map(valid).take(60).collect();
     if name.is_empty() { "vm".to_owned() } else { name }
+}
+
+/// Returns the line of a serial number, if the host file accepts it.
+fn serial_line(disk: &str, serial: &str, warnings: &mut Vec<String>) -> Option<String> {
+    let is_printable = |c: char| c.is_ascii_graphic() || c == ' ';
+    if (1..=20).contains(&serial.len()) && serial.chars().all(is_printable) {
+        return Some(format!("serial = {}", render::quoted(serial)));
+    }
+    warnings.push(format!(
+        "{disk}: a serial number has 1 to 20 printable ASCII characters, and '{serial}' has not; it is left out"
+    ));
+    None
 }
 
 /// Returns the advice for an image that is not raw.

@@ -2,7 +2,7 @@
 
 use super::bandwidth::Nic;
 use super::throttle::{Direction, Part, Throttle, Unit, number};
-use super::{Access, Disk, ImportError, Machine, convert, valid_name};
+use super::{Access, Disk, ImportError, Machine, convert, serial_line, valid_name};
 
 /// Disk controllers. `efidisk`, `tpmstate` and `unused` are not disks of the guest.
 const BUSES: [&str; 4] = ["scsi", "virtio", "sata", "ide"];
@@ -86,11 +86,14 @@ fn read_nic(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Optio
 fn read_disk(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Option<Disk>, ImportError> {
     let options = value.split(',').map(|option| option.split_once('=').unwrap_or(("file", option)));
     let (mut volume, mut throttle, mut read_only, mut is_disk) = ("", Throttle::default(), false, true);
+    let (mut is_discarding, mut serial) = (false, None);
     for (key, value) in options {
         match key {
             "file" | "volume" => volume = value,
             "media" => is_disk = value == "disk",
             "ro" => read_only = value == "1" || value == "on",
+            "discard" => is_discarding = value == "on",
+            "serial" => serial = serial_line(name, value, warnings),
             _ => match key_of(key) {
                 Some((unit, direction, part, scale)) => {
                     throttle.set(unit, direction, part, number(name, key, value, scale)?);
@@ -113,7 +116,9 @@ fn read_disk(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Opti
         warnings.push(advice);
     }
     let is_block = source.starts_with("/dev/");
-    Ok(Some(Disk { name: name.to_owned(), source, is_block, read_only, throttle, group: None, notes }))
+    let discard = (!is_discarding).then(|| "discard = \"ignore\"".to_owned());
+    let (name, keys) = (name.to_owned(), discard.into_iter().chain(serial).collect());
+    Ok(Some(Disk { name, source, is_block, read_only, keys, throttle, group: None, notes }))
 }
 
 /// Returns the path of a volume. Only Proxmox knows it for certain; those of the default storages are known.

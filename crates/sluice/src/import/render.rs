@@ -181,6 +181,9 @@ fn volume(text: &mut String, machine: &Machine, disk: &Disk, device: &str) {
     if disk.read_only {
         text.push_str("read_only = true\n");
     }
+    for line in &disk.keys {
+        let _ = writeln!(text, "{line}");
+    }
     let _ = writeln!(text, "export = {{ {export} }}");
 }
 
@@ -213,6 +216,6 @@ fn key(name: &str) -> String {
 }
 
 /// Returns a string of TOML.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     toml::Value::String(text.to_owned()).to_string()
 }

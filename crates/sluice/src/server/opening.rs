@@ -15,7 +15,7 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
-use sluice_io::source::{DiskSet, ExtentMap, FormatCheck, Source, SourceError, SourceSpec};
+use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Source, SourceError, SourceSpec};
 
 use super::found::{Found, Progress};
 use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
@@ -55,6 +55,7 @@ pub(super) struct Opening {
     /// reconnects.
     replaces: bool,
     format: FormatCheck,
+    block_size: BlockSize,
 }
 
 /// A volume that stays, with another size.
@@ -201,11 +202,14 @@ pub(super) fn needs(
                 (false, false) => Tolerance::Never,
             };
             let replaces = server.served.contains_key(&key);
+            let known = served_before.get_or_insert_with(|| guard.known());
+            let block_size = guard.block_size(&key, volume, known);
             let format = match volume.is_raw {
                 true => FormatCheck::Raw,
-                false => FormatCheck::UnlessKnown(Arc::clone(served_before.get_or_insert_with(|| guard.known()))),
+                false => FormatCheck::UnlessKnown(Arc::clone(known)),
             };
-            needs.volumes.push(Opening { name: key, volume: Arc::clone(volume), tolerance, replaces, format });
+            let volume = Arc::clone(volume);
+            needs.volumes.push(Opening { name: key, volume, tolerance, replaces, format, block_size });
         }
     }
     Ok(needs)
@@ -519,6 +523,8 @@ impl Opening {
             length: volume.size,
             read_only: volume.read_only,
             buffered: volume.buffered,
+            unmaps: volume.unmaps,
+            block_size: self.block_size.clone(),
             format: self.format.clone(),
         };
         progress.set(&spec.path);

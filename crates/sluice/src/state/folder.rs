@@ -18,8 +18,9 @@ use sluice_io::path_walk::{self, Trust, WalkError};
 
 use super::Saved;
 
-/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version.
-const VERSION: u64 = 2;
+/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version. Version 2 had no block
+/// sizes of volumes.
+const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -91,7 +92,7 @@ fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
     match version.as_ref().and_then(Value::as_u64) {
         None => Err(corrupt("it has no version".to_owned())),
         Some(1) => serde_json::from_value(value).map_err(wrong),
-        Some(VERSION) => {
+        Some(2 | VERSION) => {
             let Sealed { checksum: stated, state, .. } = serde_json::from_slice(text).map_err(wrong)?;
             let found = checksum(state.get());
             if stated != found {
@@ -284,7 +285,7 @@ mod tests {
             String::new(),
             whole[..whole.len() / 2].to_owned(),
             whole.replace("overrides", "overwrites"),
-            whole.replace("\"version\": 2,", ""),
+            whole.replace("\"version\": 3,", ""),
             whole.replace("5 iops", "7 iops"),
             whole.replace("\"checksum\": \"", "\"checksum\": \"0"),
             "[]".to_owned(),
@@ -296,8 +297,8 @@ mod tests {
             assert!(error.to_string().contains("mv "), "{error}");
             assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is left for its owner");
         }
-        fs::write(&file, whole.replace("\"version\": 2", "\"version\": 3")).unwrap();
-        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 3, .. })));
+        fs::write(&file, whole.replace("\"version\": 3", "\"version\": 4")).unwrap();
+        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 4, .. })));
     }
 
     #[test]
@@ -310,7 +311,23 @@ mod tests {
         assert_eq!(read, saved());
         folder.write(&read).unwrap();
         let text = fs::read_to_string(place.path().join(FILE)).unwrap();
-        assert!(text.contains("\"version\": 2") && folder.read().unwrap() == saved(), "{text}");
+        assert!(text.contains("\"version\": 3") && folder.read().unwrap() == saved(), "{text}");
+    }
+
+    #[test]
+    fn a_state_without_block_sizes_is_of_an_older_version_and_is_read() {
+        let place = TempDir::new().unwrap();
+        let written = r#"{
+  "version": 2,
+  "checksum": "CHECKSUM",
+  "state": {"overrides":[],"exports":{"db1/root":{"source":"/srv/a","identity":"inode 7","offset":0,"size":4096,"gone":false}}}
+}
+"#;
+        let state: Box<serde_json::value::RawValue> =
+            serde_json::from_str::<Sealed<Box<serde_json::value::RawValue>>>(written).unwrap().state;
+        fs::write(place.path().join(FILE), written.replace("CHECKSUM", &checksum(state.get()))).unwrap();
+        let (_, read) = StateFolder::open(place.path()).unwrap();
+        assert_eq!(read.exports["db1/root"].block_size, None);
     }
 
     #[test]
@@ -319,8 +336,10 @@ mod tests {
         let (folder, _) = StateFolder::open(place.path()).unwrap();
         let mut whole = saved();
         let (source, identity) = ("/srv/a".into(), Some("inode 7".to_owned()));
-        Arc::make_mut(&mut whole.exports)
-            .insert("db1/root".to_owned(), Served { source, identity, offset: 0, size: 4096, gone: false });
+        Arc::make_mut(&mut whole.exports).insert(
+            "db1/root".to_owned(),
+            Served { source, identity, offset: 0, size: 4096, block_size: Some(512), gone: false },
+        );
         folder.write(&whole).unwrap();
         let file = place.path().join(FILE);
         let text = fs::read(&file).unwrap();
@@ -383,6 +402,7 @@ mod tests {
             identity: Some("inode 7".to_owned()),
             offset: 0,
             size: 4096,
+            block_size: Some(512),
             gone: false,
         };
         Arc::make_mut(&mut whole.exports).insert("db1/root".to_owned(), served);
