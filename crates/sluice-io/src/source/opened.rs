@@ -38,6 +38,7 @@ pub struct Source {
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
     pub(super) block_size: u32,
+    pub(super) smaller_block_size: Option<u32>,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
     pub(super) read_only: bool,
@@ -172,6 +173,12 @@ impl Source {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
+    }
+
+    /// Returns the block size that a volume would have that was never served, if its disk had such small blocks.
+    #[must_use]
+    pub fn smaller_block_size(&self) -> Option<u32> {
+        self.smaller_block_size
     }
 
     /// Returns which operations it supports besides reading and writing.

@@ -538,6 +538,15 @@ impl Opening {
             let waited_ms = waited.as_millis();
             tracing::info!(vm, volume = name, waited_ms, "Waited for in-flight requests of another daemon");
         }
+        if let Some(wanted) = source.smaller_block_size() {
+            tracing::warn!(
+                vm,
+                volume = name,
+                block_size = source.block_size(),
+                "Guest sees large blocks, because the disk has them: it finds no partitions that were made for blocks of \
+                 {wanted} bytes. State block_size for the volume to accept this"
+            );
+        }
         let disks = source.disks()?;
         let extents = match source.extents() {
             Ok(extents) => Some(extents),
