@@ -6,10 +6,12 @@
 //! | `disk` | the disk: operations of the gate's slots |
 //! | `delay`, `slot_log` | a wrapper that makes a queue slower, and its log |
 //! | `request`, `volume` | requests of clients, volumes |
+//! | `bridge` | guests with smaller blocks than the disk |
 //! | `merged`, `sync`, `zeroes`, `lost` | merged submissions, shared syncs, zeroing, errors after a failed sync |
 //! | `ring`, `tag`, `retry` | io_uring, the user data of its operations, operations to be submitted again |
 //! | `buffer`, `jobs` | memory for data, work of the helper threads |
 
+pub(crate) mod bridge;
 pub mod buffer;
 pub mod delay;
 pub(crate) mod device_queue;

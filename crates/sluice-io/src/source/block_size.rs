@@ -40,6 +40,8 @@ pub(super) enum Partitions {
     None,
     /// A GPT for blocks of this size.
     Gpt(u32),
+    /// A partition table that has addresses in blocks, and does not state their size.
+    Mbr,
 }
 
 impl Partitions {
@@ -47,29 +49,49 @@ impl Partitions {
         let has_gpt = |block: u32| start.get(block as usize..).is_some_and(|rest| rest.starts_with(GPT));
         match [DEFAULT, LARGE].into_iter().find(|block| has_gpt(*block)) {
             Some(block) => Partitions::Gpt(block),
+            None if has_mbr(start) => Partitions::Mbr,
             None => Partitions::None,
         }
     }
 }
 
+/// Whether there is an MBR with a partition. Boot sectors of file systems have the same signature, and code or text where
+/// an MBR has its four entries.
+fn has_mbr(start: &[u8]) -> bool {
+    let Some(sector) = start.get(..512).filter(|sector| sector.ends_with(&[0x55, 0xaa])) else { return false };
+    let is_empty = |entry: &[u8]| entry.iter().all(|byte| *byte == 0);
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    // Status, first sector (3 bytes), type, last sector (3 bytes), first block, number of blocks.
+    let is_partition = |entry: &[u8]| {
+        matches!(entry[0], 0 | 0x80) && entry[4] != 0 && number(&entry[8..12]) != 0 && number(&entry[12..]) != 0
+    };
+    let mut entries = sector[446..510].chunks(16);
+    entries.clone().any(is_partition) && entries.all(|entry| is_empty(entry) || is_partition(entry))
+}
+
 /// Returns the block size of a volume of a source with this alignment. `known` is what is remembered of it; `None`: it was
-/// never served.
+/// never served. `Err`: only the host file can state it.
 pub(super) fn choose(
     asked: &BlockSize,
     known: Option<Option<u32>>,
     partitions: impl FnOnce() -> Partitions,
     alignment: u32,
-) -> u32 {
+) -> Result<u32, MbrOnLargeBlocks> {
     match (asked, known) {
-        (BlockSize::OfSource, _) => alignment,
-        (BlockSize::Stated(block), _) => *block,
-        (BlockSize::Remembered(_), Some(before)) => before.unwrap_or(alignment),
+        (BlockSize::OfSource, _) => Ok(alignment),
+        (BlockSize::Stated(block), _) => Ok(*block),
+        (BlockSize::Remembered(_), Some(before)) => Ok(before.unwrap_or(alignment)),
         (BlockSize::Remembered(_), None) => match partitions() {
-            Partitions::Gpt(block) => block,
-            Partitions::None => DEFAULT,
+            Partitions::Gpt(block) => Ok(block),
+            Partitions::Mbr if alignment > DEFAULT => Err(MbrOnLargeBlocks),
+            Partitions::Mbr | Partitions::None => Ok(DEFAULT),
         },
     }
 }
+
+/// The volume has an MBR, and its disk has blocks of more than 512 bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct MbrOnLargeBlocks;
 
 #[cfg(test)]
 mod tests {
@@ -81,11 +103,26 @@ mod tests {
         start
     }
 
+    fn mbr(entries: &[(u8, u8, u32, u32)]) -> Vec<u8> {
+        let mut start = vec![0; START];
+        for (entry, (status, kind, first, count)) in start[446..510].chunks_mut(16).zip(entries) {
+            (entry[0], entry[4]) = (*status, *kind);
+            entry[8..12].copy_from_slice(&first.to_le_bytes());
+            entry[12..].copy_from_slice(&count.to_le_bytes());
+        }
+        start[510..512].copy_from_slice(&[0x55, 0xaa]);
+        start
+    }
+
     #[test]
     fn partition_tables_are_told_by_the_start_of_the_volume() {
         assert_eq!(Partitions::of(&gpt_at(512)), Partitions::Gpt(512));
         assert_eq!(Partitions::of(&gpt_at(4096)), Partitions::Gpt(4096));
-        for none in [vec![0; START], Vec::new(), b"EFI PART".to_vec(), vec![0xff; 600]] {
+        assert_eq!(Partitions::of(&mbr(&[(0x80, 0x83, 2048, 100), (0, 5, 4096, 7)])), Partitions::Mbr);
+        assert_eq!(Partitions::of(&mbr(&[(0, 0xee, 1, 100)])), Partitions::Mbr, "its GPT is gone");
+        let fat = mbr(&[(0x6e, 0x20, 0x6465_7265, 0x6f6e_2064)]);
+        assert_eq!(Partitions::of(&fat), Partitions::None, "the boot sector of a file system");
+        for none in [mbr(&[]), vec![0; START], Vec::new(), b"EFI PART".to_vec(), vec![0xff; 600]] {
             assert_eq!(Partitions::of(&none), Partitions::None);
         }
     }
@@ -95,11 +132,13 @@ mod tests {
         let remembered = BlockSize::Remembered(Arc::default());
         let (never, blank) = (None, || Partitions::None);
         for alignment in [512, 4096] {
-            assert_eq!(choose(&BlockSize::Stated(4096), Some(Some(512)), blank, alignment), 4096);
-            assert_eq!(choose(&remembered, Some(Some(512)), || Partitions::Gpt(4096), alignment), 512);
-            assert_eq!(choose(&remembered, Some(None), || Partitions::Gpt(512), alignment), alignment);
-            assert_eq!(choose(&remembered, never, blank, alignment), 512);
-            assert_eq!(choose(&remembered, never, || Partitions::Gpt(4096), alignment), 4096);
+            assert_eq!(choose(&BlockSize::Stated(4096), Some(Some(512)), blank, alignment), Ok(4096));
+            assert_eq!(choose(&remembered, Some(Some(512)), || Partitions::Gpt(4096), alignment), Ok(512));
+            assert_eq!(choose(&remembered, Some(None), || Partitions::Gpt(512), alignment), Ok(alignment));
+            assert_eq!(choose(&remembered, never, blank, alignment), Ok(512));
+            assert_eq!(choose(&remembered, never, || Partitions::Gpt(4096), alignment), Ok(4096));
         }
+        assert_eq!(choose(&remembered, never, || Partitions::Mbr, 512), Ok(512));
+        assert_eq!(choose(&remembered, never, || Partitions::Mbr, 4096), Err(MbrOnLargeBlocks));
     }
 }

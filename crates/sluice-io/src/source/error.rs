@@ -112,16 +112,15 @@ pub enum SourceError {
         format: Format,
     },
 
-    /// The guest's blocks are smaller than direct I/O allows.
+    /// A volume that was never served has a partition table that does not state the block size, on a disk of larger blocks.
     #[error(
-        "Volume {path}: its block size is {block_bytes} bytes, and its file or disk needs {alignment_bytes} bytes for direct \
-         I/O: move it to a disk with smaller blocks (a file that shares blocks with a clone: copy it with \
-         `cp --reflink=never`), or set `cache = \"buffered\"`, which gives up its guarantees"
+        "Volume {path} has an MBR, which does not state for which block size it was made, and its disk has blocks of \
+         {alignment_bytes} bytes: set block_size = \"512B\" for the volume, or block_size = \"{alignment_bytes}B\" if it was \
+         partitioned on such a disk"
     )]
-    BlockSize {
+    BlockSizeUnknown {
         path: PathBuf,
-        /// Block size of the guest's disk.
-        block_bytes: u32,
+        /// In bytes.
         alignment_bytes: u32,
     },
 
@@ -217,7 +216,7 @@ mod tests {
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
             SourceError::NotRaw { path: path.clone(), format: Format::of(b"QFI\xfb").expect("it is known") },
-            SourceError::BlockSize { path: path.clone(), block_bytes: 512, alignment_bytes: 4096 },
+            SourceError::BlockSizeUnknown { path: path.clone(), alignment_bytes: 4096 },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

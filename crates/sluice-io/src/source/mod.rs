@@ -28,6 +28,7 @@ pub mod alignment;
 pub mod allocation;
 pub mod block_size;
 pub mod capabilities;
+pub(crate) mod claims;
 pub mod disk;
 pub mod error;
 pub mod extents;

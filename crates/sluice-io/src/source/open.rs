@@ -16,8 +16,9 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::alignment::{self, Alignment};
-use super::block_size::{self, BlockSize, Known, Partitions};
+use super::block_size::{self, BlockSize, Known, MbrOnLargeBlocks, Partitions};
 use super::capabilities::Capabilities;
+use super::claims::Claims;
 use super::error::SourceError;
 use super::forcing;
 use super::format::{self, Format};
@@ -116,7 +117,7 @@ impl Source {
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
         check_alignment(path, range, alignment)?;
-        let (block_size, smaller_block_size) = block_size_of(spec, identity.as_deref(), &found, alignment)?;
+        let block_size = block_size_of(spec, identity.as_deref(), &found, alignment)?;
         let forces = forcing::is_honoured(fd.as_fd(), block_device);
         let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let submission_may_block = forcing::submission_may_block(fd.as_fd());
@@ -129,7 +130,6 @@ impl Source {
             identity,
             alignment,
             block_size,
-            smaller_block_size,
             capabilities: capabilities_of(spec, stat, block_device),
             block_device,
             read_only: spec.read_only,
@@ -138,6 +138,7 @@ impl Source {
             submission_may_block,
             waited,
             lost: Mark::default(),
+            claims: Claims::default(),
             fd,
         })
     }
@@ -253,29 +254,20 @@ fn check_format(spec: &SourceSpec, identity: Option<&str>, found: &Found) -> Res
     }
 }
 
-/// Returns the block size, and the one that the volume should have had if its disk allowed it.
 fn block_size_of(
     spec: &SourceSpec,
     identity: Option<&str>,
     found: &Found,
     alignment: Alignment,
-) -> Result<(u32, Option<u32>), SourceError> {
+) -> Result<u32, SourceError> {
     let known = match (&spec.block_size, identity) {
         (BlockSize::Remembered(known), Some(identity)) => known.get(&(identity.to_owned(), spec.offset)).copied(),
         _ => None,
     };
     let partitions = || Partitions::of(&read_start::<{ block_size::START }>(spec, found));
-    let block_bytes = block_size::choose(&spec.block_size, known, partitions, alignment.offset);
-    if block_bytes >= alignment.offset {
-        return Ok((block_bytes, None));
-    }
-    match (&spec.block_size, known) {
-        (BlockSize::Remembered(_), None) => Ok((alignment.offset, Some(block_bytes))),
-        _ => {
-            let (path, alignment_bytes) = (spec.path.clone(), alignment.offset);
-            Err(SourceError::BlockSize { path, block_bytes, alignment_bytes })
-        }
-    }
+    block_size::choose(&spec.block_size, known, partitions, alignment.offset).map_err(|MbrOnLargeBlocks| {
+        SourceError::BlockSizeUnknown { path: spec.path.clone(), alignment_bytes: alignment.offset }
+    })
 }
 
 /// Returns the first `N` bytes of the volume. What cannot be read is missing.

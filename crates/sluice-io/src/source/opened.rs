@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use super::alignment::Alignment;
 use super::allocation::{self, Span};
 use super::capabilities::{Capabilities, Support};
+use super::claims::Claims;
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
@@ -38,7 +39,6 @@ pub struct Source {
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
     pub(super) block_size: u32,
-    pub(super) smaller_block_size: Option<u32>,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
     pub(super) read_only: bool,
@@ -47,6 +47,7 @@ pub struct Source {
     pub(super) submission_may_block: bool,
     pub(super) waited: Duration,
     pub(super) lost: Mark,
+    pub(super) claims: Claims,
 }
 
 impl Source {
@@ -73,6 +74,7 @@ impl Source {
             waited,
             fd,
             lost: self.lost.clone(),
+            claims: self.claims.clone(),
             identity: self.identity.clone(),
             ..*self
         })
@@ -175,10 +177,14 @@ impl Source {
         self.block_size
     }
 
-    /// Returns the block size that a volume would have that was never served, if its disk had such small blocks.
+    /// Returns the block size of the disk, if it is larger than that of the guest: the daemon bridges the difference.
     #[must_use]
-    pub fn smaller_block_size(&self) -> Option<u32> {
-        self.smaller_block_size
+    pub fn bridged_block(&self) -> Option<u32> {
+        (self.alignment.offset > self.block_size).then_some(self.alignment.offset)
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Returns which operations it supports besides reading and writing.

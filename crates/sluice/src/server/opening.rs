@@ -208,8 +208,7 @@ pub(super) fn needs(
                 true => FormatCheck::Raw,
                 false => FormatCheck::UnlessKnown(Arc::clone(known)),
             };
-            let volume = Arc::clone(volume);
-            needs.volumes.push(Opening { name: key, volume, tolerance, replaces, format, block_size });
+            needs.volumes.push(Opening { name: key, volume: volume.clone(), tolerance, replaces, format, block_size });
         }
     }
     Ok(needs)
@@ -538,13 +537,14 @@ impl Opening {
             let waited_ms = waited.as_millis();
             tracing::info!(vm, volume = name, waited_ms, "Waited for in-flight requests of another daemon");
         }
-        if let Some(wanted) = source.smaller_block_size() {
-            tracing::warn!(
+        if let Some(disk_block) = source.bridged_block() {
+            let block_size = source.block_size();
+            tracing::info!(
                 vm,
                 volume = name,
-                block_size = source.block_size(),
-                "Guest sees large blocks, because the disk has them: it finds no partitions that were made for blocks of \
-                 {wanted} bytes. State block_size for the volume to accept this"
+                block_size,
+                disk_block,
+                "Small writes read and rewrite blocks of the disk"
             );
         }
         let disks = source.disks()?;
