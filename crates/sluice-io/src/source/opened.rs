@@ -177,6 +177,12 @@ impl Source {
         self.block_size
     }
 
+    /// As if its disk had blocks of this many bytes.
+    #[cfg(test)]
+    pub(crate) fn with_blocks(self, bytes: u32) -> Self {
+        Source { alignment: Alignment { offset: bytes, ..self.alignment }, ..self }
+    }
+
     /// Returns the block size of the disk, if it is larger than that of the guest: the daemon bridges the difference.
     #[must_use]
     pub fn bridged_block(&self) -> Option<u32> {
