@@ -54,7 +54,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held } =
+    let Rehearsal { problems, held, bridged } =
         rehearse(&host, &Guard { served: &saved.exports, force: &force }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
@@ -63,6 +63,10 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         let text = format!("would be held back: {reason}");
         findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text).fix(fix));
     }
+    findings.extend(bridged.into_iter().map(|((vm, volume), blocks)| {
+        let fix = format!("if no guest has used it, block_size = \"{}B\" avoids this", blocks.disk);
+        Finding::new(Level::Note, "block-size", format!("volume {vm}/{volume}"), blocks.cost()).fix(fix)
+    }));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";

@@ -21,7 +21,7 @@ use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
-use crate::server::Interface;
+use crate::server::{Blocks, Interface};
 use crate::state::overrides::Overrides;
 
 /// Version of the form of replies.
@@ -77,6 +77,7 @@ struct StatusFields<'a> {
     out_of_service: Vec<String>,
     interfaces_out_of_service: Vec<Value>,
     held_back: Vec<Value>,
+    bridged: Vec<Value>,
     vms: Vec<VmFields<'a>>,
 }
 
@@ -90,6 +91,7 @@ fn status(status: &Status, served: &Served) -> Reply {
         out_of_service: out_of_service(served),
         interfaces_out_of_service: outages(served),
         held_back: held_back(served),
+        bridged: bridged(served),
         vms: status.vms.iter().map(VmFields::from).collect(),
     })
 }
@@ -111,6 +113,11 @@ fn outages(served: &Served) -> Vec<Value> {
 
 fn held_back(served: &Served) -> Vec<Value> {
     served.held.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+}
+
+fn bridged(served: &Served) -> Vec<Value> {
+    let of = |(volume, blocks): &(_, Blocks)| json!({ "volume": name(volume), "block_size": blocks.guest, "disk_block_size": blocks.disk });
+    served.bridged.iter().map(of).collect()
 }
 
 fn name((vm, volume): &(String, String)) -> String {

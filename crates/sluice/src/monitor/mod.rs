@@ -27,7 +27,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::{Outages, VolumeName};
+use crate::server::{Blocks, Outages, VolumeName};
 use crate::state::time::Time;
 use absent::{Absent, At};
 use clock::{Clock, since_boot};
@@ -59,6 +59,8 @@ pub(crate) struct Served {
     pub(crate) outages: Outages,
     /// Volumes that are held back, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
+    /// Volumes whose blocks are smaller than those of their disk.
+    pub(crate) bridged: Vec<(VolumeName, Blocks)>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
     /// Counters of the socket of each volume that is served to a VMM.
@@ -277,6 +279,7 @@ mod tests {
             devices: Vec::new(),
             missing: BTreeSet::new(),
             outages: Outages::new(),
+            bridged: Vec::new(),
             held: BTreeMap::new(),
             load: Load::default(),
             guests: Vec::new(),
