@@ -481,6 +481,30 @@ pub static VOLUME: Section = Section {
             )
             .default("\"direct\""),
             Key::new(
+                "block_size",
+                Kind::Size(512, 64 << 10),
+                "\"4KiB\"",
+                "Logical block size that the guest sees, a power of two. It belongs to the data: a partition table made for one \
+                 size is not found with another. The daemon remembers it, and holds the volume back if it would change. If it \
+                 is smaller than the disk's blocks, the daemon reads and rewrites whole blocks of the disk for smaller writes",
+            )
+            .default("that of the last time; 512B at the first, or 4KiB if there is a GPT for such blocks"),
+            Key::new(
+                "discard",
+                Kind::Word(&["unmap", "ignore"]),
+                "\"ignore\"",
+                "unmap: discards of the guest free space of the source. ignore: they succeed without effect, and zeroed ranges \
+                 stay allocated",
+            )
+            .default("\"unmap\""),
+            Key::new(
+                "serial",
+                Kind::Text,
+                "\"WD-4711\"",
+                "Serial number that the guest sees, 1 to 20 printable ASCII characters; different for each volume of a VM",
+            )
+            .default("the volume's name; of a name with more than 20 characters the first 20"),
+            Key::new(
                 "policy",
                 Kind::Name("policy"),
                 "\"gold\"",

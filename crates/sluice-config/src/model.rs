@@ -224,6 +224,12 @@ pub struct Volume {
     pub is_raw: bool,
     /// Whether it uses the page cache, so that guarantees do not apply.
     pub buffered: bool,
+    /// Logical block size of the guest's disk in bytes, a power of two; `None`: not stated.
+    pub block_size: Option<u32>,
+    /// Whether discards of the guest free space.
+    pub unmaps: bool,
+    /// Serial number, 1 to 20 printable ASCII characters; no other volume of the VM has it.
+    pub serial: String,
     /// The named policy that it holds.
     pub policy_name: Option<String>,
     /// Policy among the volumes of its VM on that device; `Policy::default()` if none is stated.

@@ -14,6 +14,7 @@ use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
 use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
+use crate::serial::{self, SERIAL_MAX};
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
@@ -55,6 +56,8 @@ pub(crate) struct VolumeDraft {
     pub(crate) export: ExportDraft,
     pub(crate) source_at: Span,
     pub(crate) cache_at: Span,
+    /// `None`: it is not stated.
+    pub(crate) serial_at: Option<Span>,
     /// Whether it has an error.
     pub broken: bool,
 }
@@ -69,7 +72,8 @@ impl VmDraft {
         let (part, has_own) = read_policy(reader, known.policies);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
         let read = |(volume, reader): &(&str, Reader<'_>)| VolumeDraft::read(name, volume, reader, known);
-        let volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
+        let mut volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
+        serial::distinguish(&mut volumes, reader.report);
         let allow_slow = reader.bool("allow_slow").unwrap_or(false);
         let (net, has_own_net) = read_net_table(reader, known.nets);
         let receive = net.policy().receive;
@@ -152,13 +156,17 @@ impl VolumeDraft {
             read_only: reader.bool("read_only").unwrap_or(false),
             is_raw: reader.word("format").is_some(),
             buffered: reader.word("cache") == Some("buffered"),
+            block_size: read_block_size(reader, offset, size),
+            unmaps: reader.word("discard") != Some("ignore"),
+            serial: serial::read(reader).unwrap_or_else(|| name.chars().take(SERIAL_MAX).collect()),
             policy_name: reader.text("policy").map(str::to_owned),
             policy: part.policy(),
             export: export.export.clone(),
         });
         let (source_at, cache_at) = (reader.at("source"), reader.at("cache"));
+        let serial_at = reader.node("serial").map(|node| node.span);
         let broken = reader.report.errors() > before;
-        VolumeDraft { title, volume, part, has_own, export, source_at, cache_at, broken }
+        VolumeDraft { title, volume, part, has_own, export, source_at, cache_at, serial_at, broken }
     }
 }
 
@@ -205,4 +213,20 @@ fn read_range(reader: &Reader<'_>, backend: Option<Backend>) -> (u64, Option<u64
         reader.refuse("size", "the volume ends above the largest file offset", "lower size or offset");
     }
     (offset, size)
+}
+
+fn read_block_size(reader: &Reader<'_>, offset: u64, size: Option<u64>) -> Option<u32> {
+    let stated = reader.size("block_size")?.0;
+    if !stated.is_power_of_two() {
+        reader.refuse("block_size", format!("{stated}B is not a power of two"), "write \"512B\" or \"4KiB\"");
+        return None;
+    }
+    for (key, value) in [("offset", Some(offset)), ("size", size)] {
+        if value.is_some_and(|value| !value.is_multiple_of(stated)) {
+            let below = sluice_sched::Bytes(value.unwrap_or(0) / stated * stated);
+            let what = format!("it is not a whole number of blocks of {}", sluice_sched::Bytes(stated));
+            reader.refuse(key, what, format!("write \"{below}\", or a smaller block_size"));
+        }
+    }
+    u32::try_from(stated).ok()
 }

@@ -57,13 +57,15 @@ pub struct VolumeSpec {
 
 /// Size and properties of a volume, the same for every frontend.
 ///
-/// The values come from the source: a file that needs 4096-byte alignment for direct I/O has `block_minimum = 4096`, and
-/// frontends refuse a misaligned request, as a 4Kn disk does. The NBD protocol limits how the three block sizes relate,
+/// `block_minimum` belongs to the volume's data ([`crate::source::block_size`]), and frontends refuse a request that is not
+/// aligned to it, as a disk does. `block_preferred` is at least the alignment that the source needs. The NBD protocol limits how the three block sizes relate,
 /// so [`VolumeInfo::validate`] checks them once when the volume is opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VolumeInfo {
     /// Size in bytes, a multiple of `block_minimum`.
     pub size_bytes: u64,
+    /// Serial number, at most 20 bytes.
+    pub serial: String,
     /// Whether writes, discards and zeroing are refused.
     pub read_only: bool,
     /// Whether flushes are supported.
@@ -117,6 +119,7 @@ impl VolumeInfo {
     pub fn with_all_features(size_bytes: u64) -> VolumeInfo {
         VolumeInfo {
             size_bytes,
+            serial: String::new(),
             read_only: false,
             flush: true,
             fua: true,

@@ -67,8 +67,11 @@ mod tests {
     #[test]
     fn refused_requests_are_one_event_until_there_are_none_for_a_minute() {
         let (mut track, mut events) = (ClientTrack::default(), Vec::new());
-        let refused =
-            |refused| ClientFaults { refused, refusal: Some("a range past the end of the volume"), ..ClientFaults::default() };
+        let refused = |refused| ClientFaults {
+            refused,
+            refusal: Some("a range past the end of the volume"),
+            ..ClientFaults::default()
+        };
         for second in 0..200 {
             events.extend(push(&mut track, second, refused(if second < 100 { second / 10 } else { 10 })));
         }

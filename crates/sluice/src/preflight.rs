@@ -58,7 +58,8 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held } = rehearse(&host, &Guard { saved: &saved, force: &force }, PATH_TIMEOUT, |_| {})?;
+    let Rehearsal { problems, held, bridged } =
+        rehearse(&host, &Guard { saved: &saved, force: &force }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
         let fix =
@@ -71,6 +72,10 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
         doctor::too_long(uplink, interface::mtu(name).ok()?.into())
     }));
     findings.extend(space::findings(&host));
+    findings.extend(bridged.into_iter().map(|((vm, volume), blocks)| {
+        let fix = format!("if no guest has used it, block_size = \"{}B\" avoids this", blocks.disk);
+        Finding::new(Level::Note, "block-size", format!("volume {vm}/{volume}"), blocks.cost()).fix(fix)
+    }));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
         let fix = "limits of a service are in its unit (LimitNOFILE), those of this shell in `ulimit -Hn`";

@@ -41,6 +41,9 @@ export = { socket = "/run/a, &b.sock" }
 [vm.nbd.volume.b]
 device = "disk"
 size = "64MiB"
+serial = "WD-4711"
+discard = "ignore"
+block_size = "512B"
 export = { listen = "[::1]:10809", name = "b,b" }
 
 [vm.empty]
@@ -197,9 +200,9 @@ fn qemu_gets_memory_and_disks() {
 ";
     assert_prints(&["qemu-args", "fast", "--memory", "4GiB", "--cpus", "8"], expected);
     let expected = r"-blockdev 'driver=nbd,node-name=sluice0-node,server.type=unix,server.path=/run/a,, &b.sock,export=nbd/a,reconnect-delay=30,discard=unmap,read-only=on' \
--device virtio-blk-pci,id=sluice0,drive=sluice0-node \
--blockdev driver=nbd,node-name=sluice1-node,server.type=inet,server.host=::1,server.port=10809,export=b,,b,reconnect-delay=30,discard=unmap \
--device virtio-blk-pci,id=sluice1,drive=sluice1-node
+-device virtio-blk-pci,id=sluice0,drive=sluice0-node,serial=a \
+-blockdev driver=nbd,node-name=sluice1-node,server.type=inet,server.host=::1,server.port=10809,export=b,,b,reconnect-delay=30,discard=ignore \
+-device virtio-blk-pci,id=sluice1,drive=sluice1-node,serial=WD-4711,logical_block_size=512,physical_block_size=4096
 ";
     assert_prints(&["qemu-args", "nbd"], expected);
 }
@@ -239,13 +242,16 @@ fn libvirt_gets_memory_and_disks() {
       </source>
       <target dev='vda' bus='virtio'/>
       <readonly/>
+      <serial>a</serial>
     </disk>
     <disk type='network' device='disk'>
-      <driver name='qemu' type='raw' discard='unmap'/>
+      <driver name='qemu' type='raw' discard='ignore'/>
       <source protocol='nbd' name='b,b'>
         <host name='::1' port='10809'/>
       </source>
       <target dev='vdb' bus='virtio'/>
+      <serial>WD-4711</serial>
+      <blockio logical_block_size='512' physical_block_size='4096'/>
     </disk>
   </devices>
 </domain>
@@ -297,7 +303,7 @@ fn json_has_the_same_content() {
     let printed = |arguments: &[&str]| -> Value { serde_json::from_str(&export(HOST, arguments).ok()).unwrap() };
     let qemu = printed(&["qemu-args", "nbd", "-o", "json"]);
     assert_eq!((&qemu["vm"], &qemu["format"]), (&json!("nbd"), &json!("qemu-args")));
-    assert_eq!(qemu["arguments"][3], "virtio-blk-pci,id=sluice0,drive=sluice0-node");
+    assert_eq!(qemu["arguments"][3], "virtio-blk-pci,id=sluice0,drive=sluice0-node,serial=a");
     let libvirt = printed(&["libvirt-xml", "nbd", "-o", "json"]);
     assert_eq!(libvirt["xml"].as_str().unwrap().to_owned() + "\n", export(HOST, &["libvirt-xml", "nbd"]).ok());
     let firecracker = printed(&["firecracker-json", "fast", "-o", "json"]);

@@ -21,6 +21,8 @@ const DOMAIN: &str = "<domain type='kvm'>
       <driver name='qemu' type='raw'/>
       <source file='/srv/vm/web1.img'/>
       <target dev='vda' bus='virtio'/>
+      <serial>WD-4711</serial>
+      <blockio logical_block_size='512'/>
       <iotune>
         <total_iops_sec>2000</total_iops_sec>
         <total_iops_sec_max>5000</total_iops_sec_max>
@@ -73,6 +75,9 @@ weight = 300
 [vm.web-1.volume.vda]
 device = "disk2"
 source = "/srv/vm/web1.img"
+block_size = "512B"
+discard = "ignore"
+serial = "WD-4711"
 export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vda.sock", owner = "libvirt-qemu", group = "kvm" }
 # From vda: total_iops_sec 2000, total_iops_sec_max 5000, total_iops_sec_max_length 10, read_bytes_sec 104857600, write_bytes_sec 52428800.
 # A request of 8 KiB counts as 1, of 256 KiB as 1.82; QEMU counted each request as 1.
@@ -85,6 +90,7 @@ burst = { rate = "5000 iops", for = "10s" }
 device = "disk"
 source = "/dev/vg0/web1-log"
 read_only = true
+discard = "ignore"
 export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vdb.sock", owner = "libvirt-qemu", group = "kvm" }
 # From vdb: write_iops_sec 500, size_iops_sec 65536.
 # QEMU counted requests in units of 64KiB; these are the same rates of requests of that size, in units of 8 KiB.
@@ -99,7 +105,7 @@ name: mail.example.org
 net0: virtio=BC:24:11:00:00:01,bridge=vmbr0
 ide2: local:iso/debian.iso,media=cdrom,size=600M
 efidisk0: local-lvm:vm-104-disk-1,size=4M
-scsi0: local-lvm:vm-104-disk-0,iops_rd=800,iops_rd_max=1600,iops_rd_max_length=30,iops_wr=400,iothread=1,size=32G
+scsi0: local-lvm:vm-104-disk-0,iops_rd=800,iops_rd_max=1600,iops_rd_max_length=30,iops_wr=400,iothread=1,discard=on,serial=WD-4711,size=32G
 scsi1: local:104/vm-104-disk-2.qcow2,mbps=10,size=8G
 scsi2: tank:vm-104-disk-3,mbps_rd=1.5,size=8G
 scsihw: virtio-scsi-single
@@ -160,6 +166,7 @@ fn a_vm_of_proxmox_becomes_a_host_file() {
         "[vm.\"mail.example.org\".volume.scsi0]",
         "# Path of local-lvm:vm-104-disk-0; compare with `pvesm path local-lvm:vm-104-disk-0`",
         "source = \"/dev/pve/vm-104-disk-0\"",
+        "serial = \"WD-4711\"",
         "# From scsi0: iops_rd=800, iops_rd_max=1600, iops_rd_max_length=30, iops_wr=400.",
         "read_limit = \"800 iops\"",
         "write_limit = \"400 iops\"",

@@ -165,3 +165,68 @@ fn ranges_of_one_source_may_touch_and_readers_may_overlap() {
     assert_eq!(with("read_only = true", "read_only = true"), 0);
     assert_eq!(with("read_only = true", "size = \"512B\""), 1);
 }
+
+#[test]
+fn properties_of_the_guests_disk() {
+    check(&[
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nserial = \"\"",
+            &[(13, "Volume a/v: serial: '' is not 1 to 20 printable ASCII characters")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nserial = \" a\"",
+            &[(13, "Volume a/v: serial: ' a' is not 1 to 20 printable ASCII characters")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nserial = \"123456789012345678901\"",
+            &[(13, "Volume a/v: serial: '123456789012345678901' is not 1 to 20 printable ASCII characters")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\ndiscard = \"on\"",
+            &[(13, "Volume a/v: discard: 'on' is not an accepted value")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nblock_size = \"600B\"",
+            &[(13, "Volume a/v: block_size: 600B is not a power of two")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nblock_size = \"256B\"",
+            &[(13, "Volume a/v: block_size: 256B is out of range")],
+        ),
+        (
+            EXPORT,
+            "export = { socket = \"/a\" }\nblock_size = \"4KiB\"\nsize = \"6KiB\"",
+            &[(14, "Volume a/v: size: it is not a whole number of blocks of 4KiB")],
+        ),
+    ]);
+}
+
+#[test]
+fn two_disks_of_a_guest_had_the_same_serial_number() {
+    let with = |first: &str, second: &str, more: &str| {
+        let text = GOOD.replace("volume.v", &format!("volume.{first}")) + &format!("[vm.a.volume.{second}]\n{more}\n");
+        text + "device = \"d\"\nsource = \"/srv/vm/w.img\"\nexport = { socket = \"/run/sluice/w.sock\" }\n"
+    };
+    let serials = |text: &str| {
+        let host = parse("host.toml", text).unwrap_or_else(|found| panic!("{found}"));
+        let serials = host.vms["a"].volumes.values().map(|volume| volume.serial.clone()).collect::<Vec<_>>();
+        (serials, host.warnings.len())
+    };
+    let (long, longer) = ("postgres-tablespace-", "postgres-tablespace-b");
+    let other = "postgres-tablespace-a";
+    assert_eq!(serials(&with("v", longer, "")).0, ["postgres-tablespace-", "v"], "as before, cut off");
+    let (alike, warnings) = serials(&with(other, longer, ""));
+    assert_eq!(warnings, 1);
+    assert!(alike[0] != alike[1] && alike.iter().all(|serial| serial.len() == 20), "{alike:?}");
+    let (with_short, _) = serials(&with(long, longer, ""));
+    assert_eq!(with_short, [long, &alike[1]], "its serial number depends on its own name alone");
+    assert_eq!(serials(&with(other, longer, "serial = \"x\"")), (vec![long.to_owned(), "x".to_owned()], 0));
+    let refused = parse("host.toml", &with("v", "w", "serial = \"v\"")).unwrap_err().to_string();
+    assert!(refused.contains("Volume a/w: serial: 'v' is already the serial number of volume a/v"), "{refused}");
+}

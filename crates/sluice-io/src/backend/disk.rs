@@ -223,6 +223,13 @@ impl Backend {
     /// thread. Returns `false` if there is no memory.
     fn prepare_data(&mut self, id: IoId, skip: u32, length: u32) -> bool {
         let io = &mut self.ios[id];
+        if let Some(buffer_len) = io.bridge_len() {
+            if io.buffer.is_none() {
+                io.buffer = self.pool.take(buffer_len, io.room);
+            }
+            io.fill_step(skip, length);
+            return io.buffer.is_some();
+        }
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else { return true };
         let copies = |guest: &GuestData| !source.is_buffered() && !guest.is_aligned(source.alignment().memory as usize);
         // Decided once for all pieces of a part, because a resize may bring a disk with another alignment.

@@ -6,11 +6,13 @@
 //! | `disk` | the disk: operations of the gate's slots |
 //! | `delay`, `slot_log` | a wrapper that makes a queue slower, and its log |
 //! | `request`, `volume` | requests of clients, volumes |
+//! | `bridge` | guests with smaller blocks than the disk |
 //! | `merged`, `sync`, `zeroes`, `lost` | merged submissions, shared syncs, zeroing, errors after a failed sync |
 //! | `parts`, `client_faults` | long requests, what clients are refused |
 //! | `ring`, `tag`, `retry` | io_uring, the user data of its operations, operations to be submitted again |
 //! | `buffer`, `jobs` | memory for data, work of the helper threads |
 
+pub(crate) mod bridge;
 pub mod buffer;
 pub mod client_faults;
 pub mod delay;

@@ -51,6 +51,7 @@ impl Backend {
         if let (Some(guest), Some(buffer), Some(Kind::Read)) = (&io.guest, &io.buffer, io.kind)
             && io.errno == 0
             && !io.abandoned
+            && io.bridge.is_none()
         {
             guest.fill(io.done, buffer.bytes(io.part as usize));
         }
@@ -62,10 +63,11 @@ impl Backend {
         io.done < io.gate_length()
     }
 
-    /// Gives up the copy of a guest's data, of which nothing is at the disk. The next part may have another length.
+    /// Gives up the copy of a guest's data, of which nothing is at the disk. The next part may have another length. The steps of
+    /// a bridged request share one buffer, which stays.
     pub(crate) fn drop_copy(&mut self, id: IoId) {
         let io = &mut self.ios[id];
-        if io.guest.is_some() {
+        if io.guest.is_some() && io.bridge_len().is_none() {
             io.direct = false;
             io.buffer.take().into_iter().for_each(|buffer| self.pool.give(buffer));
         }

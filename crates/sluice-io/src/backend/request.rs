@@ -2,6 +2,7 @@
 
 use sluice_sched::Kind;
 
+use crate::backend::bridge::Bridged;
 use crate::backend::buffer::{Buffer, Room};
 use crate::slab::{ClientRef, IoId, VolumeKey};
 use crate::source::Span;
@@ -37,6 +38,8 @@ pub(crate) struct IoRequest {
     pub(crate) abandoned: bool,
     /// Whether it waits at a gate that several threads share.
     pub(crate) at_gate: bool,
+    /// Its steps, if the disk has larger blocks than the guest.
+    pub(crate) bridge: Option<Box<Bridged>>,
     /// Number of its submissions in flight.
     pub(crate) in_flight: u32,
     /// A query for the allocated parts of its range.
@@ -85,6 +88,7 @@ impl IoRequest {
             errno: 0,
             abandoned: false,
             at_gate: false,
+            bridge: None,
             in_flight: 0,
             question: None,
             held: opening.held,
@@ -99,6 +103,7 @@ impl IoRequest {
     pub(crate) fn release(&mut self) -> Option<Buffer> {
         self.guest = None;
         self.question = None;
+        self.bridge = None;
         self.buffer.take()
     }
 
@@ -132,8 +137,12 @@ impl IoRequest {
     pub(crate) fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
         match (&self.buffer, &self.guest) {
             (Some(buffer), guest) => {
-                let at = if guest.is_some() { skip - self.done } else { skip };
-                Some(Data::One(buffer.as_ptr().wrapping_add(at as usize), length))
+                let at = match guest {
+                    _ if self.bridge_len().is_some() => self.step_at() + skip as usize,
+                    Some(_) => (skip - self.done) as usize,
+                    None => skip as usize,
+                };
+                Some(Data::One(buffer.as_ptr().wrapping_add(at), length))
             }
             (None, Some(guest)) => {
                 let listed = guest.list(skip, length, pieces);

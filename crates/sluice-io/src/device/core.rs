@@ -35,10 +35,12 @@ use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
 
 mod clients;
+mod crossing;
 mod shared;
 mod windows;
 
 pub(crate) use clients::Seat;
+use crossing::Crossings;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
@@ -108,6 +110,7 @@ pub(crate) struct Core {
     volumes_to_cancel: Vec<VolumeKey>,
     /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
     volumes_to_admit: VecDeque<VolumeKey>,
+    pub(crate) crossing: Crossings,
     finished: Vec<Finished>,
 }
 
@@ -155,6 +158,7 @@ impl Core {
             spares: Vec::new(),
             volumes_to_cancel: Vec::new(),
             volumes_to_admit: VecDeque::new(),
+            crossing: Crossings::default(),
             finished: Vec::new(),
         }
     }
@@ -176,6 +180,9 @@ impl Core {
     /// Inserts a complete request, or its next part, at the gate. Queries and refused requests arrive too: they are
     /// charged and queued like others.
     pub(crate) fn arrive(&mut self, now: Instant, id: IoId) {
+        if !self.cross(id) {
+            return;
+        }
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
         let vm = &mut self.vms[volume.vm];
@@ -227,6 +234,7 @@ impl Core {
 
     /// Queues a completed request for its frontend.
     fn complete(&mut self, id: IoId) {
+        self.end_crossing(id);
         self.completed.push_back(id);
     }
 
@@ -244,6 +252,9 @@ impl Core {
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
         let io = self.backend.ios.release(id);
         let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
+        if io.bridge.is_some() {
+            self.crossing.unclaimed.push(volume);
+        }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
         }
@@ -332,7 +343,7 @@ impl Core {
     /// cancels by volume, and another client was the reason.
     pub(crate) fn left_gate(&mut self, id: IoId, outcome: Outcome) {
         let unfinished = match outcome {
-            Outcome::Done => self.backend.part_done(id),
+            Outcome::Done => self.backend.part_done(id) || self.backend.ios[id].next_step_if_done(),
             Outcome::Cancelled => {
                 self.backend.drop_copy(id);
                 true
@@ -400,7 +411,8 @@ impl Core {
     pub(crate) fn cancel(&mut self, now: Instant, scope: Scope) -> Vec<(IoId, Outcome)> {
         let cancelled = self.gate.cancel((now, &self.clock), scope);
         let cancelled = cancelled.into_iter().map(|over| (self.backend.ios.id_at(over.token), over.outcome));
-        let cancelled: Vec<_> = cancelled.collect();
+        let mut cancelled: Vec<_> = cancelled.collect();
+        cancelled.extend(self.take_parked(scope).into_iter().map(|io| (io, Outcome::Cancelled)));
         cancelled.iter().for_each(|(io, _)| self.no_longer_queued(*io));
         cancelled
     }
@@ -436,6 +448,7 @@ impl Core {
             && self.vms_to_resume.is_empty()
             && self.volumes_to_cancel.is_empty()
             && self.volumes_to_admit.is_empty()
+            && self.crossing.unclaimed.is_empty()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluice_sched::gate::GateStats;
+use sluice_sched::gate::{GateStats, Outcome};
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
 use crate::backend::disk::Backend;
@@ -310,6 +310,9 @@ impl Editor<'_> {
         for over in finished {
             let io = self.core.backend.ios.id_at(over.token);
             self.core.left_gate(io, over.outcome);
+        }
+        for io in self.core.take_parked(scope) {
+            self.core.left_gate(self.now, io, Outcome::Cancelled);
         }
         removed
     }

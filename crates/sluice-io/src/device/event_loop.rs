@@ -372,6 +372,7 @@ impl Loop {
         for _ in 0..ROUNDS_MAX {
             self.core.take_completions(now);
             self.core.cancel_abandoned(now);
+            self.core.cross_released(now);
             self.deliver(now);
             self.resume_clients(now);
             self.core.pump(now);

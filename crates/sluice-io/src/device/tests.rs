@@ -21,6 +21,7 @@ use crate::volume::VolumeInfo;
 use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
 
+mod bridged;
 mod budget;
 mod cpu;
 mod departures;

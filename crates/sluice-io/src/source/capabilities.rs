@@ -80,6 +80,11 @@ impl Capabilities {
         Support::by_limit(sysfs.queue(dev, "write_zeroes_max_bytes"))
     }
 
+    /// Removes all operations that free space.
+    pub(super) fn without_unmapping(self) -> Self {
+        Self { punch_hole: Support::No, discard: Support::No, ..self }
+    }
+
     /// Removes all operations that change the contents.
     pub(super) fn read_only(self) -> Self {
         Self { punch_hole: Support::No, zero_range: Support::No, discard: Support::No, ..self }

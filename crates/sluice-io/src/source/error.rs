@@ -128,6 +128,17 @@ pub enum SourceError {
         /// `VM/VOLUME` that last served these bytes, or whose path leads there too.
         other: String,
     },
+    /// A volume that was never served has a partition table that does not state the block size, on a disk of larger blocks.
+    #[error(
+        "Volume {path} has an MBR, which does not state for which block size it was made, and its disk has blocks of \
+         {alignment_bytes} bytes: set block_size = \"512B\" for the volume, or block_size = \"{alignment_bytes}B\" if it was \
+         partitioned on such a disk"
+    )]
+    BlockSizeUnknown {
+        path: PathBuf,
+        /// In bytes.
+        alignment_bytes: u32,
+    },
 
     /// Another holder has a lock on the volume's bytes.
     #[error("Volume {path}, {range}, is locked by {holder}: stop it, or use another file or range for this volume")]
@@ -222,6 +233,7 @@ mod tests {
             SourceError::Misaligned { path: path.clone(), what: "offset", value_bytes: 1, alignment_bytes: 512 },
             SourceError::NotRaw { path: path.clone(), format: Format::of(b"QFI\xfb").expect("it is known") },
             SourceError::Claimed { path: path.clone(), other: "a/v".to_owned() },
+            SourceError::BlockSizeUnknown { path: path.clone(), alignment_bytes: 4096 },
             SourceError::Busy { path: path.clone(), range, holder: Holder::Unknown },
             SourceError::Lock { path: path.clone(), range, source: io() },
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },

@@ -26,7 +26,9 @@
 
 pub mod alignment;
 pub mod allocation;
+pub mod block_size;
 pub mod capabilities;
+pub(crate) mod claims;
 pub mod disk;
 pub mod error;
 pub mod extents;
@@ -45,6 +47,7 @@ mod sysfs;
 
 pub use alignment::Alignment;
 pub use allocation::{Allocation, Span};
+pub use block_size::BlockSize;
 pub use capabilities::{Capabilities, Support};
 pub use disk::{Disk, DiskSet};
 pub use error::SourceError;

@@ -6,7 +6,6 @@
 //! The path is walked once, and symbolic links that a tenant can change are rejected ([`crate::path_walk`]). The opened
 //! file is compared with the checked one: a file that has replaced it in between is rejected.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,9 @@ use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
 use rustix::io::Errno;
 
 use super::alignment::{self, Alignment};
+use super::block_size::{self, BlockSize, Known, MbrOnLargeBlocks, Partitions};
 use super::capabilities::Capabilities;
+use super::claims::Claims;
 use super::error::SourceError;
 use super::faults::Faults;
 use super::forcing;
@@ -44,6 +45,10 @@ pub struct SourceSpec {
     /// Whether it uses the page cache (`cache = "buffered"`). Guarantees are then not given, because writeback bypasses
     /// the gate.
     pub buffered: bool,
+    /// Whether discards free space, and zeroed ranges may be freed.
+    pub unmaps: bool,
+    /// The guest's block size.
+    pub block_size: BlockSize,
     /// Whether its first bytes are looked at, which must not be those of another format.
     pub format: FormatCheck,
 }
@@ -51,8 +56,8 @@ pub struct SourceSpec {
 /// Whether the format of a volume is looked for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum FormatCheck {
-    /// Unless it is one of these: identity and offset of sources that were served before.
-    UnlessKnown(Arc<BTreeSet<(String, u64)>>),
+    /// Unless it was served before.
+    UnlessKnown(Arc<Known>),
     /// No: it is said to be raw.
     #[default]
     Raw,
@@ -62,7 +67,16 @@ impl SourceSpec {
     /// Returns all of `path`, for reading and writing, with direct I/O.
     #[must_use]
     pub fn whole(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), offset: 0, length: None, read_only: false, buffered: false, format: FormatCheck::Raw }
+        Self {
+            path: path.into(),
+            offset: 0,
+            length: None,
+            read_only: false,
+            buffered: false,
+            unmaps: true,
+            block_size: BlockSize::OfSource,
+            format: FormatCheck::Raw,
+        }
     }
 
     fn range_in(&self, size_bytes: u64) -> ByteRange {
@@ -161,6 +175,7 @@ impl Located {
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
         check_alignment(path, range, alignment)?;
+        let block_size = block_size_of(spec, identity.as_deref(), &found, alignment)?;
         let forces = forcing::is_honoured(fd.as_fd(), block_device);
         let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let submission_may_block = forcing::submission_may_block(fd.as_fd());
@@ -172,6 +187,7 @@ impl Located {
             id: id_of(stat, block_device),
             identity: identity.clone(),
             alignment,
+            block_size,
             capabilities: capabilities_of(spec, stat, block_device),
             block_device,
             read_only: spec.read_only,
@@ -181,6 +197,7 @@ impl Located {
             waited,
             lost: Mark::default(),
             faults: Arc::new(Faults::default()),
+            claims: Claims::default(),
             fd,
         })
     }
@@ -302,15 +319,37 @@ pub(super) fn check_alignment(path: &Path, range: ByteRange, alignment: Alignmen
 /// such a file often fits no block either, so this comes before the alignment.
 fn check_format(spec: &SourceSpec, identity: Option<&str>, found: &Found) -> Result<(), SourceError> {
     let FormatCheck::UnlessKnown(known) = &spec.format else { return Ok(()) };
-    if identity.is_some_and(|identity| known.contains(&(identity.to_owned(), spec.offset))) {
+    if identity.is_some_and(|identity| known.contains_key(&(identity.to_owned(), spec.offset))) {
         return Ok(());
     }
-    let mut start = [0; format::START];
-    let read = found.open(OFlags::RDONLY).and_then(|fd| rustix::io::pread(fd, &mut start, spec.offset));
-    match read.ok().and_then(|length| Format::of(&start[..length])) {
+    match Format::of(read_start::<{ format::START }>(spec, found).as_slice()) {
         Some(format) => Err(SourceError::NotRaw { path: spec.path.clone(), format }),
         None => Ok(()),
     }
+}
+
+fn block_size_of(
+    spec: &SourceSpec,
+    identity: Option<&str>,
+    found: &Found,
+    alignment: Alignment,
+) -> Result<u32, SourceError> {
+    let known = match (&spec.block_size, identity) {
+        (BlockSize::Remembered(known), Some(identity)) => known.get(&(identity.to_owned(), spec.offset)).copied(),
+        _ => None,
+    };
+    let partitions = || Partitions::of(&read_start::<{ block_size::START }>(spec, found));
+    block_size::choose(&spec.block_size, known, partitions, alignment.offset).map_err(|MbrOnLargeBlocks| {
+        SourceError::BlockSizeUnknown { path: spec.path.clone(), alignment_bytes: alignment.offset }
+    })
+}
+
+/// Returns the first `N` bytes of the volume. What cannot be read is missing.
+fn read_start<const N: usize>(spec: &SourceSpec, found: &Found) -> Vec<u8> {
+    let mut start = vec![0; N];
+    let read = found.open(OFlags::RDONLY).and_then(|fd| rustix::io::pread(fd, &mut start, spec.offset));
+    start.truncate(read.unwrap_or(0));
+    start
 }
 
 fn id_of(stat: &Stat, block_device: bool) -> FileId {
@@ -323,7 +362,11 @@ fn capabilities_of(spec: &SourceSpec, stat: &Stat, block_device: bool) -> Capabi
     } else {
         Capabilities::of_file(u64::try_from(stat.st_blksize).unwrap_or(0))
     };
-    if spec.read_only { found.read_only() } else { found }
+    match (spec.read_only, spec.unmaps) {
+        (true, _) => found.read_only(),
+        (false, true) => found,
+        (false, false) => found.without_unmapping(),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use super::alignment::Alignment;
 use super::allocation::{self, Span};
 use super::capabilities::{Capabilities, Support};
+use super::claims::Claims;
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
@@ -39,6 +40,7 @@ pub struct Source {
     pub(super) id: FileId,
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
+    pub(super) block_size: u32,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
     pub(super) read_only: bool,
@@ -48,6 +50,7 @@ pub struct Source {
     pub(super) waited: Duration,
     pub(super) lost: Mark,
     pub(super) faults: Arc<Faults>,
+    pub(super) claims: Claims,
 }
 
 impl Source {
@@ -75,6 +78,7 @@ impl Source {
             fd,
             lost: self.lost.clone(),
             faults: Arc::clone(&self.faults),
+            claims: self.claims.clone(),
             identity: self.identity.clone(),
             ..*self
         })
@@ -169,6 +173,28 @@ impl Source {
     #[must_use]
     pub fn alignment(&self) -> Alignment {
         self.alignment
+    }
+
+    /// Returns the logical block size of the guest's disk, in bytes.
+    #[must_use]
+    pub fn block_size(&self) -> u32 {
+        self.block_size
+    }
+
+    /// As if its disk had blocks of this many bytes.
+    #[cfg(test)]
+    pub(crate) fn with_blocks(self, bytes: u32) -> Self {
+        Source { alignment: Alignment { offset: bytes, ..self.alignment }, ..self }
+    }
+
+    /// Returns the block size of the disk, if it is larger than that of the guest: the daemon bridges the difference.
+    #[must_use]
+    pub fn bridged_block(&self) -> Option<u32> {
+        (self.alignment.offset > self.block_size).then_some(self.alignment.offset)
+    }
+
+    pub(crate) fn claims(&self) -> &Claims {
+        &self.claims
     }
 
     /// Returns which operations it supports besides reading and writing.

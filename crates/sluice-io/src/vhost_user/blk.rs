@@ -1,7 +1,6 @@
 //! Features and configuration space of a virtio block device (VIRTIO 1.3, 5.2.3 and 5.2.4).
 //!
-//! Both follow from the [`VolumeInfo`]. A file that needs 4096-byte alignment for direct I/O has blocks of that size,
-//! so that drivers send no smaller requests. The number of segments is that of QEMU's devices, so that a request fits
+//! Both follow from the [`VolumeInfo`]. Drivers send no smaller requests than its logical blocks. The number of segments is that of QEMU's devices, so that a request fits
 //! into rings of 128 entries. Their maximum length is chosen so that a request with all segments does not exceed the
 //! maximum length of a request.
 

@@ -168,6 +168,9 @@ fn volume(name: &str, before: &Volume, after: &Volume, plan: &mut Vec<Effect>) {
             "size": volume.size,
             "read_only": volume.read_only,
             "buffered": volume.buffered,
+            "block_size": volume.block_size,
+            "discard": if volume.unmaps { "unmap" } else { "ignore" },
+            "serial": volume.serial,
             "export_name": volume.export.name,
             "export": format!("{:?} at {}", volume.export.protocol, endpoint(volume)),
         })

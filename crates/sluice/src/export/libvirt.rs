@@ -8,7 +8,7 @@ use std::fmt::Write;
 use serde_json::json;
 use sluice_config::ListenAddress;
 
-use super::{Card, CardLink, Disk, ExportError, Machine, Parts, Reach, Rendered, qemu};
+use super::{Card, CardLink, Disk, ExportError, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered, qemu};
 
 /// Interval between two attempts to reconnect, in seconds.
 const RECONNECT_S: u32 = 1;
@@ -63,15 +63,25 @@ fn element(disk: &Disk<'_>, machine: &Machine<'_>) -> String {
         ),
         Reach::Nbd { endpoint, name } => write!(
             text,
-            "    <disk type='network' device='disk'>\n      <driver name='qemu' type='raw' discard='unmap'/>\n      \
-             <source protocol='nbd' name='{}'>\n        {}\n{}      </source>\n{target}{}    </disk>\n",
+            "    <disk type='network' device='disk'>\n      <driver name='qemu' type='raw' discard='{}'/>\n      \
+             <source protocol='nbd' name='{}'>\n        {}\n{}      </source>\n{target}{}      <serial>{}</serial>\n{}    </disk>\n",
+            disk.discard(),
             escaped(name),
             host(endpoint),
             nbd_delay(machine),
             if disk.read_only { "      <readonly/>\n" } else { "" },
+            escaped(disk.serial),
+            block_size(disk),
         ),
     };
     text
+}
+
+fn block_size(disk: &Disk<'_>) -> String {
+    disk.block_size.map_or(String::new(), |block| {
+        let physical = block.max(PHYSICAL_BLOCK_MIN);
+        format!("      <blockio logical_block_size='{block}' physical_block_size='{physical}'/>\n")
+    })
 }
 
 /// Returns one NIC.

@@ -28,6 +28,9 @@ pub(crate) mod qemu;
 pub(crate) mod qmp;
 mod shell;
 
+/// Physical block size that a disk with a stated logical block size has at least, in bytes, as the daemon states it.
+const PHYSICAL_BLOCK_MIN: u32 = 4096;
+
 /// A volume as its VM's VMM sees it.
 pub(crate) struct Disk<'a> {
     pub(crate) volume: &'a str,
@@ -39,6 +42,11 @@ pub(crate) struct Disk<'a> {
     /// ListenAddress and export name, if a shared socket also serves the volume over NBD.
     pub(crate) shared: Option<(&'a ListenAddress, &'a str)>,
     pub(crate) read_only: bool,
+    pub(crate) unmaps: bool,
+    /// Over vhost-user the daemon states it itself.
+    pub(crate) serial: &'a str,
+    /// Block size in bytes, if it is stated. Over NBD, QEMU does not take it from the daemon.
+    pub(crate) block_size: Option<u32>,
 }
 
 /// Its address for the VMM.
@@ -177,7 +185,14 @@ impl<'a> Disk<'a> {
         };
         let title = format!("{}/{}", vm.name, volume.name);
         let shared = host.nbd.endpoints.first().map(|endpoint| (endpoint, export.name.as_str()));
-        Disk { volume: &volume.name, number, title, reach, shared, read_only: volume.read_only }
+        let Volume { name, read_only, unmaps, serial, block_size, .. } = volume;
+        let (read_only, unmaps, block_size) = (*read_only, *unmaps, *block_size);
+        Disk { volume: name, number, title, reach, shared, read_only, unmaps, serial, block_size }
+    }
+
+    /// Returns the value of QEMU's option `discard`.
+    fn discard(&self) -> &'static str {
+        if self.unmaps { "unmap" } else { "ignore" }
     }
 
     /// Returns socket and number of queues, for a VMM that supports only vhost-user.

@@ -3,7 +3,7 @@
 use serde_json::json;
 use sluice_config::ListenAddress;
 
-use super::{Card, CardLink, ExportError, Machine, Parts, Reach, Rendered, shell};
+use super::{Card, CardLink, Disk, ExportError, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered, shell};
 
 const VMM: &str = "QEMU";
 /// Time for which QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
@@ -29,8 +29,12 @@ pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendere
                 option("-device", format!("vhost-user-blk-pci,id={id},chardev={id}-line{queues}"));
             }
             Reach::Nbd { endpoint, name } => {
-                option("-blockdev", blockdev(&id, endpoint, name, disk.read_only));
-                option("-device", format!("virtio-blk-pci,id={id},drive={id}-node"));
+                option("-blockdev", blockdev(&id, endpoint, name, disk));
+                let blocks = disk.block_size.map_or(String::new(), |block| {
+                    format!(",logical_block_size={block},physical_block_size={}", block.max(PHYSICAL_BLOCK_MIN))
+                });
+                let serial = escaped(disk.serial);
+                option("-device", format!("virtio-blk-pci,id={id},drive={id}-node,serial={serial}{blocks}"));
             }
         }
     }
@@ -70,17 +74,17 @@ pub(super) fn vectors(pairs: u16) -> u16 {
     2 * pairs + 2
 }
 
-fn blockdev(id: &str, endpoint: &ListenAddress, name: &str, read_only: bool) -> String {
+fn blockdev(id: &str, endpoint: &ListenAddress, name: &str, disk: &Disk<'_>) -> String {
     let server = match endpoint {
         ListenAddress::Unix { path, .. } => format!("server.type=unix,server.path={}", escaped(super::text(path))),
         ListenAddress::Tcp(address) => {
             format!("server.type=inet,server.host={},server.port={}", address.ip(), address.port())
         }
     };
-    let read_only = if read_only { ",read-only=on" } else { "" };
-    let name = escaped(name);
+    let read_only = if disk.read_only { ",read-only=on" } else { "" };
+    let (name, discard) = (escaped(name), disk.discard());
     format!(
-        "driver=nbd,node-name={id}-node,{server},export={name},reconnect-delay={RECONNECT_DELAY_S},discard=unmap{read_only}"
+        "driver=nbd,node-name={id}-node,{server},export={name},reconnect-delay={RECONNECT_DELAY_S},discard={discard}{read_only}"
     )
 }
 

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use sluice_config::ListenAddress;
 
 use super::qemu::{RECONNECT_DELAY_S, queues, vectors};
-use super::{Card, CardLink, Disk, Machine, Parts, Reach, Rendered};
+use super::{Card, CardLink, Disk, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered};
 
 pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Rendered {
     let disks = parts.disks.iter().flat_map(|disk| commands(disk, machine));
@@ -30,9 +30,14 @@ fn commands(disk: &Disk<'_>, machine: &Machine<'_>) -> [Value; 2] {
             let node = format!("{id}-node");
             let arguments = json!({
                 "driver": "nbd", "node-name": node, "server": server(endpoint), "export": name,
-                "reconnect-delay": RECONNECT_DELAY_S, "discard": "unmap", "read-only": disk.read_only,
+                "reconnect-delay": RECONNECT_DELAY_S, "discard": disk.discard(), "read-only": disk.read_only,
             });
-            (command("blockdev-add", arguments), json!({ "driver": "virtio-blk-pci", "id": id, "drive": node }))
+            let mut device = json!({ "driver": "virtio-blk-pci", "id": id, "drive": node, "serial": disk.serial });
+            if let Some(block) = disk.block_size {
+                device["logical_block_size"] = json!(block);
+                device["physical_block_size"] = json!(block.max(PHYSICAL_BLOCK_MIN));
+            }
+            (command("blockdev-add", arguments), device)
         }
     };
     if let Some(bus) = machine.bus {

@@ -23,7 +23,7 @@ use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
-use crate::server::{Interface, VolumeName};
+use crate::server::{Blocks, Interface, VolumeName};
 use crate::space::FileSystem;
 use crate::state::overrides::Overrides;
 
@@ -82,6 +82,7 @@ struct StatusFields<'a> {
     volumes_out_of_service: Vec<Value>,
     held_back: Vec<Value>,
     file_systems: Vec<Value>,
+    bridged: Vec<Value>,
     vms: Vec<VmFields<'a>>,
 }
 
@@ -97,6 +98,7 @@ fn status(status: &Status, space: &Space, served: &Served) -> Reply {
         volumes_out_of_service: with_reasons(&served.missing),
         held_back: with_reasons(&served.held),
         file_systems: space.file_systems().map(file_system).collect(),
+        bridged: bridged(served),
         vms: status.vms.iter().map(VmFields::from).collect(),
     })
 }
@@ -118,6 +120,15 @@ fn outages(served: &Served) -> Vec<Value> {
 
 fn with_reasons(volumes: &BTreeMap<VolumeName, String>) -> Vec<Value> {
     volumes.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+}
+
+fn bridged(served: &Served) -> Vec<Value> {
+    let of = |(volume, blocks): &(_, Blocks)| json!({ "volume": name(volume), "block_size": blocks.guest, "disk_block_size": blocks.disk });
+    served.bridged.iter().map(of).collect()
+}
+
+fn name((vm, volume): &(String, String)) -> String {
+    format!("{vm}/{volume}")
 }
 
 fn file_system(found: &FileSystem) -> Value {

@@ -27,7 +27,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::{Missing, Outages, VolumeName};
+use crate::server::{Blocks, Missing, Outages, VolumeName};
 use crate::state::time::Time;
 use absent::{Absent, At};
 use clock::{Clock, since_boot};
@@ -61,6 +61,8 @@ pub(crate) struct Served {
     pub(crate) outages: Outages,
     /// Volumes that are held back, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
+    /// Volumes whose blocks are smaller than those of their disk.
+    pub(crate) bridged: Vec<(VolumeName, Blocks)>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
     /// Open sources of the volumes.
@@ -304,6 +306,7 @@ mod tests {
             devices: Vec::new(),
             missing: Missing::new(),
             outages: Outages::new(),
+            bridged: Vec::new(),
             held: BTreeMap::new(),
             load: Load::default(),
             sources: Vec::new(),

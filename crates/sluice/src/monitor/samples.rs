@@ -58,7 +58,7 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
         outstanding: volume.outstanding,
         clients: volume.clients,
         faults: faults(volume.faults),
-            client_faults: client_faults(&volume.client_faults),
+        client_faults: client_faults(&volume.client_faults),
         nic: volume.nic,
     });
     let mut volumes: Vec<VolumeSample> = volumes.collect();

@@ -8,9 +8,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sluice_config::Host;
+use sluice_config::{Host, Volume};
 use sluice_io::device::{DeviceHandle, Edit, EditError, Health, Store};
-use sluice_io::source::Source;
+use sluice_io::source::block_size::Known;
+use sluice_io::source::{BlockSize, Source};
 
 use super::opening::Needs;
 use super::stage::stays;
@@ -46,10 +47,30 @@ pub(crate) struct Guard<'a> {
 }
 
 impl Guard<'_> {
-    /// The sources that were served before, by identity and offset: what they begin with is their guests' data.
-    pub(super) fn known(&self) -> Arc<BTreeSet<(String, u64)>> {
-        let known = self.saved.exports.values().filter_map(|served| Some((served.identity.clone()?, served.offset)));
+    /// The sources that were served before, by identity and offset: what they begin with is their guests' data, and their
+    /// block size is that of their guests.
+    pub(super) fn known(&self) -> Arc<Known> {
+        let (gone, present): (Vec<&Served>, _) = self.saved.exports.values().partition(|served| served.gone);
+        let known = gone.into_iter().chain(present);
+        let known = known.filter_map(|served| Some(((served.identity.clone()?, served.offset), served.block_size)));
         Arc::new(known.collect())
+    }
+
+    /// The block size that a volume is to have.
+    pub(super) fn block_size(&self, (vm, name): &VolumeName, volume: &Volume, known: &Arc<Known>) -> BlockSize {
+        if let Some(stated) = volume.block_size {
+            return BlockSize::Stated(stated);
+        }
+        // A source without an identity is known by its path.
+        let of_path = |served: &&Served| {
+            served.identity.is_none()
+                && Some(&served.source) == volume.source.as_ref()
+                && served.offset == volume.offset
+        };
+        match self.saved.exports.get(&format!("{vm}/{name}")).filter(of_path) {
+            Some(served) => served.block_size.map_or(BlockSize::OfSource, BlockSize::Stated),
+            None => BlockSize::Remembered(Arc::clone(known)),
+        }
     }
 
     /// Whether a volume on this device was served before.
@@ -180,7 +201,7 @@ pub(super) fn differing(
         if let Some(before) = before
             && !guard.force.covers(name)
             && !server.served.contains_key(name)
-            && let Some(how) = difference(before, &served(&opened.source))
+            && let Some(how) = difference(before, &served(&opened.source), opened.source.alignment().offset)
         {
             differing.insert(name.clone(), how);
         }
@@ -188,7 +209,8 @@ pub(super) fn differing(
     differing
 }
 
-fn difference(before: &Served, now: &Served) -> Option<String> {
+/// Returns how a source differs from what was served before. `alignment` is its alignment now, in bytes.
+fn difference(before: &Served, now: &Served, alignment: u32) -> Option<String> {
     let (old, new) = (before.source.display(), now.source.display());
     match (&before.identity, &now.identity) {
         (Some(one), Some(other)) if one != other && old.to_string() == new.to_string() => {
@@ -205,6 +227,10 @@ fn difference(before: &Served, now: &Served) -> Option<String> {
     if before.offset != now.offset {
         return Some(format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset));
     }
+    let (block, block_before) = (now.block_size.unwrap_or(alignment), before.block_size.unwrap_or(alignment));
+    if block != block_before {
+        return Some(format!("its block size is {block} bytes, and was {block_before} bytes before"));
+    }
     (now.size < before.size).then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
 }
 
@@ -214,6 +240,7 @@ pub(super) fn served(source: &Source) -> Served {
         identity: source.identity().map(str::to_owned),
         offset: source.range().offset,
         size: source.size_bytes(),
+        block_size: Some(source.block_size()),
         gone: false,
     }
 }
@@ -251,19 +278,46 @@ mod tests {
     use super::*;
 
     fn served(source: &str, identity: Option<&str>, offset: u64, size: u64) -> Served {
-        Served { source: source.into(), identity: identity.map(str::to_owned), offset, size, gone: false }
+        Served {
+            source: source.into(),
+            identity: identity.map(str::to_owned),
+            offset,
+            size,
+            block_size: None,
+            gone: false,
+        }
     }
 
     #[test]
     fn a_volume_is_held_back_for_another_source_and_a_smaller_size_only() {
         let before = served("/a", Some("inode 7"), 512, 4096);
-        let differs = |now: Served| difference(&before, &now).is_some();
+        let differs = |now: Served| difference(&before, &now, 512).is_some();
         assert!(!differs(served("/a", Some("inode 7"), 512, 4096)));
         assert!(!differs(served("/moved", Some("inode 7"), 512, 8192)), "the same file under another name, and longer");
         assert!(differs(served("/a", Some("inode 8"), 512, 4096)));
         assert!(differs(served("/a", Some("inode 7"), 0, 4096)));
         assert!(differs(served("/a", Some("inode 7"), 512, 4095)));
         assert!(!differs(served("/a", None, 512, 4096)) && differs(served("/b", None, 512, 4096)));
+    }
+
+    #[test]
+    fn a_volume_is_held_back_for_another_block_size() {
+        let of = |block_size| Served { block_size, ..served("/a", Some("inode 7"), 0, 1 << 20) };
+        let differs = |before, now, alignment| difference(&of(before), &of(Some(now)), alignment).is_some();
+        assert!(!differs(Some(512), 512, 4096) && !differs(Some(4096), 4096, 512), "whatever the disk below needs");
+        assert!(differs(Some(512), 4096, 4096) && differs(Some(4096), 512, 512));
+        assert!(!differs(None, 4096, 4096) && differs(None, 512, 4096), "its guest had the alignment of the source");
+    }
+
+    #[test]
+    fn the_block_size_of_a_source_is_known_under_every_name() {
+        let entry = |identity, block_size, gone| Served { block_size, gone, ..served("/a", identity, 0, 4096) };
+        let old = entry(Some("inode 7"), Some(512), true);
+        let served =
+            BTreeMap::from([("b/x".to_owned(), entry(Some("inode 7"), Some(4096), false)), ("c/x".to_owned(), old)]);
+        let force = Force::default();
+        let guard = Guard { served: &served, force: &force };
+        assert_eq!(*guard.known(), Known::from([(("inode 7".to_owned(), 0), Some(4096))]), "of the one that is there");
     }
 
     #[test]

@@ -23,6 +23,7 @@ use sluice_io::uplink::link::Link;
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
+use sluice_sched::Bytes;
 use tokio::sync::Notify;
 
 use crate::control::roles::Roles;
@@ -105,6 +106,27 @@ impl Running {
         let edited = self.device.edit_within(edits, timeout);
         self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
         edited
+    }
+}
+
+/// Block sizes of a volume whose disk has larger ones, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Blocks {
+    pub(crate) guest: u32,
+    pub(crate) disk: u32,
+}
+
+impl Blocks {
+    fn bridged(source: &Source) -> Option<Blocks> {
+        Some(Blocks { guest: source.block_size(), disk: source.bridged_block()? })
+    }
+
+    /// What this costs.
+    pub(crate) fn cost(self) -> String {
+        let (guest, disk) = (Bytes(self.guest.into()), Bytes(self.disk.into()));
+        format!(
+            "Blocks of {guest} on a disk with blocks of {disk}: a write of less than a block costs a read and a write there"
+        )
     }
 }
 
@@ -424,6 +446,14 @@ impl Server {
             outages: self.outages.clone(),
             sources: self.sources(),
             held: self.held.clone(),
+            bridged: self
+                .served
+                .iter()
+                .filter_map(|(name, (store, _))| match store {
+                    Store::File { source, .. } => Some((name.clone(), Blocks::bridged(source)?)),
+                    Store::Null => None,
+                })
+                .collect(),
         }
     }
 

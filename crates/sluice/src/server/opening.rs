@@ -17,7 +17,7 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
-use sluice_io::source::{DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
+use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::claims::Claims;
 use super::found::{Found, Progress};
@@ -84,6 +84,7 @@ pub(super) struct Opening {
     /// Whether it may have what another volume last served.
     pub(super) is_forced: bool,
     format: FormatCheck,
+    block_size: BlockSize,
 }
 
 /// A volume that stays, with another size.
@@ -237,9 +238,11 @@ pub(super) fn needs(
             }
             let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
             let (replaces, is_forced) = (server.served.contains_key(&key), guard.force.covers(&key));
+            let known = served_before.get_or_insert_with(|| guard.known());
+            let block_size = guard.block_size(&key, volume, known);
             let format = match volume.is_raw {
                 true => FormatCheck::Raw,
-                false => FormatCheck::UnlessKnown(Arc::clone(served_before.get_or_insert_with(|| guard.known()))),
+                false => FormatCheck::UnlessKnown(Arc::clone(known)),
             };
             needs.volumes.push(Opening {
                 name: key,
@@ -248,6 +251,7 @@ pub(super) fn needs(
                 replaces,
                 is_forced,
                 format,
+                block_size,
             });
         }
     }
@@ -586,6 +590,8 @@ impl Opening {
             length: volume.size,
             read_only: volume.read_only,
             buffered: volume.buffered,
+            unmaps: volume.unmaps,
+            block_size: self.block_size.clone(),
             format: self.format.clone(),
         };
         progress.set(&spec.path);
@@ -604,6 +610,16 @@ impl Opening {
         if !waited.is_zero() {
             let waited_ms = waited.as_millis();
             tracing::info!(vm, volume = name, waited_ms, "Waited for in-flight requests of another daemon");
+        }
+        if let Some(disk_block) = source.bridged_block() {
+            let block_size = source.block_size();
+            tracing::info!(
+                vm,
+                volume = name,
+                block_size,
+                disk_block,
+                "Small writes read and rewrite blocks of the disk"
+            );
         }
         let disks = source.disks()?;
         let extents = match source.extents() {

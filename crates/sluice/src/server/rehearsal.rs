@@ -16,7 +16,8 @@ use sluice_io::source::{DiskSet, Holder, SourceError};
 
 use super::opening::{Fault, Needs, Opened, Opening, Tolerance};
 use super::{
-    Changed, Extra, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening, stage, translate,
+    Blocks, Changed, Extra, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening, stage,
+    translate,
 };
 use crate::failure::chain;
 
@@ -55,6 +56,8 @@ pub(crate) struct Rehearsal {
     pub(crate) problems: Vec<Problem>,
     /// Volumes that would be held back, and why.
     pub(crate) held: Vec<(VolumeName, String)>,
+    /// Volumes whose blocks are smaller than those of their disk.
+    pub(crate) bridged: Vec<(VolumeName, Blocks)>,
 }
 
 /// Looks at everything that a start needs, and keeps nothing of it. `waits_for` is called with the path that it waits for, and
@@ -79,7 +82,7 @@ pub(crate) fn rehearse(
             (Ok(needs), Ok(rest)) => (needs, rest),
             (Err(error), _) | (_, Err(error)) => {
                 problems.push(fatal("host", chain(&error)));
-                return Ok(Rehearsal { problems, held: Vec::new() });
+                return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new() });
             }
         };
         if let Err(error) = needs.leave_out_hung(&mut found) {
@@ -93,7 +96,9 @@ pub(crate) fn rehearse(
     };
     problems.extend(self::problems(host, &needs, &found));
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
-    Ok(Rehearsal { problems, held })
+    let opened = needs.volumes.iter().filter_map(|need| Some((&need.name, found.volume(&need.name)?.as_ref().ok()?)));
+    let bridged = opened.filter_map(|(name, opened)| Some((name.clone(), Blocks::bridged(&opened.source)?))).collect();
+    Ok(Rehearsal { problems, held, bridged })
 }
 
 /// Meets these needs in another thread. Returns the path that it hangs at, if it does.

@@ -139,10 +139,11 @@ fn start_device(
 /// Whether a volume has the same source as before, possibly with another size.
 pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
     let same = |old: &Volume| {
-        let Volume { device, source, offset, read_only, buffered, export, .. } = old;
+        let Volume { device, source, offset, read_only, buffered, block_size, unmaps, serial, export, .. } = old;
         let export = (&export.name, export.protocol) == (&new.export.name, new.export.protocol);
         let flags = (*offset, *read_only, *buffered) == (new.offset, new.read_only, new.buffered);
-        export && flags && (device, source) == (&new.device, &new.source)
+        let seen = (*block_size, *unmaps, serial) == (new.block_size, new.unmaps, &new.serial);
+        export && flags && seen && (device, source) == (&new.device, &new.source)
     };
     old.is_some_and(same)
 }

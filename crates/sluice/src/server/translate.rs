@@ -58,12 +58,13 @@ pub(super) fn endpoint(endpoint: &sluice_config::ListenAddress) -> Endpoint {
 
 /// Returns the size and the properties of a volume.
 pub(super) fn volume_info(volume: &sluice_config::Volume, source: Option<&Source>, rotational: bool) -> VolumeInfo {
-    let (size_bytes, block_minimum, read_only) = match source {
-        None => (volume.size.unwrap_or(0), NULL_BLOCK, volume.read_only),
-        Some(source) => (source.size_bytes(), source.alignment().offset, source.is_read_only()),
+    let (size_bytes, block_minimum, alignment, read_only) = match source {
+        None => (volume.size.unwrap_or(0), volume.block_size.unwrap_or(NULL_BLOCK), NULL_BLOCK, volume.read_only),
+        Some(source) => (source.size_bytes(), source.block_size(), source.alignment().offset, source.is_read_only()),
     };
     VolumeInfo {
         size_bytes,
+        serial: volume.serial.clone(),
         read_only,
         flush: true,
         fua: true,
@@ -72,14 +73,14 @@ pub(super) fn volume_info(volume: &sluice_config::Volume, source: Option<&Source
         fast_zero: !read_only,
         rotational,
         block_minimum,
-        block_preferred: block_minimum.max(4096),
+        block_preferred: block_minimum.max(alignment).max(4096),
         block_maximum: PAYLOAD_MAX,
     }
 }
 
 /// Returns the NBD export of a volume. Names in a host file are short enough for the protocol.
 pub(super) fn export(vm: &str, volume: &sluice_config::Volume, info: VolumeInfo) -> Export {
-    let description = format!("volume {} of VM {vm}", volume.name);
+    let description = format!("volume {} of VM {vm}, serial number {}", volume.name, volume.serial);
     Export { name: volume.export.name.clone(), description, info }
 }
 

@@ -103,7 +103,9 @@ pub(crate) fn table(status: &Value) -> String {
 /// The volumes and NICs of a VM with stopped queues or refused requests.
 fn volume_faults(vm: &Value) -> Vec<Value> {
     let is_at_fault = |volume: &&Value| {
-        ["stopped_queues", "refused"].iter().any(|key| volume["client_faults"][key].as_u64().is_some_and(|count| count > 0))
+        ["stopped_queues", "refused"]
+            .iter()
+            .any(|key| volume["client_faults"][key].as_u64().is_some_and(|count| count > 0))
     };
     let of = |volume: &Value| {
         let mut faults = volume["client_faults"].clone();
@@ -198,7 +200,8 @@ mod tests {
             json!({ "refused": 12, "refusal": "a range past the end", "stopped_queues": 1, "stopped": "memory" });
         let none = json!({ "refused": 0, "refusal": null, "stopped_queues": 0, "stopped": null });
         let mut vm = vm("a", 0.0, 0.0);
-        vm["volumes"] = json!([{ "volume": "root", "client_faults": faults }, { "volume": "data", "client_faults": none }]);
+        vm["volumes"] =
+            json!([{ "volume": "root", "client_faults": faults }, { "volume": "data", "client_faults": none }]);
         let status = json!({ "vms": [vm], "devices": [] });
         assert_eq!(json(&status)["faults"].as_array().map(Vec::len), Some(1));
         let table = table(&status);

@@ -25,7 +25,7 @@ use super::overrides::Override;
 use super::{Saved, Served};
 
 /// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version. Version 2 had one of the
-/// whole state, and none of its parts.
+/// whole state and none of its parts, and no block sizes of volumes.
 const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
@@ -410,13 +410,31 @@ mod tests {
     }
 
     #[test]
+    fn a_state_without_block_sizes_is_of_an_older_version_and_is_read() {
+        let place = TempDir::new().unwrap();
+        let written = r#"{
+  "version": 2,
+  "checksum": "CHECKSUM",
+  "state": {"overrides":[],"exports":{"db1/root":{"source":"/srv/a","identity":"inode 7","offset":0,"size":4096,"gone":false}}}
+}
+"#;
+        let state: Box<serde_json::value::RawValue> =
+            serde_json::from_str::<Sealed<Box<serde_json::value::RawValue>>>(written).unwrap().state;
+        fs::write(place.path().join(FILE), written.replace("CHECKSUM", &checksum(state.get()))).unwrap();
+        let (_, read) = StateFolder::open(place.path()).unwrap();
+        assert_eq!(read.exports["db1/root"].block_size, None);
+    }
+
+    #[test]
     fn a_flipped_bit_in_a_number_was_believed() {
         let place = TempDir::new().unwrap();
         let (folder, _) = StateFolder::open(place.path()).unwrap();
         let mut whole = saved();
         let (source, identity) = ("/srv/a".into(), Some("inode 7".to_owned()));
-        Arc::make_mut(&mut whole.exports)
-            .insert("db1/root".to_owned(), Served { source, identity, offset: 0, size: 4096, gone: false });
+        Arc::make_mut(&mut whole.exports).insert(
+            "db1/root".to_owned(),
+            Served { source, identity, offset: 0, size: 4096, block_size: Some(512), gone: false },
+        );
         folder.write(&whole).unwrap();
         let file = place.path().join(FILE);
         let text = fs::read(&file).unwrap();
@@ -479,6 +497,7 @@ mod tests {
             identity: Some("inode 7".to_owned()),
             offset: 0,
             size: 4096,
+            block_size: Some(512),
             gone: false,
         };
         Arc::make_mut(&mut whole.exports).insert("db1/root".to_owned(), served);

@@ -55,6 +55,9 @@ pub(crate) struct Served {
     pub(crate) offset: u64,
     /// In bytes.
     pub(crate) size: u64,
+    /// Block size of the guest's disk, in bytes; `None`: it was the alignment of the source.
+    #[serde(default)]
+    pub(crate) block_size: Option<u32>,
     /// Whether the volume was removed since. That its source is raw is still known.
     pub(crate) gone: bool,
 }

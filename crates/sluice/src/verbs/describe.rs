@@ -8,6 +8,7 @@ use crate::control::client::Daemon;
 use crate::failure::Failure;
 use crate::output::rows::Form;
 use crate::output::watch;
+use crate::server::Blocks;
 use crate::show::{list, object, text};
 
 /// Show everything that is known of a VM, a volume, a NIC, a device or an uplink.
@@ -33,7 +34,10 @@ impl Describe {
                     let objects: Vec<&Value> = found.iter().map(|(_, object)| object).collect();
                     json!({ "ok": true, "version": 1, "objects": objects }).to_string()
                 }
-                Form::Table | Form::Wide => found.iter().map(described).collect::<Vec<_>>().join("\n\n"),
+                Form::Table | Form::Wide => {
+                    let described = found.iter().map(|found| described(found) + &blocks(found, &status));
+                    described.collect::<Vec<_>>().join("\n\n")
+                }
             })
         })
     }
@@ -53,6 +57,16 @@ fn described((kind, value): &(Kind, Value)) -> String {
         Kind::Volume => object::vm(&format!("{}/{}", text(&value["vm"]), text(&value["volume"])), value),
         Kind::Device => object::device(value),
     }
+}
+
+/// Returns the line of a volume whose blocks are smaller than those of its disk.
+fn blocks((kind, value): &(Kind, Value), status: &Value) -> String {
+    let name = format!("{}/{}", text(&value["vm"]), text(&value["volume"]));
+    let of = list(&status["bridged"]).iter().find(|bridged| *kind == Kind::Volume && bridged["volume"] == name);
+    let number = |value: &Value| value.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
+    let of =
+        of.and_then(|of| Some(Blocks { guest: number(&of["block_size"])?, disk: number(&of["disk_block_size"])? }));
+    of.map_or(String::new(), |blocks| format!("\n{}", blocks.cost()))
 }
 
 fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {

@@ -11,7 +11,13 @@ pub(crate) struct Loop {
 
 impl Loop {
     pub(crate) fn new(file: &Path) -> Self {
-        let found = run(tool("losetup", "mount").args(["--find", "--show"]).arg(file));
+        Loop::with_sectors(file, 512)
+    }
+
+    /// Makes one whose logical blocks have this many bytes.
+    pub(crate) fn with_sectors(file: &Path, bytes: u32) -> Self {
+        let bytes = bytes.to_string();
+        let found = run(tool("losetup", "mount").args(["--find", "--show", "--sector-size", &bytes]).arg(file));
         assert!(found.status.success(), "loop devices are needed, and root: {}", found.stderr);
         Loop { path: PathBuf::from(found.stdout.trim()) }
     }

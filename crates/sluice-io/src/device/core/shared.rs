@@ -9,7 +9,7 @@ use crate::backend::device_queue::DeviceQueue as _;
 use crate::backend::sync::SyncNote;
 use crate::device::core::Core;
 use crate::device::workers::hub::{Grant, Note, Passed};
-use crate::slab::IoId;
+use crate::slab::{IoId, VolumeKey};
 
 impl Core {
     /// Posts what this worker has for the gate, and does what the gate and the other workers have for it.
@@ -71,7 +71,14 @@ impl Core {
                     self.schedule_resume(vm);
                 }
             }
-            Passed::Admit(owner, volume) => self.admit(owner, volume),
+            Passed::Admit(owner, volume) => {
+                let found = self.find_by_gate(owner, volume);
+                self.volumes_to_admit.extend(found);
+            }
+            Passed::Unclaimed(owner, volume) => {
+                let found = self.find_by_gate(owner, volume);
+                self.crossing.unclaimed.extend(found);
+            }
             Passed::Sync(SyncNote::Ended { op, ok }) => self.backend.flush_ended(op, ok),
             Passed::Sync(SyncNote::Start(op)) => self.backend.push_sync(op),
         }
@@ -101,9 +108,9 @@ impl Core {
         }
     }
 
-    fn admit(&mut self, owner: OwnerId, id: VolumeId) {
-        let Some(&vm) = self.vms_by_owner.get(&owner) else { return };
-        let found = self.backend.volumes.iter().filter(|(_, volume)| volume.id == id && volume.vm == vm);
-        self.volumes_to_admit.extend(found.map(|(key, _)| key));
+    fn find_by_gate(&self, owner: OwnerId, id: VolumeId) -> Option<VolumeKey> {
+        let vm = *self.vms_by_owner.get(&owner)?;
+        let mut volumes = self.backend.volumes.iter();
+        volumes.find_map(|(key, volume)| (volume.id == id && volume.vm == vm).then_some(key))
     }
 }

@@ -94,6 +94,8 @@ pub(crate) enum Passed {
     Admit(OwnerId, VolumeId),
     /// About a sync of a file.
     Sync(SyncNote),
+    /// It has released blocks of a volume for which requests wait.
+    Unclaimed(OwnerId, VolumeId),
 }
 
 const _: () = assert!(size_of::<Record>() <= 32 && size_of::<Note>() <= 32, "records are small");

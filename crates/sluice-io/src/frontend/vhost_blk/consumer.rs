@@ -80,7 +80,7 @@ impl Consumer for Blk<'_> {
         let has_memory = guest.is_ok();
         let guest = guest.unwrap_or_else(|without_data| without_data);
         if request == Ok(ParsedRequest::Id) {
-            guest.fill(0, &id_of(&self.core.backend.volumes[volume].name));
+            guest.fill(0, &id_of(&self.core.backend.volumes[volume].info.serial));
         }
         let refusal =
             request.err().map(|refusal| refusal.reason).or((!has_memory).then_some("the daemon has too little memory"));
@@ -140,10 +140,10 @@ impl Blk<'_> {
     }
 }
 
-/// Returns the reply to GET_ID: the volume's name, cut off or padded with zeroes.
-fn id_of(name: &str) -> [u8; ID_LEN] {
+/// Returns the reply to GET_ID: the serial number, cut off or padded with zeroes.
+fn id_of(serial: &str) -> [u8; ID_LEN] {
     let mut id = [0; ID_LEN];
-    let len = name.len().min(ID_LEN);
-    id[..len].copy_from_slice(&name.as_bytes()[..len]);
+    let len = serial.len().min(ID_LEN);
+    id[..len].copy_from_slice(&serial.as_bytes()[..len]);
     id
 }

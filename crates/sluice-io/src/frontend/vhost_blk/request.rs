@@ -41,7 +41,7 @@ pub(crate) enum ParsedRequest {
         /// Whether zeroing must keep the range allocated.
         no_hole: bool,
     },
-    /// The name of the volume.
+    /// The serial number of the volume.
     Id,
 }
 

@@ -98,7 +98,7 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
     let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None, threads: 1 };
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
-    let info = VolumeInfo { size_bytes, ..sample() };
+    let info = VolumeInfo { size_bytes, serial: "WD-4711".to_owned(), ..sample() };
     let generation = VolumeGeneration::default();
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy: Policy::default(), store, info });
     let vm = "vm".to_owned();
@@ -443,7 +443,7 @@ fn an_invalid_request_fails_without_affecting_others() {
     assert_eq!(guest.ask(1, 8, 0, 20), (0, 21));
     let mut id = [0; 20];
     guest.memory.read_slice(&mut id, guest.data(1)).unwrap();
-    assert_eq!(&id[..5], b"disk\0");
+    assert_eq!(&id[..8], b"WD-4711\0");
     assert_eq!(guest.ask(1, 0, 8, 4096), (0, 4097));
     assert_eq!(bench.faults(), 0);
 }

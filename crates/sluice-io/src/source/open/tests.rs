@@ -103,7 +103,7 @@ fn the_guests_own_data_was_taken_for_another_format() {
         |offset| SourceSpec { format: FormatCheck::UnlessKnown(Arc::default()), ..buffered(&image, offset, None) };
     assert!(matches!(Source::open(&first(4096)), Err(SourceError::NotRaw { .. })));
     let source = Source::open(&first(0)).unwrap();
-    let known = Arc::new(BTreeSet::from([(source.identity().unwrap().to_owned(), 0)]));
+    let known = Arc::new(Known::from([((source.identity().unwrap().to_owned(), 0), None)]));
     drop(source);
     rustix::io::pwrite(&image, magic, 0).unwrap();
     assert!(matches!(Source::open(&first(0)), Err(SourceError::NotRaw { .. })));
