@@ -14,7 +14,7 @@
 //! | the NBD protocol, and its listeners | [`nbd`] |
 //! | the vhost-user protocol, and its listeners | [`vhost_user`] |
 //! | opening volumes | [`source`] |
-//! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`socket_file`] |
+//! | paths in folders that tenants may write, and the sockets there | [`path_walk`], [`folder_access`], [`socket_file`] |
 //! | descriptors that peers send: whether they may, and closing them | [`rights`], [`closing`] |
 //! | descriptors from before a restart | [`inherited`] |
 //! | limits that sockets share | [`shared_limit`] |
@@ -23,11 +23,13 @@
 
 mod accept;
 pub mod backend;
+mod by_descriptor;
 pub mod clock;
 pub mod closing;
 pub mod cpu;
 pub mod device;
 pub mod endpoint;
+pub mod folder_access;
 pub(crate) mod frontend;
 pub mod inherited;
 pub mod limits;

@@ -3,8 +3,9 @@
 //! The daemon often runs as root and opens paths in folders that other users may write: an image in the folder of a VM,
 //! a socket in the folder of a VMM. A user that may write a folder may put a symbolic link there at any moment, even
 //! between a check and the use of the same path. So the path is walked one component at a time, each by the descriptor
-//! of the previous folder. A symbolic link is followed only if all users that could have created it are trusted. The
-//! result is a descriptor of the last folder, which later renames do not change.
+//! of the previous folder. A symbolic link is followed only if all users that could have created it are trusted, by the
+//! mode of its folder and by its access control list ([`crate::folder_access`]). The result is a descriptor of the last
+//! folder, which later renames do not change.
 //!
 //! Example: `/dev/disk/by-id/x` leads to `../../sda`. Only root may write `/dev/disk/by-id`, so the link is followed.
 //! In `/srv/tenant`, which belongs to user 1000, a link is rejected.
@@ -19,11 +20,12 @@ use std::path::{Component, Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
+use crate::by_descriptor::{in_proc, with_path};
+use crate::folder_access::{FolderAccess, Who};
+
 /// Maximum number of symbolic links in a path, the same as in the kernel.
 const LINKS_MAX: usize = 40;
 
-const GROUP_WRITES: u32 = 0o020;
-const OTHERS_WRITE: u32 = 0o002;
 const STICKY: u32 = 0o1000;
 
 /// The users and groups that may change what a path names.
@@ -55,26 +57,41 @@ impl Trust {
         self.users.contains(&user)
     }
 
-    /// Returns an untrusted user or group that may create and remove entries in a folder. In a sticky folder only the
+    /// Returns an untrusted user or group that may create and remove any entry of a folder. In a sticky folder only the
     /// owner of the folder may.
-    fn untrusted_writer(&self, folder: &Stat) -> Option<Stranger> {
-        let shared = folder.st_mode & STICKY == 0;
-        if !self.user(folder.st_uid) {
-            Some(Stranger::User(folder.st_uid))
-        } else if shared && folder.st_mode & OTHERS_WRITE != 0 {
-            Some(Stranger::Anyone)
-        } else if shared && folder.st_mode & GROUP_WRITES != 0 && !self.groups.contains(&folder.st_gid) {
-            Some(Stranger::Group(folder.st_gid))
-        } else {
-            None
+    fn untrusted_writer(&self, folder: &OwnedFd, stat: &Stat) -> Result<Option<Stranger>, Errno> {
+        if !self.user(stat.st_uid) {
+            return Ok(Some(Stranger::User(stat.st_uid)));
+        }
+        if stat.st_mode & STICKY != 0 { Ok(None) } else { self.named_writer(folder, stat) }
+    }
+
+    /// Returns an untrusted user or group that may create entries of a folder and is not its owner.
+    fn named_writer(&self, folder: &OwnedFd, stat: &Stat) -> Result<Option<Stranger>, Errno> {
+        let read = |path: &Path| FolderAccess::read(path, stat);
+        let access = with_path(&in_proc(folder), folder, OsStr::new("."), read)?;
+        Ok(access.writers().find_map(|who| self.stranger(who)))
+    }
+
+    fn stranger(&self, who: Who) -> Option<Stranger> {
+        match who {
+            Who::Owner => None,
+            Who::User(user) => (!self.user(user)).then_some(Stranger::User(user)),
+            Who::Group(group) => (!self.groups.contains(&group)).then_some(Stranger::Group(group)),
+            Who::Unknown => Some(Stranger::Unknown),
+            Who::Others => Some(Stranger::Anyone),
         }
     }
 
     /// Returns an untrusted user or group that may replace `entry` of `folder`.
-    fn replacer(&self, folder: &Stat, entry: &Stat) -> Option<Stranger> {
-        let sticky = folder.st_mode & STICKY != 0 && folder.st_mode & (OTHERS_WRITE | GROUP_WRITES) != 0;
-        let by_its_owner = (sticky && !self.user(entry.st_uid)).then_some(Stranger::User(entry.st_uid));
-        self.untrusted_writer(folder).or(by_its_owner)
+    fn replacer(&self, folder: &OwnedFd, stat: &Stat, entry: &Stat) -> Result<Option<Stranger>, Errno> {
+        let by = self.untrusted_writer(folder, stat)?;
+        if by.is_some() || stat.st_mode & STICKY == 0 || self.user(entry.st_uid) {
+            return Ok(by);
+        }
+        // In a sticky folder the owner of the entry may, if it may write there.
+        let may_write = self.named_writer(folder, stat)?.is_some();
+        Ok(may_write.then_some(Stranger::User(entry.st_uid)))
     }
 }
 
@@ -85,6 +102,8 @@ pub enum Stranger {
     User(u32),
     /// The members of a group, by number.
     Group(u32),
+    /// A user or group of a file server that this host does not know.
+    Unknown,
     /// Every user.
     Anyone,
 }
@@ -94,6 +113,7 @@ impl fmt::Display for Stranger {
         match self {
             Stranger::User(user) => write!(f, "user {user}"),
             Stranger::Group(group) => write!(f, "group {group}"),
+            Stranger::Unknown => f.write_str("a user or group that only the file server knows"),
             Stranger::Anyone => f.write_str("every user"),
         }
     }
@@ -147,7 +167,11 @@ pub fn to_folder(path: &Path, trust: &Trust) -> Result<Walked, WalkError> {
     while let Some(next) = walk.rest.pop_front() {
         walk.enter(&next)?;
     }
-    let exposed = walk.exposed.take().or_else(|| walk.exposed_here());
+    if walk.exposed.is_none() {
+        let by = trust.untrusted_writer(&walk.folder, &walk.stat)?;
+        walk.note_exposure(by);
+    }
+    let exposed = walk.exposed;
     Ok(Walked { folder: walk.folder, name, exposed })
 }
 
@@ -247,7 +271,7 @@ impl<'a> Walk<'a> {
         match rustix::fs::openat2(&self.folder, &inside, flags, NO_MODE, ResolveFlags::NO_SYMLINKS) {
             Ok(folder) => {
                 let stat = rustix::fs::fstat(&folder)?;
-                self.note_exposure(&stat);
+                self.look_for_exposure(&stat)?;
                 (self.folder, self.stat) = (folder, stat);
                 self.at.push(name);
                 Ok(())
@@ -257,20 +281,22 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn note_exposure(&mut self, entry: &Stat) {
+    /// Notes who may replace `entry` of the current folder, unless the path is exposed already.
+    fn look_for_exposure(&mut self, entry: &Stat) -> Result<(), Errno> {
         if self.exposed.is_none() {
-            let by = self.trust.replacer(&self.stat, entry);
-            self.exposed = by.map(|by| Exposed { folder: self.at.clone(), by });
+            let by = self.trust.replacer(&self.folder, &self.stat, entry)?;
+            self.note_exposure(by);
         }
+        Ok(())
     }
 
-    fn exposed_here(&self) -> Option<Exposed> {
-        self.trust.untrusted_writer(&self.stat).map(|by| Exposed { folder: self.at.clone(), by })
+    fn note_exposure(&mut self, by: Option<Stranger>) {
+        self.exposed = by.map(|by| Exposed { folder: self.at.clone(), by });
     }
 
     fn follow(&mut self, name: &OsStr) -> Result<(), WalkError> {
         let link = rustix::fs::statat(&self.folder, name, AtFlags::SYMLINK_NOFOLLOW)?;
-        self.note_exposure(&link);
+        self.look_for_exposure(&link)?;
         if let Some(Exposed { by, .. }) = self.exposed {
             return Err(WalkError::Link { link: self.at.join(name), by });
         }
@@ -334,6 +360,7 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+    use crate::folder_access;
 
     /// A user that owns no file.
     const TENANT: u32 = 54_321;
@@ -400,10 +427,15 @@ mod tests {
             ("group", 0, 0o775, Stranger::Group(TENANT)),
             ("open", 0, 0o777, Stranger::Anyone),
             ("sticky", 0, 0o1777, Stranger::User(TENANT)),
+            ("listed", 0, 0o755, Stranger::User(TENANT)),
+            ("listed and sticky", 0, 0o1755, Stranger::User(TENANT)),
         ];
         for (name, owner, mode, expected) in cases {
             let path = folder(here.path(), name, owner, mode);
             chown(&path, None, Some(TENANT)).unwrap();
+            if name.starts_with("listed") {
+                folder_access::testing::let_write(&path, TENANT);
+            }
             let link = path.join("link");
             symlink(&secret, &link).unwrap();
             std::os::unix::fs::lchown(&link, Some(TENANT), Some(TENANT)).unwrap();
@@ -413,7 +445,7 @@ mod tests {
             symlink(&secret, below.join("link")).unwrap();
             let refused = inode(&below.join("link"));
             // Only root can rename root's folder in a sticky one.
-            assert_eq!(refused.is_err(), name != "sticky", "{name}");
+            assert_eq!(refused.is_err(), !name.ends_with("sticky"), "{name}");
         }
     }
 
@@ -436,6 +468,16 @@ mod tests {
             "the group is not stated"
         );
         let sticky = folder(here.path(), "sticky", 0, 0o1777);
+        assert_eq!(exposed(&sticky, &Trust::daemon()), None);
+        // `setfacl -m u:54321:rwx` on a folder of root with mode 0755.
+        let listed = folder(here.path(), "listed", 0, 0o755);
+        folder_access::testing::let_write(&listed, TENANT);
+        assert_eq!(exposed(&listed, &Trust::daemon()).unwrap().by, Stranger::User(TENANT));
+        assert_eq!(exposed(&listed, &Trust::daemon().and(Some(TENANT), None)), None, "the group may only read");
+        let below = folder(&listed, "below", 0, 0o755);
+        assert_eq!(exposed(&below, &Trust::daemon()).unwrap().folder, listed);
+        folder_access::testing::let_write(&sticky, TENANT);
+        fs::set_permissions(&sticky, fs::Permissions::from_mode(0o1755)).unwrap();
         assert_eq!(exposed(&sticky, &Trust::daemon()), None);
     }
 }

@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, RenameFlags, Stat, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use rustix::thread::UnshareFlags;
 
+use crate::by_descriptor::{in_proc, with_path};
 use crate::path_walk::{self, Exposed, Trust, WalkError};
 use crate::rights;
 
@@ -27,8 +27,6 @@ const BACKLOG: i32 = 1024;
 /// Maximum number of bytes of a socket's name in its address, for tools that list sockets. The rest of the address is
 /// the folder.
 const SHOWN_MAX: usize = 80;
-/// Open files of this process, if /proc is mounted.
-const DESCRIPTORS: &str = "/proc/self/fd";
 /// Number of names that are tried for the private folder; a tenant may have taken some.
 const NAMES_MAX: u32 = 100;
 
@@ -210,33 +208,14 @@ fn open(folder: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(folder, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Returns the kernel's name of an open file, which renames do not change.
-fn in_proc(file: &OwnedFd) -> PathBuf {
-    PathBuf::from(format!("{DESCRIPTORS}/{}", file.as_raw_fd()))
-}
-
-/// Calls `call` with an address of `name` in `folder`. An address contains a path, and a path of the host may lead
-/// elsewhere by now, so it is `in_proc`. If /proc is not mounted, a thread changes to the folder and makes the call
-/// with the name alone.
+/// Calls `call` with an address of `name` in `folder`. An address contains a path, which is `in_proc`.
 fn with_address<T: Send>(
     in_proc: &Path,
     folder: &OwnedFd,
     name: &OsStr,
     call: impl FnOnce(&SocketAddrUnix) -> Result<T, Errno> + Send,
 ) -> Result<T, Errno> {
-    if rustix::fs::stat(DESCRIPTORS).is_ok() {
-        return call(&SocketAddrUnix::new(in_proc)?);
-    }
-    let there = || {
-        // SAFETY: the thread gets a separate working folder; descriptors and memory stay shared.
-        unsafe { rustix::thread::unshare_unsafe(UnshareFlags::FS) }?;
-        rustix::process::fchdir(folder)?;
-        call(&SocketAddrUnix::new(name)?)
-    };
-    std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().spawn_scoped(scope, there).map_err(|_| Errno::AGAIN)?;
-        thread.join().expect("the calls do not panic")
-    })
+    with_path(in_proc, folder, name, |path| call(&SocketAddrUnix::new(path)?))
 }
 
 fn stream_socket() -> Result<OwnedFd, Errno> {
@@ -321,7 +300,8 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::path_walk::run_concurrently;
+    use crate::folder_access;
+    use crate::path_walk::{Stranger, run_concurrently};
 
     fn listen(
         path: &Path,
@@ -401,6 +381,12 @@ mod tests {
         chown(&open, Some(TENANT), None).unwrap();
         assert!(matches!(listen(0o755, None), Err(SocketFileError::Exposed(_))));
         assert!(listen(0o755, Some(TENANT)).is_ok());
+        chown(&open, Some(0), None).unwrap();
+        folder_access::testing::let_write(&open, TENANT);
+        let by_list = self::listen(&open.join("a.sock"), None, None, 0o600, None);
+        let Err(SocketFileError::Exposed(Exposed { by, .. })) = by_list else { panic!("the ACL was not read") };
+        assert_eq!(by, Stranger::User(TENANT));
+        assert!(self::listen(&open.join("a.sock"), Some(TENANT), None, 0o600, None).is_ok());
         symlink(here.path(), open.join("link")).unwrap();
         let through = self::listen(&open.join("link/a.sock"), None, None, 0o600, None);
         assert!(matches!(through, Err(SocketFileError::Link(link)) if link == open.join("link")));

@@ -34,7 +34,7 @@ macro_rules! reasons {
 reasons! {
     Short "short" "The frame is shorter than an Ethernet header."
     TooLong "too_long" "The frame is longer than the MTU allows; lower the MTU in the guest, or raise that of the NIC and of the interface."
-    Offload "offload" "The offload header does not fit the frame: its segment size or its checksum position is impossible."
+    Offload "offload" "The offload header does not fit the frame, or asks for a kind of segmentation that the driver has not negotiated."
     Malformed "malformed" "The headers are truncated or contradict one another, so the frame cannot be checked."
     HiddenHeader "hidden_header" "Extension headers or a fragment hide the TCP, UDP or ICMPv6 header from the guards."
     SourceMac "source_mac" "The frame or its ARP message comes from a MAC address that the NIC does not have."

@@ -1,5 +1,7 @@
 //! Cap on flooded frames: broadcasts, multicasts and frames to unknown addresses, each of which costs a copy for every port.
 //!
+//! A large segment counts as the frames that it becomes ([`Frame::frames`]): a receiver without offloads gets each of them.
+//!
 //! Without a cap one VM that sends broadcasts keeps the daemon busy for all others. A plain cap would also cut the VM off, because a
 //! station finds others by broadcast ARP and multicast neighbour discovery. A quarter of the cap is for those alone, and they may use
 //! the rest too.
@@ -44,13 +46,14 @@ impl FloodCap {
         FloodCap { kept: part(1), shared: part(TOKENS - 1) }
     }
 
-    /// Whether a flooded frame passes; it is counted if so.
+    /// Whether a flooded frame passes; it is counted if so. A segment of more frames than the burst never does.
     pub fn passes(&mut self, now: Instant, frame: &Frame) -> bool {
-        frame.finds_neighbours() && self.kept.take(now, TOKENS) || self.shared.take(now, TOKENS)
+        let tokens = TOKENS * u64::from(frame.frames);
+        frame.finds_neighbours() && self.kept.take(now, tokens) || self.shared.take(now, tokens)
     }
 }
 
-/// How many copies of flooded frames all senders together may cause.
+/// How many copies of flooded frames all senders together may cause: frames on the wire, for each port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CopyLimit {
     pub per_second: NonZeroU32,
@@ -58,7 +61,7 @@ pub struct CopyLimit {
     pub burst: NonZeroU32,
 }
 
-/// The cap of all senders together. A flooded frame costs a copy for each port of its VLAN, so a cap of each sender alone would let
+/// The cap of all senders together. A flooded frame costs a copy for each port of its VLAN, a large segment its frames for each port, so a cap of each sender alone would let
 /// the cost grow with the square of the ports.
 ///
 /// Every sender keeps a part for ARP and neighbour discovery, which no other sender can use up: a quarter of the cap, half of it for the
@@ -85,18 +88,19 @@ impl CopyCap {
         CopyCap { limit, shared: Bucket::new(now, limit.per_second.into(), limit.burst.into()) }
     }
 
-    /// Whether a frame that causes `copies` passes; it is counted if so. The sender is the uplink, or one of `ports` ports.
+    /// Whether a frame for `receivers` passes; it is counted if so. The sender is the uplink, or one of `ports` ports.
     pub fn passes(
         &mut self,
         now: Instant,
         spent: &mut Spent,
         (is_uplink, ports): (bool, u32),
-        copies: u32,
+        receivers: u32,
         frame: &Frame,
     ) -> bool {
-        // One that costs more than the burst passes with a full bucket.
-        let copies = u64::from(copies);
-        if self.shared.take(now, copies.min(self.limit.burst.get().into())) {
+        let copies = u64::from(receivers) * u64::from(frame.frames);
+        // One that costs more than the burst passes with a full bucket, and those after it wait for the rest.
+        if self.shared.ready(now, copies).is_none() {
+            self.shared.spend(now, copies);
             return true;
         }
         let kept = u64::from(self.limit.per_second.get()) / 8 / if is_uplink { 1 } else { u64::from(ports.max(1)) };
@@ -190,6 +194,24 @@ mod tests {
         };
         let passed = passed(&mut cap, &arp());
         assert!((1_006..=1_008).contains(&passed), "{passed}: 100/s for 10 s and the burst, less parts of frames");
+    }
+
+    #[test]
+    fn a_large_segment_counted_as_one_frame() {
+        let segment = |frames| Frame { frames, ..broadcast() };
+        let passed = |cap: &mut FloodCap, frames| {
+            (0..10_000u64).filter(|at| cap.passes(Instant::from_millis(*at), &segment(frames))).count()
+        };
+        // 75/s for others than ARP, and their part of the burst.
+        assert_eq!(passed(&mut cap(100, 40), 25), 31);
+        assert_eq!(passed(&mut cap(100, 40), 2_000), 0, "more than the burst");
+        let number = |value| NonZeroU32::new(value).unwrap();
+        let mut total = CopyCap::new(Instant::ZERO, CopyLimit { per_second: number(1_000), burst: number(100) });
+        let mut passes =
+            |at| total.passes(Instant::from_millis(at), &mut Spent::default(), (false, 10), 10, &segment(25));
+        // 250 copies each: the first with a full bucket, the next when what it lacked and the burst are there again.
+        let times: Vec<u64> = (0..1_000).filter(|at| passes(*at)).collect();
+        assert_eq!(times, [0, 250, 500, 750]);
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub struct Frame {
     pub transport_at: u16,
     /// Bytes at the start on which decisions rest. No checksum may be written into them.
     pub decided: u16,
+    /// Frames that it becomes on the wire. [`parse`] does not see the offload header, so this is 1 until the caller
+    /// sets it from [`wire()`](crate::wire()).
+    pub frames: u16,
 }
 
 /// The network protocol of a frame, with its addresses.
@@ -176,6 +179,7 @@ pub fn parse(prefix: &[u8], length: u32) -> Result<Frame, Drop> {
         network_at: link.network_at as u16,
         transport_at: 0,
         decided: link.network_at as u16,
+        frames: 1,
     };
     let parsed = match link.ether_type {
         _ if link.too_many => None,

@@ -280,14 +280,14 @@ impl Switch {
     fn flood(&mut self, now: Instant, from: Place, vlan: u16, frame: &Frame) -> Target {
         // A copy for the uplink counts like one for a port.
         let count = |counts: &BTreeMap<u16, u32>| counts.get(&vlan).copied().unwrap_or(0).max(1);
-        let copies = if frame.destination.is_multicast() { count(&self.members) } else { count(&self.unlocked) };
+        let receivers = if frame.destination.is_multicast() { count(&self.members) } else { count(&self.unlocked) };
         let ports = self.members.values().sum::<u32>().max(1);
         let mut total = self.copies;
         let Some(sender) = self.sender(from) else { return Target::Nowhere(Drop::NoReceiver) };
         if !sender.flood.passes(now, frame) {
             return Target::Nowhere(Drop::FloodRate);
         }
-        let passes = total.passes(now, &mut sender.spent, (from == Place::Uplink, ports), copies, frame);
+        let passes = total.passes(now, &mut sender.spent, (from == Place::Uplink, ports), receivers, frame);
         self.copies = total;
         if passes { Target::Flood } else { Target::Nowhere(Drop::FloodTotal) }
     }

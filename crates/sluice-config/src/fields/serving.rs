@@ -188,8 +188,9 @@ pub static DAEMON: Section = Section {
             "source_root",
             Kind::Path,
             "\"/srv/vm\"",
-            "Folder that must contain, at any depth, every source given to `sluice attach` or `sluice set`. Sources in the \
-             host file may be anywhere",
+            "Folder that must contain, at any depth, every source given to `sluice attach` or `sluice set`. It is a rule \
+             about names: root's symbolic links and bind mounts beneath it may lead elsewhere, and are followed. Sources \
+             in the host file may be anywhere",
         )
         .default("none: sources may be anywhere"),
     ]],

@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use sluice_net::drop::{Drop as Reason, Drops};
 use sluice_net::frame::Frame;
-use sluice_net::header::OffloadHeader;
+use sluice_net::header::{GSO_NONE, OffloadHeader};
 use sluice_net::switch::{Port, Switch, Target};
 use sluice_net::tag::take_off;
-use sluice_net::wire::{OVERHEAD, Wire as Cost, wire};
+use sluice_net::wire::{OVERHEAD, SEGMENTS_MAX, Wire as Cost, wire};
 use sluice_net::{PREFIX_LEN, Receive, parse, segments};
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Percent, Policy, Scope};
@@ -167,10 +167,18 @@ impl Core {
         }
     }
 
+    /// Drops a frame of a guest before it is looked at.
+    pub(crate) fn refuse(&mut self, id: NicId, reason: Reason) -> u32 {
+        self.count_sent(id, cpu::FRAME);
+        self.nics[id].drop_frame(reason);
+        0
+    }
+
     fn admit(&mut self, now: Instant, id: NicId, mut outgoing: Outgoing) -> Result<u32, Reason> {
         outgoing.header = outgoing.header.without_claims();
-        let frame = parse(outgoing.data.prefix.bytes(), outgoing.length)?;
+        let mut frame = parse(outgoing.data.prefix.bytes(), outgoing.length)?;
         let cost = wire(&frame, &outgoing.header, outgoing.length)?;
+        frame.frames = cost.frames;
         self.count_segments(id, cost.frames - 1);
         let nic = &self.nics[id];
         nic.spec.guard.check(&frame)?;
@@ -516,13 +524,16 @@ impl Core {
 
     fn take_received(&mut self, now: Instant, mut header: OffloadHeader, bytes: &mut [u8]) {
         let prefix = &bytes[..bytes.len().min(PREFIX_LEN)];
-        let frame = match parse(prefix, bytes.len() as u32) {
+        let mut frame = match parse(prefix, bytes.len() as u32) {
             Ok(frame) => frame,
             Err(reason) => return self.drops.count(reason),
         };
         let length = bytes.len() as u32;
         // A driver gets a frame whose offloads are impossible as it is, if it takes such frames at all.
-        let occupied = wire(&frame, &header, length).map_or(sluice_net::wire::occupied(length), Cost::occupied);
+        let cost = wire(&frame, &header, length);
+        let occupied = cost.map_or(sluice_net::wire::occupied(length), Cost::occupied);
+        let impossible = if header.gso_type == GSO_NONE { 1 } else { SEGMENTS_MAX as u16 };
+        frame.frames = cost.map_or(impossible, |cost| cost.frames);
         let target = self.switch.from_uplink(now, &frame);
         let mut bytes = &*bytes;
         let mut untagged = Vec::new();

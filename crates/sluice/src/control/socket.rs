@@ -1,7 +1,5 @@
 //! The daemon's side of the control socket.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -14,7 +12,7 @@ use sluice_io::socket_file::SocketFile;
 use sluice_io::users;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -27,8 +25,8 @@ const REQUEST_MAX: u64 = 1 << 20;
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued requests.
 const WAITING_MAX: usize = 16;
-/// Maximum number of connections of clients that are neither root nor the daemon's user, and of those that are. Further ones
-/// are closed.
+/// Maximum number of connections of clients that are neither root nor the daemon's user, and of those that are. For a further
+/// one the oldest is closed that has not sent its request.
 const CLIENTS_MAX: usize = 32;
 const ADMINS_MAX: usize = 64;
 /// Maximum number of connections of each user that is neither. Otherwise one could keep all others out by being silent.
@@ -165,61 +163,98 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Connections of each user that has some.
+/// The connections of all clients.
 #[derive(Debug, Clone, Default)]
-struct Users(Arc<Mutex<BTreeMap<u32, usize>>>);
+struct Connections(Arc<Mutex<Table>>);
 
-/// A connection of a user, until it is dropped.
-#[derive(Debug)]
-struct UserPermit {
-    users: Users,
-    uid: u32,
+#[derive(Debug, Default)]
+struct Table {
+    /// In the order in which they were accepted.
+    connections: Vec<Connection>,
+    accepted: u64,
 }
 
-impl Users {
-    /// Counts a connection; `None` if the user has the most that it may have.
-    fn enter(&self, uid: u32) -> Option<UserPermit> {
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.entry(uid).or_default();
-        (*count < CLIENTS_OF_USER_MAX).then(|| {
-            *count += 1;
-            UserPermit { users: self.clone(), uid }
-        })
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    uid: u32,
+    is_admin: bool,
+    /// Ends it when it is dropped. `None` once the client has sent its request.
+    silent: Option<oneshot::Sender<()>>,
+}
+
+/// A connection, until it is dropped.
+#[derive(Debug)]
+struct Permit {
+    connections: Connections,
+    number: u64,
+    /// Fails when the connection must make room for another one.
+    ended: oneshot::Receiver<()>,
+}
+
+impl Connections {
+    /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that has not sent its
+    /// request makes room; `None` if all of them have.
+    fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_user = |other: &Connection| other.uid == uid;
+        let of_class = |other: &Connection| other.is_admin == is_admin;
+        let class_max = if is_admin { ADMINS_MAX } else { CLIENTS_MAX };
+        if !is_admin {
+            table.make_room(CLIENTS_OF_USER_MAX, of_user)?;
+        }
+        table.make_room(class_max, of_class)?;
+        table.accepted += 1;
+        let (silent, ended) = oneshot::channel();
+        let number = table.accepted;
+        table.connections.push(Connection { number, uid, is_admin, silent: Some(silent) });
+        Some(Permit { connections: self.clone(), number, ended })
     }
 }
 
-impl Drop for UserPermit {
-    fn drop(&mut self) {
-        let mut counts = self.users.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut count) = counts.entry(self.uid) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
+impl Table {
+    fn make_room(&mut self, max: usize, competes: impl Fn(&Connection) -> bool) -> Option<()> {
+        if self.connections.iter().filter(|other| competes(other)).count() >= max {
+            let oldest = self.connections.iter().position(|other| competes(other) && other.silent.is_some())?;
+            self.connections.remove(oldest);
+        }
+        Some(())
+    }
+}
+
+impl Permit {
+    /// Notes that the client has sent its request: from now on it makes no room for others.
+    fn keep(&self) {
+        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = table.connections.iter_mut().find(|other| other.number == self.number) {
+            // Kept open, so that the connection is not ended.
+            let _ = own.silent.take().map(|silent| silent.send(()));
         }
     }
 }
 
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.connections.retain(|other| other.number != self.number);
+    }
+}
+
 async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
-    let (clients, admins) = (Arc::new(Semaphore::new(CLIENTS_MAX)), Arc::new(Semaphore::new(ADMINS_MAX)));
-    let users = Users::default();
+    let connections = Connections::default();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let Ok(peer) = Peer::of(&stream) else { continue };
-                let permits = if peer.is_admin() { &admins } else { &clients };
-                let own = if peer.is_admin() { Some(None) } else { users.enter(peer.uid).map(Some) };
-                let permit = own.zip(Arc::clone(permits).try_acquire_owned().ok());
-                let Some(permit) = permit else {
+                let Some(permit) = connections.enter(peer.uid, peer.is_admin()) else {
                     tracing::debug!(%peer, "Control client rejected: too many are connected");
                     continue;
                 };
                 let sender = sender.clone();
                 tokio::spawn(async move {
-                    if let Err(error) = converse(stream, peer, sender).await {
+                    if let Err(error) = converse(stream, peer, permit, sender).await {
                         tracing::debug!(%error, "Control client left");
                     }
-                    drop(permit);
                 });
             }
             Err(error) => {
@@ -230,10 +265,15 @@ async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
     }
 }
 
-async fn converse(stream: UnixStream, peer: Peer, sender: mpsc::Sender<Asked>) -> io::Result<()> {
+async fn converse(stream: UnixStream, peer: Peer, mut permit: Permit, sender: mpsc::Sender<Asked>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut line = String::new();
-    timeout(CLIENT_TIMEOUT, BufReader::new(read.take(REQUEST_MAX)).read_line(&mut line)).await??;
+    let mut read = BufReader::new(read.take(REQUEST_MAX));
+    tokio::select! {
+        read = timeout(CLIENT_TIMEOUT, read.read_line(&mut line)) => read??,
+        _ = &mut permit.ended => return Err(io::Error::other("It has sent nothing and made room for another client")),
+    };
+    permit.keep();
     let reply = match serde_json::from_str(&line) {
         Err(error) => Reply::failed(Code::Invalid, format!("Invalid request: {error}")),
         Ok(request) => {
@@ -260,7 +300,8 @@ mod tests {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let (sender, mut asked) = mpsc::channel(1);
         let peer = Peer::of(&theirs).unwrap();
-        let served = tokio::spawn(converse(theirs, peer, sender));
+        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        let served = tokio::spawn(converse(theirs, peer, permit, sender));
         ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
         let Asked { request, peer, reply } = asked.recv().await.unwrap();
         assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
@@ -276,16 +317,40 @@ mod tests {
 
     #[test]
     fn one_user_took_the_connections_of_all_others() {
-        let users = Users::default();
-        let mut first: Vec<_> =
-            (0..CLIENTS_OF_USER_MAX).map(|_| users.enter(1000).expect("it may have some")).collect();
-        assert!(users.enter(1000).is_none());
-        let other = users.enter(1001);
-        assert!(other.is_some());
+        let connections = Connections::default();
+        let enter = |uid| connections.enter(uid, false);
+        let mut first: Vec<_> = (0..CLIENTS_OF_USER_MAX).map(|_| enter(1000).unwrap()).collect();
+        let other = enter(1001).unwrap();
+        let further = enter(1000).expect("the oldest of this user has sent nothing");
+        let is_ended = |permit: &mut Permit| permit.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        assert_eq!(first.iter_mut().map(is_ended).filter(|ended| *ended).count(), 1);
+        assert!(is_ended(&mut first[0]));
+        first.iter().chain([&further]).for_each(Permit::keep);
+        assert!(enter(1000).is_none(), "all of its connections are used");
         first.pop();
-        assert!(users.enter(1000).is_some(), "one of its connections has ended");
-        drop((first, other));
-        assert!(users.0.lock().unwrap().is_empty(), "users without connections take no memory");
+        assert!(enter(1000).is_some(), "one of its connections has ended");
+        assert!(enter(0).is_some());
+        drop((first, further, other));
+        assert!(connections.0.lock().unwrap().connections.is_empty());
+    }
+
+    #[tokio::test]
+    async fn silent_connections_of_root_kept_root_out() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control");
+        let (sender, _asked) = mpsc::channel(1);
+        let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), sender));
+        let mut silent = Vec::new();
+        for _ in 0..ADMINS_MAX {
+            silent.push(UnixStream::connect(&path).await.unwrap());
+        }
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        client.write_all(b"?\n").await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert!(said.contains("Invalid request"), "{said}");
+        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest has made room");
+        accepts.abort();
     }
 
     #[tokio::test(start_paused = true)]
@@ -293,7 +358,8 @@ mod tests {
         let (_ours, theirs) = UnixStream::pair().unwrap();
         let peer = Peer::of(&theirs).unwrap();
         let before = tokio::time::Instant::now();
-        assert!(converse(theirs, peer, mpsc::channel(1).0).await.is_err());
+        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        assert!(converse(theirs, peer, permit, mpsc::channel(1).0).await.is_err());
         assert!(before.elapsed() >= CLIENT_TIMEOUT);
     }
 }

@@ -70,12 +70,15 @@ struct Outcome {
     paused: Duration,
     /// Number of intervals that were discarded because of pauses.
     discarded: usize,
+    /// Whether intervals with pauses were used, because too few had none.
+    is_disturbed: bool,
 }
 
 /// Results of one phase.
 pub(crate) struct Phase {
     scheduler: &'static str,
     measured: Vec<Measured>,
+    is_disturbed: bool,
 }
 
 /// Runs both phases and the part with an idle VM, measures each in `pieces` intervals of a second, and checks the
@@ -117,14 +120,18 @@ pub(crate) async fn run(pieces: usize, quiet: bool) -> Result<Report, Failure> {
     progress.print(&format!("Their NICs share a link of {} Mbit/s, over vhost-user-net", network::LINK));
     let network = [on_the_link("noop", &fixture, &progress).await?, on_the_link("mclock", &fixture, &progress).await?];
 
-    let mut promises = verdict::judge(capacity, &claims, &mclock.measured, &quiet.measured);
-    promises.extend(verdict::judge_link(network::LINK as f64, &network::claims(), &network[1].mbit));
-    let paused = mclock.paused + quiet.paused;
+    let mut promises = verdict::judge(capacity, &claims, &mclock, &quiet);
+    promises.extend(verdict::judge_link(network::LINK as f64, &network::claims(), &network[1]));
+    let paused = mclock.paused + quiet.paused + network[1].paused;
     let discarded = mclock.discarded + quiet.discarded;
     if discarded > 0 {
-        progress.print(&format!("The machine paused for {} ms; {discarded} s are not counted", paused.as_millis()));
+        progress.print(&format!("The threads were late by {} ms; {discarded} s are not counted", paused.as_millis()));
     }
-    let phase = |scheduler, outcome: Outcome| Phase { scheduler, measured: outcome.measured };
+    let phase = |scheduler, outcome: Outcome| Phase {
+        scheduler,
+        is_disturbed: outcome.is_disturbed,
+        measured: outcome.measured,
+    };
     let phases = [phase("noop", noop), phase("mclock", mclock)];
     Ok(Report { capacity, claims, phases, network, promises, buffered, paused })
 }
@@ -181,8 +188,9 @@ async fn measure(
             break;
         }
     }
-    let discarded = if good.len() * 2 < pieces { 0 } else { bad.len() };
+    let is_disturbed = good.len() * 2 < pieces;
+    let discarded = if is_disturbed { 0 } else { bad.len() };
     let counted: Vec<_> = if discarded > 0 { good } else { good.into_iter().chain(bad).collect() };
     let vm = |vm: usize| Window::together(counted.iter().map(|piece| &piece[vm]));
-    Ok(Outcome { measured: (0..setup::VMS.len()).map(vm).collect(), paused, discarded })
+    Ok(Outcome { measured: (0..setup::VMS.len()).map(vm).collect(), paused, discarded, is_disturbed })
 }

@@ -31,6 +31,7 @@ use sluice_sched::{ByteRate, CostModel, Limit, Policy, Reservation, Weight};
 
 use super::setup::{BACKUP, OLTP, VMS};
 use super::share::Claim;
+use crate::testbed::pauses::Pauses;
 
 /// Rate of the link, in Mbit/s of the wire.
 pub(super) const LINK: u64 = 100;
@@ -47,11 +48,13 @@ const SLOTS: u16 = 64;
 const PAUSE: Duration = Duration::from_millis(1);
 /// Time before measuring starts.
 const WARM_UP: Duration = Duration::from_millis(300);
-/// Length of a measurement, and the maximum number of them: one in which the machine paused is made again.
+/// Length of a measurement, and the maximum number of them: one in which threads were late is made again.
 const MEASURED: Duration = Duration::from_millis(1500);
 const ATTEMPTS_MAX: u32 = 3;
-/// Part of the link from which on a measurement counts.
-const USED_MIN: f64 = 0.95;
+/// Pause between two looks at how late the threads were, and how late they may be in between: a ring holds the frames
+/// of 8 ms.
+const LOOKS_EVERY: Duration = Duration::from_millis(50);
+const LATE_MAX: Duration = Duration::from_millis(5);
 /// Maximum wait of the counter before it checks whether it should stop.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -88,6 +91,8 @@ pub(crate) enum NetworkError {
 pub(crate) struct Shares {
     pub(super) scheduler: &'static str,
     pub(super) mbit: Vec<f64>,
+    /// How late the threads were during the measurement.
+    pub(super) paused: Duration,
 }
 
 /// Returns the reservation, limit and weight of each VM on the link, in Mbit/s.
@@ -121,14 +126,21 @@ pub(super) async fn measure(scheduler: &'static str, folder: &Path) -> Result<Sh
     let stop = Arc::new(AtomicBool::new(false));
     let guests = Guests::start(&lab.paths, &stop).map_err(NetworkError::Start)?;
     tokio::time::sleep(WARM_UP).await;
-    let mut shares = Shares { scheduler, mbit: Vec::new() };
+    let mut shares = Shares { scheduler, mbit: Vec::new(), paused: Duration::ZERO };
+    let mut pauses = Pauses::watch(LATE_MAX);
     for _ in 0..ATTEMPTS_MAX {
         let (before, began) = (counter.frames(), Instant::now());
-        tokio::time::sleep(MEASURED).await;
+        pauses.resume();
+        while began.elapsed() < MEASURED {
+            pauses.look(LOOKS_EVERY);
+            tokio::time::sleep(LOOKS_EVERY).await;
+        }
+        pauses.look(Duration::ZERO);
+        shares.paused = pauses.take();
         let (after, seconds) = (counter.frames(), began.elapsed().as_secs_f64());
         let mbit = |frames: u64| (frames * (FRAME as u64 + CostModel::FRAME_OVERHEAD.0) * 8) as f64 / seconds / 1e6;
         shares.mbit = after.iter().zip(&before).map(|(after, before)| mbit(after - before)).collect();
-        if shares.mbit.iter().sum::<f64>() >= USED_MIN * LINK as f64 {
+        if shares.paused.is_zero() {
             break;
         }
     }

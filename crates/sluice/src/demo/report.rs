@@ -9,7 +9,7 @@ use super::Phase;
 use super::network::{self, Shares};
 use super::setup::{BACKUP, DemoVm, OLTP, VMS};
 use super::share::Claim;
-use super::verdict::{self, Promise};
+use super::verdict::{self, Kept, Promise};
 use crate::output::{self, Format};
 
 /// Result of the demo.
@@ -30,7 +30,22 @@ pub(crate) struct Report {
 impl Report {
     /// Whether every guarantee was kept.
     pub(crate) fn is_ok(&self) -> bool {
-        self.promises.iter().all(|promise| promise.kept)
+        self.promises.iter().all(|promise| promise.kept == Kept::Yes)
+    }
+
+    /// Says in a line whether the guarantees were kept.
+    fn conclusion(&self) -> String {
+        let has = |kept| self.promises.iter().any(|promise| promise.kept == kept);
+        match (has(Kept::No), has(Kept::NotJudged)) {
+            (true, _) => "Not every promise was kept.".to_owned(),
+            (false, false) => "Every promise was kept.".to_owned(),
+            (false, true) => format!(
+                "Not judged: this machine was busy. Other programs kept the CPUs, so the threads of this demo were late by \
+                 {} ms while guarantees were measured. End those programs or wait for them, or run the demo as root with \
+                 `nice -n -15`.",
+                self.paused.as_millis()
+            ),
+        }
     }
 
     pub(crate) fn print(&self, format: Format) {
@@ -48,7 +63,11 @@ impl Report {
         let promise = |promise: &Promise| {
             json!({
                 "promise": promise.text,
-                "kept": promise.kept,
+                "kept": match promise.kept {
+                    Kept::Yes => Some(true),
+                    Kept::No => Some(false),
+                    Kept::NotJudged => None,
+                },
                 "measured": rounded(promise.measured),
                 "expected": rounded(promise.expected),
             })
@@ -85,7 +104,7 @@ impl Report {
         output::line("");
         self.print_promises();
         output::line("");
-        output::line(if self.is_ok() { "Every promise was kept." } else { "Not every promise was kept." });
+        output::line(&self.conclusion());
         self.print_advice();
     }
 
@@ -95,7 +114,7 @@ impl Report {
         for (vm, demo_vm) in VMS.iter().enumerate() {
             for (at, phase) in self.phases.iter().enumerate() {
                 let measured = &phase.measured[vm];
-                let headline = verdict::headline(vm, &self.claims, &phase.measured);
+                let headline = verdict::headline(vm, &self.claims, &phase.measured).unless(phase.is_disturbed);
                 let first = at == 0;
                 table.add_row([
                     Cell::new(if first { demo_vm.name } else { "" }),
@@ -151,7 +170,11 @@ impl Report {
                 Cell::new(&promise.text),
                 number(format!("{:.0}", promise.expected)),
                 number(format!("{:.0}", promise.measured)),
-                Cell::new(if promise.kept { "yes" } else { "NO" }),
+                Cell::new(match promise.kept {
+                    Kept::Yes => "yes",
+                    Kept::No => "NO",
+                    Kept::NotJudged => "not judged",
+                }),
             ]);
         }
         output::line(&table.to_string());
@@ -161,13 +184,6 @@ impl Report {
     fn print_advice(&self) {
         if self.buffered {
             output::line("The disks used the page cache here. Real volumes need a file system with direct I/O.");
-        }
-        if !self.is_ok() && !self.paused.is_zero() {
-            output::line(&format!(
-                "The machine was busy: it paused for {} ms while guarantees were measured. Try again when it is \
-                 less busy.",
-                self.paused.as_millis()
-            ));
         }
         let sluice = std::env::args().next().unwrap_or_else(|| "sluice".to_owned());
         output::line(&format!(
@@ -216,5 +232,9 @@ fn millis(micros: u64) -> String {
 
 fn verdict_text(promise: &Promise) -> String {
     let part = promise.measured / promise.expected * 100.0;
-    if promise.kept { "kept".to_owned() } else { format!("BROKEN: {part:.0} % of {:.0}", promise.expected) }
+    match promise.kept {
+        Kept::Yes => "kept".to_owned(),
+        Kept::No => format!("BROKEN: {part:.0} % of {:.0}", promise.expected),
+        Kept::NotJudged => "not judged: busy".to_owned(),
+    }
 }

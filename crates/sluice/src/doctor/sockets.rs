@@ -1,9 +1,9 @@
 //! Whether the user of libvirt's VMs can connect to the sockets of the host file.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sluice_config::{ListenAddress, Protocol};
+use sluice_io::folder_access::{ENTER, FolderAccess};
 
 use super::Subject;
 use crate::findings::{Finding, Level};
@@ -93,17 +93,12 @@ fn may_connect(user: &User, owner: Option<&str>, group: Option<&str>, mode: u32)
 
 /// Returns a folder above the socket that the user may not enter.
 fn closed_folder(subject: &Subject, user: &User, socket: &Path) -> Option<String> {
+    let groups: Vec<u32> = user.groups.iter().map(|(gid, _)| *gid).collect();
     let folders: Vec<&Path> = socket.ancestors().skip(1).filter(|folder| *folder != Path::new("/")).collect();
     folders.into_iter().rev().find_map(|folder| {
-        let stat = subject.path(folder.to_str()?).metadata().ok()?;
-        let bit = if stat.uid() == user.uid {
-            0o100
-        } else if user.groups.iter().any(|(gid, _)| *gid == stat.gid()) {
-            0o010
-        } else {
-            0o001
-        };
-        (stat.mode() & bit == 0).then(|| folder.display().to_string())
+        let path = subject.path(folder.to_str()?);
+        let access = FolderAccess::read(&path, &rustix::fs::stat(&path).ok()?).ok()?;
+        (!access.allows(user.uid, &groups, ENTER)).then(|| folder.display().to_string())
     })
 }
 
@@ -162,5 +157,9 @@ mod tests {
         set(0o700);
         let closed = found(&fake, ", owner = \"vm\"");
         assert!(closed[0].contains("vm cannot enter /run/s"), "{closed:?}");
+        // As `setfacl -m u:64055:x` does: the owner, a user, the group, the mask and the others.
+        let list = [(1, 7, u32::MAX), (2, 1, 64055), (4, 0, u32::MAX), (16, 1, u32::MAX), (32, 0, u32::MAX)];
+        sluice_io::folder_access::testing::set_posix_list(&folder, &list);
+        assert_eq!(found(&fake, ", owner = \"vm\""), [""; 0], "its entry lets it enter");
     }
 }

@@ -19,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use sluice_io::folder_access;
 use sluice_io::path_walk::{self, Trust, WalkError};
 
 use super::overrides::Override;
@@ -308,7 +309,8 @@ fn open_folder(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Replaces a file, or creates it: afterwards it has this text, also after a crash. A file that exists keeps its mode.
+/// Replaces a file, or creates it: afterwards it has this text, also after a crash. A file that exists keeps its mode and its
+/// access control list.
 ///
 /// # Errors
 /// The file system refuses; the file is then as it was, unless only the sync of its folder failed.
@@ -335,6 +337,8 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
     let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(new)?;
     if let Ok(known) = fs::metadata(old) {
         file.set_permissions(known.permissions())?;
+        // Without its list the mode alone would give the group what the list gives to others.
+        folder_access::copy_list(old, &file)?;
     }
     file.write_all(text)?;
     file.sync_all()
@@ -485,6 +489,27 @@ mod tests {
         open(0o700).0.unwrap();
         fs::set_permissions(place.path().join("state"), fs::Permissions::from_mode(0o773)).unwrap();
         assert!(matches!(open(0o700).0, Err(StateError::Exposed { .. })));
+        fs::set_permissions(place.path().join("state"), fs::Permissions::from_mode(0o755)).unwrap();
+        open(0o700).0.unwrap();
+        folder_access::testing::let_write(&place.path().join("state"), 4711);
+        let refused = open(0o700).0.unwrap_err();
+        assert!(refused.to_string().contains("user 4711 can change"), "{refused}");
+    }
+
+    #[test]
+    fn a_replaced_file_gave_its_group_what_its_list_gave_to_one_user() {
+        let place = TempDir::new().unwrap();
+        let file = place.path().join("host.toml");
+        fs::write(&file, "old").unwrap();
+        folder_access::testing::let_write(&file, 4711);
+        let list = || {
+            let mut value = vec![0; 1024];
+            let len = rustix::fs::getxattr(&file, "system.posix_acl_access", value.as_mut_slice()).unwrap();
+            value[..len].to_vec()
+        };
+        let before = list();
+        replace(&file, b"new", 0o644).unwrap();
+        assert_eq!((fs::read_to_string(&file).unwrap().as_str(), list()), ("new", before));
     }
 
     #[test]

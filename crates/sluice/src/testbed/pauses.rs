@@ -12,6 +12,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// First letters of the names of the threads of devices, uplinks, clients, and of the other end of a link.
+const WATCHED: [&str; 4] = ["dev-", "vm-", "nic-", "link"];
+
 /// Pauses since the last [`Pauses::take`].
 pub(crate) struct Pauses {
     /// Threads of the device and the clients: file of the kernel's counter, and its last value.
@@ -29,7 +32,7 @@ impl Pauses {
         let mut threads = Vec::new();
         for task in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
             let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
-            if name.starts_with("dev-") || name.starts_with("vm-") {
+            if WATCHED.iter().any(|watched| name.starts_with(watched)) {
                 let count = task.path().join("schedstat");
                 let waited = waited(&count).unwrap_or_default();
                 threads.push((count, waited));
@@ -85,5 +88,23 @@ mod tests {
         pauses.look(Duration::ZERO);
         assert!(pauses.take() >= Duration::from_millis(300));
         assert_eq!(pauses.take(), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_threads_of_a_link_were_not_watched() {
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let (started, starts) = std::sync::mpsc::channel();
+        let run = move || {
+            started.send(()).unwrap();
+            let _ = stopped.recv();
+        };
+        let thread = std::thread::Builder::new().name("nic-pauses-test".to_owned()).spawn(run).unwrap();
+        starts.recv().unwrap();
+        let pauses = Pauses::watch(Duration::ZERO);
+        let names =
+            pauses.threads.iter().filter_map(|(count, _)| fs::read_to_string(count.with_file_name("comm")).ok());
+        assert!(names.into_iter().any(|name| name.trim() == "nic-pauses-test"));
+        drop(stop);
+        thread.join().unwrap();
     }
 }

@@ -10,7 +10,8 @@ use clap::Args;
 ///
 /// Serves temporary disks on a device of known capacity to three VMs, through real sockets: first with noop, then with
 /// mClock. Then their NICs share a link of 100 Mbit/s, over vhost-user-net. Does not need root. Its disks are temporary files, which it removes at the end. The exit code is 0 only if every
-/// guarantee was kept.
+/// guarantee was kept. If other programs keep the CPUs busy, it measures how late its threads were, and does not judge a guarantee that
+/// was missed while they were.
 #[derive(Args)]
 pub(crate) struct Demo {
     /// Minimum measuring time for each scheduler.

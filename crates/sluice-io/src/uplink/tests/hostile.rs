@@ -239,6 +239,44 @@ fn a_segment_of_many_small_frames_was_charged_in_two_pieces_and_sent_twice() {
 }
 
 #[test]
+fn a_segment_to_a_group_reached_each_neighbour_as_thousands_of_frames() {
+    let mut lab = Lab::new(None);
+    let guest = lab.guest(1, all_features(), ENTRIES);
+    let plain = Net { mac: mac(2), mtu: 1500, pairs: 1, offloads: false }.features();
+    let neighbour = lab.guest(2, plain, ENTRIES);
+    neighbour.post(0..ENTRIES, 2048);
+    let group = Mac([0x33, 0x33, 0, 0, 0, 1]);
+    // The burst of a NIC is 150 frames that are not ARP.
+    for (gso_size, received) in [(30, 0), (1400, 43)] {
+        let (header, bytes) = tcp6(1, group, 60_114, gso_size);
+        guest.put(DATA, header, &bytes);
+        guest.descriptor(RING, 0, (DATA, (HEADER_LEN + bytes.len()) as u32, 0, 0));
+        guest.offer(TRANSMIT, std::iter::once(0));
+        lab.step(MOMENT);
+        assert_eq!(neighbour.used(RECEIVE), received, "segments of {gso_size} bytes");
+    }
+    assert_eq!(lab.totals(&guest).drops.of(Reason::FloodRate), 1);
+}
+
+#[test]
+fn segments_that_a_driver_had_not_negotiated_were_cut_for_it() {
+    let mut lab = Lab::new(None);
+    let plain = Net { mac: mac(1), mtu: 1500, pairs: 1, offloads: false }.features();
+    let guest = lab.guest(1, plain, ENTRIES);
+    let (header, bytes) = tcp6(1, mac(200), 6_114, 1440);
+    let is_plain = OffloadHeader { gso_type: 0, gso_size: 0, ..header };
+    for (header, length) in [(header, bytes.len()), (is_plain, 1_400)] {
+        guest.put(DATA, header, &bytes[..length]);
+        guest.descriptor(RING, 0, (DATA, (HEADER_LEN + length) as u32, 0, 0));
+        guest.offer(TRANSMIT, std::iter::once(0));
+        lab.step(MOMENT);
+    }
+    assert_eq!(guest.used(TRANSMIT), 2, "both are returned");
+    assert_eq!(lab.far.all().len(), 1);
+    assert_eq!(lab.totals(&guest).drops.of(Reason::Offload), 1);
+}
+
+#[test]
 fn segments_of_many_small_frames_filled_an_iteration_for_long() {
     let mut lab = Lab::new(None);
     let guest = lab.guest(1, all_features(), ENTRIES);

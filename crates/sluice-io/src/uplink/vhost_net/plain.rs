@@ -8,6 +8,7 @@ use sluice_net::header::{CHECKED, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, NEEDS_C
 use sluice_net::{PREFIX_LEN, checksum, parse, segments};
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6,
+    VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
 };
 
 use crate::uplink::nic::Incoming;
@@ -24,6 +25,17 @@ pub(crate) fn is_accepted(features: u64, header: &OffloadHeader) -> bool {
     };
     let has_ecn = header.gso_type & GSO_ECN == 0 || has(features, VIRTIO_NET_F_GUEST_ECN);
     is_cut && has_ecn && (!needs_checksum || has(features, VIRTIO_NET_F_GUEST_CSUM))
+}
+
+/// Whether a driver with these features may leave the cutting of a frame with this header to the device.
+pub(crate) fn is_negotiated(features: u64, header: &OffloadHeader) -> bool {
+    let is_cut = match header.gso_type & !GSO_ECN {
+        GSO_NONE => true,
+        GSO_TCP4 => has(features, VIRTIO_NET_F_HOST_TSO4),
+        GSO_TCP6 => has(features, VIRTIO_NET_F_HOST_TSO6),
+        _ => false,
+    };
+    is_cut && (header.gso_type & GSO_ECN == 0 || has(features, VIRTIO_NET_F_HOST_ECN))
 }
 
 /// Returns the frames that a frame stands for, with finished checksums.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use sluice_net::drop::Drop as Reason;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
@@ -15,6 +16,7 @@ use crate::uplink::packet::{Data, Origin, Prefix, Rest};
 use crate::uplink::receive_buffers::Own;
 use crate::uplink::vhost_net::NetSession;
 use crate::uplink::vhost_net::chains::Chains;
+use crate::uplink::vhost_net::plain::is_negotiated;
 use crate::virtio::VirtQueue;
 use crate::virtio::chain::{Chain, Malformed};
 use crate::virtio::data::MemoryTable;
@@ -82,7 +84,10 @@ impl Consumer for Transmit<'_> {
         queue.held += 1;
         let outgoing =
             Outgoing { header, data: Data { prefix, rest }, length, origin: Some(Origin { queue: id, number }) };
-        let frames = self.core.transmit(now, session.nic, outgoing);
+        let frames = match is_negotiated(session.features, &outgoing.header) {
+            true => self.core.transmit(now, session.nic, outgoing),
+            false => self.core.refuse(session.nic, Reason::Offload),
+        };
         self.chains[id.index() as usize].set_frames(frames);
         if frames == 0 {
             self.ended.push(id);
