@@ -13,6 +13,7 @@ mod fluid {
     pub mod generate;
     pub mod holes;
     pub mod holes_dmclock;
+    pub mod holes_volumes;
     pub mod model;
     pub mod phase;
     pub mod plan;

@@ -283,6 +283,18 @@ impl World {
         self.pump();
     }
 
+    /// Sets the policy of the volume of a source at all nodes.
+    pub fn set_volume_policy(&mut self, source: usize, policy: Policy) {
+        let Source { vm, volume, .. } = self.sources[source];
+        for index in 0..self.nodes.len() {
+            let (owner, volumes) = &self.vms[vm].owners[index];
+            let (owner, volume, now) = (*owner, volumes[volume], self.instant());
+            self.nodes[index].gate.set_volume(now, owner, volume, policy).expect("the plan's policies are valid");
+            self.touch(index);
+        }
+        self.pump();
+    }
+
     /// Removes a VM from all nodes, and cancels its queued requests.
     pub fn remove_vm(&mut self, vm: usize) {
         let mut finished = Vec::new();

@@ -29,6 +29,7 @@ use crate::scheduler::{DeviceInfo, Scope};
 use crate::standing::{Left, Standing, peak_of};
 use crate::tag::{ShareTag, Spacing, Tag};
 
+use super::level::Passes;
 use super::owner::Owner;
 use super::tags::{Amount, Limiter, Room, ServicePhase};
 
@@ -134,14 +135,28 @@ impl Lanes {
         self.own.eligible_at(direction).max(self.volumes[volume].further.eligible_at(direction))
     }
 
+    /// The directions of the queued requests of a volume whose queue of reads this is.
+    fn queued(&self, volume: usize, reads: &Fifo) -> impl Iterator<Item = Direction> {
+        let writes = &self.volumes[volume].writes;
+        let queued = [(Direction::Read, !reads.is_empty()), (Direction::Write, !writes.is_empty())];
+        queued.into_iter().filter_map(|(direction, queued)| queued.then_some(direction))
+    }
+
     /// When the first head of a volume may pass, whose queue of reads this is; 0 if it has none.
     fn pass_at(&self, volume: usize, reads: &Fifo) -> Tag {
-        let queued = |direction| match direction {
-            Direction::Read => !reads.is_empty(),
-            Direction::Write => !self.volumes[volume].writes.is_empty(),
-        };
-        let of_each = Direction::ALL.into_iter().filter(|direction| queued(*direction));
-        of_each.map(|direction| self.eligible_at(volume, direction)).min().unwrap_or(0)
+        self.queued(volume, reads).map(|direction| self.eligible_at(volume, direction)).min().unwrap_or(0)
+    }
+
+    /// The same without the limits of the VM.
+    fn own_pass_at(&self, volume: usize, reads: &Fifo) -> Tag {
+        let further = &self.volumes[volume].further;
+        self.queued(volume, reads).map(|direction| further.eligible_at(direction)).min().unwrap_or(0)
+    }
+
+    /// Whether limits by direction of the volume itself bound all that it has queued.
+    pub(super) fn bounds_all(&self, volume: usize, reads: &Fifo) -> bool {
+        let directions = &self.volumes[volume].further.directions;
+        self.queued(volume, reads).all(|direction| directions[direction as usize].0.is_set())
     }
 
     /// The queue of everything but reads of a volume.
@@ -176,6 +191,15 @@ impl Lanes {
 /// When the limits by direction let a request of the volume pass whose queue of reads this is; 0 without such limits.
 pub(super) fn pass_at(lanes: Option<&Lanes>, volume: usize, reads: &Fifo) -> Tag {
     lanes.map_or(0, |lanes| lanes.pass_at(volume, reads))
+}
+
+/// When limits let a volume pass; `limiter`: when its own limit does.
+pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter: Tag) -> Passes {
+    let Some(lanes) = lanes else { return Passes::own(limiter) };
+    Passes {
+        at: limiter.max(lanes.pass_at(volume, reads)),
+        own: limiter.max(lanes.own_pass_at(volume, reads)),
+    }
 }
 
 /// Start tag at which the tags are lowered, before they overflow.
