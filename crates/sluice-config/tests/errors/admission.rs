@@ -216,3 +216,24 @@ fn limits_that_delay_requests_longer_than_guests_wait() {
     let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
     assert!(large.contains("a full window of device d takes up to 72 s"), "{large}");
 }
+
+/// The limits of all volumes together let less pass than the VM reserves. The rest of its reservation is sold for nothing.
+#[test]
+fn a_reservation_that_the_limits_of_the_volumes_cannot_reach_was_accepted_without_a_word() {
+    let with = |vm: &str, volume: &str| {
+        found(&GOOD.replace("weight = 100", vm).replace("[vm.a.volume.v]", &format!("[vm.a.volume.v]\n{volume}")))
+    };
+    let (messages, refused) = with("reservation = \"500 iops\"", "limit = \"100 iops\"");
+    let warning = "VM a on device d: it reserves 500 iops@8KiB, but the limits of its volumes let at most 100 iops@8KiB pass together";
+    assert_eq!((messages, refused), (vec![warning.to_owned()], false));
+    let halves = "read_limit = \"200 iops\"\nwrite_limit = \"299 iops\"";
+    assert_eq!(with("reservation = \"500 iops\"", halves).0.len(), 1);
+    assert_eq!(with("reservation = \"20MiB/s\"", "limit = \"19MiB/s\"").0.len(), 1);
+    for (vm, volume) in [
+        ("500 iops", "limit = \"500 iops\""),
+        ("500 iops", "write_limit = \"100 iops\""),
+        ("500 iops", "limit = \"1MiB/s\""),
+    ] {
+        assert_eq!(with(&format!("reservation = \"{vm}\""), volume), (vec![], false), "{vm}, {volume}");
+    }
+}

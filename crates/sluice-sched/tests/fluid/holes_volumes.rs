@@ -179,3 +179,82 @@ fn a_volume_that_becomes_active_does_not_wait_until_others_have_caught_up() {
     let longest = log.iter().filter(|record| record.source == sparse).map(|record| record.waited).max();
     assert!(longest.is_some_and(|waited| waited <= SECOND / 2), "waited for {longest:?} ns");
 }
+
+#[test]
+fn a_write_limit_is_divided_by_weight_while_the_scheduler_changes_often() {
+    for millis in [20, 50] {
+        let mut world = world(8);
+        let vm = world.add_vm(with_write_limit(Policy::default(), 100), &[weight(1.0), weight(3.0)]);
+        let sources = [0, 1].map(|volume| world.add_source(vm, volume, &[write()]));
+        sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(64)));
+        world.run_for(2.0);
+        let meter = Meter::start(&world);
+        for _ in 0..30_000 / millis {
+            world.run_for(millis as f64 / 1000.0);
+            world.replace_scheduler("mclock");
+        }
+        let got = sources.map(|source| meter.rate(&world, source));
+        assert!(
+            (got[0] - 25.0).abs() <= 1.0 && (got[1] - 75.0).abs() <= 1.0,
+            "every {millis} ms: {got:.1?} of 25 and 75"
+        );
+    }
+}
+
+/// What a VM is owed does not grow by changes either.
+#[test]
+fn a_limit_of_a_volume_takes_nothing_from_others_while_policies_and_the_scheduler_change_often() {
+    for changes_scheduler in [false, true] {
+        let mut world = world(8);
+        let vm = world.add_vm(weight(100.0).reserving(500), &[Policy::default().limited(100)]);
+        let source = world.add_source(vm, 0, &[kib(8)]);
+        world.set_load(source, Load::Closed(64));
+        let reserved = add_neighbours(&mut world);
+        for change in 0..2000u64 {
+            world.run_for(0.03);
+            if changes_scheduler {
+                world.replace_scheduler("mclock");
+            } else {
+                world.set_volume_policy(source, Policy::default().limited(100 + change % 2));
+            }
+        }
+        let least = least_of(&world, reserved, 0, 60);
+        assert!(least >= 434.0, "of the scheduler: {changes_scheduler}: {least:.1} of 450 in the worst second");
+    }
+}
+
+/// A limit 10 % above the share, which is 250/s, on a device with random service times.
+#[test]
+fn a_limit_above_the_share_costs_less_than_two_percent_of_it_on_a_random_device() {
+    let service = super::plan::Service { fixed_ns: None, exponential: true };
+    let mut world = World::new(&Cloud { service, ..Cloud::device(500.0, 1, 1) }, "mclock", 1);
+    let sources = [weight(1.0).limited(275), weight(1.0)].map(|policy| world.vm(policy, &[kib(8)]));
+    sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(32)));
+    let meter = Meter::start(&world);
+    world.run_for(400.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    assert!(got[0] >= 0.98 * got[1], "{got:.1?} of equal shares");
+}
+
+/// A burst of 500/s for 10 s above a limit of 100/s: 5000 requests in 10 s, on any number of nodes.
+#[test]
+fn a_burst_for_a_time_lasts_as_long_on_several_nodes() {
+    for nodes in [1, 2, 4] {
+        let mut policy = weight(1.0).limited(100);
+        let rate = Limit { iops: Some(Iops::per_second(500)), bytes: None };
+        policy.timed_burst =
+            Some(sluice_sched::policy::TimedBurst { rate, length: std::time::Duration::from_secs(10) });
+        let mut world = World::new(&Cloud { nodes, ..Cloud::device(8000.0, 4, 4) }, "mclock", 1);
+        let source = world.vm(policy, &[kib(8)]);
+        world.set_load(source, Load::Closed(256));
+        let rates = [10.0, 10.0].map(|seconds| {
+            let meter = Meter::start(&world);
+            world.run_for(seconds);
+            meter.rate(&world, source)
+        });
+        assert!(
+            (490.0..=525.0).contains(&rates[0]) && (95.0..=115.0).contains(&rates[1]),
+            "{nodes} nodes: {rates:.1?}"
+        );
+    }
+}

@@ -106,7 +106,18 @@ pub struct Level {
 impl Level {
     pub fn new(policy: Policy, info: &DeviceInfo, now: Tag, v: Tag) -> Self {
         let (share, bursts) = (v - credit(&policy), bursts(&policy, info, 1));
-        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts, excess: 0, released: LONG_AGO }
+        Level {
+            policy,
+            due: now,
+            due_bytes: now,
+            tat: now,
+            tat_bytes: now,
+            share,
+            hold: None,
+            bursts,
+            excess: 0,
+            released: LONG_AGO,
+        }
     }
 
     /// Each reservation is a separate minimum: the earlier tag counts.

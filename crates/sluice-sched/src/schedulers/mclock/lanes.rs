@@ -196,10 +196,7 @@ pub(super) fn pass_at(lanes: Option<&Lanes>, volume: usize, reads: &Fifo) -> Tag
 /// When limits let a volume pass; `limiter`: when its own limit does.
 pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter: Tag) -> Passes {
     let Some(lanes) = lanes else { return Passes::own(limiter) };
-    Passes {
-        at: limiter.max(lanes.pass_at(volume, reads)),
-        own: limiter.max(lanes.own_pass_at(volume, reads)),
-    }
+    Passes { at: limiter.max(lanes.pass_at(volume, reads)), own: limiter.max(lanes.own_pass_at(volume, reads)) }
 }
 
 /// Start tag at which the tags are lowered, before they overflow.
@@ -403,21 +400,23 @@ impl Owner {
         Some(own.eligible_at().max(first.unwrap_or(0)))
     }
 
-    /// Adds the buckets of the limits by direction and of the rates of a burst, of the VM or of one of its volumes.
+    /// Adds the buckets of the limits by direction and of the rates of a burst, of the VM or of one of its volumes, and its turns.
     pub(super) fn add_standing_of_lanes(&self, volume: Option<usize>, now: Tag, standing: &mut Standing) {
-        if let Some(lanes) = self.lanes() {
-            volume.map_or(&lanes.own, |volume| &lanes.volumes[volume].further).add_standing(now, standing);
-        }
+        let Some(lanes) = self.lanes() else { return };
+        let Some(volume) = volume else { return lanes.own.add_standing(now, standing) };
+        let lane = &lanes.volumes[volume];
+        lane.further.add_standing(now, standing);
+        standing.turns = core::array::from_fn(|at| Some(lane.spacing.amount_between(lanes.turn[at], lane.turns[at])));
     }
 
-    /// Sets these buckets to the standing under another scheduler.
+    /// Sets these to the standing under another scheduler.
     pub(super) fn resume_lanes(&mut self, volume: Option<usize>, now: Tag, standing: &Standing) {
-        if let Some(lanes) = self.lanes_mut() {
-            let further = match volume {
-                None => &mut lanes.own,
-                Some(volume) => &mut lanes.volumes[volume].further,
-            };
-            further.resume(now, standing);
+        let Some(lanes) = self.lanes_mut() else { return };
+        let Some(volume) = volume else { return lanes.own.resume(now, standing) };
+        let (turn, lane) = (lanes.turn, &mut lanes.volumes[volume]);
+        lane.further.resume(now, standing);
+        for ((turn, own), ahead) in turn.into_iter().zip(&mut lane.turns).zip(standing.turns) {
+            *own = lane.spacing.tag_after(turn, ahead.unwrap_or(0).max(0));
         }
     }
 

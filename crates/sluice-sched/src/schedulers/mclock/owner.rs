@@ -60,13 +60,7 @@ pub(super) struct Volume {
 impl Volume {
     /// A volume without requests.
     pub(super) fn new(id: VolumeId, policy: Policy) -> Self {
-        Volume {
-            fifo: Fifo::default(),
-            id,
-            member: None,
-            waiting: Waiting::Nothing,
-            policy: Box::new(policy),
-        }
+        Volume { fifo: Fifo::default(), id, member: None, waiting: Waiting::Nothing, policy: Box::new(policy) }
     }
 }
 

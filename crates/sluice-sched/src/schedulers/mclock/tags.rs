@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use crate::cost::Cost;
+use crate::cost::{Cost, reserved_bytes};
 use crate::policy::{Limit, Policy, Reservation, TimedBurst};
 use crate::request::Request;
 use crate::scheduler::{DeviceClass, DeviceInfo};
@@ -52,8 +52,7 @@ impl Amount {
     /// Amounts of service of this cost and size.
     #[must_use]
     pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
-        let by_cost = (u128::from(cost) * u128::from(info.request_bytes.0)) >> Cost::SHIFT;
-        Amount { cost, bytes, reserved_bytes: bytes.max(u64::try_from(by_cost).unwrap_or(u64::MAX)) }
+        Amount { cost, bytes, reserved_bytes: reserved_bytes(cost, bytes, info.request_bytes) }
     }
 }
 
