@@ -55,6 +55,9 @@ pub struct Standing {
     pub ahead: Option<i64>,
     /// For reads and for writes, of a volume: the same among the volumes of the VM, for a limit of the VM that they share.
     pub turns: [Option<i64>; 2],
+    /// Balances of the weight floor, of a VM: among the VMs, the same for each of them, and among its volumes. In raw cost units times 10,000,
+    /// positive if service by weight is owed.
+    pub floors: [Option<i64>; 2],
 }
 
 /// The limits of a policy, in the order of [`Standing::limits`].

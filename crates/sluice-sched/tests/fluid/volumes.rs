@@ -238,8 +238,7 @@ fn model(phase: &Phase, got: &[Vec<f64>], capacity: f64) -> Dues {
         let volumes = vm.volumes.iter().map(|volume| (Member::of(&volume.policy), volume.writes, volume.in_use));
         VmModel { own: Member::of(&vm.policy), volumes: volumes.collect() }
     });
-    let got: Vec<f64> = got.iter().map(|volumes| volumes.iter().sum()).collect();
-    Dues::of(capacity, &vms.collect::<Vec<_>>(), &got)
+    Dues::of(capacity, &vms.collect::<Vec<_>>(), got)
 }
 
 /// Checks a phase. Returns a line for each miss.
@@ -253,20 +252,34 @@ fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>]) -> Vec<String> {
         // What reservations still catch up on.
         most_missed = phase.vms.iter().map(|vm| reserved(&vm.policy)).sum::<f64>() * STALL / TIMES.1;
     }
-    let mut judge = |what: String, due: &Range, got: f64, policy: &Policy| {
+    let burst_of = |policy: &Policy| bursts(policy, &plan.cloud) / TIMES.1;
+    let mut judge = |what: String, due: &Range, got: f64, (policy, burst): (&Policy, f64)| {
         let Range { least, most } = *due;
-        let burst = bursts(policy, &plan.cloud) / TIMES.1;
         let (low, high) = (least - allowed(plan, phase, least), most + allowed(plan, phase, most));
         if got < low - most_missed {
+            let what = if got < 0.98 * reserved(policy).min(least) { format!("RESERVATION of {what}") } else { what };
             missed.push(format!("{what}: got {got:.2}, at least {least:.2}"));
         } else if got > high + most_missed + burst {
             missed.push(format!("{what}: got {got:.2}, at most {most:.2}"));
         }
     };
     for (index, ((vm, due), got)) in phase.vms.iter().zip(&dues.vms).zip(got).enumerate() {
-        judge(format!("vm {index}"), &due.own, got.iter().sum(), &vm.policy);
+        let burst = vm.volumes.iter().map(|volume| burst_of(&volume.policy)).sum::<f64>() + burst_of(&vm.policy);
+        judge(format!("vm {index}"), &due.own, got.iter().sum(), (&vm.policy, burst));
         for (number, (volume, got)) in vm.volumes.iter().zip(got).enumerate() {
-            judge(format!("vm {index} volume {number}"), &due.volumes[number], *got, &volume.policy);
+            judge(
+                format!("vm {index} volume {number}"),
+                &due.volumes[number],
+                *got,
+                (&volume.policy, burst_of(&volume.policy)),
+            );
+        }
+    }
+    if !missed.is_empty() {
+        for (vm, got) in dues.vms.iter().zip(got) {
+            let due: Vec<String> = vm.volumes.iter().map(|due| format!("{:.2}", due.least)).collect();
+            let due = due.join(" ");
+            missed.push(format!("all: {:.2} of {:.2}, {got:.2?} of {due}", got.iter().sum::<f64>(), vm.own.least));
         }
     }
     missed
@@ -315,6 +328,10 @@ pub fn run(plans: u64) {
             let got = running.run(phase);
             judged += got.iter().flatten().count() as u64;
             let missed = check(&plan, phase, &got);
+            let shows = std::env::var("SLUICE_FLUID_SHOW").is_ok();
+            if shows {
+                let _ = writeln!(std::io::stderr(), "{}{got:.2?}", show(&plan, phase));
+            }
             if !missed.is_empty() {
                 bad += 1;
                 let text = format!("seed {seed}, phase {number}: {}\n  {}", show(&plan, phase), missed.join("\n  "));

@@ -63,10 +63,18 @@ impl Member {
 }
 
 impl VmModel {
-    /// What a volume may get by its own limits.
-    fn cap(&self, volume: usize) -> f64 {
+    /// What a volume may get by its own limits, or what it `got` of its queue from the phase before.
+    fn cap(&self, volume: usize, each: &[f64]) -> f64 {
         let (member, writes, in_use) = self.volumes[volume];
-        if in_use { member.limit.min(member.by_direction[usize::from(writes)]) } else { 0.0 }
+        if in_use { member.limit.min(member.by_direction[usize::from(writes)]) } else { each[volume] }
+    }
+
+    fn claims(&self, each: &[f64]) -> Vec<Claim> {
+        let claim = |volume: usize| {
+            let claim = self.volumes[volume].0.claim(self.cap(volume, each));
+            if self.volumes[volume].2 { claim } else { Claim { min: claim.max, ..claim } }
+        };
+        (0..self.volumes.len()).map(claim).collect()
     }
 
     /// The volumes of one direction.
@@ -74,21 +82,24 @@ impl VmModel {
         (0..self.volumes.len()).filter(|volume| self.volumes[*volume].1 == writes).collect()
     }
 
-    fn max(&self) -> f64 {
-        let sum = |writes: bool| self.group(writes).into_iter().map(|volume| self.cap(volume)).sum::<f64>();
+    fn max(&self, each: &[f64]) -> f64 {
+        let sum = |writes: bool| self.group(writes).into_iter().map(|volume| self.cap(volume, each)).sum::<f64>();
         let groups = [false, true].map(|writes| sum(writes).min(self.own.by_direction[usize::from(writes)]));
         self.own.limit.min(groups.into_iter().sum())
     }
 
-    /// Divides what the VM gets among its volumes.
-    fn inside(&self, got: f64) -> Vec<Range> {
-        let mut claims: Vec<Claim> =
-            (0..self.volumes.len()).map(|volume| self.volumes[volume].0.claim(self.cap(volume))).collect();
+    /// Divides what the VM gets among its volumes; `each`: what these got.
+    fn inside(&self, each: &[f64]) -> Vec<Range> {
+        let got = each.iter().sum();
+        let mut claims = self.claims(each);
         let mut unsure = vec![false; claims.len()];
         let mut shares = fill(got, FLOOR, &claims).shares;
         for _ in 0..2 {
             for writes in [false, true] {
-                let (group, most) = (self.group(writes), self.own.by_direction[usize::from(writes)]);
+                let group = self.group(writes);
+                // Its burst may be a part of what they got.
+                let most =
+                    self.own.by_direction[usize::from(writes)].max(group.iter().map(|volume| each[*volume]).sum());
                 if group.iter().map(|volume| shares[*volume]).sum::<f64>() <= most * 1.000_001 {
                     continue;
                 }
@@ -103,25 +114,42 @@ impl VmModel {
                 shares = fill(got, FLOOR, &claims).shares;
             }
         }
-        let range = |(volume, share): (usize, &f64)| match unsure[volume] {
-            true => Range { least: 0.0, most: self.cap(volume) },
-            false => Range { least: *share, most: *share },
+        let range = |(volume, range): (usize, Range)| match unsure[volume] {
+            true => Range { least: 0.0, most: self.cap(volume, each) },
+            false => Range { least: range.least.min(shares[volume]), most: range.most.max(shares[volume]) },
         };
-        shares.iter().enumerate().map(range).collect()
+        ranges(got, &claims, each).into_iter().enumerate().map(range).collect()
     }
 }
 
 impl Dues {
-    /// What VMs on a device of this capacity are due; `got` has what each VM got, which its volumes share.
-    pub fn of(capacity: f64, vms: &[VmModel], got: &[f64]) -> Dues {
-        let claims: Vec<Claim> = vms.iter().map(|vm| vm.own.claim(vm.max())).collect();
-        let shares = fill(capacity, FLOOR, &claims).shares;
-        let vms = vms.iter().zip(shares).zip(got).map(|((vm, share), got)| {
-            let own = Range { least: share, most: share };
-            VmDues { own, volumes: vm.inside(*got) }
-        });
+    /// What VMs on a device of this capacity are due; `got` has what their volumes got.
+    pub fn of(capacity: f64, vms: &[VmModel], got: &[Vec<f64>]) -> Dues {
+        let claims: Vec<Claim> = vms.iter().zip(got).map(|(vm, each)| vm.own.claim(vm.max(each))).collect();
+        let each: Vec<f64> = got.iter().map(|volumes| volumes.iter().sum()).collect();
+        let ranges = ranges(capacity, &claims, &each);
+        let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues { own, volumes: vm.inside(got) });
         Dues { vms: vms.collect() }
     }
+}
+
+/// Divides the capacity. A member with a limit may use some of its burst in the interval, so each of the others is due what the model
+/// says, or what it says if those with a limit get what they `got`.
+fn ranges(capacity: f64, claims: &[Claim], got: &[f64]) -> Vec<Range> {
+    let plain = fill(capacity, FLOOR, claims).shares;
+    let known = |member: usize| {
+        let fixed = |(other, claim): (usize, &Claim)| match other != member && claim.max.is_finite() {
+            true => Claim { min: got[other], max: got[other], ..*claim },
+            false => *claim,
+        };
+        let claims: Vec<Claim> = claims.iter().enumerate().map(fixed).collect();
+        fill(capacity, FLOOR, &claims).shares[member]
+    };
+    let range = |(member, share): (usize, f64)| {
+        let known = known(member);
+        Range { least: share.min(known), most: share.max(known) }
+    };
+    plain.into_iter().enumerate().map(range).collect()
 }
 
 /// The bursts of the limits of a policy, in requests.

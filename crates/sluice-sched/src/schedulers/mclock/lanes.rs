@@ -168,12 +168,18 @@ impl Lanes {
         &mut self.volumes[volume].writes
     }
 
-    /// Charges the turn of a volume for a request that a limit of the VM shares out.
-    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64) {
-        let at = direction as usize;
+    /// Charges the turn of a volume for a request that a limit of the VM shares out. Service in the `phase` for its reservation is not by
+    /// turns: it is a debt of at most [`TURN_DEBT_MAX`] requests, and the turns of the others stay.
+    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, phase: ServicePhase) {
+        let (at, turn) = (direction as usize, self.turn[direction as usize]);
         let lane = &mut self.volumes[volume];
-        let start = lane.turns[at].max(self.turn[at]);
-        lane.turns[at] = start.saturating_add(lane.spacing.of(cost));
+        let (start, step) = (lane.turns[at].max(turn), lane.spacing.of(cost));
+        if phase == ServicePhase::Reservation {
+            let most = turn.saturating_add(step.saturating_mul(TURN_DEBT_MAX));
+            lane.turns[at] = start.max(start.saturating_add(step).min(most));
+            return;
+        }
+        lane.turns[at] = start.saturating_add(step);
         self.turn[at] = start;
         if start > TURN_MAX {
             self.turn[at] = 0;
@@ -198,6 +204,9 @@ pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter
     let Some(lanes) = lanes else { return Passes::own(limiter) };
     Passes { at: limiter.max(lanes.pass_at(volume, reads)), own: limiter.max(lanes.own_pass_at(volume, reads)) }
 }
+
+/// Maximum number of requests that a volume is ahead of its turn because of its reservation.
+const TURN_DEBT_MAX: u64 = 16;
 
 /// Start tag at which the tags are lowered, before they overflow.
 const TURN_MAX: ShareTag = 1 << 62;
@@ -299,11 +308,17 @@ impl Owner {
 
     /// Charges a dispatch to the limits by direction. Returns whether other volumes of the VM may be throttled by it.
     #[inline]
-    pub(super) fn charge_lanes(&mut self, volume: usize, open: Open, amount: &Amount, now: Tag) -> bool {
+    pub(super) fn charge_lanes(
+        &mut self,
+        (volume, phase): (usize, ServicePhase),
+        open: Open,
+        amount: &Amount,
+        now: Tag,
+    ) -> bool {
         let Some(lanes) = self.lanes_mut() else { return false };
         lanes.own.charge(open.direction, now, amount);
         lanes.volumes[volume].further.charge(open.direction, now, amount);
-        lanes.charge_turn(volume, open.direction, amount.cost);
+        lanes.charge_turn(volume, open.direction, amount.cost, phase);
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
@@ -427,7 +442,13 @@ impl Owner {
         lanes.own.set(&self.policy, info, servers, now);
         for (lane, volume) in lanes.volumes.iter_mut().zip(self.volumes.iter()) {
             lane.further.set(&volume.policy, info, servers, now);
-            lane.spacing = Spacing::of_weight(volume.policy.effective_weight());
+            let spacing = Spacing::of_weight(volume.policy.effective_weight());
+            // As with a share: a debt at a large weight is not one of as many requests at a small weight.
+            for (turn, own) in lanes.turn.into_iter().zip(&mut lane.turns) {
+                let ahead = own.saturating_sub(turn);
+                *own = turn.saturating_add(ahead.min(lane.spacing.convert(ahead, spacing)));
+            }
+            lane.spacing = spacing;
         }
     }
 }

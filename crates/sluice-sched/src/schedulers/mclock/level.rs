@@ -217,7 +217,7 @@ pub(super) struct Level {
     catch_up_max: Tag,
     /// How long a due reservation waits for a member that was idle.
     yield_max: Tag,
-    floor: Floor,
+    pub(super) floor: Floor,
 }
 
 impl Level {

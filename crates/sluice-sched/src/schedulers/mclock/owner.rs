@@ -435,13 +435,19 @@ impl Owner {
             (Some(_), None) => Standing::default(),
         };
         self.add_standing_of_lanes(volume, clocks.now, &mut standing);
+        standing.floors[1] = self.inner.as_ref().filter(|_| volume.is_none()).map(|inner| inner.level.floor.balance());
         standing
     }
 
     /// Sets the tags to the standing under another scheduler. The caller settles the VM and its volumes.
     pub(super) fn resume(&mut self, volume: Option<usize>, clocks: &Clocks, standing: &Standing) {
         match (volume, self.inner_mut()) {
-            (None, _) => self.member.tags.resume(clocks, standing),
+            (None, inner) => {
+                if let (Some((inner, _)), Some(balance)) = (inner, standing.floors[1]) {
+                    inner.level.floor.resume(balance);
+                }
+                self.member.tags.resume(clocks, standing);
+            }
             (Some(index), Some((inner, volumes))) => {
                 let clocks = inner.level.clocks(clocks.now);
                 let member = volumes[index].member.as_deref_mut();

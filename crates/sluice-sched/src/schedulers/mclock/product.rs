@@ -240,7 +240,7 @@ impl Product {
         let (tags, remote) = owner.tags_and_remote();
         tags.charge(phase, &amount, &clocks, remote, inner_step);
         owner.charge_volume(volume, inner_right, (open, &amount), now, goes_on);
-        let throttles_others = owner.charge_lanes(volume, open, &amount, now);
+        let throttles_others = owner.charge_lanes((volume, inner_right), open, &amount, now);
         let has_inner = owner.has_inner();
         if let Some(remote) = owner.remote_mut() {
             remote.note_served(amount.cost);
@@ -519,13 +519,15 @@ impl Scheduler for Product {
         let standing = owner.standing(volume, &clocks);
         // A tag of an earlier virtual time has no meaning.
         let counts = volume.is_some() || owner.generation == self.generation;
-        Standing { ahead: standing.ahead.filter(|_| counts), ..standing }
+        let floors = [volume.is_none().then(|| self.level.floor.balance()), standing.floors[1]];
+        Standing { ahead: standing.ahead.filter(|_| counts), floors, ..standing }
     }
 
     fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
         let tag = self.clock.tag(now);
         let Some((_, volume)) = self.find(scope) else { return };
         let (index, clocks) = (scope.owner().0, self.level.clocks(tag));
+        standing.floors[0].into_iter().for_each(|balance| self.level.floor.resume(balance));
         self.owner_mut(index).resume(volume, &clocks, standing);
         match volume.filter(|_| self.owner_mut(index).has_inner()) {
             Some(volume) => self.settle_volume(index, volume, tag, None),
