@@ -146,7 +146,7 @@ fn a_burst_that_makes_a_reservation_impossible_is_reported_at_its_position() {
 9 | burst = 1
   |         ^
   = hint: raise burst to at least 2 (3 for requests of 256KiB), or leave it out: the default is the device's depth times \
-         its largest piece
+         its largest piece, or 100 ms of the limit
 
 1 error"
     );

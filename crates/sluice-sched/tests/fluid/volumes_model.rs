@@ -39,6 +39,8 @@ pub struct Range {
 
 pub struct VmDues {
     pub own: Range,
+    /// Whether its limits let less pass than its volumes reserve.
+    pub is_squeezed: bool,
     pub volumes: Vec<Range>,
 }
 
@@ -88,11 +90,27 @@ impl VmModel {
         self.own.limit.min(groups.into_iter().sum())
     }
 
+    fn reserved_inside(&self, group: &[usize], each: &[f64]) -> f64 {
+        let min = |volume: &usize| self.volumes[*volume].0.min.min(self.cap(*volume, each));
+        group.iter().map(min).sum()
+    }
+
+    fn is_squeezed(&self, each: &[f64]) -> bool {
+        let all: Vec<usize> = (0..self.volumes.len()).collect();
+        self.reserved_inside(&all, each) > self.max(each)
+    }
+
     /// Divides what the VM gets among its volumes; `each`: what these got.
     fn inside(&self, each: &[f64]) -> Vec<Range> {
         let got = each.iter().sum();
         let mut claims = self.claims(each);
+        // The shortage is in proportion to reservations only where it is that of the whole VM, not of one direction.
         let mut unsure = vec![false; claims.len()];
+        for writes in [false, true] {
+            let group = self.group(writes);
+            let short = self.reserved_inside(&group, each) > self.own.by_direction[usize::from(writes)];
+            group.into_iter().for_each(|volume| unsure[volume] = short);
+        }
         let mut shares = fill(got, FLOOR, &claims).shares;
         for _ in 0..2 {
             for writes in [false, true] {
@@ -108,8 +126,7 @@ impl VmModel {
                 let division = fill(most, FLOOR, &members);
                 for (volume, share) in group.into_iter().zip(division.shares) {
                     (claims[volume].min, claims[volume].max) = (share, share);
-                    // The shortage is in proportion to reservations only where it is that of the whole VM.
-                    unsure[volume] = division.fits < 1.0;
+                    unsure[volume] |= division.fits < 1.0;
                 }
                 shares = fill(got, FLOOR, &claims).shares;
             }
@@ -128,7 +145,11 @@ impl Dues {
         let claims: Vec<Claim> = vms.iter().zip(got).map(|(vm, each)| vm.own.claim(vm.max(each))).collect();
         let each: Vec<f64> = got.iter().map(|volumes| volumes.iter().sum()).collect();
         let ranges = ranges(capacity, &claims, &each);
-        let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues { own, volumes: vm.inside(got) });
+        let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues {
+            own,
+            is_squeezed: vm.is_squeezed(got),
+            volumes: vm.inside(got),
+        });
         Dues { vms: vms.collect() }
     }
 }
