@@ -20,9 +20,11 @@ use crate::scheduler::{ChangeError, DeviceClass};
 use crate::units::{ByteRate, Bytes, Iops, Percent};
 
 mod burst;
+mod reach;
 mod shortfall;
 
 pub use burst::{BurstTooSmall, check_burst, check_burst_of_large};
+pub use reach::limits_together;
 pub use shortfall::Shortfall;
 
 /// Sustained worst-case throughput of a device: \[mclock\] 3.1, "Reservation Setting".

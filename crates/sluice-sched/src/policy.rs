@@ -118,7 +118,8 @@ pub struct Policy {
     /// Share of the spare capacity. `None`: the VM is served by its reservation only.
     pub weight: Option<Weight>,
     /// Burst of each limiter: requests of the reference size, counted in requests and in bytes. `None`: the device's
-    /// depth times the cost and the bytes of the largest read or write that is submitted unsplit (256 KiB).
+    /// depth times the cost and the bytes of the largest read or write that is submitted unsplit (256 KiB), or 100 ms of the limit if that is
+    /// more.
     pub burst: Option<u32>,
     /// A rate above the limits for a time.
     pub timed_burst: Option<TimedBurst>,

@@ -179,23 +179,27 @@ impl Allowed {
             for window in [1, 50, 700, 3000] {
                 let seconds = window as f64 / 1000.0;
                 let burst = policy.timed_burst.map(|burst| (burst.rate, burst.length.as_secs_f64()));
-                let most = |rate: f64, above: Option<(f64, f64)>, room: f64| {
-                    let steady = rate * seconds + above.map_or(0.0, |(above, length)| (above - rate) * length) + room;
-                    above.map_or(steady, |(above, _)| steady.min(above * seconds + room)) * (1.0 + 1e-9) + 1e-3
+                let most = |rate: f64, above: Option<(f64, f64)>, room: &dyn Fn(f64) -> f64| {
+                    let saved = above.map_or(0.0, |(above, length)| (above - rate) * length);
+                    let steady = rate * seconds + saved + room(rate);
+                    above.map_or(steady, |(above, _)| steady.min(above * seconds + room(above))) * (1.0 + 1e-9) + 1e-3
                 };
                 if let Some(rate) = limit.iops {
-                    let room = policy.burst.map_or(self.depth * self.cost_max, f64::from) + self.cost_max;
+                    let least = self.depth * self.cost_max;
+                    let room = |rate: f64| policy.burst.map_or(least.max(rate / 10.0), f64::from) + self.cost_max;
                     let above = burst.and_then(|(rate, length)| Some((rate.iops?.as_f64(), length)));
                     let (found, bound) =
-                        (window_max(records.iter(), window * MILLI, cost), most(rate.as_f64(), above, room));
+                        (window_max(records.iter(), window * MILLI, cost), most(rate.as_f64(), above, &room));
                     assert!(found <= bound, "{what}: {found} in {window} ms, bound {bound}: {policy:?}");
                 }
                 if let Some(rate) = limit.bytes {
-                    let room =
-                        policy.burst.map_or(self.depth * 262_144.0, |burst| f64::from(burst) * 8192.0) + self.largest;
+                    let least = self.depth * 262_144.0;
+                    let room = |rate: f64| {
+                        policy.burst.map_or(least.max(rate / 10.0), |burst| f64::from(burst) * 8192.0) + self.largest
+                    };
                     let above = burst.and_then(|(rate, length)| Some((rate.bytes?.bytes_per_second() as f64, length)));
                     let rate = rate.bytes_per_second() as f64;
-                    let (found, bound) = (window_max(records.iter(), window * MILLI, bytes), most(rate, above, room));
+                    let (found, bound) = (window_max(records.iter(), window * MILLI, bytes), most(rate, above, &room));
                     assert!(found <= bound, "{what}: {found} B in {window} ms, bound {bound}: {policy:?}");
                 }
             }

@@ -13,6 +13,7 @@ mod fluid {
     pub mod generate;
     pub mod holes;
     pub mod holes_dmclock;
+    pub mod holes_volumes;
     pub mod model;
     pub mod phase;
     pub mod plan;
@@ -20,6 +21,8 @@ mod fluid {
     pub mod shape;
     pub mod shrink;
     pub mod station;
+    pub mod volumes;
+    pub mod volumes_model;
     pub mod world;
 }
 
@@ -33,4 +36,9 @@ fn random_plans_on_one_node_get_what_the_fluid_model_says() {
 #[test]
 fn random_plans_on_several_nodes_get_what_the_fluid_model_says() {
     Campaign::from_environment(200, true).run();
+}
+
+#[test]
+fn random_plans_of_volumes_get_what_the_fluid_model_says() {
+    fluid::volumes::run(60);
 }

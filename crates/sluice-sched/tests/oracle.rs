@@ -170,14 +170,12 @@ impl Oracle {
 
     fn choose(&mut self, now: Tag) -> Option<Choice> {
         let due = |(owner, vm, head): &(OwnerId, &Vm, RequestId)| Some((vm.level.due()?, *head, *owner));
-        let most_overdue = self.eligible().iter().filter_map(due).min();
+        let eligible = self.eligible();
+        let most_overdue = eligible.iter().filter(|(_, vm, _)| !vm.level.was_held()).filter_map(due).min();
         if let Some((due, _, _)) = most_overdue {
             // 8.4: the cap on the catch-up moves all R tags by one common offset.
             let excess = (now - due - self.catchup).max(0);
-            for (_, vm) in &mut self.vms {
-                vm.level.due += excess;
-                vm.level.due_bytes += excess;
-            }
+            self.vms.iter_mut().for_each(|(_, vm)| vm.level.shift(excess));
         }
         if let Some((due, _, owner)) = self.eligible().iter().filter_map(due).min()
             && due <= now
@@ -202,12 +200,10 @@ impl Oracle {
         vm.volumes.iter().any(|(id, level)| lives_by_weight(level) && waits(*id, level))
     }
 
-    /// 8.8: in the constraint phase the most overdue volume, unless the floor is owed; otherwise the one with the
-    /// smallest share tag.
+    /// 8.8: the most overdue volume, unless the floor is owed; otherwise the one with the smallest share tag. `reserved`: the
+    /// VM's own phase.
     fn choose_volume(&mut self, owner: OwnerId, reserved: bool, now: Tag) -> Choice {
-        if reserved {
-            self.bound_catch_up_inside(owner, now);
-        }
+        self.bound_catch_up_inside(owner, now);
         let floor_waits = self.unreserved_volume_waits(owner);
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("chosen").1;
         let is_floors_turn = vm.floor.owed > 0 && floor_waits;
@@ -219,23 +215,36 @@ impl Oracle {
         let by_share = weighted.map(|(id, level, head)| (level.share, *head, *id)).min();
         let overdue = overdue.map(|(_, _, volume)| (volume, true));
         let by_share = by_share.map(|(_, _, volume)| (volume, false));
-        let chosen = if reserved && !is_floors_turn { overdue.or(by_share) } else { by_share.or(overdue) };
+        let chosen = if !is_floors_turn { overdue.or(by_share) } else { by_share.or(overdue) };
         let (volume, inner_reserved) = chosen.expect("an eligible VM has an eligible volume");
         Choice { owner, volume, reserved, inner_reserved }
     }
 
+    /// The tag of the most overdue volume that has only waited for its VM; `without`: of the others.
+    fn most_overdue_volume(&self, owner: OwnerId, without: Option<VolumeId>) -> Option<Tag> {
+        let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
+        let waits = |id: VolumeId| Some(id) != without && self.head(owner, Some(id)).is_some();
+        let only_waits = |level: &Level| level.hold.is_none() && !level.was_held();
+        let ready = vm.volumes.iter().filter(|(id, level)| only_waits(level) && waits(*id));
+        ready.filter_map(|(_, level)| level.due()).min()
+    }
+
     /// The cap on the catch-up, inside a VM.
     fn bound_catch_up_inside(&mut self, owner: OwnerId, now: Tag) {
-        let waiting: Vec<VolumeId> = self.queue.iter().filter(|r| r.owner == owner).map(|r| r.volume).collect();
-        let catchup = self.catchup;
-        let vm = self.vm(owner);
-        let ready = vm.volumes.iter().filter(|(id, level)| level.hold.is_none() && waiting.contains(id));
-        let Some(due) = ready.filter_map(|(_, level)| level.due()).min() else { return };
-        let excess = (now - due - catchup).max(0);
-        for (_, level) in &mut vm.volumes {
-            level.due += excess;
-            level.due_bytes += excess;
+        let Some(due) = self.most_overdue_volume(owner, None) else { return };
+        let excess = (now - due - self.catchup).max(0);
+        self.vm(owner).volumes.iter_mut().for_each(|(_, level)| level.shift(excess));
+    }
+
+    /// Distance that the limits of the volumes with requests keep between requests of this amount, if each of them has a limit.
+    fn inner_step(&self, owner: OwnerId, volume: VolumeId, amount: Amount) -> Tag {
+        let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
+        let waiting = || vm.volumes.iter().filter(|(id, _)| self.head(owner, Some(*id)).is_some());
+        if waiting().any(|(_, level)| level.policy.limit == Limit::default()) {
+            return 0;
         }
+        let level = &vm.volumes.iter().find(|(id, _)| *id == volume).expect("a known volume").1;
+        level.limit_step(amount) / (waiting().count() as Tag).max(1)
     }
 
     fn follow_batch(&mut self, now: Tag) -> Option<Choice> {
@@ -281,20 +290,27 @@ impl Oracle {
         self.floor.note(amount.raw, reserved, floor_waits, is_chosen);
         self.vm(owner).floor.note(amount.raw, inner_reserved, inner_floor_waits, is_chosen);
         let (line, inner_line) = self.lines(owner, volume, amount.raw);
+        let (inner_step, least) = (self.inner_step(owner, volume, amount), now - self.catchup);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
         if !reserved && is_chosen {
             v = v.max(vm.level.share);
         }
-        vm.level.charge(now, amount, reserved, if reserved { line } else { v }, vm.client);
+        if reserved && vm.level.was_held() {
+            vm.level.raise_to(least);
+        }
+        vm.level.charge(now, amount, reserved, if reserved { line } else { v }, (vm.client, inner_step));
         let mut inner_v = vm.v;
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         if !inner_reserved && is_chosen {
             inner_v = inner_v.max(level.share);
         }
+        if inner_reserved && level.was_held() {
+            level.raise_to(least);
+        }
         let base = if inner_reserved { inner_line } else { inner_v };
-        level.charge(now, amount, inner_reserved, base, vm.client);
+        level.charge(now, amount, inner_reserved, base, (vm.client, 0));
         if let Some(client) = &mut vm.client {
             (client.reported, client.piece) = (0, amount.raw);
         }
@@ -340,11 +356,13 @@ impl Scheduler for Oracle {
         let vm_wakes = self.head(request.owner, None).is_none();
         let volume_wakes = self.head(request.owner, Some(request.volume)).is_none();
         self.queue.push(request);
+        let most_overdue = self.most_overdue_volume(request.owner, Some(request.volume));
+        let due = most_overdue.map_or(now, |due| due.max(now - self.catchup).min(now));
         let v = self.v;
         let vm = self.vm(request.owner);
         if volume_wakes {
             let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == request.volume).expect("a known volume").1;
-            level.activate(now, vm.v, vm.client);
+            level.activate(due, vm.v, vm.client);
         }
         if vm_wakes {
             vm.level.activate(now, v, vm.client);
@@ -359,6 +377,8 @@ impl Scheduler for Oracle {
         self.refresh(owner);
         let piece = self.vm(owner).client.map_or(ONE, |client| client.piece);
         let ((line, inner_line), info) = (self.lines(owner, volume, piece), self.info);
+        let rho = Amount::new(Tag::from(remote.rho) * ONE, remote.rho_bytes.into(), &info);
+        let inner_step = self.inner_step(owner, volume, rho);
         let vm = self.vm(owner);
         let servers = Tag::from(remote.servers.max(2));
         vm.client = match vm.client {
@@ -376,8 +396,8 @@ impl Scheduler for Oracle {
             let (rho_bytes, delta_bytes) = (Tag::from(remote.rho_bytes), Tag::from(remote.delta_bytes));
             let reserved = Amount::new(rho * ONE, rho_bytes, &info);
             let beyond = Amount::new((delta - rho) * ONE, delta_bytes - rho_bytes, &info);
-            vm.level.add_remote(now, line, client, reserved, beyond);
-            level.add_remote(now, inner_line, client, reserved, beyond);
+            vm.level.add_remote(now, line, client, (reserved, beyond), inner_step);
+            level.add_remote(now, inner_line, client, (reserved, beyond), 0);
         }
         self.settle(now, Some(owner));
     }

@@ -184,7 +184,9 @@ impl Simulation {
     }
 
     fn push_vm(&mut self, route: Route) -> usize {
-        self.vms.push(Vm::new(Record::new(self.warm, self.window), route));
+        let node = route.seats()[0].node as usize;
+        let request_bytes = self.nodes[node].host().settings().request_bytes;
+        self.vms.push(Vm::new(Record::new(self.warm, self.window, request_bytes), route));
         self.ledger.admit(self.vms.len());
         self.collect_started();
         self.vms.len() - 1

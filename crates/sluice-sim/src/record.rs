@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use sluice_sched::cost::reserved_bytes;
 use sluice_sched::request::Direction;
-use sluice_sched::{Cost, Instant, Kind};
+use sluice_sched::{Bytes, Cost, Instant, Kind};
 
 /// Nanoseconds per unit of the histograms.
 const UNIT: u64 = 100;
@@ -39,6 +40,8 @@ pub struct Record {
     /// End of the last window of the series.
     window_ends: Instant,
     served: Served,
+    /// Bytes that the device of the VM transfers in the time of a request of cost 1.
+    request_bytes: Bytes,
     series: Vec<Window>,
     latencies: Histogram<u32>,
     window: u64,
@@ -76,6 +79,8 @@ pub struct Served {
     pub normalised: f64,
     /// Their bytes as counted against a limit.
     pub bytes: u64,
+    /// The same as counted against a reservation, see [`reserved_bytes`].
+    pub reserved_bytes: u64,
     /// The part of both that a limit of writes counts.
     pub written: (f64, u64),
     /// Time during which at least one request had arrived but was not dispatched.
@@ -94,9 +99,10 @@ pub struct Window {
 }
 
 impl Record {
-    /// An empty record. Measurement starts at `warm`; the series counts completions in windows from then on.
+    /// An empty record. Measurement starts at `warm`; the series counts completions in windows from then on. `request_bytes`: of the gate
+    /// that serves the VM.
     #[must_use]
-    pub fn new(warm: Instant, window: Duration) -> Self {
+    pub fn new(warm: Instant, window: Duration, request_bytes: Bytes) -> Self {
         Record {
             arrived: 0,
             completed: 0,
@@ -115,6 +121,7 @@ impl Record {
             since: Instant::ZERO,
             warm,
             served: Served::default(),
+            request_bytes,
             waited_until: warm,
             window: (window.as_nanos() as u64).max(1),
             window_ends: warm,
@@ -185,6 +192,7 @@ impl Record {
         let normalised = f64::from(cost.raw()) / 65_536.0;
         self.served.normalised += normalised;
         self.served.bytes += bytes;
+        self.served.reserved_bytes += reserved_bytes(cost.raw().into(), bytes, self.request_bytes);
         if kind.direction() == Direction::Write {
             self.served.written.0 += normalised;
             self.served.written.1 += bytes;
@@ -282,7 +290,7 @@ mod tests {
 
     #[test]
     fn long_latencies_are_not_truncated() {
-        let mut record = Record::new(Instant::ZERO, Duration::from_secs(1));
+        let mut record = Record::new(Instant::ZERO, Duration::from_secs(1), Bytes::kib(8));
         for millis in 1..=1000 {
             record.arrive(Instant::ZERO);
             let completed = Instant::from_millis(millis);
@@ -300,7 +308,7 @@ mod tests {
 
     #[test]
     fn cancelled_requests_count_until_they_leave() {
-        let mut record = Record::new(Instant::from_millis(10), Duration::from_secs(1));
+        let mut record = Record::new(Instant::from_millis(10), Duration::from_secs(1), Bytes::kib(8));
         let leave: [fn(&mut Record, Instant, Instant); 2] = [Record::cancel, Record::lose];
         for (leave, arrived, left) in [(leave[0], 0, 5), (leave[0], 0, 30), (leave[1], 8, 40), (leave[0], 20, 50)] {
             let arrived = Instant::from_millis(arrived);

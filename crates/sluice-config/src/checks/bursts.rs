@@ -40,7 +40,7 @@ pub fn check_burst(part: &Part, inside: bool, device: &DeviceDraft, report: &Rep
 }
 
 fn hint(found: &BurstTooSmall, large: Option<&BurstTooSmall>) -> String {
-    let without = "leave it out: the default is the device's depth times its largest piece";
+    let without = "leave it out: the default is the device's depth times its largest piece, or 100 ms of the limit";
     let Some(enough) = found.enough else { return without.to_owned() };
     let large = large.and_then(|large| Some((large.enough.filter(|more| *more > enough)?, large.size)));
     let large = large.map_or(String::new(), |(more, size)| format!(" ({more} for requests of {size})"));

@@ -7,6 +7,7 @@ use sluice_sched::{ByteRate, CostModel, admission};
 use super::Draft;
 use super::admission::{Claimant, Room, check_claims};
 use super::promises::{is_enforced, refuse_unenforced};
+use super::reach;
 use crate::diagnostics::Report;
 use crate::model::Device;
 use crate::net_policy::NetPart;
@@ -116,6 +117,8 @@ fn check_nics(vm: &VmDraft, link: &Device, report: &Report) {
         return;
     }
     let whole = vm.net.policy().transmit;
+    let whose = format!("VM {} on uplink {}", vm.name, link.name);
+    reach::check(&whose, &whole, ("NICs", nics.iter().map(|nic| &nic.nic.policy.transmit)), vm.span, report);
     let fits = |count: usize| {
         let first = nics[..count].iter().map(|nic| &nic.nic.policy.transmit);
         admission::volumes_fit_device(&supply, &whole, first).is_ok()

@@ -5,6 +5,7 @@ pub mod bursts;
 mod links;
 pub mod promises;
 mod queue_wait;
+mod reach;
 pub(crate) mod roots;
 mod sharing;
 

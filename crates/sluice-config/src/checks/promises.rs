@@ -12,6 +12,7 @@ use sluice_sched::schedulers;
 use super::Draft;
 use super::admission::check_capacity;
 use super::bursts::check_burst;
+use super::reach;
 use crate::device::{DeviceDraft, other_size_hint};
 use crate::diagnostics::Report;
 use crate::model::Device;
@@ -226,7 +227,7 @@ fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> Str
     }
 }
 
-/// Rejects volumes of a VM that together reserve more than the VM.
+/// Rejects volumes of a VM that together reserve more than the VM, and warns of limits that do not let the VM's reservation pass.
 fn check_volumes(vm: &VmDraft, device: &Device, supply: &Supply, report: &Report) {
     let (name, reference) = (&device.name, device.reference);
     let on_device = |volume: &&VolumeDraft| volume.volume.device == *name;
@@ -237,13 +238,19 @@ fn check_volumes(vm: &VmDraft, device: &Device, supply: &Supply, report: &Report
     if vm.part.broken || volumes.iter().any(|volume| volume.part.broken) {
         return;
     }
+    let (whose, policies) =
+        (format!("VM {} on device {name}", vm.name), volumes.iter().map(|volume| &volume.volume.policy));
+    let span = vm.part.span_of(Field::Reservation).map_or(vm.span, |(span, _)| span);
+    if is_enforced(Field::Limit, true, device) {
+        reach::check(&whose, &vm.policy(), ("volumes", policies), span, report);
+    }
     for count in 1..=volumes.len() {
         let first = volumes[..count].iter().map(|volume| &volume.volume.policy);
         if let Err(error) = admission::volumes_fit_device(supply, &vm.policy(), first) {
             let last = volumes[count - 1];
             let span = last.part.span_of(Field::Reservation).map_or(vm.span, |(span, _)| span);
             let (what, hint) = split_advice(&error.to_string());
-            let message = format!("VM {} on device {name} (rates at {reference}): {what}", vm.name);
+            let message = format!("{whose} (rates at {reference}): {what}");
             report.error(span, message, hint);
             return;
         }

@@ -21,7 +21,8 @@ pub const POLICY_KEYS: &[Key] = &[
         "reservation",
         RESERVATION_KIND,
         "\"2000 iops@8KiB\"",
-        "Minimum throughput while the VM or volume has requests queued",
+        "Minimum throughput while the VM or volume has requests queued. In bytes, a small request counts as what the device transfers \
+         in its time: its cost x bandwidth / capacity",
     )
     .default("\"none\""),
     Key::new(
@@ -59,7 +60,7 @@ pub const POLICY_KEYS: &[Key] = &[
         "Amount that each limit lets through back to back after a pause: one piece of any size plus (`burst` - 1) \
          requests of the reference size. As a table: a rate above the limits, and for how long it may last",
     )
-    .default("the device's depth times its largest piece, 256 KiB"),
+    .default("the device's depth times its largest piece, 256 KiB, or 100 ms of the limit if that is more"),
     Key::new(
         "idle_credit",
         Kind::Integer(0, IDLE_CREDIT_MAX as u64),

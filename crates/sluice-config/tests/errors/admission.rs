@@ -146,7 +146,7 @@ fn a_burst_that_makes_a_reservation_impossible_is_reported_at_its_position() {
 9 | burst = 1
   |         ^
   = hint: raise burst to at least 2 (3 for requests of 256KiB), or leave it out: the default is the device's depth times \
-         its largest piece
+         its largest piece, or 100 ms of the limit
 
 1 error"
     );
@@ -215,4 +215,25 @@ fn limits_that_delay_requests_longer_than_guests_wait() {
     // 128 requests of 256 KiB cost 233, so they are delayed by 47 s.
     let large = parse("host.toml", &slow.replace("1 iops", "5 iops")).unwrap_err().to_string();
     assert!(large.contains("a full window of device d takes up to 72 s"), "{large}");
+}
+
+/// The limits of all volumes together let less pass than the VM reserves. The rest of its reservation is sold for nothing.
+#[test]
+fn a_reservation_that_the_limits_of_the_volumes_cannot_reach_was_accepted_without_a_word() {
+    let with = |vm: &str, volume: &str| {
+        found(&GOOD.replace("weight = 100", vm).replace("[vm.a.volume.v]", &format!("[vm.a.volume.v]\n{volume}")))
+    };
+    let (messages, refused) = with("reservation = \"500 iops\"", "limit = \"100 iops\"");
+    let warning = "VM a on device d: it reserves 500 iops@8KiB, but the limits of its volumes let at most 100 iops@8KiB pass together";
+    assert_eq!((messages, refused), (vec![warning.to_owned()], false));
+    let halves = "read_limit = \"200 iops\"\nwrite_limit = \"299 iops\"";
+    assert_eq!(with("reservation = \"500 iops\"", halves).0.len(), 1);
+    assert_eq!(with("reservation = \"20MiB/s\"", "limit = \"19MiB/s\"").0.len(), 1);
+    for (vm, volume) in [
+        ("500 iops", "limit = \"500 iops\""),
+        ("500 iops", "write_limit = \"100 iops\""),
+        ("500 iops", "limit = \"1MiB/s\""),
+    ] {
+        assert_eq!(with(&format!("reservation = \"{vm}\""), volume), (vec![], false), "{vm}, {volume}");
+    }
 }

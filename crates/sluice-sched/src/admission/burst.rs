@@ -12,8 +12,8 @@
 //! Example: depth 1, capacity 677 iops, so T = 1.477 ms. With a limit of 593 iops, x is 0.876. A burst of 1 passes one
 //! request every second period: 338.5 iops, below a reservation of 565 iops. A burst of 2 gives all 593 iops.
 //!
-//! The burst counts requests of the reference size, so it counts fewer large ones. The default burst, the depth times
-//! the largest piece, is never too small.
+//! The burst counts requests of the reference size, so it counts fewer large ones. The default burst, at least the depth
+//! times the largest piece, is never too small.
 
 use core::fmt;
 use core::time::Duration;

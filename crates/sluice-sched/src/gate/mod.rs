@@ -8,7 +8,7 @@
 //!
 //! [`Gate::stats`] returns the counters and histograms of an owner, [`Gate::device_stats`] of the device, [`Gate::inspect`] the scheduler's state.
 
-use crate::cost::{Cost, CostModel};
+use crate::cost::{CostModel, reserved_bytes};
 use crate::policy::Policy;
 use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, Scheduler, Scope, State};
@@ -441,8 +441,8 @@ impl Gate {
         self.youngest = self.youngest.max(request.id);
         self.queued -= 1;
         let bytes = self.settings.cost.bytes(request.kind, request.length, request.cost);
-        let by_cost = u64::from(request.cost.raw()).saturating_mul(self.settings.request_bytes.0) >> Cost::SHIFT;
-        self.members.dispatch(now, request, bytes.max(by_cost));
+        let reserved = reserved_bytes(request.cost.raw().into(), bytes, self.settings.request_bytes);
+        self.members.dispatch(now, request, reserved);
     }
 
     #[inline]

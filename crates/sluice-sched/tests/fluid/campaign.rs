@@ -20,7 +20,7 @@ pub struct Campaign {
     by_hand: bool,
 }
 
-fn number(name: &str) -> Option<f64> {
+pub fn number(name: &str) -> Option<f64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not '{text}'")))
 }

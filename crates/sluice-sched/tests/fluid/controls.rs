@@ -173,7 +173,7 @@ fn the_check_rejected_requests_that_are_all_queued_at_one_of_three_nodes() {
 #[test]
 fn the_check_rejected_unused_capacity_that_a_limited_vm_got_on_seven_nodes() {
     let cloud = Cloud { nodes: 7, ..Cloud::device(7740.6, 2, 1) };
-    let small = Policy { weight: Some(Weight::from_hundredths(82)), ..Policy::default().limited(1071) };
+    let small = Policy { weight: Some(Weight::from_hundredths(82)), burst: Some(4), ..Policy::default().limited(1071) };
     let arriving = Use { policy: weighted(97_162), load: Load::Poisson(7206.0) };
     let limited = Use { policy: small, load: Load::Closed(71) };
     let phase = Phase { requests: 46_176.0, vms: vec![Some(arriving), Some(limited)] };

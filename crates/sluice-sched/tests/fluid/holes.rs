@@ -74,7 +74,7 @@ fn longest_gap(log: &[Record], source: usize, from: u64, to: u64) -> f64 {
 }
 
 /// The least service of a source in any whole second, in normalised requests.
-fn least_second(log: &[Record], source: usize, from: u64, seconds: usize) -> f64 {
+pub fn least_second(log: &[Record], source: usize, from: u64, seconds: usize) -> f64 {
     let mut sums = vec![0.0; seconds];
     for record in log.iter().filter(|record| record.source == source && record.at >= from) {
         if let Some(sum) = sums.get_mut(((record.at - from) / SECOND) as usize) {

@@ -180,7 +180,11 @@ impl Cloud {
         match policy.burst {
             None => {
                 let depth = f64::from(self.depth);
-                Burst { requests: depth * info.piece_cost().as_f64(), bytes: depth * info.piece_max.0 as f64 }
+                let requests = depth * info.piece_cost().as_f64();
+                let bytes = depth * info.piece_max.0 as f64;
+                let iops = policy.limit.iops.map_or(0.0, |rate| rate.as_f64());
+                let rate = policy.limit.bytes.map_or(0.0, |rate| rate.bytes_per_second() as f64);
+                Burst { requests: requests.max(iops / 10.0), bytes: bytes.max(rate / 10.0) }
             }
             Some(burst) => {
                 let requests = f64::from(burst);

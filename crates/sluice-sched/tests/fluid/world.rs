@@ -283,6 +283,44 @@ impl World {
         self.pump();
     }
 
+    /// Sets the policies of a VM and of all its volumes at all nodes.
+    pub fn set_policies(&mut self, vm: usize, policy: Policy, volumes: &[Policy]) {
+        for index in 0..self.nodes.len() {
+            let (owner, ids) = &self.vms[vm].owners[index];
+            let changed: Vec<(VolumeId, Policy)> = ids.iter().copied().zip(volumes.iter().copied()).collect();
+            let (owner, now) = (*owner, self.instant());
+            self.nodes[index].gate.set_policies(now, owner, policy, &changed).expect("the plan's policies are valid");
+            self.touch(index);
+        }
+        self.vms[vm].limited = is_limited(&policy);
+        self.count_unlimited();
+        self.pump();
+    }
+
+    /// Sets the policy of the volume of a source at all nodes.
+    pub fn set_volume_policy(&mut self, source: usize, policy: Policy) {
+        let Source { vm, volume, .. } = self.sources[source];
+        for index in 0..self.nodes.len() {
+            let (owner, volumes) = &self.vms[vm].owners[index];
+            let (owner, volume, now) = (*owner, volumes[volume], self.instant());
+            self.nodes[index].gate.set_volume(now, owner, volume, policy).expect("the plan's policies are valid");
+            self.touch(index);
+        }
+        self.pump();
+    }
+
+    /// Builds the scheduler of this name again at all nodes.
+    pub fn replace_scheduler(&mut self, name: &str) {
+        let build = schedulers::find(name).expect("a scheduler of the list").build;
+        for index in 0..self.nodes.len() {
+            let scheduler = build(&self.cloud.info(), &ParamTable::new()).expect("its defaults");
+            let now = self.instant();
+            self.nodes[index].gate.replace_scheduler(now, scheduler, false).expect("the plan's policies are valid");
+            self.touch(index);
+        }
+        self.pump();
+    }
+
     /// Removes a VM from all nodes, and cancels its queued requests.
     pub fn remove_vm(&mut self, vm: usize) {
         let mut finished = Vec::new();

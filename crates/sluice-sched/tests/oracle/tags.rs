@@ -23,6 +23,16 @@ pub fn bytes_at(rate: ByteRate, bytes: Tag) -> Tag {
     exact(bytes * 16_000_000_000, Tag::from(rate.bytes_per_second()))
 }
 
+/// The same for a burst, rounded up.
+pub fn requests_ahead(rate: Iops, raw: Tag) -> Tag {
+    (raw * 16_000_000_000 * 1000 + ONE * Tag::from(rate.milli()) - 1) / (ONE * Tag::from(rate.milli()))
+}
+
+pub fn bytes_ahead(rate: ByteRate, bytes: Tag) -> Tag {
+    let rate = Tag::from(rate.bytes_per_second());
+    (bytes * 16_000_000_000 + rate - 1) / rate
+}
+
 pub fn share_of(weight: Weight, raw: Tag) -> Tag {
     exact(raw * 252_000_000_000, ONE * Tag::from(weight.hundredths()))
 }
@@ -89,12 +99,25 @@ pub struct Level {
     pub bursts: (Tag, Tag),
     /// Sum of the limit's steps less that of the reservation's.
     pub excess: Tag,
+    /// When a limit that had delayed it last let it pass.
+    pub released: Tag,
 }
 
 impl Level {
     pub fn new(policy: Policy, info: &DeviceInfo, now: Tag, v: Tag) -> Self {
         let (share, bursts) = (v - credit(&policy), bursts(&policy, info, 1));
-        Level { policy, due: now, due_bytes: now, tat: now, tat_bytes: now, share, hold: None, bursts, excess: 0 }
+        Level {
+            policy,
+            due: now,
+            due_bytes: now,
+            tat: now,
+            tat_bytes: now,
+            share,
+            hold: None,
+            bursts,
+            excess: 0,
+            released: LONG_AGO,
+        }
     }
 
     /// Each reservation is a separate minimum: the earlier tag counts.
@@ -104,12 +127,32 @@ impl Level {
         requests.into_iter().chain(reservation.bytes.map(|_| self.due_bytes)).min()
     }
 
+    /// Whether a limit held it during a part of the time by which its reservation is late.
+    pub fn was_held(&self) -> bool {
+        self.due().is_some_and(|due| due < self.released)
+    }
+
+    /// The common offset of the reservations increases.
+    pub fn shift(&mut self, by: Tag) {
+        self.due += by;
+        self.due_bytes += by;
+        self.released += by;
+    }
+
+    /// Distance that its limit keeps between requests of this amount.
+    pub fn limit_step(&self, amount: Amount) -> Tag {
+        let limit = self.policy.limit;
+        let by_requests = limit.iops.map(|rate| requests_at(rate, amount.raw));
+        let by_bytes = limit.bytes.map(|rate| bytes_at(rate, amount.bytes));
+        by_requests.max(by_bytes).unwrap_or(0)
+    }
+
     /// 8.4: may be dispatched iff TAT - burst/l <= now, in requests and in bytes.
     pub fn limit_eligible_at(&self) -> Tag {
         let limit = self.policy.limit;
         let (requests, bytes) = self.bursts;
-        let requests = limit.iops.map(|rate| self.tat - requests_at(rate, requests));
-        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_at(rate, bytes));
+        let requests = limit.iops.map(|rate| self.tat - requests_ahead(rate, requests));
+        let bytes = limit.bytes.map(|rate| self.tat_bytes - bytes_ahead(rate, bytes));
         requests.max(bytes).unwrap_or(LONG_AGO)
     }
 
@@ -121,7 +164,7 @@ impl Level {
         let milli = |rate: Iops| Tag::from(rate.milli());
         let bytes = |rate: ByteRate| Tag::from(rate.bytes_per_second());
         if let Some(rate) = new.iops {
-            let ahead = |rate, burst| requests_at(rate, burst);
+            let ahead = |rate, burst| requests_ahead(rate, burst);
             self.tat = refill(
                 self.tat,
                 now,
@@ -130,7 +173,7 @@ impl Level {
             );
         }
         if let Some(rate) = new.bytes {
-            let ahead = |rate, burst| bytes_at(rate, burst);
+            let ahead = |rate, burst| bytes_ahead(rate, burst);
             self.tat_bytes = refill(
                 self.tat_bytes,
                 now,
@@ -156,8 +199,16 @@ impl Level {
     }
 
     /// 8.6: rho and delta count other servers only, and lie in the past.
-    pub fn add_remote(&mut self, now: Tag, v: Tag, client: &Client, reserved: Amount, beyond: Amount) {
-        self.owe(now, reserved);
+    /// `inner_step`: of the limits of its volumes.
+    pub fn add_remote(
+        &mut self,
+        now: Tag,
+        v: Tag,
+        client: &Client,
+        (reserved, beyond): (Amount, Amount),
+        inner_step: Tag,
+    ) {
+        self.owe(now, reserved, inner_step);
         // Service beyond its reservation at other servers makes up for what is overdue here, up to now.
         if let Some(rate) = self.policy.reservation.iops {
             self.due = self.due.max((self.due + requests_at(rate, beyond.raw)).min(now));
@@ -180,7 +231,7 @@ impl Level {
 
     /// Charges service for the reservation. If both currencies are reserved, the later tag is at most one step beyond
     /// now.
-    pub fn owe(&mut self, now: Tag, amount: Amount) {
+    pub fn owe(&mut self, now: Tag, amount: Amount, inner_step: Tag) {
         self.forget_excess(now);
         let Some(due) = self.due() else { return };
         let present = now.max(due);
@@ -193,10 +244,9 @@ impl Level {
             self.due_bytes = self.due_bytes.max((self.due_bytes + step).min(present + step));
         }
         // Nothing is owed beyond the limit; what smaller steps of it leave counts for larger steps between them.
-        let (limit, step) = (self.policy.limit, self.due().expect("as before") - due);
-        let by_requests = limit.iops.map(|rate| requests_at(rate, amount.raw));
-        let by_bytes = limit.bytes.map(|rate| bytes_at(rate, amount.bytes));
-        if let Some(limit_step) = by_requests.max(by_bytes) {
+        let step = self.due().expect("as before") - due;
+        let limit_step = self.limit_step(amount).max(inner_step);
+        if limit_step > 0 {
             self.excess = (self.excess + limit_step - step).max(-16 * step);
         }
     }
@@ -218,10 +268,15 @@ impl Level {
     }
 
     /// 8.4: R is raised when an owner becomes backlogged, P to the floor.
-    pub fn activate(&mut self, now: Tag, v: Tag, client: Option<Client>) {
-        self.due = self.due.max(now);
-        self.due_bytes = self.due_bytes.max(now);
+    /// `due`: now, or the tag of the most overdue volume.
+    pub fn activate(&mut self, due: Tag, v: Tag, client: Option<Client>) {
+        self.raise_to(due);
         self.share = self.share.max(self.floor(v, client));
+    }
+
+    pub fn raise_to(&mut self, due: Tag) {
+        self.due = self.due.max(due);
+        self.due_bytes = self.due_bytes.max(due);
     }
 
     /// 8.4: time throttled by its limit saves nothing, from the first decision on; its lag before that stays.
@@ -237,6 +292,7 @@ impl Level {
                     self.due_bytes = self.due_bytes.max((self.due_bytes + held).min(released));
                     self.forget_excess(released);
                     self.share = self.share.max((self.share + v - v_then).min(v));
+                    self.released = released;
                 }
             }
             (None, None) => {}
@@ -245,9 +301,16 @@ impl Level {
 
     /// 8.2 and 8.4: R advances by reservation service only; P by both, by reservation service to at most v + 16 c/w at
     /// each server; the limiter by both.
-    pub fn charge(&mut self, now: Tag, amount: Amount, reserved: bool, v: Tag, client: Option<Client>) {
+    pub fn charge(
+        &mut self,
+        now: Tag,
+        amount: Amount,
+        reserved: bool,
+        v: Tag,
+        (client, inner_step): (Option<Client>, Tag),
+    ) {
         if reserved {
-            self.owe(now, amount);
+            self.owe(now, amount, inner_step);
         }
         if let Some(weight) = self.policy.weight {
             let servers = client.map_or(1, |client| client.servers);
@@ -269,7 +332,9 @@ impl Level {
         let bytes = |rate: Option<ByteRate>| rate.map(|rate| Tag::from(rate.bytes_per_second()));
         let weight = |weight: Option<Weight>| weight.map(|weight| Tag::from(weight.hundredths()));
         let old = self.policy;
-        self.excess = 0;
+        if old.reservation != policy.reservation {
+            self.excess = 0;
+        }
         rescale(&mut self.due, now, milli(old.reservation.iops), milli(policy.reservation.iops));
         rescale(&mut self.due_bytes, now, bytes(old.reservation.bytes), bytes(policy.reservation.bytes));
         let most = self.share.max(v);
@@ -280,8 +345,11 @@ impl Level {
 }
 
 /// A stated burst of n passes n requests back to back: the one that may always pass and n - 1 more. The default is that
-/// one and the device's depth of the largest pieces. Each of several servers has its part.
+/// one and the device's depth of the largest pieces, or 100 ms of the limit. Each of several servers has its part.
 pub fn bursts(policy: &Policy, info: &DeviceInfo, servers: Tag) -> (Tag, Tag) {
+    let limit = policy.limit;
+    let rate = limit.iops.map_or(0, |rate| Tag::from(rate.milli()) * ONE / 1000);
+    let byte_rate = limit.bytes.map_or(0, |rate| Tag::from(rate.bytes_per_second()));
     let (requests, bytes) = match policy.burst {
         Some(burst) => {
             let extra = Tag::from(burst - 1);
@@ -289,12 +357,10 @@ pub fn bursts(policy: &Policy, info: &DeviceInfo, servers: Tag) -> (Tag, Tag) {
         }
         None => {
             let depth = Tag::from(info.depth);
-            (depth * Tag::from(info.piece_cost().raw()), depth * Tag::from(info.piece_max.0))
+            let pieces = (depth * Tag::from(info.piece_cost().raw()), depth * Tag::from(info.piece_max.0));
+            (pieces.0.max(rate / 10), pieces.1.max(byte_rate / 10))
         }
     };
-    let limit = policy.limit;
-    let rate = limit.iops.map_or(0, |rate| Tag::from(rate.milli()) * ONE / 1000);
-    let byte_rate = limit.bytes.map_or(0, |rate| Tag::from(rate.bytes_per_second()));
     let part = |burst: Tag, rate: Tag| burst.min(burst.max(rate / 4) / servers);
     (part(requests, rate), part(bytes, byte_rate))
 }

@@ -1,7 +1,7 @@
 //! Checks whether a run kept the guarantees of each VM: its reservation, its limit and its latency target.
 //!
 //! A reservation applies while a VM has a request queued at the gate, so it is compared with the VM's service divided
-//! by that time. Weights are not checked: the share of a VM depends on the requests of all others at each moment.
+//! by that time. Bytes count for it as the scheduler counts them ([`sluice_sched::cost::reserved_bytes`]). Weights are not checked: the share of a VM depends on the requests of all others at each moment.
 //! Tolerances are stated below; two requests more or less are due to the ends of the measurement.
 //!
 //! Example: a VM reserves 400 iops and always had a request queued. In 10 s it got 3,950 requests, which is 395 of 400
@@ -11,6 +11,7 @@ use std::fmt;
 use std::time::Duration;
 
 use sluice_sched::policy::Field;
+use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::{Iops, Limit};
 
 use super::outcome::VmOutcome;
@@ -80,7 +81,7 @@ pub(super) fn check(run: &Run<'_>) -> Vec<Promise> {
         };
         promises.push(Promise { text, verdict });
     };
-    let Served { normalised, bytes, waiting, .. } = run.served;
+    let Served { normalised, reserved_bytes, waiting, .. } = run.served;
     let each = run.outcome.completed.max(1) as f64;
     // A VM that has only throttled requests queued is owed no more than their limit, and that time is not recorded.
     let by_direction = vm.policy.read_limit.is_set() || vm.policy.write_limit.is_set();
@@ -93,7 +94,10 @@ pub(super) fn check(run: &Run<'_>) -> Vec<Promise> {
         add(Field::Reservation, format!("reservation {iops}"), verdict);
     }
     if let Some(rate) = vm.policy.reservation.bytes {
-        let verdict = judged(at_least(rate.bytes_per_second() as f64, bytes as f64, waiting, bytes as f64 / each));
+        let verdict = judged({
+            let got = reserved_bytes as f64;
+            at_least(rate.bytes_per_second() as f64, got, waiting, got / each)
+        });
         add(Field::Reservation, format!("reservation {rate}"), verdict);
     }
     for (field, text, verdict) in limits(run, measured) {
@@ -122,7 +126,7 @@ fn limits(run: &Run<'_>, measured: Duration) -> Vec<(Field, String, Verdict)> {
         (Field::ReadLimit, vm.policy.read_limit, (normalised - written.0, bytes - written.1)),
         (Field::WriteLimit, vm.policy.write_limit, written),
     ];
-    let (burst, burst_bytes) = burst(vm, &run.scenario.devices[vm.device]);
+    let burst = |rate: f64| burst(vm, &run.scenario.devices[vm.device], rate);
     let saved = |rate: f64, above: Option<f64>| {
         let length = vm.policy.timed_burst.map_or(0.0, |burst| burst.length.as_secs_f64());
         above.map_or(0.0, |above| (above - rate) * length)
@@ -130,14 +134,16 @@ fn limits(run: &Run<'_>, measured: Duration) -> Vec<(Field, String, Verdict)> {
     let above = vm.policy.timed_burst.map_or(Limit::default(), |burst| burst.rate);
     for (field, limit, (normalised, bytes)) in limits {
         if let Some(iops) = limit.iops {
-            let edges = burst + saved(iops.as_f64(), above.iops.map(Iops::as_f64)) + 2.0 * run.served.normalised / each;
+            let edges = burst(iops.as_f64()).0
+                + saved(iops.as_f64(), above.iops.map(Iops::as_f64))
+                + 2.0 * run.served.normalised / each;
             let verdict = at_most(iops.as_f64(), normalised, measured, edges);
             checked.push((field, format!("{} {iops}", field.name()), verdict));
         }
         if let Some(rate) = limit.bytes {
             let promised = rate.bytes_per_second() as f64;
             let above = above.bytes.map(|rate| rate.bytes_per_second() as f64);
-            let edges = burst_bytes + saved(promised, above) + 2.0 * run.served.bytes as f64 / each;
+            let edges = burst(promised).1 + saved(promised, above) + 2.0 * run.served.bytes as f64 / each;
             let verdict = at_most(promised, bytes as f64, measured, edges);
             checked.push((field, format!("{} {rate}", field.name()), verdict));
         }
@@ -169,15 +175,16 @@ fn at_most(promised: f64, got: f64, measured: Duration, more: f64) -> Verdict {
     }
 }
 
-/// The burst of a limit, in normalised requests and in bytes; see [`Policy::burst`](sluice_sched::Policy).
-fn burst(vm: &Vm, device: &Device) -> (f64, f64) {
+/// The burst of a limit of this rate, in normalised requests and in bytes; see [`Policy::burst`](sluice_sched::Policy).
+fn burst(vm: &Vm, device: &Device, rate: f64) -> (f64, f64) {
     let model = &device.info.cost;
     match vm.policy.burst {
         Some(requests) => (f64::from(requests), f64::from(requests) * model.reference_size().0 as f64),
         None => {
             let largest = u32::try_from(device.gate.transfer_max.0).unwrap_or(u32::MAX);
             let depth = f64::from(device.gate.depth);
-            (depth * model.cost_max(largest).as_f64(), depth * f64::from(largest))
+            let in_time = if device.info.device_class == DeviceClass::Disk { rate / 10.0 } else { 0.0 };
+            ((depth * model.cost_max(largest).as_f64()).max(in_time), (depth * f64::from(largest)).max(in_time))
         }
     }
 }

@@ -37,6 +37,15 @@ impl Floor {
         Floor { owed: 0, batch: 0, ..*self }
     }
 
+    pub(super) const fn balance(&self) -> i64 {
+        self.owed
+    }
+
+    /// Sets the balance to that of an earlier scheduler.
+    pub(super) fn resume(&mut self, balance: i64) {
+        (self.owed, self.batch) = (balance, balance.saturating_neg().max(0));
+    }
+
     pub(super) const fn is_kept(&self) -> bool {
         self.part > 0
     }

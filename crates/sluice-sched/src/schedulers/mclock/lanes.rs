@@ -29,6 +29,7 @@ use crate::scheduler::{DeviceInfo, Scope};
 use crate::standing::{Left, Standing, peak_of};
 use crate::tag::{ShareTag, Spacing, Tag};
 
+use super::level::Passes;
 use super::owner::Owner;
 use super::tags::{Amount, Limiter, Room, ServicePhase};
 
@@ -134,14 +135,28 @@ impl Lanes {
         self.own.eligible_at(direction).max(self.volumes[volume].further.eligible_at(direction))
     }
 
+    /// The directions of the queued requests of a volume whose queue of reads this is.
+    fn queued(&self, volume: usize, reads: &Fifo) -> impl Iterator<Item = Direction> {
+        let writes = &self.volumes[volume].writes;
+        let queued = [(Direction::Read, !reads.is_empty()), (Direction::Write, !writes.is_empty())];
+        queued.into_iter().filter_map(|(direction, queued)| queued.then_some(direction))
+    }
+
     /// When the first head of a volume may pass, whose queue of reads this is; 0 if it has none.
     fn pass_at(&self, volume: usize, reads: &Fifo) -> Tag {
-        let queued = |direction| match direction {
-            Direction::Read => !reads.is_empty(),
-            Direction::Write => !self.volumes[volume].writes.is_empty(),
-        };
-        let of_each = Direction::ALL.into_iter().filter(|direction| queued(*direction));
-        of_each.map(|direction| self.eligible_at(volume, direction)).min().unwrap_or(0)
+        self.queued(volume, reads).map(|direction| self.eligible_at(volume, direction)).min().unwrap_or(0)
+    }
+
+    /// The same without the limits of the VM.
+    fn own_pass_at(&self, volume: usize, reads: &Fifo) -> Tag {
+        let further = &self.volumes[volume].further;
+        self.queued(volume, reads).map(|direction| further.eligible_at(direction)).min().unwrap_or(0)
+    }
+
+    /// Whether limits by direction of the volume itself bound all that it has queued.
+    pub(super) fn bounds_all(&self, volume: usize, reads: &Fifo) -> bool {
+        let directions = &self.volumes[volume].further.directions;
+        self.queued(volume, reads).all(|direction| directions[direction as usize].0.is_set())
     }
 
     /// The queue of everything but reads of a volume.
@@ -153,12 +168,18 @@ impl Lanes {
         &mut self.volumes[volume].writes
     }
 
-    /// Charges the turn of a volume for a request that a limit of the VM shares out.
-    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64) {
-        let at = direction as usize;
+    /// Charges the turn of a volume for a request that a limit of the VM shares out. Service in the `phase` for its reservation is not by
+    /// turns: it is a debt of at most [`TURN_DEBT_MAX`] requests, and the turns of the others stay.
+    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, phase: ServicePhase) {
+        let (at, turn) = (direction as usize, self.turn[direction as usize]);
         let lane = &mut self.volumes[volume];
-        let start = lane.turns[at].max(self.turn[at]);
-        lane.turns[at] = start.saturating_add(lane.spacing.of(cost));
+        let (start, step) = (lane.turns[at].max(turn), lane.spacing.of(cost));
+        if phase == ServicePhase::Reservation {
+            let most = turn.saturating_add(step.saturating_mul(TURN_DEBT_MAX));
+            lane.turns[at] = start.max(start.saturating_add(step).min(most));
+            return;
+        }
+        lane.turns[at] = start.saturating_add(step);
         self.turn[at] = start;
         if start > TURN_MAX {
             self.turn[at] = 0;
@@ -177,6 +198,15 @@ impl Lanes {
 pub(super) fn pass_at(lanes: Option<&Lanes>, volume: usize, reads: &Fifo) -> Tag {
     lanes.map_or(0, |lanes| lanes.pass_at(volume, reads))
 }
+
+/// When limits let a volume pass; `limiter`: when its own limit does.
+pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter: Tag) -> Passes {
+    let Some(lanes) = lanes else { return Passes::own(limiter) };
+    Passes { at: limiter.max(lanes.pass_at(volume, reads)), own: limiter.max(lanes.own_pass_at(volume, reads)) }
+}
+
+/// Maximum number of requests that a volume is ahead of its turn because of its reservation.
+const TURN_DEBT_MAX: u64 = 16;
 
 /// Start tag at which the tags are lowered, before they overflow.
 const TURN_MAX: ShareTag = 1 << 62;
@@ -278,11 +308,17 @@ impl Owner {
 
     /// Charges a dispatch to the limits by direction. Returns whether other volumes of the VM may be throttled by it.
     #[inline]
-    pub(super) fn charge_lanes(&mut self, volume: usize, open: Open, amount: &Amount, now: Tag) -> bool {
+    pub(super) fn charge_lanes(
+        &mut self,
+        (volume, phase): (usize, ServicePhase),
+        open: Open,
+        amount: &Amount,
+        now: Tag,
+    ) -> bool {
         let Some(lanes) = self.lanes_mut() else { return false };
         lanes.own.charge(open.direction, now, amount);
         lanes.volumes[volume].further.charge(open.direction, now, amount);
-        lanes.charge_turn(volume, open.direction, amount.cost);
+        lanes.charge_turn(volume, open.direction, amount.cost, phase);
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
@@ -379,21 +415,23 @@ impl Owner {
         Some(own.eligible_at().max(first.unwrap_or(0)))
     }
 
-    /// Adds the buckets of the limits by direction and of the rates of a burst, of the VM or of one of its volumes.
+    /// Adds the buckets of the limits by direction and of the rates of a burst, of the VM or of one of its volumes, and its turns.
     pub(super) fn add_standing_of_lanes(&self, volume: Option<usize>, now: Tag, standing: &mut Standing) {
-        if let Some(lanes) = self.lanes() {
-            volume.map_or(&lanes.own, |volume| &lanes.volumes[volume].further).add_standing(now, standing);
-        }
+        let Some(lanes) = self.lanes() else { return };
+        let Some(volume) = volume else { return lanes.own.add_standing(now, standing) };
+        let lane = &lanes.volumes[volume];
+        lane.further.add_standing(now, standing);
+        standing.turns = core::array::from_fn(|at| Some(lane.spacing.amount_between(lanes.turn[at], lane.turns[at])));
     }
 
-    /// Sets these buckets to the standing under another scheduler.
+    /// Sets these to the standing under another scheduler.
     pub(super) fn resume_lanes(&mut self, volume: Option<usize>, now: Tag, standing: &Standing) {
-        if let Some(lanes) = self.lanes_mut() {
-            let further = match volume {
-                None => &mut lanes.own,
-                Some(volume) => &mut lanes.volumes[volume].further,
-            };
-            further.resume(now, standing);
+        let Some(lanes) = self.lanes_mut() else { return };
+        let Some(volume) = volume else { return lanes.own.resume(now, standing) };
+        let (turn, lane) = (lanes.turn, &mut lanes.volumes[volume]);
+        lane.further.resume(now, standing);
+        for ((turn, own), ahead) in turn.into_iter().zip(&mut lane.turns).zip(standing.turns) {
+            *own = lane.spacing.tag_after(turn, ahead.unwrap_or(0).max(0));
         }
     }
 
@@ -404,7 +442,13 @@ impl Owner {
         lanes.own.set(&self.policy, info, servers, now);
         for (lane, volume) in lanes.volumes.iter_mut().zip(self.volumes.iter()) {
             lane.further.set(&volume.policy, info, servers, now);
-            lane.spacing = Spacing::of_weight(volume.policy.effective_weight());
+            let spacing = Spacing::of_weight(volume.policy.effective_weight());
+            // As with a share: a debt at a large weight is not one of as many requests at a small weight.
+            for (turn, own) in lanes.turn.into_iter().zip(&mut lane.turns) {
+                let ahead = own.saturating_sub(turn);
+                *own = turn.saturating_add(ahead.min(lane.spacing.convert(ahead, spacing)));
+            }
+            lane.spacing = spacing;
         }
     }
 }

@@ -12,6 +12,10 @@
 //! `catch_up_max`, the offset increases, and all reservations are delayed with it. So a shortage is split in proportion
 //! to the reservations; a cap for each member would split it otherwise. Example: 600 and 300 IOPS are reserved on a
 //! device of 600 IOPS. The offset grows by a third of the time, and the members get 400 and 200 IOPS.
+//!
+//! Only a member that could have been served during all of its lag moves the offset ([`Lag`]). One that a limit held
+//! during a part of it did not miss its service by the device's fault, and would delay the reservations of all others. Its own tag is moved up to the cap
+//! when it is served.
 
 use crate::request::RequestId;
 use crate::standing::Standing;
@@ -40,9 +44,11 @@ pub(super) struct Member {
     counted: Counted,
     /// The earliest arrival among its queued requests; breaks ties.
     pub(super) head: RequestId,
-    /// When a limit last let it pass again; requests that arrived before have waited for the limit.
+    /// When a limit that had delayed it last let it pass again; requests that arrived before have waited for the limit.
     pub(super) released: Tag,
     pub(super) tags: Tags,
+    /// `released` on the clock of the reservations.
+    released_due: Tag,
     /// Only meaningful while a limit throttles it.
     hold: Hold,
     /// Whether it is in the list of members for which the time of the next decision is to be noted.
@@ -61,10 +67,37 @@ enum Counted {
     Reserved,
 }
 
+/// The time by which the reservation of a member is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lag {
+    /// No limit held the member during this time.
+    Ready,
+    /// A limit held it during a part of this time.
+    PartlyHeld,
+}
+
+/// When limits let a member pass.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Passes {
+    /// When all of them do.
+    pub(super) at: Tag,
+    /// When those of the member itself do: of a volume, without those of its VM.
+    pub(super) own: Tag,
+}
+
+impl Passes {
+    /// Of a member with no limits of others.
+    pub(super) const fn own(at: Tag) -> Self {
+        Passes { at, own: at }
+    }
+}
+
 /// Time during which a limit throttles a member.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hold {
     until: Tag,
+    /// The same for limits of the member itself.
+    own_until: Tag,
     /// First decision that could have chosen the member without its limit; before, a full device delayed it.
     since: Tag,
     /// Virtual time at `since`.
@@ -101,12 +134,22 @@ impl Member {
     /// is owed nothing.
     pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
         let mut tags = self.tags.clone();
-        if self.held && self.hold.since < clocks.now {
-            tags.release(clocks.now - self.hold.since, self.hold.virtual_then, clocks);
+        if self.held {
+            self.hold.release(&mut tags, clocks);
+        }
+        if self.lag() == Lag::PartlyHeld {
+            tags.minimum.raise_to(clocks.due_least);
         }
         let standing = tags.standing(clocks);
         let owed = if self.backlogged { standing.owed } else { standing.owed.at_most_0() };
         Standing { owed, ..standing }
+    }
+
+    fn lag(&self) -> Lag {
+        match self.tags.minimum.due() {
+            Some(due) if due < self.released_due => Lag::PartlyHeld,
+            _ => Lag::Ready,
+        }
     }
 
     /// Key in the order of reservations.
@@ -118,6 +161,19 @@ impl Member {
     fn share_key(&self, reserved: bool) -> Option<(ShareTag, RequestId)> {
         let there = self.tags.is_weighted() && self.tags.minimum.is_set() == reserved;
         there.then_some((self.tags.share_tag(), self.head))
+    }
+}
+
+impl Hold {
+    /// Forgives a member the time until `clocks` during which it was held and could otherwise have been served. Returns whether there
+    /// was such a time. What it is owed by its reservation ends where its own limits held it.
+    fn release(&self, tags: &mut Tags, clocks: &Clocks) -> bool {
+        let was_delayed = self.since < clocks.now;
+        if was_delayed {
+            let own = self.own_until.min(clocks.now).saturating_sub(self.since);
+            tags.release(own, clocks.virtual_time.saturating_sub(self.virtual_then), clocks);
+        }
+        was_delayed
     }
 }
 
@@ -148,7 +204,8 @@ impl RunQueue {
 /// Orders and clocks of a level. `members` finds a member by its index.
 #[derive(Debug)]
 pub(super) struct Level {
-    reserved: RunQueue,
+    /// By [`Lag`].
+    reserved: [RunQueue; 2],
     /// Without a reservation, and with one.
     by_share: [RunQueue; 2],
     limited: Tournament,
@@ -160,13 +217,13 @@ pub(super) struct Level {
     catch_up_max: Tag,
     /// How long a due reservation waits for a member that was idle.
     yield_max: Tag,
-    floor: Floor,
+    pub(super) floor: Floor,
 }
 
 impl Level {
     pub(super) fn new(catch_up_max: Tag, yield_max: Tag, floor: Floor) -> Self {
         Level {
-            reserved: RunQueue::default(),
+            reserved: Default::default(),
             by_share: Default::default(),
             limited: Tournament::default(),
             counts: [0; 3],
@@ -192,7 +249,17 @@ impl Level {
 
     pub(super) fn clocks(&self, now: Tag) -> Clocks {
         let due_now = now.saturating_sub(self.clock_offset);
-        Clocks { now, due_now, virtual_time: self.virtual_time, debt_base: None }
+        let due_least = due_now.saturating_sub(self.catch_up_max);
+        Clocks { now, due_now, due_least, virtual_time: self.virtual_time, debt_base: None }
+    }
+
+    /// The clocks for a member that becomes active after the level itself got too little service: its reservation starts level with the
+    /// most overdue one. From the present it would wait until the others have caught up, however small it is.
+    pub(super) fn clocks_behind<'a>(&mut self, now: Tag, members: impl Fn(u32) -> Option<&'a Member>) -> Clocks {
+        let clocks = self.clocks(now);
+        let first = self.first_reserved(Lag::Ready, clocks.due_now, &members);
+        let due_now = first.map_or(clocks.due_now, |(due, _, _)| due.max(clocks.due_least));
+        Clocks { due_now, ..clocks }
     }
 
     /// A reservation tag on the clock of `now`.
@@ -200,13 +267,11 @@ impl Level {
         due.saturating_add(self.clock_offset)
     }
 
-    /// Inserts a member into the orders after any change. `eligible_at`: when limits let it pass.
-    pub(super) fn settle(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
-        self.hold_or_release(index, member, now, eligible_at);
+    /// Inserts a member into the orders after any change.
+    pub(super) fn settle(&mut self, index: u32, member: &mut Member, now: Tag, passes: Passes) {
+        self.hold_or_release(index, member, now, passes);
         if member.is_ready() {
-            if let Some(key) = member.due_key() {
-                self.reserved.set(index, key);
-            }
+            self.place_by_due(index, member);
             self.place_by_share(index, member);
         }
     }
@@ -219,18 +284,24 @@ impl Level {
         index: u32,
         member: &mut Member,
         now: Tag,
-        eligible_at: Tag,
+        passes: Passes,
         phase: ServicePhase,
     ) {
         // A member that stays ready is neither throttled nor released, and its counter does not change.
-        if !member.is_ready() || eligible_at > now {
-            self.hold_or_release(index, member, now, eligible_at);
+        if !member.is_ready() || passes.at > now {
+            self.hold_or_release(index, member, now, passes);
         }
         if member.is_ready() {
-            match (phase, member.due_key()) {
-                (ServicePhase::Reservation, Some(key)) => self.reserved.set(index, key),
+            match phase {
+                ServicePhase::Reservation if member.tags.minimum.is_set() => self.place_by_due(index, member),
                 _ => self.place_by_share(index, member),
             }
+        }
+    }
+
+    fn place_by_due(&mut self, index: u32, member: &Member) {
+        if let Some(key) = member.due_key() {
+            self.reserved[member.lag() as usize].set(index, key);
         }
     }
 
@@ -243,7 +314,8 @@ impl Level {
 
     /// Removes a member without requests, or one that limits throttle, from the orders; ends its throttling when they
     /// let it pass.
-    fn hold_or_release(&mut self, index: u32, member: &mut Member, now: Tag, eligible_at: Tag) {
+    fn hold_or_release(&mut self, index: u32, member: &mut Member, now: Tag, passes: Passes) {
+        let Passes { at: eligible_at, own } = passes;
         if !member.backlogged {
             if core::mem::take(&mut member.held) {
                 self.limited.remove(index);
@@ -254,17 +326,16 @@ impl Level {
             let wake = due.map_or(eligible_at, |due| eligible_at.max(self.real(due)));
             self.limited.set(index, wake, member.head);
             if !core::mem::replace(&mut member.held, true) {
-                member.hold = Hold { until: 0, since: NO_DECISION, virtual_then: 0 };
+                member.hold = Hold { since: NO_DECISION, ..Hold::default() };
             }
-            member.hold.until = eligible_at;
+            (member.hold.until, member.hold.own_until) = (eligible_at, own);
         } else if core::mem::take(&mut member.held) {
             let hold = member.hold;
             self.limited.remove(index);
-            member.released = now;
             // Either time or a change of policy may have ended the throttling.
             let released = self.clocks(hold.until.min(now));
-            if hold.since < released.now {
-                member.tags.release(released.now - hold.since, hold.virtual_then, &released);
+            if hold.release(&mut member.tags, &released) {
+                (member.released, member.released_due) = (released.now, released.due_now);
             }
         }
         let counted = match member.is_ready() && member.tags.is_weighted() {
@@ -333,12 +404,34 @@ impl Level {
         members: impl Fn(u32) -> Option<&'a Member>,
     ) -> Option<(Tag, u32)> {
         let latest = now.checked_sub(self.clock_offset)?;
-        let key = |index| members(index).filter(|member| member.is_ready())?.due_key();
-        let (due, _, index) = self.reserved.first(latest, key)?;
+        let ready = self.first_reserved(Lag::Ready, latest, &members);
         // rule: mclock.catch-up-cap
-        let late = latest - due;
-        self.clock_offset = self.clock_offset.saturating_add(late.saturating_sub(self.catch_up_max));
-        Some((late, index))
+        if let Some((due, _, _)) = ready {
+            self.clock_offset = self.clock_offset.saturating_add((latest - due).saturating_sub(self.catch_up_max));
+        }
+        let held = self.first_reserved(Lag::PartlyHeld, latest, &members);
+        let (due, _, index) = ready.into_iter().chain(held).min()?;
+        Some((latest - due, index))
+    }
+
+    #[inline]
+    fn first_reserved<'a>(
+        &mut self,
+        lag: Lag,
+        latest: Tag,
+        members: &impl Fn(u32) -> Option<&'a Member>,
+    ) -> Option<(u64, u64, u32)> {
+        let key = |index| members(index).filter(|member| member.is_ready() && member.lag() == lag)?.due_key();
+        self.reserved[lag as usize].first(latest, key)
+    }
+
+    /// Moves the tag of a member that is served for its reservation up to the cap on the catch-up, if a limit held the member during
+    /// its lag. The others have moved the common offset.
+    #[inline]
+    pub(super) fn bound_lag(&self, member: &mut Member, now: Tag) {
+        if member.lag() == Lag::PartlyHeld {
+            member.tags.minimum.raise_to(self.clocks(now).due_least);
+        }
     }
 
     /// The member with the smallest share tag.
@@ -423,8 +516,8 @@ impl Level {
     /// When the next member will be due, or its limit will let it pass, if none may be chosen now.
     // rule: mclock.wake-product
     pub(super) fn wake<'a>(&mut self, members: impl Fn(u32) -> Option<&'a Member>) -> Option<Tag> {
-        let key = |index| members(index).filter(|member| member.is_ready())?.due_key();
-        let due = self.reserved.first(u64::MAX, key).map(|(due, _, _)| self.real(due));
+        let due = [Lag::Ready, Lag::PartlyHeld].map(|lag| self.first_reserved(lag, u64::MAX, &members));
+        let due = due.into_iter().flatten().map(|(due, _, _)| self.real(due)).min();
         let passes = self.limited.peek().map(|(until, _, _)| until);
         due.into_iter().chain(passes).min()
     }

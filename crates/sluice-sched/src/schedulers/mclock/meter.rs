@@ -24,6 +24,10 @@ impl Meter {
         Meter { spacing, tag }
     }
 
+    pub(super) const fn spacing(&self) -> Spacing {
+        self.spacing
+    }
+
     /// Whether it has a rate.
     #[must_use]
     pub(super) const fn is_set(&self) -> bool {

@@ -119,7 +119,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             Field::Burst,
             "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size plus \
              (`burst` - 1) requests of the reference size, in requests and in bytes; default: the device's depth times \
-             its largest piece. With `rate` and `for`: what the VM does not use of a limit is saved, at most (`rate` - \
+             its largest piece, or 100 ms of the limit if that is more. With `rate` and `for`: what the VM does not use of a limit is saved, at most (`rate` - \
              limit) x `for`, and the VM may use it later at up to `rate`",
         ),
         (Field::IdleCredit, "how far the share tag may lag behind after the VM was idle, at most 256 requests"),

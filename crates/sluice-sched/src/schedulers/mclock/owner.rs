@@ -52,13 +52,34 @@ pub(super) struct Volume {
     pub(super) id: VolumeId,
     /// `None` for the only volume of a VM, without its own policy: there is nothing to choose or to check.
     pub(super) member: Option<Box<Member>>,
+    /// The counter of the VM that includes it.
+    waiting: Waiting,
     pub(super) policy: Box<Policy>,
+}
+
+impl Volume {
+    /// A volume without requests.
+    pub(super) fn new(id: VolumeId, policy: Policy) -> Self {
+        Volume { fifo: Fifo::default(), id, member: None, waiting: Waiting::Nothing, policy: Box::new(policy) }
+    }
+}
+
+/// What a volume has queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    Nothing,
+    /// Requests that its own limits bound.
+    Limited,
+    /// Requests that none of its own limits bounds.
+    Unlimited,
 }
 
 /// The volumes of one VM, as a separate level.
 #[derive(Debug)]
 pub(super) struct Inner {
     pub(super) level: Level,
+    /// Number of volumes by [`Waiting`]; the first number is not used.
+    waiting: [u32; 3],
     /// Volumes with requests, by the arrival of their oldest one.
     oldest: Tournament,
     /// Index in the list of volumes, by the number of the volume (below 256).
@@ -241,10 +262,10 @@ impl Owner {
     pub(super) fn release_volumes(&mut self, now: Tag) {
         let Owner { inner: Some(inner), volumes, lanes, .. } = self else { return };
         while let Some(index) = inner.level.releasable(now) {
-            let passes = lanes::pass_at(lanes.as_deref(), index as usize, &volumes[index as usize].fifo);
-            let member = volumes[index as usize].member.as_deref_mut().expect("a volume in an order has tags");
-            let eligible_at = member.tags.limiter.eligible_at().max(passes);
-            inner.level.settle(index, member, now, eligible_at);
+            let Volume { member, fifo, .. } = &mut volumes[index as usize];
+            let member = member.as_deref_mut().expect("a volume in an order has tags");
+            let passes = lanes::passes(lanes.as_deref(), index as usize, fifo, member.tags.limiter.eligible_at());
+            inner.level.settle(index, member, now, passes);
         }
     }
 
@@ -252,9 +273,18 @@ impl Owner {
     pub(super) fn settle_volume(&mut self, index: usize, arena: &Arena, now: Tag, after: Option<ServicePhase>) {
         let head = self.head(index, arena);
         let Owner { inner: Some(inner), volumes, lanes, .. } = self else { return };
-        let passes = lanes::pass_at(lanes.as_deref(), index, &volumes[index].fifo);
-        let Volume { member, .. } = &mut volumes[index];
+        let Volume { member, fifo, waiting, .. } = &mut volumes[index];
         let member = member.as_deref_mut().expect("one of several volumes has tags");
+        let is_limited =
+            member.tags.limiter.is_set() || lanes.as_deref().is_some_and(|lanes| lanes.bounds_all(index, fifo));
+        let now_waiting = match head {
+            None => Waiting::Nothing,
+            Some(_) if is_limited => Waiting::Limited,
+            Some(_) => Waiting::Unlimited,
+        };
+        let before = core::mem::replace(waiting, now_waiting);
+        inner.waiting[before as usize] = inner.waiting[before as usize].wrapping_sub(1);
+        inner.waiting[now_waiting as usize] = inner.waiting[now_waiting as usize].wrapping_add(1);
         let place = index as u32;
         match head {
             Some(head) => {
@@ -266,15 +296,16 @@ impl Owner {
                 inner.oldest.remove(place);
             }
         }
-        let eligible_at = member.tags.limiter.eligible_at().max(passes);
+        let passes = lanes::passes(lanes.as_deref(), index, fifo, member.tags.limiter.eligible_at());
         match after {
-            Some(phase) => inner.level.settle_after(place, member, now, eligible_at, phase),
-            None => inner.level.settle(place, member, now, eligible_at),
+            Some(phase) => inner.level.settle_after(place, member, now, passes, phase),
+            None => inner.level.settle(place, member, now, passes),
         }
     }
 
-    /// Inner level: in the reservation phase the most overdue volume, unless its floor is owed; otherwise the one with
-    /// the smallest share tag. Also returns the phase inside the VM.
+    /// Inner level: the most overdue volume, unless its floor is owed; otherwise the one with the smallest share tag. Also
+    /// returns the phase inside the VM, which does not depend on the VM's own `phase`: a VM at its limit is served by its weight in
+    /// part, and its volumes keep their reservations.
     // rule: mclock.two-levels, mclock.eligible, mclock.volume-constraint, mclock.volume-weight
     #[inline]
     pub(super) fn choose_volume(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
@@ -285,15 +316,43 @@ impl Owner {
     fn choose_one_of_several(&mut self, phase: ServicePhase, now: Tag) -> (usize, ServicePhase) {
         self.release_volumes(now);
         let Some((inner, volumes)) = self.inner_mut() else { return (0, phase) };
-        let members = |index| volume_member(volumes, index);
-        let by_share = match phase {
-            ServicePhase::Reservation => None,
-            ServicePhase::Weight => inner.level.choose_by_share(members).map(|chosen| (chosen, phase)),
-        };
-        // A volume without weight is not in the order of shares. If it is alone, it is served when it is due.
-        let chosen = by_share.or_else(|| inner.level.choose(now, members));
+        let chosen = inner.level.choose(now, |index| volume_member(volumes, index));
         let (chosen, phase) = chosen.expect("an eligible VM has an eligible volume");
         (chosen as usize, phase)
+    }
+
+    /// Distance that the limits of the volumes which have requests queued keep between requests of the VM; 0 if one of these volumes
+    /// has no limit. `step` is the distance that those of the served `volume` keep.
+    ///
+    /// The volumes pass side by side, so each request stands for a part of the time. Example: two volumes with limits of 100 and 200 IOPS.
+    /// Their requests stand for 5 and for 2.5 ms, and 100 and 200 of them for one second.
+    // rule: mclock.volumes-owed
+    fn share_of_time(&self, step: Tag) -> Tag {
+        match &self.inner {
+            Some(inner) if inner.waiting[Waiting::Unlimited as usize] == 0 => {
+                step / Tag::from(inner.waiting[Waiting::Limited as usize].max(1))
+            }
+            _ => 0,
+        }
+    }
+
+    fn limit_step_of(&self, index: usize, amount: &Amount) -> Tag {
+        volume_member(&self.volumes, index as u32).map_or(0, |member| member.tags.limiter.step(amount))
+    }
+
+    /// Distance that limits by direction and the limits of its volumes keep between requests of the VM like this one.
+    #[inline]
+    pub(super) fn inner_step(&self, volume: usize, open: Open, amount: &Amount) -> Tag {
+        if !self.extended {
+            return 0;
+        }
+        let of_volume = self.limit_step_of(volume, amount).max(self.lane_step_of(volume, open, amount));
+        self.lane_step(open, amount).max(self.share_of_time(of_volume))
+    }
+
+    /// The same for requests at other servers, whose direction is not known.
+    pub(super) fn inner_step_elsewhere(&self, volume: usize, amount: &Amount) -> Tag {
+        self.share_of_time(self.limit_step_of(volume, amount))
     }
 
     /// Whether the limit of a volume lets its next request pass.
@@ -330,6 +389,11 @@ impl Owner {
     ) {
         let lane_step = self.lane_step_of(index, open, amount);
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
+        if phase == ServicePhase::Reservation
+            && let Some(member) = volumes[index].member.as_deref_mut()
+        {
+            inner.level.bound_lag(member, now);
+        }
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32).expect("one of several volumes has tags").tags;
         let is_capped = tags.is_capped(phase, (amount.cost, amount.cost), inner.level.virtual_time);
@@ -347,8 +411,9 @@ impl Owner {
     /// Activates a volume that has requests after it had none.
     pub(super) fn activate_volume(&mut self, index: usize, now: Tag) {
         let Owner { inner: Some(inner), volumes, remote, .. } = self else { return };
+        let clocks = inner.level.clocks_behind(now, |index| volume_member(volumes, index));
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
-        member.tags.activate(&inner.level.clocks(now), remote.as_deref());
+        member.tags.activate(&clocks, remote.as_deref());
     }
 
     /// The tags of a volume, and the clocks of [`Level::charge_clocks`] for reservation service.
@@ -370,13 +435,19 @@ impl Owner {
             (Some(_), None) => Standing::default(),
         };
         self.add_standing_of_lanes(volume, clocks.now, &mut standing);
+        standing.floors[1] = self.inner.as_ref().filter(|_| volume.is_none()).map(|inner| inner.level.floor.balance());
         standing
     }
 
     /// Sets the tags to the standing under another scheduler. The caller settles the VM and its volumes.
     pub(super) fn resume(&mut self, volume: Option<usize>, clocks: &Clocks, standing: &Standing) {
         match (volume, self.inner_mut()) {
-            (None, _) => self.member.tags.resume(clocks, standing),
+            (None, inner) => {
+                if let (Some((inner, _)), Some(balance)) = (inner, standing.floors[1]) {
+                    inner.level.floor.resume(balance);
+                }
+                self.member.tags.resume(clocks, standing);
+            }
             (Some(index), Some((inner, volumes))) => {
                 let clocks = inner.level.clocks(clocks.now);
                 let member = volumes[index].member.as_deref_mut();
@@ -407,13 +478,14 @@ impl Owner {
             let number = usize::from(volume.id.0);
             indices.resize(indices.len().max(number + 1), 0);
             indices[number] = place;
+            volume.waiting = Waiting::Nothing;
             match &mut volume.member {
                 Some(member) => member.tags.set_policy(&volume.policy, info, &clocks, self.remote.as_deref()),
                 None => volume.member = Some(Box::new(Member::new(Tags::new(&volume.policy, info, &clocks)))),
             }
         }
         self.exchange_fifo();
-        self.inner = Some(Box::new(Inner { level, oldest: Tournament::default(), indices }));
+        self.inner = Some(Box::new(Inner { level, waiting: [0; 3], oldest: Tournament::default(), indices }));
         self.note_extended();
     }
 }

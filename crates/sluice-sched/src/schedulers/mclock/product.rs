@@ -11,14 +11,14 @@
 use crate::gate::RemoteService;
 use crate::policy::Policy;
 use crate::request::{Completion, OwnerId, Phase, Request, VolumeId, Wait};
-use crate::request_arena::{Arena, Fifo, Place};
+use crate::request_arena::{Arena, Place};
 use crate::scheduler::{Change, ChangeError, Decision, DeviceClass, DeviceInfo, OwnerState, Scheduler, Scope, State};
 use crate::standing::Standing;
 use crate::tag::{TAGS_PER_NANO, Tag, TagClock};
 use crate::time::Instant;
 
 use super::floor::Floor;
-use super::level::{Level, Member, VIRTUAL_MAX, VIRTUAL_START};
+use super::level::{Level, Member, Passes, VIRTUAL_MAX, VIRTUAL_START};
 use super::owner::{Owner, Volume};
 use super::remote::{self, Remote};
 use super::tags::{Amount, ServicePhase, Tags};
@@ -117,12 +117,12 @@ impl Product {
 
     /// Inserts a VM into the orders by [`Level::settle`] or [`Level::settle_after`].
     #[inline(always)]
-    fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Tag)) {
+    fn settle_with(&mut self, index: u32, now: Tag, settle: impl Fn(&mut Level, u32, &mut Member, Tag, Passes)) {
         let Product { owners, arena, level, undecided, .. } = self;
         let owner = &mut owners[index as usize];
         let eligible_at = owner.eligible_at(arena, now);
         owner.member.backlogged = owner.queued > 0;
-        settle(level, index, &mut owner.member, now, eligible_at);
+        settle(level, index, &mut owner.member, now, Passes::own(eligible_at));
         if owner.member.needs_decision_noted() {
             undecided.push(Undecided { owner: index, volume: None });
         }
@@ -230,14 +230,17 @@ impl Product {
         let request = arena.entry(place);
         let amount = Amount::of(request, info);
         let (arrival, arrived) = (request.arrival, clock.tag(request.arrival));
+        if phase == ServicePhase::Reservation {
+            level.bound_lag(&mut owner.member, now);
+        }
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = &mut owners[index as usize];
-        let lane_step = owner.lane_step(open, &amount);
+        let inner_step = owner.inner_step(volume, open, &amount);
         let (tags, remote) = owner.tags_and_remote();
-        tags.charge(phase, &amount, &clocks, remote, lane_step);
+        tags.charge(phase, &amount, &clocks, remote, inner_step);
         owner.charge_volume(volume, inner_right, (open, &amount), now, goes_on);
-        let throttles_others = owner.charge_lanes(volume, open, &amount, now);
+        let throttles_others = owner.charge_lanes((volume, inner_right), open, &amount, now);
         let has_inner = owner.has_inner();
         if let Some(remote) = owner.remote_mut() {
             remote.note_served(amount.cost);
@@ -250,8 +253,8 @@ impl Product {
         if throttles_others {
             self.settle_volumes(index, now);
         }
-        self.settle_with(index, now, |level, index, member, now, eligible_at| {
-            level.settle_after(index, member, now, eligible_at, phase);
+        self.settle_with(index, now, |level, index, member, now, passes| {
+            level.settle_after(index, member, now, passes, phase);
         });
         if self.level.virtual_time > VIRTUAL_MAX {
             self.rebase();
@@ -388,9 +391,10 @@ impl Scheduler for Product {
         if let Some(remote) = owner.remote_mut() {
             remote.note(report);
             let remote = *remote;
-            owner.member.tags.add_remote(&clocks, &remote, &reserved, &beyond);
+            let inner_step = owner.inner_step_elsewhere(volume, &reserved);
+            owner.member.tags.add_remote(&clocks, &remote, (&reserved, &beyond), inner_step);
             if let Some((tags, clocks)) = owner.volume_tags(volume, costs, now) {
-                tags.add_remote(&clocks, &remote, &reserved, &beyond);
+                tags.add_remote(&clocks, &remote, (&reserved, &beyond), 0);
             }
             for amount in [&reserved, &beyond] {
                 owner.lanes_mut().into_iter().for_each(|lanes| lanes.add_remote(volume, amount));
@@ -448,8 +452,7 @@ impl Scheduler for Product {
             }
             Change::RemoveOwner { owner } => self.remove_owner(owner),
             Change::AddVolume { owner, volume, policy } => {
-                let (fifo, policy) = (Fifo::default(), Box::new(policy));
-                self.owner_mut(owner.0).volumes.push(Volume { id: volume, fifo, policy, member: None });
+                self.owner_mut(owner.0).volumes.push(Volume::new(volume, policy));
                 self.set_policies(tag, owner.0);
             }
             Change::SetVolume { owner, volume, policy } => {
@@ -516,13 +519,15 @@ impl Scheduler for Product {
         let standing = owner.standing(volume, &clocks);
         // A tag of an earlier virtual time has no meaning.
         let counts = volume.is_some() || owner.generation == self.generation;
-        Standing { ahead: standing.ahead.filter(|_| counts), ..standing }
+        let floors = [volume.is_none().then(|| self.level.floor.balance()), standing.floors[1]];
+        Standing { ahead: standing.ahead.filter(|_| counts), floors, ..standing }
     }
 
     fn resume(&mut self, now: Instant, scope: Scope, standing: &Standing) {
         let tag = self.clock.tag(now);
         let Some((_, volume)) = self.find(scope) else { return };
         let (index, clocks) = (scope.owner().0, self.level.clocks(tag));
+        standing.floors[0].into_iter().for_each(|balance| self.level.floor.resume(balance));
         self.owner_mut(index).resume(volume, &clocks, standing);
         match volume.filter(|_| self.owner_mut(index).has_inner()) {
             Some(volume) => self.settle_volume(index, volume, tag, None),

@@ -5,7 +5,7 @@
 
 use core::time::Duration;
 
-use crate::cost::Cost;
+use crate::cost::{Cost, reserved_bytes};
 use crate::policy::{Limit, Policy, Reservation, TimedBurst};
 use crate::request::Request;
 use crate::scheduler::{DeviceClass, DeviceInfo};
@@ -21,8 +21,12 @@ use super::remote::Remote;
 /// time, for each server that the VM uses.
 const SHARE_DEBT_MAX: u64 = 16;
 
-/// Burst of a limit on a network interface, as time at its rate. A thread on a busy host wakes up to a millisecond late.
+/// Default burst of a limit on a network interface, as time at its rate. A thread on a busy host wakes up to a millisecond late.
 const FRAMES_BURST: Duration = Duration::from_millis(2);
+
+/// Minimum of the default burst of a limit on a disk, as time at its rate. Service times vary, and a VM whose limit is little above its
+/// share loses a part of the share whenever the limit has saved too little to make up for a slow time.
+const REQUESTS_BURST: Duration = Duration::from_millis(100);
 
 /// Amounts of one dispatch, or of service at other servers, in each currency.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +52,7 @@ impl Amount {
     /// Amounts of service of this cost and size.
     #[must_use]
     pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
-        let by_cost = (u128::from(cost) * u128::from(info.request_bytes.0)) >> Cost::SHIFT;
-        Amount { cost, bytes, reserved_bytes: bytes.max(u64::try_from(by_cost).unwrap_or(u64::MAX)) }
+        Amount { cost, bytes, reserved_bytes: reserved_bytes(cost, bytes, info.request_bytes) }
     }
 }
 
@@ -91,7 +94,15 @@ const LIMIT_SAVED_MAX: i64 = 16;
 
 impl Minimum {
     fn rescale(&mut self, reservation: &Reservation, now: Tag) {
-        self.beyond_limit = 0;
+        let before = (self.requests.spacing(), self.bytes.as_ref().map(|bytes| bytes.spacing()));
+        self.rescale_tags(reservation, now);
+        // Otherwise a VM whose policy changes often would be owed what its limit holds.
+        if before != (self.requests.spacing(), self.bytes.as_ref().map(|bytes| bytes.spacing())) {
+            self.beyond_limit = 0;
+        }
+    }
+
+    fn rescale_tags(&mut self, reservation: &Reservation, now: Tag) {
         self.requests.rescale(Spacing::per_cost(reservation.iops), now);
         if reservation.iops.is_none() {
             self.requests.set(NEVER_DUE);
@@ -148,8 +159,15 @@ impl Minimum {
         }
     }
 
+    /// Advances the tags by all that the limit does not let pass, even if it lies in the future.
+    fn include_beyond_limit(&mut self) {
+        let beyond = u64::try_from(self.beyond_limit).unwrap_or(0);
+        self.beyond_limit = 0;
+        self.move_on(beyond, Tag::MAX);
+    }
+
     /// Forgives what was owed before `now`.
-    fn raise_to(&mut self, now: Tag) {
+    pub(super) fn raise_to(&mut self, now: Tag) {
         self.requests.raise_to(now);
         self.bytes.iter_mut().for_each(|bytes| bytes.raise_to(now));
     }
@@ -205,7 +223,7 @@ pub(super) struct Room {
     /// In raw cost units.
     cost: u64,
     bytes: u64,
-    /// Time at the rate of the limit that passes back to back in addition.
+    /// Time at the rate of the limit that passes back to back if that is more.
     time: Duration,
     /// Number of servers that the client of the VM uses.
     servers: u64,
@@ -213,8 +231,9 @@ pub(super) struct Room {
 
 impl Room {
     /// A stated burst of n passes n requests back to back: the one that may always pass, and n -
-    /// 1 more. The default is that one and as many of the largest pieces as the device's queue depth; a smaller burst
-    /// would cost a VM throughput whenever the device frees several slots together.
+    /// 1 more. The default is that one and as many of the largest pieces as the device's queue depth, or 100 ms at the rate of
+    /// the limit if that is more; a smaller burst would cost a VM throughput whenever the device frees several slots
+    /// together or is slow for a moment.
     ///
     /// A client of several servers has a part of the burst at each, since the servers learn of each other only by its
     /// reports. What the limit passes in a quarter of a second is divided in the same way, and the larger of both
@@ -228,26 +247,26 @@ impl Room {
     // rule: mclock.burst-default, mclock.remote-burst
     pub(super) fn of(policy: &Policy, info: &DeviceInfo, servers: u32) -> Self {
         let depth = u64::from(info.depth.max(1));
-        let mut time = Duration::ZERO;
-        let (cost, bytes) = match policy.burst {
-            Some(burst) => {
+        let (cost, bytes, time) = match (policy.burst, info.device_class) {
+            (Some(burst), _) => {
                 let beside = u64::from(burst.saturating_sub(1));
-                (beside << Cost::SHIFT, beside.saturating_mul(info.cost.reference_size().0))
+                (beside << Cost::SHIFT, beside.saturating_mul(info.cost.reference_size().0), Duration::ZERO)
             }
-            None if info.device_class == DeviceClass::Network => {
-                time = FRAMES_BURST;
-                (0, 0)
+            (None, DeviceClass::Network) => (0, 0, FRAMES_BURST),
+            (None, DeviceClass::Disk) => {
+                let bytes = depth.saturating_mul(info.piece_max.0);
+                (depth * u64::from(info.piece_cost().raw()), bytes, REQUESTS_BURST)
             }
-            None => (depth * u64::from(info.piece_cost().raw()), depth.saturating_mul(info.piece_max.0)),
         };
         Room { cost, bytes, time, servers: u64::from(servers.max(1)) }
     }
 
-    /// The part of a burst at one server.
-    fn part(&self, burst: u64, rate: u64) -> u64 {
+    /// The part of a burst at one server, and what the limit has `saved`. That is not divided: the reports of the other servers count
+    /// what was used of it there.
+    fn part(&self, burst: u64, saved: u64, rate: u64) -> u64 {
         let in_time = u128::from(rate).saturating_mul(self.time.as_micros()) / 1_000_000;
-        let burst = burst.saturating_add(u64::try_from(in_time).unwrap_or(u64::MAX));
-        burst.min(burst.max(rate / 4) / self.servers)
+        let burst = burst.max(u64::try_from(in_time).unwrap_or(u64::MAX));
+        burst.min(burst.max(rate / 4) / self.servers).saturating_add(saved)
     }
 }
 
@@ -270,13 +289,13 @@ impl Limiter {
             u64::try_from(by / 1_000_000).unwrap_or(u64::MAX)
         };
         let rate = cost_rate(limit.iops);
-        let cost = room.cost.saturating_add(saved(rate, |limit| cost_rate(limit.iops)));
-        self.requests.set(Spacing::per_cost(limit.iops), room.part(cost, rate), now);
+        let cost = room.part(room.cost, saved(rate, |limit| cost_rate(limit.iops)), rate);
+        self.requests.set(Spacing::per_cost(limit.iops), cost, now);
         let rate = byte_rate(limit.bytes);
-        let bytes = room.bytes.saturating_add(saved(rate, |limit| byte_rate(limit.bytes)));
+        let bytes = room.part(room.bytes, saved(rate, |limit| byte_rate(limit.bytes)), rate);
         match Spacing::per_byte(limit.bytes) {
             Spacing::NONE => self.bytes = None,
-            spacing => self.bytes.get_or_insert_default().set(spacing, room.part(bytes, rate), now),
+            spacing => self.bytes.get_or_insert_default().set(spacing, bytes, now),
         }
     }
 
@@ -374,6 +393,8 @@ pub(super) struct Clocks {
     pub(super) now: Tag,
     /// Now, on the clock of the reservations.
     pub(super) due_now: Tag,
+    /// The earliest tag of a reservation that is caught up in full.
+    pub(super) due_least: Tag,
     /// Share tag of the member that was last chosen by weight.
     pub(super) virtual_time: ShareTag,
     /// Base of the debt of the member that is being served, if the cap on it may bind.
@@ -450,20 +471,20 @@ impl Tags {
         clocks.virtual_time.saturating_sub(self.idle_credit).saturating_sub(elsewhere)
     }
 
-    /// Ends throttling that began when virtual time was `virtual_then` and lasted for `held`. The member has saved
-    /// nothing during that time. Its lag from before was caused by others, and stays.
+    /// Ends throttling, during which virtual time advanced by `virtual_by`; for the time `held` limits of the member itself were
+    /// the cause. The member has saved nothing during that time. Its lag from before was caused by others, and stays.
     // rule: mclock.released-floor
-    pub(super) fn release(&mut self, held: Tag, virtual_then: ShareTag, released: &Clocks) {
+    pub(super) fn release(&mut self, held: Tag, virtual_by: ShareTag, released: &Clocks) {
         self.minimum.move_on(held, released.due_now);
         self.minimum.forget_beyond_limit(released.due_now);
-        self.share.move_on(released.virtual_time.saturating_sub(virtual_then), released.virtual_time);
+        self.share.move_on(virtual_by, released.virtual_time);
     }
 
     /// Returns the standing of the member, without limits by direction. The caller has forgiven the time during which a limit
     /// throttles it.
     pub(super) fn standing(&self, clocks: &Clocks) -> Standing {
         let mut minimum = self.minimum.clone();
-        minimum.forget_beyond_limit(clocks.due_now);
+        minimum.include_beyond_limit();
         let mut standing = Standing { owed: minimum.owed(clocks.due_now), ..Standing::default() };
         standing.limits[0].limit = self.limiter.left(clocks.now);
         standing.ahead = self.share.amount_until(clocks.virtual_time).map(i64::saturating_neg);
@@ -483,8 +504,15 @@ impl Tags {
     /// own cost is added, so a single server spaces requests as without dmClock. All of this service lies in the past:
     /// it advances the tags before the next request, and the limit is not counted from the present.
     // rule: mclock.product-counts
-    pub(super) fn add_remote(&mut self, clocks: &Clocks, remote: &Remote, reserved: &Amount, beyond: &Amount) {
-        self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved));
+    /// `inner_step`: as in [`Tags::charge`].
+    pub(super) fn add_remote(
+        &mut self,
+        clocks: &Clocks,
+        remote: &Remote,
+        (reserved, beyond): (&Amount, &Amount),
+        inner_step: Tag,
+    ) {
+        self.minimum.charge(clocks.due_now, reserved, self.limiter.step(reserved).max(inner_step));
         // Service beyond its reservation at other servers makes up for missing service here, and is no debt. Otherwise
         // a VM that has long had its minimum at other servers would take capacity here from a VM that only this server
         // can serve.
@@ -495,7 +523,8 @@ impl Tags {
         self.share.charge(beyond.cost);
     }
 
-    /// Charges a dispatch. `lane_step`: distance that limits of its direction keep between such requests; 0 without.
+    /// Charges a dispatch. `inner_step`: distance that limits of its direction, and those of the volumes of a VM, keep between such
+    /// requests; 0 without.
     #[inline(always)]
     pub(super) fn charge(
         &mut self,
@@ -503,7 +532,7 @@ impl Tags {
         amount: &Amount,
         clocks: &Clocks,
         remote: Option<&Remote>,
-        lane_step: Tag,
+        inner_step: Tag,
     ) {
         let steps = self.limiter.steps(amount);
         match phase {
@@ -511,7 +540,7 @@ impl Tags {
             ServicePhase::Reservation => {
                 // [mclock] Alg. 1: R tags advance by reservation service only. Weight service leaves them, which equals
                 // the published "decrease R of what is outstanding by 1/r" for start tags.
-                self.minimum.charge(clocks.due_now, amount, steps.longer().max(lane_step));
+                self.minimum.charge(clocks.due_now, amount, steps.longer().max(inner_step));
                 self.charge_share_up_to_cap(amount.cost, amount.cost, clocks, remote);
             }
         }
