@@ -171,7 +171,7 @@ fn the_doctor_looks_at_this_host_without_a_daemon() {
         assert_eq!(ended.code(), Some(i32::from(found["ok"] == false)), "{found}");
         let of = |one: &Value| one["check"].as_str().unwrap().to_owned();
         let checks: BTreeSet<String> = found["findings"].as_array().unwrap().iter().map(of).collect();
-        let all = ["kernel", "io_uring", "limits", "clock", "disk", "cgroup", "guests", "network", "sockets"];
+        let all = ["kernel", "io_uring", "limits", "clock", "disk", "cgroup", "guests", "network", "sockets", "space"];
         assert_eq!(checks, all.map(str::to_owned).into());
         let table = run(sluice().args(&arguments)).stdout;
         assert!(all.iter().all(|name| table.contains(name)), "{table}");
