@@ -312,7 +312,7 @@ impl Editor<'_> {
             self.core.left_gate(io, over.outcome);
         }
         for io in self.core.take_parked(scope) {
-            self.core.left_gate(self.now, io, Outcome::Cancelled);
+            self.core.left_gate(io, Outcome::Cancelled);
         }
         removed
     }

@@ -127,10 +127,6 @@ fn bridged(served: &Served) -> Vec<Value> {
     served.bridged.iter().map(of).collect()
 }
 
-fn name((vm, volume): &(String, String)) -> String {
-    format!("{vm}/{volume}")
-}
-
 fn file_system(found: &FileSystem) -> Value {
     json!({
         "device": found.device,

@@ -315,8 +315,8 @@ mod tests {
         let old = entry(Some("inode 7"), Some(512), true);
         let served =
             BTreeMap::from([("b/x".to_owned(), entry(Some("inode 7"), Some(4096), false)), ("c/x".to_owned(), old)]);
-        let force = Force::default();
-        let guard = Guard { served: &served, force: &force };
+        let (saved, force) = (Saved { exports: Arc::new(served), ..Saved::default() }, Force::default());
+        let guard = Guard { saved: &saved, force: &force };
         assert_eq!(*guard.known(), Known::from([(("inode 7".to_owned(), 0), Some(4096))]), "of the one that is there");
     }
 

@@ -422,8 +422,7 @@ mod tests {
   "state": {"overrides":[],"exports":{"db1/root":{"source":"/srv/a","identity":"inode 7","offset":0,"size":4096,"gone":false}}}
 }
 "#;
-        let state: Box<serde_json::value::RawValue> =
-            serde_json::from_str::<Sealed<Box<serde_json::value::RawValue>>>(written).unwrap().state;
+        let Sealed { state, .. } = serde_json::from_str(written).unwrap();
         fs::write(place.path().join(FILE), written.replace("CHECKSUM", &checksum(state.get()))).unwrap();
         let (_, read) = StateFolder::open(place.path()).unwrap();
         assert_eq!(read.exports["db1/root"].block_size, None);
