@@ -21,8 +21,6 @@ const DOMAIN: &str = "<domain type='kvm'>
       <driver name='qemu' type='raw'/>
       <source file='/srv/vm/web1.img'/>
       <target dev='vda' bus='virtio'/>
-      <serial>WD-4711</serial>
-      <blockio logical_block_size='512'/>
       <iotune>
         <total_iops_sec>2000</total_iops_sec>
         <total_iops_sec_max>5000</total_iops_sec_max>
@@ -75,9 +73,7 @@ weight = 300
 [vm.web-1.volume.vda]
 device = "disk2"
 source = "/srv/vm/web1.img"
-block_size = "512B"
 discard = "ignore"
-serial = "WD-4711"
 export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vda.sock", owner = "libvirt-qemu", group = "kvm" }
 # From vda: total_iops_sec 2000, total_iops_sec_max 5000, total_iops_sec_max_length 10, read_bytes_sec 104857600, write_bytes_sec 52428800.
 # A request of 8 KiB counts as 1, of 256 KiB as 1.82; QEMU counted each request as 1.
@@ -105,7 +101,7 @@ name: mail.example.org
 net0: virtio=BC:24:11:00:00:01,bridge=vmbr0
 ide2: local:iso/debian.iso,media=cdrom,size=600M
 efidisk0: local-lvm:vm-104-disk-1,size=4M
-scsi0: local-lvm:vm-104-disk-0,iops_rd=800,iops_rd_max=1600,iops_rd_max_length=30,iops_wr=400,iothread=1,discard=on,serial=WD-4711,size=32G
+scsi0: local-lvm:vm-104-disk-0,iops_rd=800,iops_rd_max=1600,iops_rd_max_length=30,iops_wr=400,iothread=1,size=32G
 scsi1: local:104/vm-104-disk-2.qcow2,mbps=10,size=8G
 scsi2: tank:vm-104-disk-3,mbps_rd=1.5,size=8G
 scsihw: virtio-scsi-single
@@ -166,7 +162,6 @@ fn a_vm_of_proxmox_becomes_a_host_file() {
         "[vm.\"mail.example.org\".volume.scsi0]",
         "# Path of local-lvm:vm-104-disk-0; compare with `pvesm path local-lvm:vm-104-disk-0`",
         "source = \"/dev/pve/vm-104-disk-0\"",
-        "serial = \"WD-4711\"",
         "# From scsi0: iops_rd=800, iops_rd_max=1600, iops_rd_max_length=30, iops_wr=400.",
         "read_limit = \"800 iops\"",
         "write_limit = \"400 iops\"",
@@ -294,18 +289,23 @@ fn properties_of_libvirt_were_lost_without_a_word() {
     let place = Place::new();
     let clean = import(&place, "libvirt-xml", "web.xml", PRINTED);
     assert_eq!(clean.stderr, "");
+    assert!(!clean.stdout.contains("discard"), "the default of both: {}", clean.stdout);
     assert!(clean.stdout.contains("limit = \"100Mbit/s\"\nburst = \"102400us\"\n"), "{}", clean.stdout);
     assert_accepted(&place, &clean.stdout);
     let (disk, nic) = ("<backingStore/>", "<model type='virtio'/>");
     let changes = [
-        (disk, "<serial>WD-4711</serial>", "<serial>"),
+        (disk, "<serial>WD-4711</serial>", "\nserial = \"WD-4711\"\n"),
+        (disk, "<serial>a serial number that is too long</serial>", "vda: a serial number has 1 to 20 printable"),
         (disk, "<shareable/>", "vda: <shareable>: no other VM"),
-        (disk, "<blockio logical_block_size='4096'/>", "<blockio"),
+        (disk, "<blockio logical_block_size='4096'/>", "\nblock_size = \"4KiB\"\n"),
+        (disk, "<blockio logical_block_size='1000'/>", "vda: a block size is a power of two"),
+        (disk, "<blockio physical_block_size='4096'/>", "<blockio physical_block_size='4096'> has no counterpart"),
         (disk, "<wwn>5000c50015ea71aa</wwn>", "vda: <wwn> has no counterpart; it is left out"),
         (disk, "<geometry cyls='16383' heads='16' secs='63'/>", "vda: <geometry> has no counterpart"),
         (disk, "<boot order='1'/>", "vda: <boot>: state it again"),
         (disk, "<later><what a='1'/></later>", "vda: <later> has no counterpart"),
-        ("discard='unmap'", "discard='ignore'", "discard"),
+        ("discard='unmap'", "discard='ignore'", "\ndiscard = \"ignore\"\n"),
+        ("discard='unmap'", "", "\ndiscard = \"ignore\"\n"),
         ("cache='none'", "cache='directsync'", "vda: <driver cache='directsync'>: a write was durable"),
         ("cache='none'", "error_policy='stop'", "vda: <driver error_policy='stop'>: now each error is reported"),
         ("cache='none'", "later='1'", "vda: <driver later='1'> has no counterpart"),
@@ -371,23 +371,34 @@ fn a_disk_whose_data_would_be_damaged_was_imported() {
     }
 }
 
+/// A VM of Proxmox with a disk and a NIC that have these options besides.
+fn vm(disk: &str, nic: &str) -> String {
+    let disk = format!("virtio0: local-lvm:vm-104-disk-0,aio=native,cache=none,discard=on,iothread=1,size=32G{disk}");
+    format!("{disk}\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0,rate=10{nic}\n")
+}
+
 #[test]
 fn options_of_proxmox_were_lost_without_a_word() {
     let place = Place::new();
-    let vm = |disk: &str, nic: &str| {
-        let disk =
-            format!("virtio0: local-lvm:vm-104-disk-0,aio=native,cache=none,discard=on,iothread=1,size=32G{disk}");
-        format!("{disk}\nnet0: virtio=BC:24:11:00:00:01,bridge=vmbr0,rate=10{nic}\n")
-    };
     let clean =
         import(&place, "proxmox-conf", "104.conf", &vm(",backup=0,ro=1,shared=1", ",firewall=0,link_down=0,mtu=1"));
     assert_eq!(clean.stderr, "");
     assert!(clean.stdout.contains("read_only = true\n"), "{}", clean.stdout);
     let changes = [
-        (",serial=KIOSK-01", "", "serial"),
+        (",serial=KIOSK%2001", "", "\nserial = \"KIOSK 01\"\n"),
+        (
+            ",serial=100%25",
+            "\nvirtio1: /dev/b,discard=on,serial=100%25",
+            "virtio1: serial = \"100%\": another disk of the VM has it",
+        ),
+        (
+            ",serial=virtio1",
+            "\nvirtio1: /dev/b,discard=on",
+            "virtio0: serial = \"virtio1\": another disk of the VM has it",
+        ),
         (",backup=1", "", "virtio0: backup=1: `vzdump` will not"),
         (",cache=writethrough", "", "virtio0: cache=writethrough: a write was durable"),
-        (",discard=ignore", "", "discard"),
+        (",discard=ignore", "", "\ndiscard = \"ignore\"\n"),
         (",detect_zeroes=1", "", "virtio0: detect_zeroes=1: zeroes"),
         (",werror=stop", "", "virtio0: werror=stop: add it to the `-device`"),
         (",ssd=1", "", "virtio0: ssd=1: the guest will not see it"),
@@ -412,6 +423,11 @@ fn options_of_proxmox_were_lost_without_a_word() {
         assert!(text.contains(expected), "{disk}{nic}: {text}");
         assert_accepted(&place, &ended.stdout);
     }
+}
+
+#[test]
+fn models_mtus_and_clones_of_proxmox_are_read() {
+    let place = Place::new();
     let jumbo = "net1: virtio=BC:24:11:00:00:02,bridge=vmbr0,rate=10,mtu=9000\n";
     let jumbo = import(&place, "proxmox-conf", "104.conf", &(vm("", "") + jumbo)).ok();
     assert!(

@@ -10,7 +10,9 @@ use sluice_sched::Bytes;
 use super::bandwidth::Nic;
 use super::known::{Check, Property, damages, harmless, known, left_out, lost, refused, whole};
 use super::throttle::{Direction, Part, Throttle, Unit, number};
-use super::{Access, Disk, ImportError, Limit, Machine, mtu, not_raw, queues, valid_name};
+use super::{
+    Access, Disk, ImportError, Limit, Machine, drop_equal_serials, guest_keys, mtu, not_raw, queues, valid_name,
+};
 
 const NO_SNAPSHOTS: &str = "libvirt can take no snapshot of this disk any more";
 const DURABLE: &str = "a write was durable when it completed; now it is when the guest has flushed";
@@ -38,8 +40,7 @@ const DISK: &[Property] = &[
     known("driver@ioeventfd"),
     known("driver@event_idx"),
     harmless("driver@copy_on_read", &["off"]),
-    harmless("driver@discard", &["unmap"]),
-    lost("driver@discard", "discards of the guest now free space of the source"),
+    harmless("driver@discard", &["unmap", "ignore"]),
     known("driver@iothread"),
     whole("driver/iothreads"),
     harmless("driver@detect_zeroes", &["off"]),
@@ -76,8 +77,9 @@ const DISK: &[Property] = &[
     known("readonly"),
     whole("iotune"),
     whole("throttlefilters"),
-    lost("serial", "the guest will see the name of the volume as its serial number"),
-    lost("blockio", "the guest will see the block size of the daemon"),
+    known("serial"),
+    known("blockio"),
+    known("blockio@logical_block_size"),
     lost("boot", BOOT),
     whole("alias"),
     whole("address"),
@@ -151,6 +153,7 @@ pub(crate) fn read(text: &str) -> Result<Machine, ImportError> {
         let nic = read_interface(&format!("net{number}"), interface, &mut machine.warnings)?;
         machine.nics.extend(nic);
     }
+    drop_equal_serials(&mut machine);
     read_blkio(domain, &mut machine)?;
     for own in domain.children().filter(|node| ["commandline", "override"].contains(&node.tag_name().name())) {
         machine.warnings.push(format!(
@@ -267,7 +270,12 @@ fn read_disk(
     if !["raw", "aio"].contains(&format) {
         notes.push(not_raw(&name, format, source, warnings)?);
     }
-    let keys = read_slice(&name, node, format)?;
+    let mut keys = read_slice(&name, node, format)?;
+    let serial = text_of(node, "serial");
+    let stated = (attribute(node, "blockio", "logical_block_size"), serial.as_deref());
+    // Without the attribute QEMU ignores discards.
+    let unmaps = attribute(node, "driver", "discard") == Some("unmap");
+    keys.extend(guest_keys(&name, stated, unmaps, warnings));
     let limits = read_limits(&name, node, groups, warnings)?;
     let queues = attribute(node, "driver", "queues").and_then(|stated| queues(&name, stated, warnings));
     let (source, is_block) = (source.to_owned(), node.attribute("type") == Some("block"));

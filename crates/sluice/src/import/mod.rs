@@ -9,6 +9,9 @@
 //! with the rates of NICs. [`known`] says of each property whether it is converted. [`render`] writes the host file. What has a key
 //! is written with it; what has none is a warning, never dropped silently; what would damage data is refused.
 
+use std::collections::BTreeSet;
+
+use sluice_sched::Bytes;
 use thiserror::Error;
 
 pub(crate) mod bandwidth;
@@ -86,6 +89,64 @@ pub(crate) struct Limit {
     /// The group that shares it.
     pub(crate) group: Option<String>,
     pub(crate) throttle: Throttle,
+}
+
+/// Longest serial number of a volume, in bytes: what virtio-blk has room for.
+const SERIAL_MAX: usize = 20;
+
+/// Returns the keys for what the guest sees of a disk, as lines of a host file: its block size in bytes and its serial number, if
+/// they are stated, and whether its discards free space.
+fn guest_keys(
+    disk: &str,
+    (block_size, serial): (Option<&str>, Option<&str>),
+    unmaps: bool,
+    warnings: &mut Vec<String>,
+) -> Vec<String> {
+    let mut keys = Vec::new();
+    if let Some(stated) = block_size {
+        let is_valid = |size: &u64| size.is_power_of_two() && (512..=64 << 10).contains(size);
+        match stated.parse().ok().filter(is_valid) {
+            Some(size) => keys.push(format!("block_size = \"{}\"", Bytes(size))),
+            None => warnings.push(format!(
+                "{disk}: a block size is a power of two from 512 to 65536 here, not {stated}; it is left out"
+            )),
+        }
+    }
+    if !unmaps {
+        keys.push("discard = \"ignore\"".to_owned());
+    }
+    if let Some(serial) = serial {
+        let is_printable = serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && serial.trim() == serial;
+        if is_printable && (1..=SERIAL_MAX).contains(&serial.len()) {
+            keys.push(format!("serial = {}", render::quoted(serial)));
+        } else {
+            warnings.push(format!(
+                "{disk}: a serial number has 1 to {SERIAL_MAX} printable ASCII characters, unlike '{serial}'; it is left out"
+            ));
+        }
+    }
+    keys
+}
+
+/// Leaves out serial numbers that another disk of the VM has, since the guest could not tell them apart.
+fn drop_equal_serials(machine: &mut Machine) {
+    let defaults: Vec<String> = machine.disks.iter().map(|disk| disk.name.chars().take(SERIAL_MAX).collect()).collect();
+    let mut used: BTreeSet<String> = BTreeSet::new();
+    for (index, disk) in machine.disks.iter_mut().enumerate() {
+        let is_other = |serial: &str| {
+            defaults
+                .iter()
+                .enumerate()
+                .any(|(other, name)| other != index && serial == format!("serial = {}", render::quoted(name)))
+        };
+        disk.keys.retain(|key| {
+            let is_kept = !key.starts_with("serial = ") || !is_other(key) && used.insert(key.clone());
+            if !is_kept {
+                machine.warnings.push(format!("{}: {key}: another disk of the VM has it; it is left out", disk.name));
+            }
+            is_kept
+        });
+    }
 }
 
 /// Returns the number of queues, or `None` with a warning if a host file does not allow it.

@@ -3,7 +3,9 @@
 use super::bandwidth::Nic;
 use super::known::{Check, Property, damages, harmless, known, left_out, lost};
 use super::throttle::{Direction, Part, Throttle, Unit, number};
-use super::{Access, Disk, ImportError, Limit, Machine, mtu, not_raw, queues, valid_name};
+use super::{
+    Access, Disk, ImportError, Limit, Machine, drop_equal_serials, guest_keys, mtu, not_raw, queues, valid_name,
+};
 
 /// Disk controllers. `efidisk`, `tpmstate` and `unused` are not disks of the guest.
 const BUSES: [&str; 4] = ["scsi", "virtio", "sata", "ide"];
@@ -34,13 +36,12 @@ const DISK: &[Property] = &[
     lost("cache", DURABLE),
     harmless("detect_zeroes", OFF),
     lost("detect_zeroes", "zeroes that the guest writes as data now need space"),
-    harmless("discard", &["on"]),
-    lost("discard", "discards of the guest now free space of the source"),
+    harmless("discard", &["on", "ignore"]),
     harmless("snapshot", OFF),
     damages("snapshot", "what the guest writes would stay in the source; give the VM a copy that may change"),
     harmless("ssd", OFF),
     lost("ssd", IDENTITY),
-    lost("serial", "the guest will see the name of the volume as its serial number"),
+    known("serial"),
     lost("wwn", IDENTITY),
     lost("model", IDENTITY),
     lost("vendor", IDENTITY),
@@ -116,6 +117,7 @@ pub(crate) fn read(text: &str, stem: Option<&str>) -> Result<Machine, ImportErro
             machine.nics.push(nic);
         }
     }
+    drop_equal_serials(&mut machine);
     for disk in machine.disks.iter().filter(|disk| boot.contains(&disk.name.as_str())) {
         let what =
             "the VM boots from it; add bootindex=0 to the `-device` of the exported disk: docs/how-to/proxmox.md";
@@ -195,6 +197,19 @@ fn read_nic(name: &str, value: &str, warnings: &mut Vec<String>) -> Result<Optio
     Ok(Some(nic).filter(|_| check.is_served))
 }
 
+/// Returns a serial number as it is: Proxmox writes `%20` for a blank.
+fn decoded(serial: &str) -> String {
+    let mut parts = serial.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => bytes.extend([&[byte], &part.as_bytes()[2..]].concat()),
+            None => bytes.extend([b"%", part.as_bytes()].concat()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// Adds the line of a disk that is refused, which has everything else that is stated about it.
 fn in_line(error: ImportError, line: &str) -> ImportError {
     match error {
@@ -238,9 +253,12 @@ fn read_disk(name: &str, line: &str, warnings: &mut Vec<String>) -> Result<Optio
     }
     let is_block = source.starts_with("/dev/");
     let read_only = last("ro").is_some_and(|ro| ON.contains(&ro));
+    let serial = last("serial").map(decoded);
+    // Without the option QEMU ignores discards.
+    let keys = guest_keys(name, (None, serial.as_deref()), last("discard") == Some("on"), warnings);
     let limits = vec![Limit { group: None, throttle }];
     let name = name.to_owned();
-    Ok(Some(Disk { name, source, is_block, read_only, limits, keys: Vec::new(), queues: None, notes }))
+    Ok(Some(Disk { name, source, is_block, read_only, limits, keys, queues: None, notes }))
 }
 
 /// Returns the path of a volume. Only Proxmox knows it for certain; those of the default storages are known.
