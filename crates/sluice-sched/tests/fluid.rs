@@ -40,5 +40,5 @@ fn random_plans_on_several_nodes_get_what_the_fluid_model_says() {
 
 #[test]
 fn random_plans_of_volumes_get_what_the_fluid_model_says() {
-    fluid::volumes::run(60);
+    fluid::volumes::run(40);
 }

@@ -258,3 +258,35 @@ fn a_burst_for_a_time_lasts_as_long_on_several_nodes() {
         );
     }
 }
+
+/// A write limit of the VM is shared by turns, and a volume that writes has a reservation. What it gets for that does not move the turns of
+/// the others, and the floor is for the volume without a reservation.
+#[test]
+fn a_write_limit_is_divided_by_weight_next_to_reservations() {
+    let mut world = world(8);
+    let volumes = [weight(0.1).reserving(100), weight(1.0), weight(10.0), weight(5.0).reserving(50)];
+    let vm = world.add_vm(with_write_limit(weight(1.0).reserving(400), 424), &volumes);
+    let sources = [0, 1, 2, 3].map(|volume| world.add_source(vm, volume, &[write()]));
+    sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(64)));
+    world.run_for(5.0);
+    let meter = Meter::start(&world);
+    world.run_for(60.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    let each = 324.0 / 16.0;
+    let due = [100.0, each, 10.0 * each, 5.0 * each];
+    assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.03 * due), "{got:.1?} of {due:.1?}");
+}
+
+#[test]
+fn a_volume_without_a_reservation_gets_the_floor_of_a_vm_at_its_write_limit() {
+    let mut world = world(8);
+    let volumes = [weight(100.0).reserving(392), weight(1.0)];
+    let vm = world.add_vm(with_write_limit(weight(1.0).reserving(400), 400), &volumes);
+    let sources = [0, 1].map(|volume| world.add_source(vm, volume, &[write()]));
+    sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(64)));
+    world.run_for(5.0);
+    let meter = Meter::start(&world);
+    world.run_for(60.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    assert!(got[1] >= 7.8 && got[0] >= 388.0, "{got:.1?} of 392 and 8");
+}

@@ -168,14 +168,14 @@ impl Lanes {
         &mut self.volumes[volume].writes
     }
 
-    /// Charges the turn of a volume for a request that a limit of the VM shares out. Service in the `phase` for its reservation is not by
-    /// turns: it is a debt of at most [`TURN_DEBT_MAX`] requests, and the turns of the others stay.
-    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, phase: ServicePhase) {
+    /// Charges the turn of a volume for a request that a limit of the VM shares out. Service for its reservation is not by turns: it is a
+    /// debt of at most [`TURN_DEBT_MAX`] requests after `debt_base`, and the turns of the others stay.
+    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, debt_base: Option<ShareTag>) {
         let (at, turn) = (direction as usize, self.turn[direction as usize]);
         let lane = &mut self.volumes[volume];
         let (start, step) = (lane.turns[at].max(turn), lane.spacing.of(cost));
-        if phase == ServicePhase::Reservation {
-            let most = turn.saturating_add(step.saturating_mul(TURN_DEBT_MAX));
+        if let Some(base) = debt_base {
+            let most = base.saturating_add(step.saturating_mul(TURN_DEBT_MAX));
             lane.turns[at] = start.max(start.saturating_add(step).min(most));
             return;
         }
@@ -315,10 +315,14 @@ impl Owner {
         amount: &Amount,
         now: Tag,
     ) -> bool {
+        let debt_base = match phase {
+            ServicePhase::Reservation => self.turn_debt_base(volume, open.direction, amount.cost),
+            ServicePhase::Weight => None,
+        };
         let Some(lanes) = self.lanes_mut() else { return false };
         lanes.own.charge(open.direction, now, amount);
         lanes.volumes[volume].further.charge(open.direction, now, amount);
-        lanes.charge_turn(volume, open.direction, amount.cost, phase);
+        lanes.charge_turn(volume, open.direction, amount.cost, debt_base);
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
@@ -332,6 +336,19 @@ impl Owner {
             }
             _ => chosen,
         }
+    }
+
+    /// Base of the debt of a volume that is served for its reservation, as that of a share (`Level::debt_base`): the start tag that the first of
+    /// the other volumes has after another request.
+    fn turn_debt_base(&self, volume: usize, direction: Direction, cost: u64) -> Option<ShareTag> {
+        let lanes = self.lanes()?;
+        let (at, turn) = (direction as usize, lanes.turn[direction as usize]);
+        let waits = |other: &usize| *other != volume && !self.fifo(*other, direction).is_empty();
+        let tags = (0..lanes.volumes.len()).filter(waits).map(|other| &lanes.volumes[other]).filter_map(|lane| {
+            let start = lane.turns[at].max(turn);
+            (!lane.spacing.is_none()).then(|| (start, start.saturating_add(lane.spacing.of(cost))))
+        });
+        Some(tags.min().map_or(turn, |(_, after)| after))
     }
 
     fn first_in_turn(&self, lanes: &Lanes, chosen: usize, arena: &Arena, now: Tag) -> usize {
