@@ -58,7 +58,7 @@ pub enum Cause {
     Interface,
     /// What the client of the volume or NIC sends, or the memory that its VMM shares.
     Client,
-    /// The file system of the source has too little space.
+    /// The file system of the source has no space.
     NoSpace,
     /// The disk or the file system of the source returns errors.
     Errors,
@@ -66,6 +66,8 @@ pub enum Cause {
     LostWrites,
     /// The source is shorter than the volume.
     SourceShortened,
+    /// Sparse images may still grow by more than is free on their file system.
+    LowSpace,
 }
 
 impl Cause {
@@ -87,6 +89,7 @@ impl Cause {
         Cause::Errors,
         Cause::LostWrites,
         Cause::SourceShortened,
+        Cause::LowSpace,
     ];
 
     /// Name in machine-readable output.
@@ -110,6 +113,7 @@ impl Cause {
             Cause::Errors => "errors",
             Cause::LostWrites => "lost_writes",
             Cause::SourceShortened => "source_shortened",
+            Cause::LowSpace => "low_space",
         }
     }
 
@@ -130,10 +134,11 @@ impl Cause {
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
             Cause::Interface => "its interface is missing, down or in use",
             Cause::Client => "what its client sends, or the memory that its VMM shares",
-            Cause::NoSpace => "the file system of its source has too little space",
+            Cause::NoSpace => "the file system of its source has no space",
             Cause::Errors => "errors of its disk or file system",
             Cause::LostWrites => "a sync failed, and writes may be lost",
             Cause::SourceShortened => "its source was cut",
+            Cause::LowSpace => "sparse images may outgrow their file system",
         }
     }
 
@@ -195,6 +200,7 @@ impl Cause {
                 "Look at the kernel log and at the disk. When it is healthy, let the guest check its file system, and accept the loss \
                  with `sluice accept-loss VM/VOLUME`; until then writes and flushes fail."
             }
+            Cause::LowSpace => "Free space, extend the file system, or allocate images (`fallocate -l SIZE IMAGE`).",
             Cause::SourceShortened => {
                 "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
                  backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes."

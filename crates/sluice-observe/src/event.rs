@@ -218,7 +218,7 @@ impl Event {
             EventKind::SourceShortened => {
                 format!("Source of {subject} was cut: {}", failing::shortened_in_words(self.wanted, self.got))
             }
-            EventKind::LowSpace => format!("Images of device {device} may grow by {wanted}, and {got} are free"),
+            EventKind::LowSpace => format!("Images of device {device} may outgrow their file system"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {

@@ -63,7 +63,7 @@ fn a_full_file_system_was_silent() {
 
     let daemon = Daemon::serve(&place, &host);
     let low = event(&place, "low_space", "began");
-    assert!(low["text"].as_str().unwrap().contains("less than 1 GiB is free"), "{low}");
+    assert!(low["text"].as_str().unwrap().contains("Less than 1 GiB is free"), "{low}");
     let mut full = open(&place, "full");
     let block = noise(1, MIB as usize);
     let written = (0..256).find(|n| full.write(n * MIB, &block) != Ok(())).expect("256 MiB do not fit into 64 MiB");

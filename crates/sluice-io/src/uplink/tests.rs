@@ -479,6 +479,10 @@ fn an_interface_that_comes_later_takes_frames_and_is_kept_over_a_restart() {
     lab.step(Duration::ZERO);
     assert_eq!(lab.nics[1].all(), [frame(1, mac(2), 60)], "NICs reach each other without it");
     assert_eq!(lab.drops("vm1").of(Reason::LinkDown), 1);
+    let snapshot = lab.state.snapshot();
+    let failed: Vec<_> =
+        snapshot.vms.iter().flat_map(|vm| &vm.volumes[0].faults.failures).map(|one| (one.errno, one.count)).collect();
+    assert_eq!(failed, [(libc::ENETDOWN, 1)], "it is told as a failure of the NIC that sent it");
     lab.state.apply(lab.now, vec![Edit::SetLink { nic: None, link }]).unwrap();
     let exchange = |lab: &mut Lab| {
         lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(201), 60));

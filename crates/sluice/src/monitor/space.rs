@@ -108,8 +108,8 @@ impl Space {
 
 fn event(found: &FileSystem, threshold: Threshold, phase: Phase, (time, seconds): (u64, u64)) -> Event {
     let below = match threshold {
-        Threshold::TenPercent => "less than 10 % is free",
-        Threshold::OneGib => "less than 1 GiB is free",
+        Threshold::TenPercent => "Less than 10 % is free",
+        Threshold::OneGib => "Less than 1 GiB is free",
     };
     Event {
         time,
@@ -118,7 +118,7 @@ fn event(found: &FileSystem, threshold: Threshold, phase: Phase, (time, seconds)
         device: found.device.clone(),
         vm: None,
         volume: None,
-        cause: Cause::NoSpace,
+        cause: Cause::LowSpace,
         wanted: found.growth_bytes as f64,
         got: found.free_bytes as f64,
         unit: Unit::Bytes,

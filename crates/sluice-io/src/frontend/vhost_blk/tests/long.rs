@@ -146,7 +146,7 @@ fn a_refused_request_is_counted_for_its_volume_with_the_reason() {
     ];
     for (number, (kind, sector, len, status, reason)) in (1..).zip(cases) {
         assert_eq!(guest.ask(0, kind, sector, len).0, status, "{reason}");
-        let faults = bench.device.snapshot().unwrap().vms[0].volumes[0].faults;
+        let faults = bench.device.snapshot().unwrap().vms[0].volumes[0].client_faults;
         assert_eq!((faults.refused, faults.refusal), (number, Some(reason)));
     }
 }
@@ -160,7 +160,7 @@ fn a_queue_whose_guest_uses_memory_that_was_not_shared_says_so_until_it_is_reset
     guest.describe(TABLE, head + 1, 1 << 40, 512, NEXT | WRITE, head + 2);
     guest.offer(head);
     guest.kick();
-    let faults = || bench.device.snapshot().unwrap().vms[0].volumes[0].faults;
+    let faults = || bench.device.snapshot().unwrap().vms[0].volumes[0].client_faults;
     while faults().stopped_queues == 0 {
         std::thread::yield_now();
     }
