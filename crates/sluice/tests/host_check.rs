@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool};
 use serde_json::Value;
 
 mod common;
@@ -192,4 +192,29 @@ fn a_check_of_the_host_accepted_an_address_of_metrics_that_another_program_holds
     drop(taken);
     let later = findings(&check(&place, &host));
     assert!(!later.iter().any(|line| line.contains("metrics")), "{later:#?}");
+}
+
+#[test]
+fn systemd_accepts_the_drop_in_for_a_host_file() {
+    let place = Place::new();
+    let image = place.image("a b%.img", MIB);
+    let host = place.device("") + &place.volume("a", "v", &image, "");
+    let file = place.write("host.toml", &host);
+    let drop_in = run(sluice().args(["check", "--unit"]).arg(file)).ok();
+    let folder = image.parent().unwrap().display();
+    assert_all(&drop_in, &["ProtectSystem=strict\n", "DeviceAllow=\n", &format!("ReadWritePaths=-{folder}\n")]);
+    let unit =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/systemd/sluice.service")).unwrap();
+    let unit = unit.replace("/usr/bin/sluice", env!("CARGO_BIN_EXE_sluice"));
+    let unit = place.write("sluice.service", &unit);
+    let own = unit.with_extension("service.d");
+    std::fs::create_dir(&own).unwrap();
+    let verify = || run(tool("systemd-analyze", "systemd").args(["verify", "--man=no"]).arg(&unit));
+    std::fs::write(own.join("10-host.conf"), drop_in.replace("strict", "wrong")).unwrap();
+    let verified = verify();
+    assert!(verified.stderr.contains("10-host.conf:6"), "the drop-in is read: {}", verified.stderr);
+    std::fs::write(own.join("10-host.conf"), &drop_in).unwrap();
+    let verified = verify();
+    assert!(!verified.stderr.contains("10-host.conf"), "{}", verified.stderr);
+    verified.ok();
 }

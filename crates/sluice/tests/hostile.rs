@@ -266,25 +266,23 @@ fn a_tcp_client_whose_host_died_is_noticed() {
 fn queued_requests_of_a_dead_client_are_dropped_and_do_not_use_the_limit() {
     let place = Place::new();
     let image = place.image("a.img", MIB);
-    // A window of 64 at 1 request per second: the next client would wait for a minute.
+    // A window of 256 at 1 request per second: the next client would wait for longer than this test does.
     let policy = "[vm.a]\nlimit = \"1 iops@8KiB\"\nburst = 2\nallow_slow = true\n";
-    let host = place.device("window = { requests = 64 }") + policy + &place.volume("a", "v", &image, "");
+    let host = place.device("window = { requests = 256 }") + policy + &place.volume("a", "v", &image, "");
     let daemon = Daemon::serve(&place, &host);
     let (mut first, mut second) = (open(&place, "a"), open(&place, "a"));
-    for n in 0..32 {
+    for n in 0..128 {
         first.send(WRITE, 0, n * 4096, 4096, &noise(1, 4096)).unwrap();
-        second.send(WRITE, 0, (32 + n) * 4096, 4096, &noise(1, 4096)).unwrap();
+        second.send(WRITE, 0, (128 + n) * 4096, 4096, &noise(1, 4096)).unwrap();
     }
     // All requests except those of the burst.
-    until("the requests are queued", || daemon.accounts().number("a", "outstanding") > 50);
-    let started = std::time::Instant::now();
+    until("the requests are queued", || daemon.accounts().number("a", "outstanding") > 150);
     drop((first, second));
     until("nothing is queued", || daemon.accounts().number("a", "outstanding") == 0);
     assert!(open(&place, "a").read(0, 512).is_ok());
-    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     let accounts = daemon.accounts();
     let written = accounts.vm("a")["completed"]["write"].as_u64().unwrap();
-    assert_eq!(accounts.number("a", "cancelled") + written, 64);
+    assert_eq!(accounts.number("a", "cancelled") + written, 256);
     assert_eq!(daemon.terminate().code(), Some(0));
     let content = std::fs::read(&image).unwrap();
     let changed = content.chunks(4096).filter(|block| block.iter().any(|byte| *byte != 0)).count() as u64;

@@ -2,7 +2,6 @@
 
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use common::stations::{Lab, Uplink};
 use common::{Daemon, Place, run, sluice, tool, until};
@@ -123,8 +122,9 @@ fn prefer_this_thread() {
     run(tool("chrt", "util-linux").args(["--rr", "--pid", "1", &own])).ok();
 }
 
+/// How full it is is measured by `cargo xtask bench`.
 #[test]
-fn a_link_is_full_beside_three_busy_processes_for_each_cpu() {
+fn the_thread_of_an_uplink_has_real_time_priority_and_sends_beside_busy_processes() {
     let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &["", ""], &["", ""], |_| REAL_TIME.to_owned());
     let _sinks = [1, 2].map(|number| lab.sink(number));
@@ -134,19 +134,16 @@ fn a_link_is_full_beside_three_busy_processes_for_each_cpu() {
     let first = received(&lab);
     // polls: a counter of the kernel
     until("traffic flows", || received(&lab) > first + 6_000_000);
-    let window = || {
-        let (began, before) = (Instant::now(), received(&lab));
-        until("5 s of the link have passed", || received(&lab) >= before + 62_500_000);
-        (received(&lab) - before) as f64 * 8.0 / began.elapsed().as_secs_f64() / 1e6
-    };
-    // The clock is read some time after the counter, so a window may seem longer than it was. With normal priority none reaches 97.
-    let windows: Vec<f64> = (0..3).map(|_| window()).collect();
-    assert!(windows.iter().any(|mbit| *mbit >= 99.0), "{windows:.1?} of 100 Mbit/s");
+    let real_time = policies(lab.daemon.pid()).into_iter().filter(|(_, policy)| policy == ROUND_ROBIN);
+    let names: Vec<String> = real_time.map(|(name, _)| name).collect();
+    assert!(matches!(names.as_slice(), [name] if name.starts_with("dev-")), "{names:?}");
+    let before = received(&lab);
+    until("the link carries on", || received(&lab) >= before + 62_500_000);
 }
 
-/// The 99th percentile of round trips of a VM that sends little, while others fill the link. In each of several rounds.
+/// How long it waits is measured by `cargo xtask bench`; what the gate adds is tested in virtual time.
 #[test]
-fn a_light_vm_waits_at_most_half_a_millisecond_beside_full_vms_and_busy_processes() {
+fn a_light_vm_loses_nothing_beside_full_vms_and_busy_processes() {
     let _alone = STATIONS.lock().unwrap_or_else(PoisonError::into_inner);
     let policies = ["", "", ""];
     let lab = Lab::with_host(Uplink::Tap, "rate = \"100Mbit/s\"", &policies, &policies, |_| REAL_TIME.to_owned());
@@ -157,13 +154,9 @@ fn a_light_vm_waits_at_most_half_a_millisecond_beside_full_vms_and_busy_processe
     let mut light = lab.reach(3);
     let _senders = [lab.send(1, 120), lab.send(2, 60)];
     until("the link is full", || sinks.iter().map(|sink| sink.bytes()).sum::<u64>() > 6_000_000);
-    let round = |_: usize| {
-        let mut trips: Vec<Duration> = (0..400).filter_map(|_| light.ask().unwrap()).collect();
-        assert_eq!(trips.len(), 400, "some of its frames were lost");
-        trips.sort_unstable();
-        trips[396]
-    };
-    let rounds: Vec<Duration> = (0..5).map(round).collect();
+    let before = sinks.iter().map(|sink| sink.bytes()).sum::<u64>();
+    let answered = (0..2000).filter(|_| light.ask().unwrap().is_some()).count();
+    assert_eq!(answered, 2000, "some of its frames were lost");
+    assert!(sinks.iter().map(|sink| sink.bytes()).sum::<u64>() > before, "the others sent meanwhile");
     drop(busy);
-    assert!(rounds.iter().any(|p99| *p99 <= Duration::from_micros(500)), "p99 of each round: {rounds:?}");
 }

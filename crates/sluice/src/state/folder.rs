@@ -6,6 +6,9 @@
 //! A damaged state is no empty state: to take it for one would serve a volume that was detached, or another file than before. A
 //! start sets the file aside, as `state.json.damaged`. Each part has a checksum, so what is not damaged is kept. Volumes
 //! whose entry is lost are held back, and changes made at run time that are lost are named in the log as far as they can be read.
+//!
+//! A state of an older version stays there as `state.json.vN` when the first one of this version is written. A program that
+//! reads version N at most takes it back with [`StateFolder::restore`].
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -13,6 +16,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -63,11 +67,17 @@ pub(crate) enum StateError {
     )]
     Corrupt { path: PathBuf, what: String },
     #[error(
-        "State file {path} has version {version}, and this program knows versions up to {VERSION}; use the program that wrote it, or move \
-         the file away (mv {path} {path}.other): changes made at run time are then forgotten",
+        "State file {path} has version {version}, and this program knows versions up to {VERSION}; use the program that wrote it, take \
+         back the state from before it with `sluice state restore`, or move the file away (mv {path} {path}.other): changes made at \
+         run time are then forgotten",
         path = .path.display()
     )]
     Version { path: PathBuf, version: u64 },
+    #[error(
+        "State directory {path} has no state of an older version to restore: no program of such a version has used it",
+        path = .0.display()
+    )]
+    NotKept(PathBuf),
 }
 
 /// A state directory, locked for this process.
@@ -75,6 +85,8 @@ pub(crate) enum StateError {
 pub(crate) struct StateFolder {
     path: PathBuf,
     _lock: File,
+    /// Version of the file; 0 if there is none, or if it was not read.
+    version: AtomicU64,
 }
 
 /// The file as written.
@@ -156,6 +168,16 @@ fn checksum(text: &str) -> String {
     format!("{:08x}", crc32fast::hash(text.as_bytes()))
 }
 
+/// Returns the version of a state as it is written, which this program need not know.
+fn version_of(text: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<Value>(text).ok()?.get("version")?.as_u64()
+}
+
+/// Name of a kept state of an older or newer version.
+fn kept(version: u64) -> String {
+    format!("{FILE}.v{version}")
+}
+
 /// Reads the state, of any known version.
 fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
     let corrupt = |what: String| StateError::Corrupt { path: path.to_owned(), what };
@@ -199,6 +221,39 @@ impl StateFolder {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
             _ => {}
         }
+        let folder = StateFolder::lock(path)?;
+        let saved = folder.read()?;
+        Ok((folder, saved))
+    }
+
+    /// Replaces a state by the one of the version before it that was kept, and keeps the newer one. So either program may do
+    /// it: the one that wrote the newer state, or the one that is to read the older. Returns the versions of both, the newer one first.
+    ///
+    /// # Errors
+    /// [`StateError`]; then nothing has changed.
+    pub(crate) fn restore(path: &Path) -> Result<(u64, u64), StateError> {
+        refuse_exposed(path)?;
+        let folder = StateFolder::lock(path)?;
+        let version = match folder.read() {
+            Err(StateError::Version { version, .. }) => version,
+            read => read.map(|_| folder.version.load(Ordering::Relaxed))?,
+        };
+        let older = (1..version.min(VERSION + 1)).rev().find(|older| path.join(kept(*older)).exists());
+        let older = older.ok_or_else(|| StateError::NotKept(path.to_owned()))?;
+        let read = |name: String| {
+            let path = path.join(name);
+            fs::read(&path).map_err(|error| StateError::Read { path, error })
+        };
+        let (newer_text, older_text) = (read(FILE.to_owned())?, read(kept(older))?);
+        unsealed(&path.join(kept(older)), &older_text)?;
+        let failed = |error| StateError::Folder { path: path.to_owned(), error };
+        replace(&path.join(kept(version)), &newer_text, 0o600).map_err(failed)?;
+        replace(&path.join(FILE), &older_text, 0o600).map_err(failed)?;
+        Ok((version, older))
+    }
+
+    fn lock(path: &Path) -> Result<StateFolder, StateError> {
+        let failed = |error| StateError::Folder { path: path.to_owned(), error };
         refuse_exposed(&path.join(FILE))?;
         // Its own descriptor for reading: one for writing would keep the file system from becoming read-only.
         let lock = open_folder(path).map_err(failed)?;
@@ -212,7 +267,7 @@ impl StateFolder {
             }
             looks += 1;
         }
-        Ok(StateFolder { path: path.to_owned(), _lock: lock })
+        Ok(StateFolder { path: path.to_owned(), _lock: lock, version: AtomicU64::new(0) })
     }
 
     /// As [`StateFolder::open`], but a damaged file is copied aside, and what is not damaged is returned.
@@ -251,7 +306,7 @@ impl StateFolder {
         };
         refuse_exposed(&path.join(FILE))?;
         let is_used = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
-        let folder = StateFolder { path: path.to_owned(), _lock: lock };
+        let folder = StateFolder { path: path.to_owned(), _lock: lock, version: AtomicU64::new(0) };
         let saved = folder.read()?;
         tempfile::tempfile_in(path).map_err(failed)?;
         Ok((saved, is_used))
@@ -269,6 +324,7 @@ impl StateFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Saved::default()),
             Err(error) => return Err(StateError::Read { path, error }),
         };
+        self.version.store(version_of(&text).unwrap_or(0), Ordering::Relaxed);
         unsealed(&path, &text)
     }
 
@@ -283,7 +339,14 @@ impl StateFolder {
         let sealed = Sealed { version: VERSION, checksum, parts: Parts::of(saved), state: &state };
         let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
         text.push(b'\n');
-        replace(&self.path.join(FILE), &text, 0o600)
+        let file = self.path.join(FILE);
+        let before = self.version.load(Ordering::Relaxed);
+        if (1..VERSION).contains(&before) {
+            replace(&self.path.join(kept(before)), &fs::read(&file)?, 0o600)?;
+        }
+        replace(&file, &text, 0o600)?;
+        self.version.store(VERSION, Ordering::Relaxed);
+        Ok(())
     }
 }
 
@@ -426,6 +489,37 @@ mod tests {
         fs::write(place.path().join(FILE), written.replace("CHECKSUM", &checksum(state.get()))).unwrap();
         let (_, read) = StateFolder::open(place.path()).unwrap();
         assert_eq!(read.exports["db1/root"].block_size, None);
+    }
+
+    #[test]
+    fn a_state_that_a_newer_program_wrote_was_lost_to_the_older_one() {
+        let place = TempDir::new().unwrap();
+        let file = place.path().join(FILE);
+        // As a program of version 1 left it.
+        let mut old = serde_json::to_value(saved()).unwrap();
+        old["version"] = 1.into();
+        fs::write(&file, old.to_string()).unwrap();
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::InUse(_))), "a daemon runs");
+        folder.write(&Saved::default()).unwrap();
+        folder.write(&Saved::default()).unwrap();
+        drop(folder);
+        assert_eq!(fs::read_to_string(place.path().join("state.json.v1")).unwrap(), old.to_string());
+        // By the program that has written the newer state.
+        assert_eq!(StateFolder::restore(place.path()).unwrap(), (VERSION, 1));
+        assert_eq!(fs::read_to_string(&file).unwrap(), old.to_string());
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))));
+        // As a program after this one leaves it.
+        let newer = "{ \"version\": 99, \"more\": 1 }";
+        fs::write(&file, newer).unwrap();
+        assert!(StateFolder::open(place.path()).unwrap_err().to_string().contains("sluice state restore"));
+        assert_eq!(StateFolder::restore(place.path()).unwrap(), (99, 1));
+        assert_eq!(StateFolder::open(place.path()).unwrap().1, saved());
+        assert_eq!(fs::read_to_string(place.path().join("state.json.v99")).unwrap(), newer);
+        fs::write(&file, newer).unwrap();
+        fs::remove_file(place.path().join("state.json.v1")).unwrap();
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))));
+        assert_eq!(fs::read_to_string(&file).unwrap(), newer);
     }
 
     #[test]

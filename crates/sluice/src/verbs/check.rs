@@ -14,6 +14,7 @@ use crate::output::{self, Format};
 use crate::{preflight, request_sizes};
 
 mod links;
+mod unit;
 
 /// Check a host file; report all errors, and what is reserved on each device and uplink.
 ///
@@ -28,6 +29,9 @@ pub(crate) struct Check {
     /// Look at this host too.
     #[arg(long)]
     host: bool,
+    /// Print a drop-in for the unit of systemd that leaves the daemon only the folders and disks of the host file.
+    #[arg(long, conflicts_with = "host")]
+    unit: bool,
 }
 
 /// Guarantees on one device.
@@ -51,6 +55,14 @@ impl Check {
         let (files, host) = sluice_config::load_files(&self.file).map_err(Failure::Config)?;
         for warning in &host.warnings {
             crate::output::message(warning);
+        }
+        if self.unit {
+            let drop_in = unit::drop_in(&self.file, &host);
+            match format {
+                Format::Json => output::json(&json!({ "ok": true, "drop_in": drop_in })),
+                Format::Table => output::line(drop_in.trim_end()),
+            }
+            return Ok(());
         }
         let findings = self.host.then(|| preflight::look(&files, &host)).transpose()?;
         let is_ok = findings.as_ref().is_none_or(|findings| findings::worst(findings) < Level::Error);

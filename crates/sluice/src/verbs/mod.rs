@@ -29,6 +29,7 @@ mod schema;
 mod serve;
 mod set;
 mod sim;
+mod state;
 mod status;
 mod top;
 mod why;
@@ -52,6 +53,7 @@ pub(crate) enum Verb {
     Why(why::Why),
     Metrics(metrics::Metrics),
     Reset(reset::Reset),
+    State(state::State),
     AcceptLoss(accept_loss::AcceptLoss),
     Export(export::Export),
     Import(import::Import),
@@ -116,6 +118,7 @@ impl Verb {
             Verb::Why(verb) => verb.run(form),
             Verb::Metrics(verb) => verb.run(),
             Verb::Reset(verb) => verb.run(format),
+            Verb::State(verb) => verb.run(format),
             Verb::AcceptLoss(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Import(verb) => verb.run(format),

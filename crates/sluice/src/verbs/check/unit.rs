@@ -1,0 +1,185 @@
+//! `sluice check --unit`: a drop-in for the shipped unit that leaves the daemon only the files and disks of one host file.
+//!
+//! systemd gives the daemon its view of the file system when it starts, so two things matter. A path that is missing then
+//! fails the unit, unless a `-` stands in front of it. And a folder that is a mount point is made writable by its parent:
+//! what is mounted there later would otherwise be hidden below the folder that was there at the start.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use sluice_config::{Host, ListenAddress};
+
+use crate::control::socket;
+use crate::preflight;
+
+/// Folders that the unit itself makes writable.
+const OWN: [&str; 2] = ["/run/sluice", "/var/lib/sluice"];
+/// Folders that `ProtectHome=yes` hides.
+const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// What a host file needs.
+#[derive(Debug, Default)]
+struct Needs {
+    /// Folders in which files are changed or made.
+    writable: BTreeSet<PathBuf>,
+    /// Block devices.
+    disks: BTreeSet<PathBuf>,
+    /// Files that are read or started.
+    readable: BTreeSet<PathBuf>,
+}
+
+/// Returns the drop-in for a host file.
+pub(super) fn drop_in(file: &Path, host: &Host) -> String {
+    let needs = needs(file, host);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let writable: BTreeSet<&Path> = needs.writable.iter().map(|folder| through_mount(folder, &mounts)).collect();
+    let is_home = |path: &PathBuf| HOMES.iter().any(|home| path.starts_with(home));
+    let sees_homes = needs.writable.iter().chain(&needs.readable).any(is_home);
+    let mut text = format!(
+        "# For {}, by `sluice check --unit`. Write it to /etc/systemd/system/sluice.service.d/10-host.conf, then run\n\
+         # `systemctl daemon-reload && systemctl restart sluice`. Print it again when the host file names other folders or disks,\n\
+         # and before `sluice attach` of a source elsewhere.\n\
+         [Service]\n\
+         ProtectHome={}\n\
+         ProtectSystem=strict\n",
+        file.display().to_string().replace('\n', " "),
+        if sees_homes { "read-only" } else { "yes" },
+    );
+    for folder in writable {
+        text += &format!("ReadWritePaths={}\n", word("-", folder));
+    }
+    text += "# Only these disks, instead of all.\nDeviceAllow=\n";
+    for disk in &needs.disks {
+        text += &format!("DeviceAllow={} rw\n", word("", disk));
+    }
+    text
+}
+
+fn needs(file: &Path, host: &Host) -> Needs {
+    let mut needs = Needs::default();
+    // For `--persist`.
+    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    needs.add_folder_of(&file);
+    for volume in host.vms.values().flat_map(|vm| vm.volumes.values()) {
+        needs.add_endpoint(&volume.export.endpoint);
+        if let Some(source) = &volume.source {
+            needs.add_source(source, volume.read_only);
+        }
+    }
+    for device in host.devices.values() {
+        needs.disks.extend(device.path.iter().filter(|path| is_disk(path)).cloned());
+    }
+    host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
+    needs.writable.extend(host.daemon.source_root.clone());
+    if !host.daemon.access.attach.is_empty() {
+        needs.writable.insert(host.daemon.access.socket_root.clone());
+    }
+    if let Some((path, _)) = socket::path(&host.daemon) {
+        needs.add_folder_of(&path);
+    }
+    match preflight::state_path(host) {
+        Some(state) if state.is_dir() => drop(needs.writable.insert(state)),
+        Some(state) => needs.add_folder_of(&state),
+        None => {}
+    }
+    needs.writable.retain(|folder| !OWN.iter().any(|own| folder.starts_with(own)));
+    needs
+}
+
+impl Needs {
+    fn add_folder_of(&mut self, path: &Path) {
+        self.writable.extend(path.parent().map(Path::to_owned));
+    }
+
+    fn add_endpoint(&mut self, endpoint: &ListenAddress) {
+        if let ListenAddress::Unix { path, .. } = endpoint {
+            self.add_folder_of(path);
+        }
+    }
+
+    fn add_source(&mut self, source: &Path, is_read_only: bool) {
+        if is_disk(source) {
+            self.disks.insert(source.to_owned());
+            return;
+        }
+        // A link leads to the file that is written.
+        let target = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
+        if !is_read_only {
+            self.add_folder_of(&target);
+        }
+        self.readable.extend([source.to_owned(), target]);
+    }
+}
+
+/// Whether a path is a block device, or will be one.
+fn is_disk(path: &Path) -> bool {
+    fs::metadata(path).map_or(path.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
+}
+
+/// Returns the folder to make writable for `folder`: its parent, if it is a mount point.
+fn through_mount<'a>(folder: &'a Path, mounts: &str) -> &'a Path {
+    let is_mount = |path: &Path| {
+        let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+        points.into_iter().any(|point| Path::new(&point.replace("\\040", " ")) == path)
+    };
+    match folder.parent() {
+        // The root as a whole would be too much.
+        Some(parent) if parent != Path::new("/") && is_mount(folder) => parent,
+        _ => folder,
+    }
+}
+
+/// A path as a word of a unit.
+fn word(before: &str, path: &Path) -> String {
+    let text = path.display().to_string().replace('%', "%%");
+    if text.contains([' ', '\t', '"', '\'', '\\']) {
+        let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+        return format!("\"{before}{quoted}\"");
+    }
+    format!("{before}{text}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drop_in_names_the_folders_and_disks_of_the_host_file() {
+        let text = "[daemon]\nstate = \"/srv/state\"\nsource_root = \"/srv/new vms\"\n[device.d]\npath = \"/dev/none\"\n\
+                    [vm.a.volume.v]\ndevice = \"d\"\nsource = \"/srv/vm/a.img\"\nexport = { socket = \"/run/sluice/a\" }\n\
+                    [vm.a.volume.w]\ndevice = \"d\"\nsource = \"/dev/vg/w\"\nexport = { socket = \"/run/vm/w\" }\n\
+                    [vm.a.volume.x]\ndevice = \"d\"\nsource = \"/iso/x\"\nread_only = true\n\
+                    export = { socket = \"/run/vm/x\" }\n";
+        let host = sluice_config::parse("host.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = drop_in(Path::new("/etc/own/host.toml"), &host);
+        let lines: Vec<&str> = found.lines().filter(|line| !line.starts_with('#')).collect();
+        let expected = [
+            "[Service]",
+            "ProtectHome=yes",
+            "ProtectSystem=strict",
+            "ReadWritePaths=-/etc/own",
+            "ReadWritePaths=-/run/vm",
+            "ReadWritePaths=-/srv",
+            "ReadWritePaths=\"-/srv/new vms\"",
+            "ReadWritePaths=-/srv/vm",
+            "DeviceAllow=",
+            "DeviceAllow=/dev/none rw",
+            "DeviceAllow=/dev/vg/w rw",
+        ];
+        assert_eq!(lines, expected);
+        let home = sluice_config::parse("host.toml", &text.replace("/iso/x", "/run/user/x")).unwrap();
+        assert!(drop_in(Path::new("/etc/own/host.toml"), &home).contains("ProtectHome=read-only\n"));
+    }
+
+    #[test]
+    fn a_mount_point_is_made_writable_by_its_parent() {
+        let mounts = "29 1 8:1 / / rw - ext4 /dev/sda rw\n30 29 8:2 / /srv/vm\\0401 rw - xfs /dev/sdb rw\n\
+                      31 29 8:3 / /data rw - xfs /dev/sdc rw\n";
+        let folder = |path: &'static str| through_mount(Path::new(path), mounts).to_str().unwrap();
+        assert_eq!(folder("/srv/vm 1"), "/srv");
+        assert_eq!(folder("/srv/vm 1/a"), "/srv/vm 1/a");
+        assert_eq!(folder("/data"), "/data", "its parent is the root");
+    }
+}
