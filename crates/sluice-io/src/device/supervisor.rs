@@ -8,6 +8,7 @@
 //! Example: a request that makes the thread panic is submitted again by its guest after each restart. The thread is
 //! restarted immediately, then after 0.1, 0.2, 0.4, 0.8 and 1.6 s, and after the seventh failure the device is down.
 
+use std::any::Any;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -99,11 +100,7 @@ fn supervise<M: Machine>(
                 tracing::error!(device, %error, "Device thread failed: restarting it");
                 life.set_failure(error.to_string());
             }
-            Err(payload) => {
-                let panic = panics::describe(&*payload);
-                tracing::error!(device, panic, "Device thread panicked: closing its connections and restarting it");
-                life.set_failure(panic);
-            }
+            Err(payload) => report_panic(device, &*payload, life),
         }
         life.set(Health::Restarting);
         let kept = catch_unwind(AssertUnwindSafe(|| state.kept()));
@@ -130,10 +127,7 @@ fn supervise<M: Machine>(
             match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
                 Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
-                Err(payload) => {
-                    let panic = panics::describe(&*payload);
-                    tracing::error!(device, panic, "Device thread panicked during its restart");
-                }
+                Err(payload) => report_panic(device, &*payload, life),
             }
             ran = Duration::ZERO;
         };
@@ -141,6 +135,12 @@ fn supervise<M: Machine>(
         // Messages that arrived between the last read and the failure have been signalled already, but not read.
         mailbox.wake();
     }
+}
+
+fn report_panic(device: &str, payload: &(dyn Any + Send), life: &Life) {
+    let panic = panics::describe(payload);
+    tracing::error!(device, panic, "Device thread panicked: closing its connections and restarting it");
+    life.set_failure(panic);
 }
 
 /// Pause before a restart.
