@@ -505,7 +505,7 @@ fn a_pipe_without_a_reader_stopped_everything() {
     let second = format!("[device.second]\nbackend = \"null\"\n{delay}");
     let log = daemon.reload(&(host + &second));
     assert!(
-        log.contains("the running configuration is unchanged") && log.contains("Cannot start device second"),
+        log.contains("the running configuration is unchanged") && log.contains("Device second: cannot write its log"),
         "{log}"
     );
     assert_others_work(&place, 1);

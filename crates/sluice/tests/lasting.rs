@@ -516,7 +516,7 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     attach();
     let mut client = open();
     // Its keys end on time.
-    json(ask(&place, &["set", "b", "limit=500 iops", "--for", "1s"]));
+    json(ask(&place, &["set", "b", "weight=7", "--for", "1s"]));
     let log = daemon.stderr().up_to(&["Override expired name=\"b/weight\""]);
     let log = log + &daemon.stderr().so_far();
     assert!(log.contains("Expired override stays in force: ending it would close a volume in use"), "{log}");

@@ -356,3 +356,108 @@ fn a_fault_at_one_socket_kept_every_vm_from_its_disk() {
         assert_eq!(daemon.terminate().code(), Some(0), "{fault}");
     }
 }
+
+#[test]
+fn a_fault_of_one_device_kept_every_vm_from_its_disk() {
+    let two = Two::served();
+    let place = &two.place;
+    let null = "[vm.c.volume.v]\ndevice = \"second\"\nsize = \"1MiB\"\nexport = { socket = \"SOCKET\" }\n";
+    let null = null.replace("SOCKET", &place.volume_socket("c", "v").display().to_string());
+    let delay = |log: &Path| {
+        format!("[device.second]\nbackend = \"null\"\ndelay = {{ time = \"1ms\", log = \"{}\" }}\n", log.display())
+    };
+    let log = place.file("logs/second.log");
+    let on_second = |path: &Path| {
+        let volume = place.volume("c", "v", &place.file("own/a.img"), "offset = \"4MiB\"");
+        format!("[device.second]\npath = \"{}\"\n", path.display()) + &volume.replace("\"disk\"", "\"second\"")
+    };
+    let cases = [
+        ("its log", delay(&log) + &null, "cannot write its log"),
+        ("no path", on_second(&place.file("none")), "cannot be resolved to a disk"),
+        // The state knows the volumes of the first one.
+        ("one disk", on_second(&place.file("own")).replace("second", "another"), "on the same disk"),
+    ];
+    for (fault, more, why) in cases {
+        let daemon = Daemon::serve(place, &(two.host.clone() + &more));
+        for (vm, seed) in [("a", 1), ("b", 2)] {
+            assert_eq!(two.open(vm).read(0, 4096), Ok(noise(seed, 4096)), "{fault}");
+        }
+        let (status, code) = two.status();
+        assert_eq!((&status["out_of_service"], code), (&json!(["c/v"]), Some(6)), "{fault}: {status}");
+        let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains(why), "{fault}: {reason}");
+        if fault == "its log" {
+            fs::create_dir(place.file("logs")).unwrap();
+            daemon.stderr().with("Volume is in service again");
+            two.open("c").read(0, 4096).unwrap();
+        }
+        if fault == "no path" {
+            // A corrected path is no change of a device that runs.
+            let fixed = more.replace("none", "own").replace("second", "disk2");
+            let refused = daemon.reload(&(two.host.clone() + &fixed));
+            assert!(refused.contains("on the same disk"), "a reload is still refused as a whole: {refused}");
+        }
+        assert_eq!(daemon.terminate().code(), Some(0), "{fault}");
+    }
+}
+
+#[test]
+fn a_group_that_does_not_exist_and_metrics_that_cannot_be_served_stop_nobody() {
+    let two = Two::served();
+    let metrics = format!("metrics = \"{}\"\n", two.place.file("none/metrics").display());
+    let host = two.host.replace("a.sock\"", "a.sock\", group = \"no-such-group\"").replacen(
+        "[daemon]\n",
+        &format!("[daemon]\n{metrics}"),
+        1,
+    );
+    let taken = UnixListener::bind(two.place.socket("shared")).unwrap();
+    let shared = format!("[nbd]\nsocket = \"{}\"\n", two.place.socket("shared").display());
+    let daemon = Daemon::serve(&two.place, &(host + &shared));
+    daemon.stderr().with("Metrics are not served");
+    assert_eq!(two.open("b").read(0, 4096), Ok(noise(2, 4096)));
+    assert_eq!(
+        two.status().0["out_of_service"],
+        json!(["[nbd]/".to_owned() + two.place.socket("shared").to_str().unwrap(), "a/v"])
+    );
+    drop(taken);
+    daemon.stderr().with("Socket is in service again");
+    let mut shared = Raw::open(&two.place.socket("shared"), "b/v").unwrap();
+    assert_eq!(shared.read(0, 4096), Ok(noise(2, 4096)));
+}
+
+/// No record says whose the file is, so neither gets it; and one whose owner is away is not given to another one.
+#[test]
+fn a_file_under_two_names_was_served_to_the_first_one_that_was_opened() {
+    let two = Two::new();
+    fs::remove_file(two.image()).unwrap();
+    fs::hard_link(two.place.file("b.img"), two.image()).unwrap();
+    let daemon = Daemon::serve(&two.place, &two.host);
+    assert_eq!(two.status().0["out_of_service"], json!(["a/v", "b/v"]));
+    fs::remove_file(two.image()).unwrap();
+    daemon.stderr().with("Volume is in service again");
+    two.open("b").write(0, &noise(2, 4096)).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    // The image of `b` is away, and `a`, which was never served, has a link to it.
+    fs::rename(two.place.file("b.img"), two.image()).unwrap();
+    let daemon = Daemon::serve(&two.place, &two.host);
+    let (status, _) = two.status();
+    assert_eq!(status["out_of_service"], json!(["a/v", "b/v"]));
+    let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("leads to the file or disk of volume b/v"), "{reason}");
+    // The operator may say that it is right.
+    let forced = run(sluice()
+        .args(["apply", "--force", "a/v", "--socket"])
+        .arg(two.place.socket("control"))
+        .arg(two.place.file("host.toml")));
+    forced.ok();
+    assert_eq!(two.open("a").read(0, 4096), Ok(noise(2, 4096)));
+    drop(daemon);
+}
+
+#[test]
+fn a_strict_start_is_refused_for_a_fault_of_one_image() {
+    let two = Two::served();
+    set_aside(&two);
+    let error = Daemon::refused(&two.place, &two.host);
+    assert!(error.contains("VM a, volume v: Cannot open"), "{error}");
+}

@@ -163,7 +163,7 @@ fn a_rejected_file_changes_nothing() {
     let alias = place.file("alias.img");
     std::os::unix::fs::symlink(place.file("a.img"), &alias).unwrap();
     let taken = place.volume("x", "v", &alias, "");
-    refuse(place.device("") + &free + &new + &taken, &["VM x, volume v", "is locked by another volume of this daemon"]);
+    refuse(place.device("") + &free + &new + &taken, &["VM x, volume v", "leads to the file or disk of volume a/v"]);
     let nobody = place.image("nobody.img", MIB);
     let socket = place.socket("nobody.sock");
     let nobody = format!(
@@ -502,7 +502,7 @@ fn a_socket_moved_between_volumes_in_one_reload_was_taken_for_that_of_another_pr
     let late = format!(
         "{after}[device.late]\nbackend = \"null\"\n[device.late.delay]\ntime = \"1ms\"\nlog = \"/nowhere/log\"\n"
     );
-    assert!(daemon.apply(&place, &late).failed().contains("device late"));
+    assert!(daemon.apply(&place, &late).failed().contains("Device late"));
     before.write(0, &noise(1, 4096)).unwrap();
     open(&place, "a").write(0, &noise(1, 4096)).unwrap();
     daemon.force(&place, &after);

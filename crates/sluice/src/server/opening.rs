@@ -17,6 +17,7 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
+use sluice_io::source::error::SHARES_A_FILE;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::claims::Claims;
@@ -134,6 +135,8 @@ pub(crate) struct Needs {
     /// What is out of service, and stays so without a look at its paths.
     pub(super) staying: BTreeSet<VolumeName>,
     claims: Claims,
+    /// Volumes that stay out of service because they share a file: they are located, so that a retry of the other one sees them.
+    rivals: Vec<Opening>,
     lock_wait: Duration,
     /// Whether sockets are only tried: none gets its name.
     only_tries: bool,
@@ -229,6 +232,11 @@ pub(super) fn needs(
             }
             let key = (vm.clone(), name.clone());
             if needs.staying.contains(&key) {
+                if volume.source.is_some() && server.missing[&key].contains(SHARES_A_FILE) {
+                    let (volume, format) = (Arc::clone(volume), FormatCheck::Raw);
+                    let (replaces, is_forced) = (false, false);
+                    needs.rivals.push(Opening { name: key, volume, tolerance, replaces, is_forced, format });
+                }
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
@@ -495,7 +503,15 @@ impl Needs {
                 Err(error) => self.add_volume(opening, Err(error), progress)?,
             }
         }
-        for (at, other) in self.claims.judge(&all).into_iter().rev() {
+        let own = all.len();
+        for rival in if own > 0 { take(&mut self.rivals) } else { Vec::new() } {
+            if let Ok(located) = rival.locate(progress) {
+                all.push((rival, located));
+            }
+        }
+        let judged = self.claims.judge(&all);
+        all.truncate(own);
+        for (at, other) in judged.into_iter().filter(|(at, _)| *at < own).rev() {
             let (opening, located) = all.remove(at);
             self.add_volume(opening, Err(located.claimed_by(other)), progress)?;
         }
