@@ -71,7 +71,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    pub const ALL: [Cause; 17] = [
+    pub const ALL: [Cause; 18] = [
         Cause::OwnLimit,
         Cause::OwnCpuLimit,
         Cause::OwnQueue,

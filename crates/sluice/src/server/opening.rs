@@ -234,8 +234,16 @@ pub(super) fn needs(
             if needs.staying.contains(&key) {
                 if volume.source.is_some() && server.missing[&key].contains(SHARES_A_FILE) {
                     let (volume, format) = (Arc::clone(volume), FormatCheck::Raw);
-                    let (replaces, is_forced) = (false, false);
-                    needs.rivals.push(Opening { name: key, volume, tolerance, replaces, is_forced, format });
+                    let (replaces, is_forced, block_size) = (false, false, BlockSize::OfSource);
+                    needs.rivals.push(Opening {
+                        name: key,
+                        volume,
+                        tolerance,
+                        replaces,
+                        is_forced,
+                        format,
+                        block_size,
+                    });
                 }
                 continue;
             }

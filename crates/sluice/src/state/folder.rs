@@ -214,18 +214,6 @@ impl StateFolder {
         Ok((folder, saved))
     }
 
-    fn lock(path: &Path) -> Result<StateFolder, StateError> {
-        let failed = |error| StateError::Folder { path: path.to_owned(), error };
-        refuse_exposed(path)?;
-        match DirBuilder::new().mode(0o700).create(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
-            _ => {}
-        }
-        let folder = StateFolder::lock(path)?;
-        let saved = folder.read()?;
-        Ok((folder, saved))
-    }
-
     /// Replaces a state by the one of the version before it that was kept, and keeps the newer one. So either program may do
     /// it: the one that wrote the newer state, or the one that is to read the older. Returns the versions of both, the newer one first.
     ///
@@ -252,8 +240,14 @@ impl StateFolder {
         Ok((version, older))
     }
 
+    /// Locks the directory, which is made if its parent exists.
     fn lock(path: &Path) -> Result<StateFolder, StateError> {
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
+        refuse_exposed(path)?;
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(failed(error)),
+            _ => {}
+        }
         refuse_exposed(&path.join(FILE))?;
         // Its own descriptor for reading: one for writing would keep the file system from becoming read-only.
         let lock = open_folder(path).map_err(failed)?;
