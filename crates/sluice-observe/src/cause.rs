@@ -70,6 +70,9 @@ pub enum Cause {
     LowSpace,
 }
 
+const SHORTENED: &str = "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
+     backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes.";
+
 impl Cause {
     pub const ALL: [Cause; 18] = [
         Cause::OwnLimit,
@@ -201,10 +204,7 @@ impl Cause {
                  with `sluice accept-loss VM/VOLUME`; until then writes and flushes fail."
             }
             Cause::LowSpace => "Free space, extend the file system, or allocate images (`fallocate -l SIZE IMAGE`).",
-            Cause::SourceShortened => {
-                "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
-                 backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes."
-            }
+            Cause::SourceShortened => SHORTENED,
         }
     }
 }

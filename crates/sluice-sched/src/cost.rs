@@ -180,8 +180,8 @@ impl CostModel {
 /// device transfers in its time, `request_bytes` for each 1 of its cost
 /// ([`GateSettings::request_bytes`](crate::GateSettings::request_bytes)). `cost` is in raw units.
 ///
-/// Example: a device of 1000 iops and 32 MiB/s transfers 33,554 bytes in the time of a request of cost 1. So many count for each read of
-/// 4 KiB (of cost 1), and 8 MiB/s are 250 such reads per second.
+/// Example: a device of 1000 iops and 32 MiB/s transfers 33,554 bytes in the time of a request of cost 1. That number counts for each read
+/// of 4 KiB (of cost 1), and 8 MiB/s are 250 such reads per second.
 #[must_use]
 // rule: mclock.byte-reservation
 pub fn reserved_bytes(cost: u64, bytes: u64, request_bytes: Bytes) -> u64 {

@@ -108,6 +108,10 @@ fn set_len(two: &Two, len: u64) {
     fs::File::options().write(true).open(two.image()).unwrap().set_len(len).unwrap();
 }
 
+fn remove_socket(two: &Two) {
+    fs::remove_file(two.socket("a")).unwrap();
+}
+
 fn ran(command: &mut Command) {
     run(command).ok();
 }
@@ -121,139 +125,140 @@ print('locked', flush=True)
 time.sleep(3600)
 ";
 
+/// Faults: name, words of the reason, cause and repair.
+const IMAGE_FAULTS: [(&str, &str, Change); 11] = [
+    (
+        "removed",
+        "No such file",
+        (
+            |two| {
+                set_aside(two);
+                None
+            },
+            put_back,
+        ),
+    ),
+    (
+        "cut by a byte",
+        "shorter than declared",
+        (
+            |two| {
+                set_len(two, 4 * MIB - 1);
+                None
+            },
+            |two| set_len(two, 4 * MIB),
+        ),
+    ),
+    (
+        "emptied",
+        "shorter than declared",
+        (
+            |two| {
+                set_len(two, 0);
+                None
+            },
+            |two| set_len(two, 4 * MIB),
+        ),
+    ),
+    (
+        "a folder",
+        "is a folder",
+        (
+            |two| {
+                set_aside(two);
+                fs::create_dir(two.image()).unwrap();
+                None
+            },
+            put_back,
+        ),
+    ),
+    (
+        "a pipe",
+        "is a pipe",
+        (
+            |two| {
+                set_aside(two);
+                ran(tool("mkfifo", "coreutils").arg(two.image()));
+                None
+            },
+            put_back,
+        ),
+    ),
+    (
+        "a socket",
+        "is a socket",
+        (
+            |two| {
+                set_aside(two);
+                Some(Held::Socket(UnixListener::bind(two.image()).unwrap()))
+            },
+            put_back,
+        ),
+    ),
+    (
+        "a link",
+        "leads to the file or disk of volume b/v",
+        (
+            |two| {
+                set_aside(two);
+                std::os::unix::fs::symlink(two.place.file("b.img"), two.image()).unwrap();
+                None
+            },
+            put_back,
+        ),
+    ),
+    (
+        "a hard link",
+        "leads to the file or disk of volume b/v",
+        (
+            |two| {
+                set_aside(two);
+                fs::hard_link(two.place.file("b.img"), two.image()).unwrap();
+                None
+            },
+            put_back,
+        ),
+    ),
+    (
+        "immutable",
+        "Operation not permitted",
+        (
+            |two| {
+                ran(tool("chattr", "e2fsprogs").arg("+i").arg(two.image()));
+                None
+            },
+            |two| ran(tool("chattr", "e2fsprogs").arg("-i").arg(two.image())),
+        ),
+    ),
+    (
+        "its folder removed",
+        "No such file",
+        (
+            |two| {
+                fs::rename(two.place.file("own"), two.place.file("away")).unwrap();
+                None
+            },
+            |two| fs::rename(two.place.file("away"), two.place.file("own")).unwrap(),
+        ),
+    ),
+    (
+        "locked by a process",
+        "is locked by",
+        (
+            |two| {
+                let locking = common::start(tool("python3", "python3").args(["-c", LOCK]).arg(two.image()));
+                locking.stdout.up_to(&["locked"]);
+                Some(Held::Process(locking))
+            },
+            |_| {},
+        ),
+    ),
+];
+
 #[test]
 fn a_fault_of_one_image_kept_every_vm_from_its_disk() {
-    let nothing: fn(&Two) = |_| {};
-    let faults: [(&str, &str, Change); 11] = [
-        (
-            "removed",
-            "No such file",
-            (
-                |two| {
-                    set_aside(two);
-                    None
-                },
-                put_back,
-            ),
-        ),
-        (
-            "cut by a byte",
-            "shorter than declared",
-            (
-                |two| {
-                    set_len(two, 4 * MIB - 1);
-                    None
-                },
-                |two| set_len(two, 4 * MIB),
-            ),
-        ),
-        (
-            "emptied",
-            "shorter than declared",
-            (
-                |two| {
-                    set_len(two, 0);
-                    None
-                },
-                |two| set_len(two, 4 * MIB),
-            ),
-        ),
-        (
-            "a folder",
-            "is a folder",
-            (
-                |two| {
-                    set_aside(two);
-                    fs::create_dir(two.image()).unwrap();
-                    None
-                },
-                put_back,
-            ),
-        ),
-        (
-            "a pipe",
-            "is a pipe",
-            (
-                |two| {
-                    set_aside(two);
-                    ran(tool("mkfifo", "coreutils").arg(two.image()));
-                    None
-                },
-                put_back,
-            ),
-        ),
-        (
-            "a socket",
-            "is a socket",
-            (
-                |two| {
-                    set_aside(two);
-                    Some(Held::Socket(UnixListener::bind(two.image()).unwrap()))
-                },
-                put_back,
-            ),
-        ),
-        (
-            "a link",
-            "leads to the file or disk of volume b/v",
-            (
-                |two| {
-                    set_aside(two);
-                    std::os::unix::fs::symlink(two.place.file("b.img"), two.image()).unwrap();
-                    None
-                },
-                put_back,
-            ),
-        ),
-        (
-            "a hard link",
-            "leads to the file or disk of volume b/v",
-            (
-                |two| {
-                    set_aside(two);
-                    fs::hard_link(two.place.file("b.img"), two.image()).unwrap();
-                    None
-                },
-                put_back,
-            ),
-        ),
-        (
-            "immutable",
-            "Operation not permitted",
-            (
-                |two| {
-                    ran(tool("chattr", "e2fsprogs").arg("+i").arg(two.image()));
-                    None
-                },
-                |two| ran(tool("chattr", "e2fsprogs").arg("-i").arg(two.image())),
-            ),
-        ),
-        (
-            "its folder removed",
-            "No such file",
-            (
-                |two| {
-                    fs::rename(two.place.file("own"), two.place.file("away")).unwrap();
-                    None
-                },
-                |two| fs::rename(two.place.file("away"), two.place.file("own")).unwrap(),
-            ),
-        ),
-        (
-            "locked by a process",
-            "is locked by",
-            (
-                |two| {
-                    let locking = common::start(tool("python3", "python3").args(["-c", LOCK]).arg(two.image()));
-                    locking.stdout.up_to(&["locked"]);
-                    Some(Held::Process(locking))
-                },
-                nothing,
-            ),
-        ),
-    ];
     let two = Two::served();
-    for (fault, why, (cause, repair)) in faults {
+    for (fault, why, (cause, repair)) in IMAGE_FAULTS {
         let held = cause(&two);
         let daemon = Daemon::serve(&two.place, &two.host);
         two.assert_out(&daemon, fault, why);
@@ -275,76 +280,77 @@ fn a_fault_of_one_image_kept_every_vm_from_its_disk() {
     }
 }
 
+/// Faults: name, words of the reason, cause and repair.
+const SOCKET_FAULTS: [(&str, &str, Change); 6] = [
+    (
+        "a file",
+        "is not a socket",
+        (
+            |two| {
+                fs::write(two.socket("a"), "x").unwrap();
+                None
+            },
+            remove_socket,
+        ),
+    ),
+    (
+        "a folder",
+        "is not a socket",
+        (
+            |two| {
+                fs::create_dir(two.socket("a")).unwrap();
+                None
+            },
+            |two| fs::remove_dir(two.socket("a")).unwrap(),
+        ),
+    ),
+    (
+        "a link",
+        "is not a socket",
+        (
+            |two| {
+                std::os::unix::fs::symlink(two.place.file("b.img"), two.socket("a")).unwrap();
+                None
+            },
+            remove_socket,
+        ),
+    ),
+    (
+        "a listener",
+        "is in use by another process",
+        (|two| Some(Held::Socket(UnixListener::bind(two.socket("a")).unwrap())), remove_socket),
+    ),
+    (
+        "its folder removed",
+        "No such file",
+        (
+            |two| {
+                fs::remove_dir(two.place.socket("own")).unwrap();
+                None
+            },
+            |two| {
+                fs::create_dir(two.place.socket("own")).unwrap();
+                fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap();
+            },
+        ),
+    ),
+    (
+        "its folder open to all",
+        "every user can replace files",
+        (
+            |two| {
+                fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o777)).unwrap();
+                None
+            },
+            |two| fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap(),
+        ),
+    ),
+];
+
 #[test]
 fn a_fault_at_one_socket_kept_every_vm_from_its_disk() {
-    let remove: fn(&Two) = |two| fs::remove_file(two.socket("a")).unwrap();
-    let faults: [(&str, &str, Change); 6] = [
-        (
-            "a file",
-            "is not a socket",
-            (
-                |two| {
-                    fs::write(two.socket("a"), "x").unwrap();
-                    None
-                },
-                remove,
-            ),
-        ),
-        (
-            "a folder",
-            "is not a socket",
-            (
-                |two| {
-                    fs::create_dir(two.socket("a")).unwrap();
-                    None
-                },
-                |two| fs::remove_dir(two.socket("a")).unwrap(),
-            ),
-        ),
-        (
-            "a link",
-            "is not a socket",
-            (
-                |two| {
-                    std::os::unix::fs::symlink(two.place.file("b.img"), two.socket("a")).unwrap();
-                    None
-                },
-                remove,
-            ),
-        ),
-        (
-            "a listener",
-            "is in use by another process",
-            (|two| Some(Held::Socket(UnixListener::bind(two.socket("a")).unwrap())), remove),
-        ),
-        (
-            "its folder removed",
-            "No such file",
-            (
-                |two| {
-                    fs::remove_dir(two.place.socket("own")).unwrap();
-                    None
-                },
-                |two| {
-                    fs::create_dir(two.place.socket("own")).unwrap();
-                    fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap();
-                },
-            ),
-        ),
-        (
-            "its folder open to all",
-            "every user can replace files",
-            (
-                |two| {
-                    fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o777)).unwrap();
-                    None
-                },
-                |two| fs::set_permissions(two.place.socket("own"), fs::Permissions::from_mode(0o755)).unwrap(),
-            ),
-        ),
-    ];
     let two = Two::served();
-    for (fault, why, (cause, repair)) in faults {
+    for (fault, why, (cause, repair)) in SOCKET_FAULTS {
         let held = cause(&two);
         let daemon = Daemon::serve(&two.place, &two.host);
         two.assert_out(&daemon, fault, why);

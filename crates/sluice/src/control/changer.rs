@@ -53,6 +53,7 @@ mod exit;
 mod expiry;
 mod helpers;
 mod making;
+mod record;
 #[cfg(test)]
 mod tests;
 pub(crate) mod watch;

@@ -10,7 +10,7 @@ use sluice_io::uplink::link::LinkError;
 use sluice_io::volume::VolumeInfoError;
 
 use super::VolumeName;
-use super::opening::Fault;
+use super::tolerance::Fault;
 use crate::failure::Failure;
 
 /// A path of the file is missing or in use, or a setting cannot change at run time.

@@ -12,7 +12,7 @@ use sluice_io::device::{Edit, Health};
 use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
 use super::fd_store::FdStore;
-use super::opening::Tolerance;
+use super::tolerance::Tolerance;
 use super::{Running, Server, VolumeName, nics};
 use crate::failure::chain;
 

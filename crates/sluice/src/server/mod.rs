@@ -48,6 +48,7 @@ mod rehearsal;
 mod sockets;
 mod stage;
 pub(crate) mod stats;
+mod tolerance;
 mod translate;
 
 pub(crate) use connections::shortage as descriptors;

@@ -25,8 +25,8 @@ use sluice_sched::scheduler::DeviceInfo;
 use super::commit::{CLOSE_MAX, close, name_of};
 use super::fd_store::FdStore;
 use super::links::{Interface, Outages, open_or_stand_in};
-use super::opening::{Fault, Tolerance};
 use super::stage::Staged;
+use super::tolerance::{Fault, Tolerance};
 use super::{Changed, Running, Server, ServerError, VolumeName};
 use crate::failure::chain;
 

@@ -17,62 +17,18 @@ use sluice_io::backend::slot_log;
 use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
+use sluice_io::source::block_size::Known;
 use sluice_io::source::error::SHARES_A_FILE;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::claims::Claims;
 use super::found::{Found, Progress};
+use super::tolerance::{Fault, Tolerance};
 use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
 const LOCK_WAIT: Duration = Duration::from_secs(5);
-
-/// Which faults put what they concern out of service, so that the others are served without it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum Tolerance {
-    /// Never: the whole change is rejected.
-    #[default]
-    Never,
-    /// If a path hangs, or requests of a dead process hold the bytes of a volume: a strict start.
-    NoResponse,
-    /// All of them: a start, a retry, and what is out of service already.
-    Anything,
-}
-
-impl Tolerance {
-    pub(super) fn covers(self, fault: &impl Fault) -> bool {
-        match self {
-            Tolerance::Never => false,
-            Tolerance::NoResponse => fault.is_no_response(),
-            Tolerance::Anything => true,
-        }
-    }
-}
-
-/// An error that a [`Tolerance`] may cover.
-pub(super) trait Fault {
-    /// Whether a path hangs, or requests of a dead process hold its bytes.
-    fn is_no_response(&self) -> bool;
-}
-
-impl Fault for SourceError {
-    fn is_no_response(&self) -> bool {
-        self.is_left_behind() || matches!(self, SourceError::Silent { .. })
-    }
-}
-
-impl Fault for ListenError {
-    fn is_no_response(&self) -> bool {
-        matches!(self, ListenError::Silent { .. })
-    }
-}
-
-impl Fault for io::Error {
-    fn is_no_response(&self) -> bool {
-        false
-    }
-}
 
 /// A volume that must be opened.
 pub(super) struct Opening {
@@ -233,42 +189,17 @@ pub(super) fn needs(
             let key = (vm.clone(), name.clone());
             if needs.staying.contains(&key) {
                 if volume.source.is_some() && server.missing[&key].contains(SHARES_A_FILE) {
-                    let (volume, format) = (Arc::clone(volume), FormatCheck::Raw);
-                    let (replaces, is_forced, block_size) = (false, false, BlockSize::OfSource);
-                    needs.rivals.push(Opening {
-                        name: key,
-                        volume,
-                        tolerance,
-                        replaces,
-                        is_forced,
-                        format,
-                        block_size,
-                    });
+                    needs.rivals.push(Opening::rival(key, volume, tolerance));
                 }
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(old)), vm, volume)?;
             refuse_while_draining(server, vm, volume)?;
-            if volume.source.is_none() || !translate::has_disk(&host.devices[&volume.device]) {
-                continue;
+            if volume.source.is_some() && translate::has_disk(&host.devices[&volume.device]) {
+                let known = served_before.get_or_insert_with(|| guard.known());
+                let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
+                needs.volumes.push(Opening::new(server, key, (volume, tolerance), (guard, known)));
             }
-            let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
-            let (replaces, is_forced) = (server.served.contains_key(&key), guard.force.covers(&key));
-            let known = served_before.get_or_insert_with(|| guard.known());
-            let block_size = guard.block_size(&key, volume, known);
-            let format = match volume.is_raw {
-                true => FormatCheck::Raw,
-                false => FormatCheck::UnlessKnown(Arc::clone(known)),
-            };
-            needs.volumes.push(Opening {
-                name: key,
-                volume: Arc::clone(volume),
-                tolerance,
-                replaces,
-                is_forced,
-                format,
-                block_size,
-            });
         }
     }
     Ok(needs)

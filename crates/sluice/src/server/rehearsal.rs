@@ -14,7 +14,8 @@ use sluice_config::Host;
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
-use super::opening::{Fault, Needs, Opened, Opening, Tolerance};
+use super::opening::{Needs, Opened, Opening};
+use super::tolerance::{Fault, Tolerance};
 use super::{
     Blocks, Changed, Extra, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening, stage,
     translate,

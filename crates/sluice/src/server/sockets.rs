@@ -11,8 +11,9 @@ use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::vhost_user::listener::VhostListener;
 
 use super::commit::name_of;
-use super::opening::{Needs, Serves, Socket, Tolerance};
+use super::opening::{Needs, Serves, Socket};
 use super::stage::Staged;
+use super::tolerance::Tolerance;
 use super::{Changed, Found, Server, ServerError, VolumeName, missing, nics, translate};
 
 /// Returns the sockets that must be made for `host`. What is `staying` out of service is left out.

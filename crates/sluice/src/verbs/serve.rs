@@ -80,11 +80,9 @@ impl Serve {
     async fn serve(self, format: Format) -> Result<(), Failure> {
         let mut signals = Signals::register()?;
         sluice_io::signals::release();
-        let Some(Begun { begin, control, metrics }) =
-            begin(&self.file, (Force::new(self.force), self.strict), &mut signals).await?
-        else {
-            return Ok(());
-        };
+        let force = (Force::new(self.force), self.strict);
+        let Some(begun) = begin(&self.file, force, &mut signals).await? else { return Ok(()) };
+        let Begun { begin, control, metrics } = begun;
         let files = begin.files.names().collect::<Vec<_>>().join(" ");
         let state = begin.folder.as_ref().map(|folder| folder.path().display().to_string());
         tracing::info!(version = env!("CARGO_PKG_VERSION"), files, state, "Starting");
@@ -220,13 +218,7 @@ impl Begun {
     fn of(file: &Path, (force, strict): (Force, bool), progress: &Progress) -> Result<Begun, Failure> {
         progress.set(file);
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
-        let opened = preflight::state_path(&own).map(|path| {
-            progress.set(&path);
-            match strict {
-                true => StateFolder::open(&path).map(|(folder, saved)| (folder, Damaged { saved, error: None })),
-                false => StateFolder::open_damaged(&path),
-            }
-        });
+        let opened = preflight::state_path(&own).map(|path| open_state(&path, strict, progress));
         let mut problems = Vec::new();
         let (folder, Damaged { mut saved, error: damage }) = match opened.transpose() {
             Ok(opened) => opened.map_or_else(Default::default, |(folder, damaged)| (Some(folder), damaged)),
@@ -266,14 +258,7 @@ impl Begun {
         if let Some(ListenAddress::Unix { path, .. }) = &host.daemon.metrics {
             progress.set(path);
         }
-        let metrics = match Exporter::bind(&host.daemon) {
-            Err(error) if !strict => {
-                let error = chain(&error);
-                tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
-                None
-            }
-            bound => bound?,
-        };
+        let metrics = bind_metrics(&host, strict)?;
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
             if strict {
@@ -288,6 +273,27 @@ impl Begun {
             control,
             metrics,
         })
+    }
+}
+
+/// Opens the state directory. A damaged state is set aside, except by a strict start.
+fn open_state(path: &Path, strict: bool, progress: &Progress) -> Result<(StateFolder, Damaged), StateError> {
+    progress.set(path);
+    match strict {
+        true => StateFolder::open(path).map(|(folder, saved)| (folder, Damaged { saved, error: None })),
+        false => StateFolder::open_damaged(path),
+    }
+}
+
+/// Binds the socket of the metrics. Without it VMs are served all the same, except by a strict start.
+fn bind_metrics(host: &Host, strict: bool) -> Result<Option<Bound>, Failure> {
+    match Exporter::bind(&host.daemon) {
+        Err(error) if !strict => {
+            let error = chain(&error);
+            tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
+            Ok(None)
+        }
+        bound => bound.map_err(Failure::from),
     }
 }
 

@@ -21,6 +21,7 @@ use super::super::apply::{self, Proposal};
 use super::super::socket::Asked;
 use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
+use super::record::record;
 use super::{
     Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor, aside,
 };
@@ -561,36 +562,6 @@ impl Reload {
             let _ = asked.reply.send(Reply::failed(code, error));
         }
     }
-}
-
-/// Maximum number of removed volumes of which it is known that they are raw.
-const GONE_MAX: usize = 4096;
-
-/// Records what volumes serve when a prepared change is in force.
-fn record(saved: &mut Saved, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
-    let Saved { exports, unknown, .. } = saved;
-    let served: Vec<_> = prepared.serves().collect();
-    unknown.retain(|name| served.iter().all(|(now, _)| now != name));
-    let is_there = |name: &str| {
-        let Some((vm, volume)) = name.split_once('/') else { return false };
-        let is_served = prepared.host().vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
-        is_served || held.contains_key(&(vm.to_owned(), volume.to_owned()))
-    };
-    // Most changes concern no source: the map stays shared with the state in force.
-    if served.is_empty() && exports.iter().all(|(name, served)| served.gone || is_there(name)) {
-        return;
-    }
-    let exports = Arc::make_mut(exports);
-    exports.extend(served);
-    for (name, served) in &mut *exports {
-        served.gone |= !is_there(name);
-    }
-    let mut gone = exports.values().filter(|served| served.gone).count();
-    exports.retain(|_, served| {
-        let is_kept = !served.gone || gone <= GONE_MAX;
-        gone -= usize::from(!is_kept);
-        is_kept
-    });
 }
 
 /// A later reload replaces this one.
