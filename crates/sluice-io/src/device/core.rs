@@ -295,7 +295,7 @@ impl Core {
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
         // abandoned request was cancelled.
-        let is_fault = !io.abandoned && !(io.fast && op.errno == libc::EOPNOTSUPP);
+        let is_fault = !(io.abandoned || io.fast && op.errno == libc::EOPNOTSUPP);
         let failed = op.errno != 0 && io.errno == 0 && is_fault;
         if op.errno != 0 {
             io.errno = op.errno;

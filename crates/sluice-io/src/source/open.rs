@@ -175,7 +175,7 @@ impl Located {
         check_extent(path, range, size_bytes)?;
         let alignment = alignment_of(spec, fd.as_fd(), block_device, size_bytes)?;
         check_alignment(path, range, alignment)?;
-        let block_size = block_size_of(spec, identity.as_deref(), &found, alignment)?;
+        let block_size = block_size_of(spec, identity.as_deref(), found, alignment)?;
         let forces = forcing::is_honoured(fd.as_fd(), block_device);
         let forces = forces.map_err(|error| inspect(path, "file system", error))? && !spec.buffered;
         let submission_may_block = forcing::submission_may_block(fd.as_fd());

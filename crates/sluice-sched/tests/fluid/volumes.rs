@@ -244,7 +244,7 @@ fn model(phase: &Phase, got: &[Vec<f64>], capacity: f64) -> Dues {
 /// Checks a phase. Returns a line for each miss. `squeezed`: VMs whose limits let less pass than their volumes reserved in the phase before;
 /// replaced by those of this phase. While all service of a VM is for reservations, the share tags of its volumes move on together and
 /// virtual time stands still, so weights that change then hold only after some time.
-fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>], squeezed: &mut Vec<bool>) -> Vec<String> {
+fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>], squeezed: &mut [bool]) -> Vec<String> {
     let all: f64 = got.iter().flatten().sum();
     let capacity =
         if plan.cloud.service.exponential { all.max(0.9 * plan.cloud.capacity) } else { plan.cloud.capacity };

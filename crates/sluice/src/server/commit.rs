@@ -19,7 +19,7 @@ use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
 use sluice_io::volume::VolumeInfo;
 
-use super::opening::Resized;
+use super::resizing::Resized;
 use super::stage::{self, Staged};
 use super::{
     Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics, translate,

@@ -16,7 +16,8 @@ use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::source::{DiskSet, SourceError};
 
 use super::commit::{CLOSE_MAX, close};
-use super::opening::{Needs, Opened, Resized};
+use super::opening::{Needs, Opened};
+use super::resizing::Resized;
 use super::{ServerError, VolumeName};
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);

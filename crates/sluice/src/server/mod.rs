@@ -45,6 +45,7 @@ mod missing;
 mod nics;
 mod opening;
 mod rehearsal;
+mod resizing;
 mod sockets;
 mod stage;
 pub(crate) mod stats;
@@ -203,7 +204,7 @@ pub(crate) enum Step {
     /// Everything that depends on disks and files has succeeded.
     Prepared(Box<Prepared>),
     /// This is needed first, and may take long.
-    Needs(Needs),
+    Needs(Box<Needs>),
     /// The source or offset of these volumes differs from when they were last served, or they are smaller, and how. They
     /// must be left out, or forced.
     Held(BTreeMap<VolumeName, String>),
@@ -329,12 +330,12 @@ impl Server {
         if needs.is_start() {
             let errors = rehearsal::errors(host, &needs, found);
             if !errors.is_empty() {
-                let untried = needs.untried(found).map(Step::Needs);
+                let untried = needs.untried(found).map(|needs| Step::Needs(Box::new(needs)));
                 return untried.ok_or(ServerError::Several(errors));
             }
         }
         if !needs.are_met_by(found) {
-            return Ok(Step::Needs(needs.missing_from(found)));
+            return Ok(Step::Needs(Box::new(needs.missing_from(found))));
         }
         let mut staged = Staged::default();
         if let Err(error) = stage::stage(self, (&old, host, &changed), &needs, found, &mut staged) {

@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
 use sluice_io::backend::slot_log;
-use sluice_io::device::Store;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::block_size::Known;
@@ -23,6 +22,7 @@ use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Sou
 
 use super::claims::Claims;
 use super::found::{Found, Progress};
+use super::resizing::{Resizing, resizing};
 use super::tolerance::{Fault, Tolerance};
 use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
 
@@ -42,15 +42,6 @@ pub(super) struct Opening {
     pub(super) is_forced: bool,
     format: FormatCheck,
     block_size: BlockSize,
-}
-
-/// A volume that stays, with another size.
-struct Resizing {
-    name: VolumeName,
-    source: Arc<Source>,
-    size: Option<u64>,
-    /// Whether its file is extended.
-    extends: bool,
 }
 
 /// Clients of a socket.
@@ -103,45 +94,6 @@ pub(super) struct Opened {
     pub(super) source: Source,
     pub(super) extents: Option<ExtentMap>,
     pub(super) disks: DiskSet,
-}
-
-/// A volume with another size: the range is locked, and its file extended. Dropping it undoes both.
-pub(super) struct Resized {
-    is: Arc<Source>,
-    /// The source with its new size; `None` only while it is created.
-    to_be: Option<Arc<Source>>,
-    /// Previous length of its file, if it was extended. No client knows of the part that would be cut off.
-    before_bytes: Option<u64>,
-    pub(super) extents: Option<ExtentMap>,
-}
-
-impl Resized {
-    pub(super) fn source(&self) -> Arc<Source> {
-        Arc::clone(self.to_be.as_ref().expect("it was made"))
-    }
-
-    /// Keeps the lock and the length, because the new size is in force.
-    pub(super) fn keep(mut self) {
-        (self.to_be, self.before_bytes) = (None, None);
-    }
-}
-
-impl Drop for Resized {
-    fn drop(&mut self) {
-        if let Some(to_be) = &self.to_be
-            && let Err(error) = self.is.release_growth(to_be)
-        {
-            tracing::error!(
-                error = crate::failure::chain(&error),
-                "Cannot release the range lock past the end of a volume"
-            );
-        }
-        if let Some(before) = self.before_bytes
-            && let Err(error) = self.is.cut(before)
-        {
-            tracing::error!(path = %self.is.path().display(), %error, "Cannot truncate a file to its previous size");
-        }
-    }
 }
 
 /// Returns what `host` and `extra` need. `old` is what is served.
@@ -203,13 +155,6 @@ pub(super) fn needs(
         }
     }
     Ok(needs)
-}
-
-fn resizing(server: &Server, (vm, name): (&String, &String), volume: &Volume, extra: &Extra) -> Option<Resizing> {
-    let name = (vm.clone(), name.clone());
-    let (Store::File { source, .. }, _) = server.served.get(&name)? else { return None };
-    let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
-    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
 }
 
 type BySource<'a> = BTreeMap<&'a Path, Vec<(&'a str, &'a Volume)>>;
@@ -514,23 +459,28 @@ fn hangs_with(hung: &Path, path: &Path) -> bool {
     hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
 }
 
-impl Resizing {
-    fn resize(&self) -> Result<Resized, SourceError> {
-        self.source.check_path()?;
-        let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
-        if let Some(bytes) = self.size.filter(|_| self.extends) {
-            let before = self.source.extend(bytes)?;
-            let grew = self.source.range().offset.saturating_add(bytes) > before;
-            resized.before_bytes = grew.then_some(before);
-        }
-        let to_be = self.source.resized(self.size)?;
-        resized.extents = to_be.extents().ok();
-        resized.to_be = Some(Arc::new(to_be));
-        Ok(resized)
-    }
-}
-
 impl Opening {
+    fn new(
+        server: &Server,
+        name: VolumeName,
+        (volume, tolerance): (&Arc<Volume>, Tolerance),
+        (guard, known): (&Guard<'_>, &Arc<Known>),
+    ) -> Opening {
+        let format = match volume.is_raw {
+            true => FormatCheck::Raw,
+            false => FormatCheck::UnlessKnown(Arc::clone(known)),
+        };
+        let block_size = guard.block_size(&name, volume, known);
+        let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
+        Opening { name, volume: Arc::clone(volume), tolerance, replaces, is_forced, format, block_size }
+    }
+
+    /// A volume that is only located.
+    fn rival(name: VolumeName, volume: &Arc<Volume>, tolerance: Tolerance) -> Opening {
+        let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
+        Opening { name, volume: Arc::clone(volume), tolerance, replaces: false, is_forced: false, format, block_size }
+    }
+
     /// Its bytes, as the host file states them.
     pub(super) fn range(&self) -> Range<u64> {
         let end = self.volume.size.map_or(u64::MAX, |size| self.volume.offset.saturating_add(size));

@@ -13,7 +13,8 @@ use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
-use super::opening::{Needs, Opened, Opening, Resized};
+use super::opening::{Needs, Opened, Opening};
+use super::resizing::Resized;
 use super::{Changed, Found, Missing, Running, Server, ServerError, VolumeName, missing, nics, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
