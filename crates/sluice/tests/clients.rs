@@ -52,7 +52,7 @@ fn nbdinfo_reports_the_features_of_an_export() {
     export.as_object_mut().unwrap().remove("content");
     let expected = json!({
         "export-name": "a/v",
-        "description": "volume v of VM a",
+        "description": "volume v of VM a, serial number v",
         "uri": uri,
         "contexts": ["base:allocation"],
         "is_rotational": false,
@@ -292,7 +292,7 @@ h.shutdown()
     ));
     assert_eq!(
         output,
-        "[('a/v', 'volume v of VM a')]\nENOENT\nENOENT\n1048576 a/v volume v of VM a\n['base:allocation']\nTrue\n"
+        "[('a/v', 'volume v of VM a, serial number v')]\nENOENT\nENOENT\n1048576 a/v volume v of VM a, serial number v\n['base:allocation']\nTrue\n"
     );
 }
 

@@ -173,7 +173,7 @@ fn version_of(text: &[u8]) -> Option<u64> {
     serde_json::from_slice::<Value>(text).ok()?.get("version")?.as_u64()
 }
 
-/// Name of a kept state of an older or newer version.
+/// Name of a kept state of an older version.
 fn kept(version: u64) -> String {
     format!("{FILE}.v{version}")
 }
@@ -214,8 +214,9 @@ impl StateFolder {
         Ok((folder, saved))
     }
 
-    /// Replaces a state by the one of the version before it that was kept, and keeps the newer one. So either program may do
-    /// it: the one that wrote the newer state, or the one that is to read the older. Returns the versions of both, the newer one first.
+    /// Replaces a state by the one of the version before it that was kept. The newer one is kept under a name that no later
+    /// restore takes for an older state. Either program may do it: the one that wrote the newer state, or the one that is to read
+    /// the older. Returns the versions of both, the newer one first.
     ///
     /// # Errors
     /// [`StateError`]; then nothing has changed.
@@ -235,7 +236,7 @@ impl StateFolder {
         let (newer_text, older_text) = (read(FILE.to_owned())?, read(kept(older))?);
         unsealed(&path.join(kept(older)), &older_text)?;
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
-        replace(&path.join(kept(version)), &newer_text, 0o600).map_err(failed)?;
+        replace(&path.join(kept(version) + ".replaced"), &newer_text, 0o600).map_err(failed)?;
         replace(&path.join(FILE), &older_text, 0o600).map_err(failed)?;
         Ok((version, older))
     }
@@ -509,7 +510,7 @@ mod tests {
         assert!(StateFolder::open(place.path()).unwrap_err().to_string().contains("sluice state restore"));
         assert_eq!(StateFolder::restore(place.path()).unwrap(), (99, 1));
         assert_eq!(StateFolder::open(place.path()).unwrap().1, saved());
-        assert_eq!(fs::read_to_string(place.path().join("state.json.v99")).unwrap(), newer);
+        assert_eq!(fs::read_to_string(place.path().join("state.json.v99.replaced")).unwrap(), newer);
         fs::write(&file, newer).unwrap();
         fs::remove_file(place.path().join("state.json.v1")).unwrap();
         assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))));

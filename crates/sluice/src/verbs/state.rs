@@ -24,7 +24,7 @@ enum What {
 ///
 /// A program whose state has a newer version keeps the older file next to it when it first writes. The older program refuses the
 /// newer state. This command, of either program, puts the older file in place. Changes that were made at run time since
-/// then are not in it, and volumes that were first served since then count as new. The newer file is kept as state.json.vN.
+/// then are not in it, and volumes that were first served since then count as new. The newer file is kept as state.json.vN.replaced.
 #[derive(Args)]
 struct Restore {
     /// State directory.
@@ -39,7 +39,7 @@ impl State {
         match format {
             Format::Json => output::json(&serde_json::json!({ "ok": true, "version": older, "kept_version": newer })),
             Format::Table => output::line(&format!(
-                "The state of version {older} is in place. The one of version {newer} is kept as {}/state.json.v{newer}",
+                "The state of version {older} is in place. The one of version {newer} is kept as {}/state.json.v{newer}.replaced",
                 state.display()
             )),
         }
