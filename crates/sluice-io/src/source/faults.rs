@@ -6,7 +6,7 @@
 //! A file that another program cuts while it is served must not grow again by writes past its end: what the guest had there is
 //! gone, and a file that is whole again hides that. The kernel has no write that refuses to extend a file, and asking for
 //! the size before each write would cost as much as a small request. So a device thread asks at most once in
-//! [`LOOK_EVERY`] for each volume, with the first write after that time. A write that follows the cut by less may still extend the
+//! `LOOK_EVERY` for each volume, with the first write after that time. A write that follows the cut by less may still extend the
 //! file. On file systems with a server, where the question may hang, only the control plane asks.
 
 use std::collections::BTreeMap;
