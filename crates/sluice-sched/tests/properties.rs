@@ -177,11 +177,13 @@ fn rough_ride(policy: Policy, depth: u32) -> (World, OwnerId) {
 // rule: mclock.bound-limit-product, mclock.gcra, mclock.byte-limit
 #[test]
 fn a_limit_holds_in_every_window() {
+    // The default burst is at least 100 ms of the limit: 12 requests, and 209,716 bytes.
     let cost_max = CostModel::default().cost(Kind::Read, 262_144).as_f64();
     for allowed in [None, Some(1), Some(20)] {
         for depth in [1, 8, 32] {
-            let credit = allowed.map_or(f64::from(depth) * cost_max, f64::from);
-            let bytes_credit = allowed.map_or(f64::from(depth) * 262_144.0, |burst| f64::from(burst) * 8192.0);
+            let credit = allowed.map_or((f64::from(depth) * cost_max).max(12.0), f64::from);
+            let bytes_credit =
+                allowed.map_or((f64::from(depth) * 262_144.0).max(209_716.0), |burst| f64::from(burst) * 8192.0);
             let requests = Policy { burst: allowed, ..Policy::weighted(100).limited(120) };
             let bandwidth = ByteRate::per_second(2 << 20);
             let by_bytes = Limit { iops: None, bytes: Some(bandwidth) };
