@@ -224,7 +224,8 @@ fn a_reservation_that_the_limits_of_the_volumes_cannot_reach_was_accepted_withou
         found(&GOOD.replace("weight = 100", vm).replace("[vm.a.volume.v]", &format!("[vm.a.volume.v]\n{volume}")))
     };
     let (messages, refused) = with("reservation = \"500 iops\"", "limit = \"100 iops\"");
-    let warning = "VM a on device d: it reserves 500 iops, but the limits of its volumes let at most 100 iops pass together";
+    let warning =
+        "VM a on device d: it reserves 500 iops, but the limits of its volumes let at most 100 iops pass together";
     assert_eq!((messages, refused), (vec![warning.to_owned()], false));
     let halves = "read_limit = \"200 iops\"\nwrite_limit = \"299 iops\"";
     assert_eq!(with("reservation = \"500 iops\"", halves).0.len(), 1);
