@@ -1,4 +1,4 @@
-//! Who besides its owner may use a folder, as its mode and its access control list (ACL) state it.
+//! Reads from the mode and the access control list (ACL) of a folder which users other than its owner may use it.
 //!
 //! The mode bits of a folder with an ACL do not tell: the bits of the group are the ACL's mask. Example: `/images` is
 //! root's with mode 0755, and `setfacl -m u:1000:rwx /images` makes it 0775. User 1000 may write there, and the folder's
@@ -41,7 +41,7 @@ pub enum Who {
     Others,
 }
 
-/// What the users of one entry may do: bits of a mode, of which [`WRITE`] and [`ENTER`] matter.
+/// Permissions of the users of one entry: bits of a mode, of which [`WRITE`] and [`ENTER`] matter.
 type Entry = (Who, u32);
 
 /// Permissions of a folder.

@@ -38,7 +38,7 @@ struct Step {
     at: u32,
 }
 
-/// What the client has asked for.
+/// The request as the client sent it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Asked {
     kind: Kind,

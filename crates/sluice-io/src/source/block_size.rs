@@ -34,7 +34,7 @@ pub enum BlockSize {
     Remembered(Arc<Known>),
 }
 
-/// What the start of a volume says about its block size.
+/// Block size that the partition table at the start of a volume states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Partitions {
     None,

@@ -47,7 +47,7 @@ pub struct Failure {
     pub count: u64,
 }
 
-/// What is known of the faults of a volume.
+/// Faults of a volume so far.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// Only accessed when an operation has failed, or for a snapshot.
