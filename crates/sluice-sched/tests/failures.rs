@@ -251,7 +251,7 @@ fn failure_08_time_is_floating_point() {
         for limit in [1_000_000u64, 1_500_000, 3_000_000, 5_000_000, 10_000_000] {
             let mut world = World::simple(&subject, 4, 40_000_000);
             world.now = secs(1_700_000_000);
-            let vm = world.busy(Policy::weighted(1).limited(limit), Pattern::Closed(64));
+            let vm = world.busy(burst(Policy::weighted(1).limited(limit), 4), Pattern::Closed(64));
             let from = world.now;
             world.run_for(10 * MILLI);
             let due = limit as f64 / 100.0;

@@ -100,8 +100,8 @@ impl Member {
 }
 
 /// Returns the burst of a limiter, in raw cost units and in bytes: as stated, otherwise the depth times the largest
-/// piece.
-fn burst(limits: Limits, info: &DeviceInfo, policy: &Policy) -> (u64, u64) {
+/// piece, or what the limit passes in 100 ms if that is more.
+fn burst(limits: Limits, info: &DeviceInfo, policy: &Policy, limit: &Limit) -> (u64, u64) {
     match (limits, policy.burst) {
         (Limits::Windows { interval, tick }, _) => {
             let windows = if tick.is_zero() { 2 } else { 3 };
@@ -114,7 +114,10 @@ fn burst(limits: Limits, info: &DeviceInfo, policy: &Policy) -> (u64, u64) {
         }
         (_, None) => {
             let (cost, depth) = (u64::from(info.piece_cost().raw()), u64::from(info.depth));
-            (cost * depth, info.piece_max.0.max(512).saturating_mul(depth))
+            let in_100_ms = limit.iops.map_or(0, |iops| (u128::from(iops.milli()) << Cost::SHIFT) / 10_000);
+            let bytes_in_100_ms = limit.bytes.map_or(0, |rate| rate.bytes_per_second() / 10);
+            let cost = (cost * depth).max(u64::try_from(in_100_ms).unwrap_or(u64::MAX));
+            (cost, info.piece_max.0.max(512).saturating_mul(depth).max(bytes_in_100_ms))
         }
     }
 }
@@ -168,7 +171,7 @@ impl Watched {
         let direct = |meters: &mut [Meters; 2], policy: &Policy| {
             let limits_of = if *is_directing { [policy.read_limit, policy.write_limit] } else { [Limit::default(); 2] };
             for (meters, limit) in meters.iter_mut().zip(limits_of) {
-                meters.set(now.as_nanos(), &limit, burst(*limits, info, policy));
+                meters.set(now.as_nanos(), &limit, burst(*limits, info, policy, &limit));
             }
         };
         let set = |meters: &mut Meters, policy: &Policy, is_volume: bool| {
@@ -177,7 +180,7 @@ impl Watched {
                 Limits::Windows { .. } if !is_volume => Limit { iops: None, ..policy.limit },
                 _ => Limit::default(),
             };
-            meters.set(now.as_nanos(), &limit, burst(*limits, info, policy));
+            meters.set(now.as_nanos(), &limit, burst(*limits, info, policy, &limit));
         };
         for Member { policy, meters, directions, volumes, .. } in members {
             set(meters, policy, false);

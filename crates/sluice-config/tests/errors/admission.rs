@@ -233,7 +233,7 @@ fn a_reservation_that_the_limits_of_the_volumes_cannot_reach_was_accepted_withou
     for (vm, volume) in [
         ("500 iops", "limit = \"500 iops\""),
         ("500 iops", "write_limit = \"100 iops\""),
-        ("500 iops", "limit = \"1MiB/s\""),
+        ("500 iops", "limit = \"3MiB/s\""),
     ] {
         assert_eq!(with(&format!("reservation = \"{vm}\""), volume), (vec![], false), "{vm}, {volume}");
     }
