@@ -276,3 +276,19 @@ fn a_write_limit_is_divided_by_weight_next_to_reservations() {
     let due = [100.0, each, 10.0 * each, 5.0 * each];
     assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.03 * due), "{got:.1?} of {due:.1?}");
 }
+
+/// The write limit leaves nothing beyond the reservation, so that only the floor of 2 % serves the other volume. Its weight is as
+/// large as that of the first one, whose reservation exceeds its share.
+#[test]
+fn a_volume_without_a_reservation_gets_the_floor_of_a_vm_at_its_write_limit() {
+    let mut world = world(8);
+    let volumes = [weight(1.0).reserving(399), weight(1.0)];
+    let vm = world.add_vm(with_write_limit(weight(1.0).reserving(400), 400), &volumes);
+    let sources = [0, 1].map(|volume| world.add_source(vm, volume, &[write()]));
+    sources.into_iter().for_each(|source| world.set_load(source, Load::Closed(64)));
+    world.run_for(5.0);
+    let meter = Meter::start(&world);
+    world.run_for(60.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    assert!(got[1] >= 7.8 && got[0] >= 391.0, "{got:.1?} of 392 and 8");
+}
