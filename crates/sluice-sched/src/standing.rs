@@ -53,7 +53,7 @@ pub struct Standing {
     /// Distance of its share tag from that of the VM (or the volume of the same VM) that is served next by weight, in raw cost units.
     /// It is negative if this one is behind.
     pub ahead: Option<i64>,
-    /// For reads and for writes, of a volume: the same among the volumes of the VM, for a limit of the VM that they share.
+    /// For reads and for writes, of a volume: as `ahead`, among the volumes of the VM, for a limit of the VM that they share.
     pub turns: [Option<i64>; 2],
     /// Balances of the weight floor, of a VM: among the VMs, the same for each of them, and among its volumes. In raw cost units times 10,000,
     /// positive if service by weight is owed.

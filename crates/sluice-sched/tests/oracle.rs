@@ -280,6 +280,18 @@ impl Oracle {
         (line(self.v, vms), line(vm.v, volumes))
     }
 
+    /// The smallest share tag among the VMs, and among the volumes of one, if several wait: virtual time follows it when the debt of one of
+    /// them may be capped.
+    fn firsts(&self, owner: OwnerId) -> (Option<Tag>, Option<Tag>) {
+        let first = |shares: Vec<Tag>| if shares.len() > 1 { shares.into_iter().min() } else { None };
+        let weighted = |level: &Level| level.hold.is_none() && level.policy.weight.is_some();
+        let vms = self.eligible().into_iter().filter(|(_, vm, _)| weighted(&vm.level));
+        let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
+        let waits = |id: VolumeId, level: &Level| weighted(level) && self.head(owner, Some(id)).is_some();
+        let volumes = vm.volumes.iter().filter(|(id, level)| waits(*id, level));
+        (first(vms.map(|(_, vm, _)| vm.level.share).collect()), first(volumes.map(|(_, level)| level.share).collect()))
+    }
+
     fn take(&mut self, now: Tag, choice: Choice) -> Request {
         let Choice { owner, volume, reserved, inner_reserved } = choice;
         let request = self.head(owner, Some(volume)).expect("chosen");
@@ -290,12 +302,16 @@ impl Oracle {
         self.floor.note(amount.raw, reserved, floor_waits, is_chosen);
         self.vm(owner).floor.note(amount.raw, inner_reserved, inner_floor_waits, is_chosen);
         let (line, inner_line) = self.lines(owner, volume, amount.raw);
+        let (first, inner_first) = self.firsts(owner);
         let (inner_step, least) = (self.inner_step(owner, volume, amount), now - self.catchup);
         self.queue.retain(|queued| queued.id != request.id);
         let mut v = self.v;
         let vm = self.vm(owner);
         if !reserved && is_chosen {
             v = v.max(vm.level.share);
+        }
+        if reserved && vm.level.is_past_cap(v, amount.raw) {
+            v = v.max(first.unwrap_or(v));
         }
         if reserved && vm.level.was_held() {
             vm.level.raise_to(least);
@@ -305,6 +321,9 @@ impl Oracle {
         let level = &mut vm.volumes.iter_mut().find(|(id, _)| *id == volume).expect("chosen").1;
         if !inner_reserved && is_chosen {
             inner_v = inner_v.max(level.share);
+        }
+        if inner_reserved && level.is_past_cap(inner_v, amount.raw) {
+            inner_v = inner_v.max(inner_first.unwrap_or(inner_v));
         }
         if inner_reserved && level.was_held() {
             level.raise_to(least);

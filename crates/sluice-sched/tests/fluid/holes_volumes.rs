@@ -292,3 +292,27 @@ fn a_volume_without_a_reservation_gets_the_floor_of_a_vm_at_its_write_limit() {
     let got = sources.map(|source| meter.rate(&world, source));
     assert!(got[1] >= 7.8 && got[0] >= 391.0, "{got:.1?} of 392 and 8");
 }
+
+/// Two volumes are served for their reservations only, by the limit of their VM. Then the reservations go and the weights change: each
+/// volume must have its new share at once, however long it was served before.
+#[test]
+fn weights_hold_at_once_after_a_time_of_reservations_only() {
+    let policies =
+        [|rate| weight(1.0).reserving(rate).limited(rate), |rate| with_write_limit(weight(1.0).reserving(rate), rate)];
+    for policy in policies {
+        let mut world = world(8);
+        let before = [weight(1.5).reserving(100), weight(3.0).reserving(96), weight(1.0)];
+        let vm = world.add_vm(policy(196), &before);
+        let sources = [0, 1, 2].map(|volume| world.add_source(vm, volume, &[write()]));
+        sources[..2].iter().for_each(|source| world.set_load(*source, Load::Closed(64)));
+        world.run_for(300.0);
+        world.set_policies(vm, policy(200), &[weight(40.0), weight(9.0), weight(1.0)]);
+        world.set_load(sources[2], Load::Closed(64));
+        world.run_for(1.0);
+        let meter = Meter::start(&world);
+        world.run_for(10.0);
+        let got = sources.map(|source| meter.rate(&world, source));
+        let due = [160.0, 36.0, 4.0];
+        assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.05 * due), "{got:.1?} of {due:.1?}");
+    }
+}

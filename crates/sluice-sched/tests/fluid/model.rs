@@ -59,11 +59,14 @@ pub struct Division {
 /// the weight phase, three times the debt cap. Example: of 1000, 980 are reserved by a VM of weight 1, next to weights 1 and
 /// 3 without a reservation: they get 980, 5 and 15.
 pub fn fill(capacity: f64, floor: f64, claims: &[Claim]) -> Division {
-    let unreserved = claims.iter().filter(|claim| !claim.reserved && claim.weight > 0.0);
-    let free = (floor * capacity).min(unreserved.map(|claim| claim.max).sum());
-    let minimums: f64 = claims.iter().map(|claim| claim.min.min(claim.max)).sum();
+    let unreserved = || claims.iter().filter(|claim| !claim.reserved && claim.weight > 0.0);
+    // What is known to be served without a reservation is served from the floor.
+    let known: f64 = unreserved().map(|claim| claim.min.min(claim.max)).sum();
+    let free = (floor * capacity).min(unreserved().map(|claim| claim.max).sum()).max(known);
+    let minimums: f64 = claims.iter().filter(|claim| claim.reserved).map(|claim| claim.min.min(claim.max)).sum();
     let fits = if minimums > capacity - free { (capacity - free) / minimums } else { 1.0 };
-    let least = |claim: &Claim| Claim { min: claim.min.min(claim.max) * fits, ..*claim };
+    let least =
+        |claim: &Claim| Claim { min: claim.min.min(claim.max) * if claim.reserved { fits } else { 1.0 }, ..*claim };
     let claims: Vec<Claim> = claims.iter().map(least).collect();
     let all: Vec<usize> = (0..claims.len()).collect();
     let mut division = Division { fits, ..fill_some(capacity, &claims, &all, Bound::Share) };

@@ -241,10 +241,8 @@ fn model(phase: &Phase, got: &[Vec<f64>], capacity: f64) -> Dues {
     Dues::of(capacity, &vms.collect::<Vec<_>>(), got)
 }
 
-/// Checks a phase. Returns a line for each miss. `squeezed`: VMs whose limits let less pass than their volumes reserved in the phase before;
-/// replaced by those of this phase. While all service of a VM is for reservations, the share tags of its volumes move on together and
-/// virtual time stands still, so weights that change then hold only after some time.
-fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>], squeezed: &mut [bool]) -> Vec<String> {
+/// Checks a phase. Returns a line for each miss.
+fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>]) -> Vec<String> {
     let all: f64 = got.iter().flatten().sum();
     let capacity =
         if plan.cloud.service.exponential { all.max(0.9 * plan.cloud.capacity) } else { plan.cloud.capacity };
@@ -268,10 +266,6 @@ fn check(plan: &Plan, phase: &Phase, got: &[Vec<f64>], squeezed: &mut [bool]) ->
     for (index, ((vm, due), got)) in phase.vms.iter().zip(&dues.vms).zip(got).enumerate() {
         let burst = vm.volumes.iter().map(|volume| burst_of(&volume.policy)).sum::<f64>() + burst_of(&vm.policy);
         judge(format!("vm {index}"), &due.own, got.iter().sum(), (&vm.policy, burst));
-        let was_squeezed = core::mem::replace(&mut squeezed[index], due.is_squeezed);
-        if was_squeezed {
-            continue;
-        }
         for (number, (volume, got)) in vm.volumes.iter().zip(got).enumerate() {
             judge(
                 format!("vm {index} volume {number}"),
@@ -330,11 +324,10 @@ pub fn run(plans: u64) {
     for seed in first..first + by_hand.map_or(plans, |plans| plans as u64) {
         let plan = plan(seed);
         let mut running = Running::new(&plan, seed);
-        let mut squeezed = vec![false; running.vms.len()];
         for (number, phase) in plan.phases.iter().enumerate() {
             let got = running.run(phase);
             judged += got.iter().flatten().count() as u64;
-            let missed = check(&plan, phase, &got, &mut squeezed);
+            let missed = check(&plan, phase, &got);
             let shows = std::env::var("SLUICE_FLUID_SHOW").is_ok();
             if shows {
                 let _ = writeln!(std::io::stderr(), "{}{got:.2?}", show(&plan, phase));

@@ -39,8 +39,6 @@ pub struct Range {
 
 pub struct VmDues {
     pub own: Range,
-    /// Whether its limits let less pass than its volumes reserve.
-    pub is_squeezed: bool,
     pub volumes: Vec<Range>,
 }
 
@@ -95,14 +93,16 @@ impl VmModel {
         group.iter().map(min).sum()
     }
 
-    fn is_squeezed(&self, each: &[f64]) -> bool {
-        let all: Vec<usize> = (0..self.volumes.len()).collect();
-        self.reserved_inside(&all, each) > self.max(each)
+    /// Divides what the VM got among its volumes; `each`: what these got. As long as its burst lasts the VM gets more than its limit and
+    /// its volumes others parts of it, so each is due what lies between.
+    fn inside(&self, each: &[f64]) -> Vec<Range> {
+        let got: f64 = each.iter().sum();
+        let without_burst = self.divide(got.min(self.own.limit), each);
+        let both = self.divide(got, each).into_iter().zip(without_burst);
+        both.map(|(one, other)| Range { least: one.least.min(other.least), most: one.most.max(other.most) }).collect()
     }
 
-    /// Divides what the VM gets among its volumes; `each`: what these got.
-    fn inside(&self, each: &[f64]) -> Vec<Range> {
-        let got = each.iter().sum();
+    fn divide(&self, got: f64, each: &[f64]) -> Vec<Range> {
         let mut claims = self.claims(each);
         // The shortage is in proportion to reservations only where it is that of the whole VM, not of one direction.
         let mut unsure = vec![false; claims.len()];
@@ -145,11 +145,7 @@ impl Dues {
         let claims: Vec<Claim> = vms.iter().zip(got).map(|(vm, each)| vm.own.claim(vm.max(each))).collect();
         let each: Vec<f64> = got.iter().map(|volumes| volumes.iter().sum()).collect();
         let ranges = ranges(capacity, &claims, &each);
-        let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues {
-            own,
-            is_squeezed: vm.is_squeezed(got),
-            volumes: vm.inside(got),
-        });
+        let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues { own, volumes: vm.inside(got) });
         Dues { vms: vms.collect() }
     }
 }

@@ -299,6 +299,12 @@ impl Level {
         }
     }
 
+    /// Whether service for its reservation may take its debt past 16 requests after virtual time.
+    pub fn is_past_cap(&self, v: Tag, raw: Tag) -> bool {
+        let after = |weight| self.share + share_of(weight, raw) > v + share_of(weight, 16 * raw);
+        self.policy.weight.is_some_and(after)
+    }
+
     /// 8.2 and 8.4: R advances by reservation service only; P by both, by reservation service to at most v + 16 c/w at
     /// each server; the limiter by both.
     pub fn charge(

@@ -41,9 +41,12 @@ impl Floor {
         self.owed
     }
 
-    /// Sets the balance to that of an earlier scheduler.
+    /// Sets the balance to that of an earlier scheduler. Without a floor nothing is owed: no service would ever settle it, and due
+    /// reservations would wait.
     pub(super) fn resume(&mut self, balance: i64) {
-        (self.owed, self.batch) = (balance, balance.saturating_neg().max(0));
+        if self.is_kept() {
+            (self.owed, self.batch) = (balance, balance.saturating_neg().max(0));
+        }
     }
 
     pub(super) const fn is_kept(&self) -> bool {
@@ -66,5 +69,20 @@ impl Floor {
         let served = (cost as i64).saturating_mul(10_000 - self.part);
         self.batch = if goes_on { self.batch.saturating_add(served) } else { served };
         self.owed = self.owed.saturating_sub(served).max(-self.batch);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_floor_owed_when_it_was_taken_away_went_before_reservations_for_ever() {
+        let mut without = Floor::new(Percent::ZERO);
+        without.resume(10_000);
+        assert!(!without.is_owed());
+        let mut with = Floor::new(Percent::WHOLE);
+        with.resume(10_000);
+        assert!(with.is_owed());
     }
 }

@@ -153,6 +153,11 @@ impl Lanes {
         self.queued(volume, reads).map(|direction| further.eligible_at(direction)).min().unwrap_or(0)
     }
 
+    /// Whether a limit of the VM is shared out among its volumes that send requests of this direction.
+    fn shares_out(&self, direction: Direction) -> bool {
+        self.own.directions[direction as usize].0.is_set()
+    }
+
     /// Whether limits by direction of the volume itself bound all that it has queued.
     pub(super) fn bounds_all(&self, volume: usize, reads: &Fifo) -> bool {
         let directions = &self.volumes[volume].further.directions;
@@ -169,21 +174,20 @@ impl Lanes {
     }
 
     /// Charges the turn of a volume for a request that a limit of the VM shares out. Service for its reservation is not by turns: it is a
-    /// debt of at most [`TURN_DEBT_MAX`] requests after `debt_base`, and the turns of the others stay.
-    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, debt_base: Option<ShareTag>) {
-        let (at, turn) = (direction as usize, self.turn[direction as usize]);
+    /// debt of at most [`TURN_DEBT_MAX`] requests after the base of `debt`, and the turns of the others stay.
+    fn charge_turn(&mut self, volume: usize, direction: Direction, cost: u64, debt: Option<Debt>) {
+        let at = direction as usize;
         let lane = &mut self.volumes[volume];
-        let (start, step) = (lane.turns[at].max(turn), lane.spacing.of(cost));
-        if let Some(base) = debt_base {
-            let most = base.saturating_add(step.saturating_mul(TURN_DEBT_MAX));
-            lane.turns[at] = start.max(start.saturating_add(step).min(most));
-            return;
-        }
-        lane.turns[at] = start.saturating_add(step);
-        self.turn[at] = start;
-        if start > TURN_MAX {
+        let (start, step) = (lane.turns[at].max(self.turn[at]), lane.spacing.of(cost));
+        let (first, most) = match debt {
+            Some(Debt { first, base }) => (first.min(start), base.saturating_add(step.saturating_mul(TURN_DEBT_MAX))),
+            None => (start, ShareTag::MAX),
+        };
+        lane.turns[at] = start.max(start.saturating_add(step).min(most));
+        self.turn[at] = self.turn[at].max(first);
+        if first > TURN_MAX {
             self.turn[at] = 0;
-            self.volumes.iter_mut().for_each(|lane| lane.turns[at] = lane.turns[at].saturating_sub(start));
+            self.volumes.iter_mut().for_each(|lane| lane.turns[at] = lane.turns[at].saturating_sub(first));
         }
     }
 
@@ -203,6 +207,16 @@ pub(super) fn pass_at(lanes: Option<&Lanes>, volume: usize, reads: &Fifo) -> Tag
 pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter: Tag) -> Passes {
     let Some(lanes) = lanes else { return Passes::own(limiter) };
     Passes { at: limiter.max(lanes.pass_at(volume, reads)), own: limiter.max(lanes.own_pass_at(volume, reads)) }
+}
+
+/// What bounds the debt of a volume that is served for its reservation.
+#[derive(Debug, Clone, Copy)]
+struct Debt {
+    /// The smallest start tag of the other volumes. The common one follows it: if all were served for their reservations only, the tags
+    /// would run away from it, and a volume that has been served otherwise would have all turns for as long.
+    first: ShareTag,
+    /// The start tag that the first of them has after another request.
+    base: ShareTag,
 }
 
 /// Maximum number of requests that a volume is ahead of its turn because of its reservation.
@@ -315,14 +329,18 @@ impl Owner {
         amount: &Amount,
         now: Tag,
     ) -> bool {
-        let debt_base = match phase {
-            ServicePhase::Reservation => self.turn_debt_base(volume, open.direction, amount.cost),
-            ServicePhase::Weight => None,
+        let Some(lanes) = self.lanes() else { return false };
+        let shares_out = lanes.shares_out(open.direction);
+        let debt = match phase {
+            ServicePhase::Reservation if shares_out => Some(self.turn_debt(lanes, volume, open.direction, amount.cost)),
+            _ => None,
         };
         let Some(lanes) = self.lanes_mut() else { return false };
         lanes.own.charge(open.direction, now, amount);
         lanes.volumes[volume].further.charge(open.direction, now, amount);
-        lanes.charge_turn(volume, open.direction, amount.cost, debt_base);
+        if shares_out {
+            lanes.charge_turn(volume, open.direction, amount.cost, debt);
+        }
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
@@ -338,22 +356,21 @@ impl Owner {
         }
     }
 
-    /// Base of the debt of a volume that is served for its reservation, as that of a share (`Level::debt_base`): the start tag that the first of
-    /// the other volumes has after another request.
-    fn turn_debt_base(&self, volume: usize, direction: Direction, cost: u64) -> Option<ShareTag> {
-        let lanes = self.lanes()?;
+    /// Bounds the debt of a volume that is served for its reservation, as that of a share (`Level::debt_base`).
+    fn turn_debt(&self, lanes: &Lanes, volume: usize, direction: Direction, cost: u64) -> Debt {
         let (at, turn) = (direction as usize, lanes.turn[direction as usize]);
         let waits = |other: &usize| *other != volume && !self.fifo(*other, direction).is_empty();
-        let tags = (0..lanes.volumes.len()).filter(waits).map(|other| &lanes.volumes[other]).filter_map(|lane| {
-            let start = lane.turns[at].max(turn);
-            (!lane.spacing.is_none()).then(|| (start, start.saturating_add(lane.spacing.of(cost))))
+        let others = (0..lanes.volumes.len()).filter(waits).map(|other| &lanes.volumes[other]);
+        let debts = others.filter(|lane| !lane.spacing.is_none()).map(|lane| {
+            let first = lane.turns[at].max(turn);
+            Debt { first, base: first.saturating_add(lane.spacing.of(cost)) }
         });
-        Some(tags.min().map_or(turn, |(_, after)| after))
+        debts.min_by_key(|debt| (debt.first, debt.base)).unwrap_or(Debt { first: turn, base: turn })
     }
 
     fn first_in_turn(&self, lanes: &Lanes, chosen: usize, arena: &Arena, now: Tag) -> usize {
         let Open { direction, .. } = self.open_to_serve(chosen, arena, now);
-        if !lanes.own.directions[direction as usize].0.is_set() {
+        if !lanes.shares_out(direction) {
             return chosen;
         }
         let turns = (0..lanes.volumes.len()).filter_map(|volume| {

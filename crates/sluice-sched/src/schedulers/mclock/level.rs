@@ -212,7 +212,8 @@ pub(super) struct Level {
     /// Number of members by [`Counted`]; the first number is not used.
     counts: [u32; 3],
     clock_offset: Tag,
-    /// Share tag of the member that was last chosen by weight. Never decreases, except when it is reset.
+    /// Share tag of the member that was last chosen by weight, or a later one that all members have reached. Never decreases, except when
+    /// it is reset.
     pub(super) virtual_time: ShareTag,
     catch_up_max: Tag,
     /// How long a due reservation waits for a member that was idle.
@@ -453,6 +454,25 @@ impl Level {
         }
     }
 
+    /// Lets virtual time follow the first of several members, before one is served for its reservation and its debt may be capped. If all
+    /// were served for their reservations only, the tags would run away from it, and a member that wakes, or whose weight grows, would
+    /// be served alone for as long.
+    // rule: mclock.virtual-time
+    #[inline]
+    pub(super) fn follow_first<'a>(&mut self, is_capped: bool, members: impl Fn(u32) -> Option<&'a Member>) {
+        if is_capped
+            && self.ready() > 1
+            && let Some((tag, _, _)) = self.peek_by_share(members)
+        {
+            self.virtual_time = self.virtual_time.max(tag);
+        }
+    }
+
+    /// Number of members with a weight that may be chosen.
+    const fn ready(&self) -> u32 {
+        self.counts[Counted::Unreserved as usize] + self.counts[Counted::Reserved as usize]
+    }
+
     /// The clocks with which member `index` is charged for service in requests of cost `each`. `is_capped`: whether the
     /// cap on its debt may bind, see [`Tags::is_capped`].
     #[inline]
@@ -476,7 +496,7 @@ impl Level {
     /// it owes nothing to others.
     // rule: mclock.debt-cap
     fn debt_base<'a>(&mut self, cost: u64, index: u32, members: impl Fn(u32) -> Option<&'a Member>) -> ShareTag {
-        let first = match self.counts[Counted::Unreserved as usize] + self.counts[Counted::Reserved as usize] {
+        let first = match self.ready() {
             0 => None,
             1 => self.first_by_share(&members).filter(|first| *first != index),
             _ => self.first_by_share(&members),

@@ -397,6 +397,7 @@ impl Owner {
         let members = |index| volume_member(volumes, index);
         let tags = &members(index as u32).expect("one of several volumes has tags").tags;
         let is_capped = tags.is_capped(phase, (amount.cost, amount.cost), inner.level.virtual_time);
+        inner.level.follow_first(is_capped, members);
         let clocks = inner.level.charge_clocks(is_capped, amount.cost, now, index as u32, members);
         let member = volumes[index].member.as_deref_mut().expect("one of several volumes has tags");
         member.tags.charge(phase, amount, &clocks, remote.as_deref(), lane_step);

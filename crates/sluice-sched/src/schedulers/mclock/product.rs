@@ -234,6 +234,7 @@ impl Product {
             level.bound_lag(&mut owner.member, now);
         }
         let is_capped = owner.member.tags.is_capped(phase, (amount.cost, amount.cost), level.virtual_time);
+        level.follow_first(is_capped, |index| member(owners, index));
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = &mut owners[index as usize];
         let inner_step = owner.inner_step(volume, open, &amount);
