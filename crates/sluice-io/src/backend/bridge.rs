@@ -14,6 +14,10 @@
 //! costs a read and a write of 4 KiB, and no step waits for another one in a slot of the device. The request claims its
 //! blocks before its first step ([`Claims`]), because writes to one block must not overlap. A request whose blocks are claimed
 //! waits before the gate.
+//!
+//! The steps of a transfer have their data in one buffer, which it keeps until it ends. A request of a guest can be 4 GiB long, so a transfer
+//! goes by chunks of at most [`CHUNK_MAX`], which have their steps one after the other. What is read for a guest is copied to it after
+//! each chunk.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,6 +31,9 @@ use crate::slab::IoId;
 use crate::source::claims::{Claim, Claims, Waiting};
 use crate::virtio::GuestData;
 
+/// Maximum length of a chunk, in bytes: the device thread copies it at once.
+const CHUNK_MAX: u64 = 1 << 20;
+
 /// A part of a bridged request, in whole blocks of the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Step {
@@ -38,7 +45,7 @@ struct Step {
     at: u32,
 }
 
-/// The request as the client sent it.
+/// The request as the client sent it, or a chunk of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Asked {
     kind: Kind,
@@ -47,24 +54,21 @@ struct Asked {
     forced: bool,
 }
 
-/// The steps of a request.
-#[derive(Debug, PartialEq, Eq)]
-struct Plan {
-    steps: VecDeque<Step>,
-    /// Length of the buffer; 0 if all steps take the client's own data, or none.
-    buffer_len: u32,
-}
-
 /// A request that takes several steps, or has claimed its blocks.
 pub(crate) struct Bridged {
     asked: Asked,
+    block: u64,
+    /// The part of it to which the steps belong.
+    chunk: Asked,
+    chunk_max: u64,
     steps: VecDeque<Step>,
     now: Option<Step>,
+    /// Length of the buffer, which has room for each chunk; 0 if all steps take the client's own data, or none.
     buffer_len: u32,
     /// The data of a client that came in a buffer.
     data: Option<Buffer>,
     /// Held until this is dropped, which is when no operation of the request is in flight.
-    _claim: Option<Claim>,
+    claim: Option<Claim>,
 }
 
 /// A request that waits for its blocks.
@@ -91,12 +95,19 @@ impl Asked {
         self.offset / block * block..self.end().next_multiple_of(block)
     }
 
-    fn plan(&self, block: u64) -> Plan {
+    /// Whether it covers no block in part.
+    fn is_whole(&self, block: u64) -> bool {
+        self.offset.is_multiple_of(block) && self.end().is_multiple_of(block)
+    }
+
+    /// Returns the whole blocks that it covers. The end may be before the start.
+    fn covered(&self, block: u64) -> Range<u64> {
+        self.offset.next_multiple_of(block)..self.end() / block * block
+    }
+
+    /// Returns the first blocks and the last ones that it covers in part.
+    fn edges(&self, block: u64) -> Vec<u64> {
         let Range { start, end } = self.blocks(block);
-        let step =
-            |kind, from: u64, to: u64, at: u64| Step { kind, offset: from, length: (to - from) as u32, at: at as u32 };
-        let whole = (self.offset.next_multiple_of(block), self.end() / block * block);
-        // The blocks that it covers in part.
         let mut edges = Vec::new();
         if start < self.offset {
             edges.push(start);
@@ -104,30 +115,74 @@ impl Asked {
         if self.end() < end && edges.first() != Some(&(end - block)) {
             edges.push(end - block);
         }
+        edges
+    }
+
+    /// Returns the chunk from byte `from` of the volume. It ends where a block ends, or the request.
+    fn chunk(&self, from: u64, chunk_max: u64, block: u64) -> Asked {
+        let end = match self.kind {
+            Kind::Read | Kind::Write if !self.is_whole(block) => self.end().min((from + chunk_max) / block * block),
+            _ => self.end(),
+        };
+        Asked { offset: from, length: (end - from) as u32, ..*self }
+    }
+
+    fn steps(&self, block: u64) -> VecDeque<Step> {
+        let Range { start, end } = self.blocks(block);
+        let step =
+            |kind, from: u64, to: u64, at: u64| Step { kind, offset: from, length: (to - from) as u32, at: at as u32 };
+        let edges = self.edges(block);
         let mut steps = VecDeque::new();
-        let mut buffer_len = 0;
         match self.kind {
             Kind::Read | Kind::Write => {
-                buffer_len = if edges.is_empty() { 0 } else { (end - start) as u32 };
                 if self.kind == Kind::Write {
                     steps.extend(edges.iter().map(|edge| step(Kind::Read, *edge, edge + block, edge - start)));
                 }
                 steps.push_back(step(self.kind, start, end, 0));
             }
             kind => {
-                if whole.0 < whole.1 {
-                    steps.push_back(step(kind, whole.0, whole.1, 0));
+                let covered = self.covered(block);
+                if !covered.is_empty() {
+                    steps.push_back(step(kind, covered.start, covered.end, 0));
                 }
-                if kind == Kind::WriteZeroes {
-                    buffer_len = edges.len() as u32 * block as u32;
-                    for kind in [Kind::Read, Kind::Write] {
-                        let places = edges.iter().zip((0..).step_by(block as usize));
-                        steps.extend(places.map(|(edge, at)| step(kind, *edge, edge + block, at)));
-                    }
+                let kinds: &[Kind] = if kind == Kind::WriteZeroes { &[Kind::Read, Kind::Write] } else { &[] };
+                for kind in kinds {
+                    let places = edges.iter().zip((0..).step_by(block as usize));
+                    steps.extend(places.map(|(edge, at)| step(*kind, *edge, edge + block, at)));
                 }
             }
         }
-        Plan { steps, buffer_len }
+        steps
+    }
+
+    /// Returns the length of the buffer for its steps.
+    fn buffer_len(&self, block: u64) -> u32 {
+        let Range { start, end } = self.blocks(block);
+        match self.kind {
+            Kind::Read | Kind::Write => (end - start) as u32,
+            Kind::WriteZeroes => self.edges(block).len() as u32 * block as u32,
+            Kind::Flush | Kind::Discard => 0,
+        }
+    }
+}
+
+impl Bridged {
+    /// `most`: maximum length of a chunk, if there may be several.
+    fn new(asked: Asked, block: u64, most: Option<u64>, claim: Option<Claim>) -> Bridged {
+        let chunk_max = most.map_or(u64::MAX / 2, |most| (most.min(CHUNK_MAX) / block).max(1) * block);
+        let chunk = asked.chunk(asked.offset, chunk_max, block);
+        let buffer_len = if asked.is_whole(block) { 0 } else { chunk.buffer_len(block) };
+        let steps = chunk.steps(block);
+        Bridged { asked, block, chunk, chunk_max, steps, now: None, buffer_len, data: None, claim }
+    }
+
+    fn next_step(&mut self) -> Option<Step> {
+        if self.steps.is_empty() && self.chunk.end() < self.asked.end() {
+            self.chunk = self.asked.chunk(self.chunk.end(), self.chunk_max, self.block);
+            self.steps = self.chunk.steps(self.block);
+        }
+        self.now = self.steps.pop_front();
+        self.now
     }
 }
 
@@ -135,8 +190,7 @@ impl Volume {
     /// Returns the block size of the disk, if it is larger than that of the guest.
     pub(crate) fn bridged_block(&self) -> Option<u32> {
         let VolumeStore::File { source, .. } = &self.store else { return None };
-        let block = source.alignment().offset;
-        (block > self.info.block_minimum).then_some(block)
+        source.bridged_block()
     }
 
     pub(crate) fn claims(&self) -> Option<&Claims> {
@@ -144,24 +198,26 @@ impl Volume {
         Some(source.claims())
     }
 
-    /// Begins a request that has not been at the gate, if its blocks are free. `parked`: requests that came before it.
-    pub(crate) fn cross<'a>(&self, io: &mut IoRequest, mut parked: impl Iterator<Item = &'a Parked>) -> Crossing {
+    /// Begins a request that has not been at the gate, if its blocks are free. `parked`: requests of the volume that came before it; `most`:
+    /// maximum length of a transfer at the gate.
+    pub(crate) fn cross(&self, io: &mut IoRequest, parked: &[Parked], most: u64) -> Crossing {
         let (Some(block), Some(kind)) = (self.bridged_block(), io.kind) else { return Crossing::Free };
+        let (block, changes) = (u64::from(block), kind != Kind::Read);
         let asked = Asked { kind, offset: io.offset, length: io.length, forced: io.forced };
         let is_impossible = asked.offset.saturating_add(asked.length.into()) > self.info.size_bytes;
-        if io.bridge.is_some() || kind == Kind::Flush || is_impossible || io.errno != 0 || io.length == 0 {
+        let is_direct = if changes { self.info.read_only } else { asked.is_whole(block) };
+        if io.bridge.is_some() || kind == Kind::Flush || is_impossible || is_direct || io.errno != 0 || io.length == 0 {
             return Crossing::Free;
         }
-        let Plan { steps, buffer_len } = asked.plan(block.into());
+        if io.fast && asked.covered(block).is_empty() {
+            io.refuse(libc::EOPNOTSUPP);
+            return Crossing::Free;
+        }
         let mut claim = None;
-        if kind == Kind::Read {
-            if buffer_len == 0 {
-                return Crossing::Free;
-            }
-        } else if !self.info.read_only {
-            let blocks = asked.blocks(block.into());
+        if changes {
+            let blocks = asked.blocks(block);
             let overlaps = |other: &Parked| other.blocks.start < blocks.end && blocks.start < other.blocks.end;
-            claim = match parked.any(overlaps) {
+            claim = match parked.iter().any(overlaps) {
                 true => None,
                 false => self.claims().and_then(|claims| claims.claim(&blocks)),
             };
@@ -169,12 +225,11 @@ impl Volume {
                 return Crossing::Blocked(blocks);
             }
         }
-        if io.fast && steps.front().is_none_or(|step| step.kind != Kind::WriteZeroes) {
-            io.refuse(libc::EOPNOTSUPP);
-            return Crossing::Free;
-        }
-        let data = if buffer_len > 0 { io.buffer.take() } else { None };
-        io.bridge = Some(Box::new(Bridged { asked, steps, now: None, buffer_len, data, _claim: claim }));
+        // What is read for a client without memory of its own is one chunk, as its reply is.
+        let most = (changes || io.guest.is_some()).then_some(most);
+        let mut bridge = Bridged::new(asked, block, most, claim);
+        bridge.data = if bridge.buffer_len > 0 { io.buffer.take() } else { None };
+        io.bridge = Some(Box::new(bridge));
         if !io.next_step() {
             // A discard of less than a block: it has no effect.
             (io.kind, io.length) = (None, 0);
@@ -190,10 +245,9 @@ impl Volume {
 
 impl IoRequest {
     /// Sets the next step. Returns whether there is one.
-    pub(crate) fn next_step(&mut self) -> bool {
+    fn next_step(&mut self) -> bool {
         let Some(bridge) = &mut self.bridge else { return false };
-        let Some(step) = bridge.steps.pop_front() else { return false };
-        bridge.now = Some(step);
+        let Some(step) = bridge.next_step() else { return false };
         (self.kind, self.offset, self.length) = (Some(step.kind), step.offset, step.length);
         (self.done, self.part) = (0, 0);
         self.forced = bridge.asked.forced && step.kind != Kind::Read;
@@ -202,26 +256,37 @@ impl IoRequest {
 
     /// Sets the step after one that has succeeded. Returns whether there is one.
     pub(crate) fn next_step_if_done(&mut self) -> bool {
-        self.errno == 0 && self.next_step()
+        if self.errno != 0 {
+            return false;
+        }
+        if self.bridge.as_ref().is_some_and(|bridge| bridge.steps.is_empty()) {
+            self.deliver_chunk();
+        }
+        self.next_step()
     }
 
-    /// Ends the steps: the request is again what the client has asked for, and data that was read starts the buffer, and is
-    /// in the memory of its guest.
-    /// Returns the client's buffer, which is no longer used, and whether there were steps.
+    /// Puts what was read of a chunk into the memory of its guest, or to the start of the buffer, from which the client gets it.
+    fn deliver_chunk(&mut self) {
+        let (Some(bridge), Some(buffer)) = (&self.bridge, &mut self.buffer) else { return };
+        let Asked { kind: Kind::Read, offset, length, .. } = bridge.chunk else { return };
+        let lead = (offset % bridge.block) as usize;
+        let data = lead..lead + length as usize;
+        match &self.guest {
+            Some(_) if self.abandoned => {}
+            Some(guest) => guest.fill((offset - bridge.asked.offset) as u32, &buffer.bytes(data.end)[data]),
+            None => buffer.bytes_mut(data.end).copy_within(data, 0),
+        }
+    }
+
+    /// Ends the steps: the request is again what the client has asked for. Returns the client's buffer, which is no longer used, and
+    /// whether blocks were claimed.
     pub(crate) fn end_steps(&mut self) -> (Option<Buffer>, bool) {
         let Some(mut bridge) = self.bridge.take() else { return (None, false) };
-        let Asked { kind, offset, length, forced } = bridge.asked;
         if self.errno == 0 {
-            if let (Kind::Read, Some(buffer), Some(step)) = (kind, &mut self.buffer, bridge.now) {
-                let lead = (offset - step.offset) as usize;
-                buffer.bytes_mut(step.length as usize).copy_within(lead..lead + length as usize, 0);
-                if let Some(guest) = self.guest.as_ref().filter(|_| !self.abandoned) {
-                    guest.fill(0, buffer.bytes(length as usize));
-                }
-            }
+            let Asked { kind, offset, length, forced } = bridge.asked;
             (self.kind, self.offset, self.length, self.forced) = (Some(kind), offset, length, forced);
         }
-        (bridge.data.take(), true)
+        (bridge.data.take(), bridge.claim.is_some())
     }
 
     /// Returns the length of the buffer of a bridged request.
@@ -261,6 +326,41 @@ impl Asked {
             }
             (Kind::Write, None, Some(guest)) => guest.copy_to(skip as u32, room),
             _ => room.fill(0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+
+    /// A guest can describe 4 GiB with little memory. Rounded to blocks that was 0, or one block.
+    #[test]
+    fn the_steps_of_the_longest_request_fit_into_a_small_buffer() {
+        for kind in [Kind::Read, Kind::Write, Kind::WriteZeroes, Kind::Discard] {
+            for (offset, length) in
+                [(3584, u32::MAX - 511), (512, u32::MAX - 511), (3584, 1024), (0, 512), (7 << 40, 5 << 20)]
+            {
+                let asked = Asked { kind, offset, length, forced: false };
+                let mut bridged = Bridged::new(asked, BLOCK, Some(32 << 20), None);
+                assert!(u64::from(bridged.buffer_len) <= CHUNK_MAX + 2 * BLOCK, "{asked:?}");
+                let (mut at, mut last) = (asked.blocks(BLOCK).start, bridged.chunk);
+                while let Some(step) = bridged.next_step() {
+                    let transfers = matches!(step.kind, Kind::Read | Kind::Write);
+                    let end = u64::from(step.at) + u64::from(step.length);
+                    let fits = bridged.buffer_len == 0 || end <= bridged.buffer_len.into();
+                    assert!(!transfers || fits, "{asked:?} {step:?}");
+                    if step.kind == kind && transfers {
+                        assert_eq!(step.offset, at, "{asked:?}: no gap");
+                        at += u64::from(step.length);
+                    }
+                    last = bridged.chunk;
+                }
+                assert_eq!(last.end(), asked.end(), "{asked:?}");
+                assert!(!matches!(kind, Kind::Read | Kind::Write) || at == asked.blocks(BLOCK).end, "{asked:?}");
+            }
         }
     }
 }

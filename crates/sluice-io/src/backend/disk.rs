@@ -236,7 +236,9 @@ impl Backend {
         if io.buffer.is_none() && !io.direct {
             io.direct = !io.guest.as_ref().is_none_or(copies);
             if !io.direct {
-                io.buffer = self.pool.take(io.part as usize, io.room);
+                // The copy of a guest's data is that of a part. A client's reply has all of it.
+                let len = if io.guest.is_some() { io.part } else { io.length };
+                io.buffer = self.pool.take(len as usize, io.room);
                 if io.buffer.is_none() {
                     return false;
                 }

@@ -3,8 +3,8 @@
 //! A request for zeroes, and a read or write of a guest whose driver was told no maximum length, can be 4 GiB long. Such a request
 //! arrives at the gate part by part, each part when the previous one has completed: 64 MiB that the device zeroes by itself, 4
 //! pieces of zeroes that are written, or as many pieces of a read or write as fit into the window of the VM. The gate charges
-//! each piece as a request of its own length. In the VM's window the request holds the bytes of one part, and a copy of
-//! the data exists for one part at a time. Other requests of the VM pass between the parts.
+//! each piece as a request of its own length. In the VM's window the request holds the bytes of one part, or of the buffer of a bridged
+//! request. A copy of a guest's data exists for one part at a time. Other requests of the VM pass between the parts.
 //!
 //! Example: a VM is limited to 1 MiB/s and zeroes 4 GiB on a volume that cannot zero by itself. Its next read waits for the 1 MiB
 //! that is at the gate, which takes a second, and not for 4 GiB, which take 68 minutes.
@@ -36,7 +36,8 @@ impl Volume {
             Kind::Flush | Kind::Discard => return (kind, 0),
         };
         io.part = u32::try_from(part_max).map_or(io.part, |most| io.part.min(most));
-        let more = if kind == Kind::WriteZeroes { 0 } else { u64::from(io.part).saturating_sub(io.held) };
+        let needed = u64::from(io.part).max(io.bridge_len().unwrap_or(0) as u64);
+        let more = if kind == Kind::WriteZeroes { 0 } else { needed.saturating_sub(io.held) };
         io.held += more;
         (kind, more)
     }

@@ -24,7 +24,8 @@ pub(crate) struct IoRequest {
     pub(crate) forced: bool,
     pub(crate) no_hole: bool,
     pub(crate) fast: bool,
-    /// The data, or an aligned copy of the data in `guest`, for the part that is at the gate.
+    /// The data of a client without memory of its own; an aligned copy of the data in `guest`, for the part that is at the gate; or the
+    /// data of the steps of a bridged request, until it ends.
     pub(crate) buffer: Option<Buffer>,
     /// The memory from which a buffer may be taken.
     pub(crate) room: Room,
@@ -46,8 +47,7 @@ pub(crate) struct IoRequest {
     pub(crate) question: Option<Box<Question>>,
     /// Bytes of its VM's window that it occupies.
     pub(crate) held: u64,
-    /// Bytes of its VM's share of the daemon's memory that it occupies. The copy of a guest's data is not counted,
-    /// because it exists only while the request is in flight.
+    /// Bytes of its VM's share of the daemon's memory that it occupies. The copy of a guest's data is not counted: the window bounds it.
     pub(crate) buffered: u64,
     /// Bytes from its start that have completed.
     pub(crate) done: u32,

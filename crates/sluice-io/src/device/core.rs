@@ -253,7 +253,7 @@ impl Core {
         let io = self.backend.ios.release(id);
         let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
         if io.bridge.is_some() {
-            self.crossing.unclaimed.push(volume);
+            self.crossing.released.push(volume);
         }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
@@ -448,7 +448,7 @@ impl Core {
             && self.vms_to_resume.is_empty()
             && self.volumes_to_cancel.is_empty()
             && self.volumes_to_admit.is_empty()
-            && self.crossing.unclaimed.is_empty()
+            && self.crossing.is_settled()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next

@@ -1,8 +1,11 @@
 //! Requests of guests with smaller blocks than the disk, before and after the gate; see [`crate::backend::bridge`].
 
+use std::collections::BTreeMap;
+
 use sluice_sched::{Instant, Scope};
 
 use crate::backend::bridge::{Crossing, Parked};
+use crate::backend::parts::transfer_max;
 use crate::device::core::Core;
 use crate::device::workers::gateway::Gateway;
 use crate::device::workers::hub::Passed;
@@ -11,10 +14,18 @@ use crate::slab::{IoId, VolumeKey};
 /// Requests that wait for blocks of the disk.
 #[derive(Default)]
 pub(crate) struct Crossings {
-    /// In the order in which they came.
-    parked: Vec<(VolumeKey, Parked)>,
-    /// Volumes of which blocks were released.
-    pub(crate) unclaimed: Vec<VolumeKey>,
+    /// Those of each volume, in the order in which they came.
+    parked: BTreeMap<VolumeKey, Vec<Parked>>,
+    /// Volumes of which this thread has released blocks.
+    pub(crate) released: Vec<VolumeKey>,
+    /// Volumes of which another thread has. The others have been told by that thread.
+    pub(crate) released_elsewhere: Vec<VolumeKey>,
+}
+
+impl Crossings {
+    pub(crate) fn is_settled(&self) -> bool {
+        self.released.is_empty() && self.released_elsewhere.is_empty()
+    }
 }
 
 impl Core {
@@ -22,27 +33,27 @@ impl Core {
     pub(super) fn cross(&mut self, id: IoId) -> bool {
         let io = &mut self.backend.ios[id];
         let (key, volume) = (io.volume, &self.backend.volumes[io.volume]);
-        let parked = &self.crossing.parked;
-        let before = || parked.iter().filter(|(of, _)| *of == key).map(|(_, parked)| parked);
-        let Crossing::Blocked(blocks) = volume.cross(io, before()) else { return true };
+        let most = transfer_max(self.gate.settings(), self.vms[volume.vm].window);
+        let before = self.crossing.parked.get(&key).map_or(&[][..], Vec::as_slice);
+        let Crossing::Blocked(blocks) = volume.cross(io, before, most) else { return true };
         if volume.leaving {
             return true;
         }
         let Some(waiting) = volume.park(id, blocks) else { return true };
         // It counts as waiting from here. What was released before that is not reported.
-        if matches!(volume.cross(io, before()), Crossing::Free) {
+        if matches!(volume.cross(io, before, most), Crossing::Free) {
             return true;
         }
-        self.crossing.parked.push((key, waiting));
+        self.crossing.parked.entry(key).or_default().push(waiting);
         false
     }
 
     /// Ends the steps of a request, and releases its blocks.
     pub(super) fn end_crossing(&mut self, id: IoId) {
         let io = &mut self.backend.ios[id];
-        let (unused, had_steps) = io.end_steps();
-        if had_steps {
-            self.crossing.unclaimed.push(io.volume);
+        let (unused, had_claim) = io.end_steps();
+        if had_claim {
+            self.crossing.released.push(io.volume);
         }
         if let Some(buffer) = unused {
             self.backend.pool.give(buffer);
@@ -51,11 +62,14 @@ impl Core {
 
     /// Lets requests go to the gate whose blocks were released.
     pub(crate) fn cross_released(&mut self, now: Instant) {
-        let mut released = std::mem::take(&mut self.crossing.unclaimed);
-        released.sort_unstable();
-        released.dedup();
-        for key in released {
-            self.parked_of(|of| of == key).into_iter().for_each(|io| self.arrive(now, io));
+        if self.crossing.is_settled() {
+            return;
+        }
+        for key in distinct(&mut self.crossing.released_elsewhere) {
+            self.cross_parked(now, key);
+        }
+        for key in distinct(&mut self.crossing.released) {
+            self.cross_parked(now, key);
             let Some(volume) = self.backend.volumes.get(key) else { continue };
             if volume.claims().is_some_and(|claims| claims.are_awaited())
                 && let Gateway::Shared(port) = &mut self.gate
@@ -63,6 +77,11 @@ impl Core {
                 port.pass_to_others(Passed::Unclaimed(self.vms[volume.vm].owner, volume.id));
             }
         }
+    }
+
+    fn cross_parked(&mut self, now: Instant, key: VolumeKey) {
+        let parked = self.crossing.parked.remove(&key).unwrap_or_default();
+        parked.into_iter().for_each(|parked| self.arrive(now, parked.io));
     }
 
     /// Takes the waiting requests of a volume or a VM.
@@ -76,11 +95,16 @@ impl Core {
             (Scope::Volume(owner, id), Some(volume)) => volume.id == id && self.vms[volume.vm].owner == owner,
             (_, None) => false,
         };
-        let keys: Vec<VolumeKey> = self.crossing.parked.iter().map(|(key, _)| *key).filter(in_scope).collect();
-        self.parked_of(|key| keys.contains(&key))
+        let keys: Vec<VolumeKey> = self.crossing.parked.keys().copied().filter(in_scope).collect();
+        let parked = keys.into_iter().filter_map(|key| self.crossing.parked.remove(&key));
+        parked.flatten().map(|parked| parked.io).collect()
     }
+}
 
-    fn parked_of(&mut self, is_of: impl Fn(VolumeKey) -> bool) -> Vec<IoId> {
-        self.crossing.parked.extract_if(.., |(key, _)| is_of(*key)).map(|(_, parked)| parked.io).collect()
-    }
+/// Takes the volumes of a list, each once.
+fn distinct(volumes: &mut Vec<VolumeKey>) -> Vec<VolumeKey> {
+    let mut taken = std::mem::take(volumes);
+    taken.sort_unstable();
+    taken.dedup();
+    taken
 }

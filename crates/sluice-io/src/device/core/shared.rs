@@ -77,7 +77,7 @@ impl Core {
             }
             Passed::Unclaimed(owner, volume) => {
                 let found = self.find_by_gate(owner, volume);
-                self.crossing.unclaimed.extend(found);
+                self.crossing.released_elsewhere.extend(found);
             }
             Passed::Sync(SyncNote::Ended { op, ok }) => self.backend.flush_ended(op, ok),
             Passed::Sync(SyncNote::Start(op)) => self.backend.push_sync(op),

@@ -119,3 +119,25 @@ fn a_client_with_large_requests_took_as_many_turns_of_the_window_as_one_with_sma
     }
     assert_eq!(outstanding(), [14, 20]);
 }
+
+/// The window has room for a part of the read. The reply has all of it.
+#[test]
+fn a_read_that_is_longer_than_the_window_got_a_buffer_of_one_part() {
+    const SIZE: u64 = 8 << 20;
+    let content: Vec<u8> = (0..SIZE as usize).map(|at| (at / 4096) as u8 ^ at as u8).collect();
+    for blocks in [512, 4096] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), &content).unwrap();
+        let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
+        let source = Arc::new(Source::open(&spec).unwrap().with_blocks(blocks));
+        let device = device(None);
+        add(&device, Policy::default(), Store::File { source, extents: None }, SIZE);
+        let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 256 << 10 });
+        device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
+        let mut client = connect(&device, SIZE);
+        for (offset, len) in [(512u64, 3 << 20), (0, 1 << 20), (4096, 2 << 20)] {
+            let read = ask(&mut client, Command::Read { offset, len }).unwrap();
+            assert!(read == content[offset as usize..][..len as usize], "{offset} {len}, blocks of {blocks}");
+        }
+    }
+}

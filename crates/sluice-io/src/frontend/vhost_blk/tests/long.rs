@@ -91,6 +91,85 @@ fn a_long_read_has_no_more_pieces_at_the_gate_than_the_window_has_room_for() {
     );
 }
 
+/// A file of 8 MiB whose disk seems to have blocks of 4096 bytes.
+fn with_large_blocks(content: &[u8]) -> (tempfile::NamedTempFile, Store) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), content).unwrap();
+    let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
+    let source = Arc::new(Source::open(&spec).unwrap().with_blocks(4096));
+    (file, Store::File { source, extents: None })
+}
+
+#[test]
+fn a_long_request_is_bridged_chunk_by_chunk() {
+    // From and to the middle of a block; from the middle to the end of one; from the start to the middle.
+    for (sector, length) in [(9, LENGTH), (9, LENGTH - 512), (8, LENGTH - 512)] {
+        for window in [NARROW, Window { requests: 64, bytes: 32 << 20 }] {
+            let mut whole = pattern(8 << 20, 5);
+            let (file, store) = with_large_blocks(&whole);
+            let bench = bench(Policy::default(), store, 8 << 20, 64);
+            set(&bench, Policy::default(), window);
+            let session = bench.open();
+            let mut guest = bench.start(&session);
+            let from = sector as usize * 512;
+            let range = from..from + length as usize;
+            let mut data = vec![0; length as usize];
+            let mut ask = |kind, data: &mut [u8]| {
+                let head = guest.request(0, kind, sector, length);
+                let place = SCRATCH + 0x1000;
+                guest.describe(TABLE, head + 1, place, length, NEXT | if kind == 0 { WRITE } else { 0 }, head + 2);
+                if kind == 1 {
+                    guest.memory.write_slice(data, GuestAddress(place)).unwrap();
+                }
+                guest.offer(head);
+                guest.kick();
+                assert_eq!((guest.next_used().0, guest.status(0)), (head, 0), "{sector} {length}");
+                guest.memory.read_slice(data, GuestAddress(place)).unwrap();
+            };
+            ask(0, &mut data);
+            assert!(data == whole[range.clone()], "what was read: {sector} {length} {window:?}");
+            data = pattern(length as usize, 9);
+            ask(1, &mut data);
+            whole[range].copy_from_slice(&data);
+            assert!(std::fs::read(file.path()).unwrap() == whole, "what was written: {sector} {length} {window:?}");
+            assert_eq!((bench.outstanding(), bench.faults()), (0, 0));
+        }
+    }
+}
+
+/// Of two writes to one block the second waits for the first, which a limit holds. Neither has been at the disk when the VM is paused.
+#[test]
+fn a_request_that_waits_for_a_block_goes_back_when_its_queue_stops() {
+    let mut whole = vec![0; 8 << 20];
+    let (file, store) = with_large_blocks(&whole);
+    let bench = bench(slow(), store, 8 << 20, 64);
+    let session = bench.open();
+    let mut guest = bench.start(&session);
+    // Uses up what the limit lets pass at once.
+    assert_eq!(guest.ask(0, 0, 0, 512).0, 0);
+    let heads = [1, 2].map(|number| {
+        let head = guest.request(number, 1, number.into(), 512);
+        guest.memory.write_slice(&[number as u8; 512], guest.data(number)).unwrap();
+        guest.offer(head);
+        head
+    });
+    guest.kick();
+    while bench.outstanding() < 2 {
+        std::thread::yield_now();
+    }
+    let next = bench.runtime.block_on(session.stop_queue(0)).unwrap();
+    assert_eq!((next, bench.outstanding(), guest.status(1), guest.status(2)), (1, 0, 0xff, 0xff));
+    set(&bench, Policy::default(), Window { requests: 64, bytes: 32 << 20 });
+    let again = bench.start_as(&session, |spec| spec.next_available = next);
+    guest = Guest { available: guest.available, used: guest.used, ..again };
+    let mut returned = [guest.next_used().0, guest.next_used().0];
+    returned.sort_unstable();
+    assert_eq!(returned, heads);
+    assert_eq!((guest.status(1), guest.status(2), bench.outstanding()), (0, 0, 0));
+    [1, 2].into_iter().for_each(|number| whole[number * 512..][..512].fill(number as u8));
+    assert!(std::fs::read(file.path()).unwrap() == whole);
+}
+
 /// A VM that is paused under a limit waits for the piece at the disk, and not for the others of its request.
 #[test]
 fn a_paused_vm_waited_until_its_long_read_had_completed() {
