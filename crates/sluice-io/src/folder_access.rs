@@ -19,9 +19,11 @@ use rustix::io::Errno;
 use crate::users;
 
 /// Permission to create and remove entries.
-pub const WRITE: u32 = 2;
+const WRITE: u32 = 2;
 /// Permission to reach the entries.
-pub const ENTER: u32 = 1;
+const ENTER: u32 = 1;
+/// Permission to change the permissions or the owner of the folder, which a list of NFSv4 can give.
+const TAKE: u32 = 8;
 
 const POSIX_LIST: &str = "system.posix_acl_access";
 const NFS_LIST: &str = "system.nfs4_acl";
@@ -41,7 +43,7 @@ pub enum Who {
     Others,
 }
 
-/// Permissions of the users of one entry: bits of a mode, of which [`WRITE`] and [`ENTER`] matter.
+/// Permissions of the users of one entry: bits of a mode, of which [`WRITE`] and [`ENTER`] matter, and [`TAKE`].
 type Entry = (Who, u32);
 
 /// Permissions of a folder.
@@ -70,13 +72,26 @@ impl FolderAccess {
 
     /// Returns those who may write to it and are not its owner, the widest first.
     pub(crate) fn writers(&self) -> impl Iterator<Item = Who> {
-        let writers = self.entries.iter().rev().filter(|(who, bits)| *who != Who::Owner && bits & WRITE != 0);
-        writers.map(|(who, _)| *who)
+        self.others_with(WRITE | TAKE)
     }
 
-    /// Whether a user with these groups has the permission `bit`.
+    /// Returns those who are not its owner and may make themselves it, or give themselves any permission.
+    pub(crate) fn takers(&self) -> impl Iterator<Item = Who> {
+        self.others_with(TAKE)
+    }
+
+    fn others_with(&self, bits: u32) -> impl Iterator<Item = Who> {
+        let found = self.entries.iter().rev().filter(move |(who, of)| *who != Who::Owner && of & bits != 0);
+        found.map(|(who, _)| *who)
+    }
+
+    /// Whether a user with these groups may reach its entries.
     #[must_use]
-    pub fn allows(&self, user: u32, groups: &[u32], bit: u32) -> bool {
+    pub fn may_enter(&self, user: u32, groups: &[u32]) -> bool {
+        self.allows(user, groups, ENTER)
+    }
+
+    fn allows(&self, user: u32, groups: &[u32], bit: u32) -> bool {
         let is_owner = user == self.owner;
         let of_user = |who: &Who| if is_owner { *who == Who::Owner } else { *who == Who::User(user) };
         let of_groups = |who: &Who| !is_owner && matches!(who, Who::Group(group) if groups.contains(group));
@@ -157,9 +172,11 @@ fn nfs(list: &[u8], stat: &Stat) -> Option<Vec<Entry>> {
     const ALLOW: u32 = 0;
     const ONLY_FOR_NEW_FILES: u32 = 0x8;
     const IS_GROUP: u32 = 0x40;
-    // Add a file, add a folder, delete a child; change the list, take the folder over.
-    const WRITES: u32 = 0x2 | 0x4 | 0x40 | 0x4_0000 | 0x8_0000;
+    // Add a file, add a folder, delete a child.
+    const WRITES: u32 = 0x2 | 0x4 | 0x40;
     const ENTERS: u32 = 0x20;
+    // Change the list, change the owner.
+    const TAKES: u32 = 0x4_0000 | 0x8_0000;
 
     let rest = &mut &*list;
     let mut found = Vec::new();
@@ -168,7 +185,8 @@ fn nfs(list: &[u8], stat: &Stat) -> Option<Vec<Entry>> {
         // The length is rounded up to words.
         let name = take(rest, len.checked_next_multiple_of(4)? as usize)?.get(..len as usize)?;
         if kind == ALLOW && flags & ONLY_FOR_NEW_FILES == 0 {
-            let bits = if mask & WRITES == 0 { 0 } else { WRITE } | if mask & ENTERS == 0 { 0 } else { ENTER };
+            let given = [(WRITES, WRITE), (ENTERS, ENTER), (TAKES, TAKE)].into_iter().filter(|(of, _)| mask & of != 0);
+            let bits = given.fold(0, |bits, (_, bit)| bits | bit);
             found.push((named(name, flags & IS_GROUP != 0, stat), bits));
         }
     }
@@ -306,7 +324,12 @@ mod tests {
         ];
         for (entry, expected) in cases {
             let list = on_wire(&[&plain[..], &[entry]].concat());
-            assert_eq!(writers(&nfs(&list, &stat).unwrap()), Vec::from_iter(expected), "{entry:?}");
+            let entries = nfs(&list, &stat).unwrap();
+            assert_eq!(writers(&entries), Vec::from_iter(expected), "{entry:?}");
+            // The sticky bit does not keep these from it.
+            let takes = entry.2 & 0xc_0000 != 0;
+            let access = FolderAccess { owner: stat.st_uid, entries };
+            assert_eq!(access.takers().next(), expected.filter(|_| takes), "{entry:?}");
         }
     }
 

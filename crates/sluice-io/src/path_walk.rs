@@ -58,19 +58,22 @@ impl Trust {
     }
 
     /// Returns an untrusted user or group that may create and remove any entry of a folder. In a sticky folder only the
-    /// owner of the folder may.
+    /// owner of the folder may, and who may make itself the owner.
     fn untrusted_writer(&self, folder: &OwnedFd, stat: &Stat) -> Result<Option<Stranger>, Errno> {
         if !self.user(stat.st_uid) {
             return Ok(Some(Stranger::User(stat.st_uid)));
         }
-        if stat.st_mode & STICKY != 0 { Ok(None) } else { self.named_writer(folder, stat) }
+        let access = access_of(folder, stat)?;
+        Ok(if stat.st_mode & STICKY == 0 { self.first(access.writers()) } else { self.first(access.takers()) })
     }
 
     /// Returns an untrusted user or group that may create entries of a folder and is not its owner.
     fn named_writer(&self, folder: &OwnedFd, stat: &Stat) -> Result<Option<Stranger>, Errno> {
-        let read = |path: &Path| FolderAccess::read(path, stat);
-        let access = with_path(&in_proc(folder), folder, OsStr::new("."), read)?;
-        Ok(access.writers().find_map(|who| self.stranger(who)))
+        Ok(self.first(access_of(folder, stat)?.writers()))
+    }
+
+    fn first(&self, mut of: impl Iterator<Item = Who>) -> Option<Stranger> {
+        of.find_map(|who| self.stranger(who))
     }
 
     fn stranger(&self, who: Who) -> Option<Stranger> {
@@ -93,6 +96,10 @@ impl Trust {
         let may_write = self.named_writer(folder, stat)?.is_some();
         Ok(may_write.then_some(Stranger::User(entry.st_uid)))
     }
+}
+
+fn access_of(folder: &OwnedFd, stat: &Stat) -> Result<FolderAccess, Errno> {
+    with_path(&in_proc(folder), folder, OsStr::new("."), |path: &Path| FolderAccess::read(path, stat))
 }
 
 /// A user or group outside of a [`Trust`].

@@ -1,9 +1,6 @@
-//! What a volume or NIC does not do for its clients, for the person who can change that: requests that are refused, and queues that
-//! have stopped.
+//! Requests that a volume or NIC refuses its clients, and queues that have stopped: what the client sees, told to the operator.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use crate::virtio::chain::NOT_GIVEN;
 
 /// Faults of the clients of a volume or NIC, since the start of its device thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,7 +52,5 @@ impl Drop for StoppedQueue {
     }
 }
 
-/// Returns the log message for a queue that has stopped: memory that the VMM has not shared is no fault of the guest.
-pub(crate) fn stop_message(why: &str) -> &'static str {
-    if why == NOT_GIVEN { "Queue stopped until its driver is reset" } else { "Guest violated the protocol" }
-}
+/// Log message for a queue that has stopped. The reason says whose fault it is: the guest's, or that of a VMM which has not shared its memory.
+pub(crate) const QUEUE_STOPPED: &str = "Queue stopped until its driver is reset";

@@ -234,8 +234,8 @@ pub struct Snapshot {
     pub iterations: u64,
     /// Number of restarts of the thread.
     pub restarts: u64,
-    /// Why the thread failed before its last restart, with the place if it panicked; `None` if it has not failed, or in the last
-    /// snapshot of the thread.
+    /// Why the thread failed before its last restart, with the place if it panicked. Known to a request for a snapshot, and not to the
+    /// thread, which takes its last one itself.
     pub failure: Option<String>,
     /// Messages of VMMs' sessions that arrived after the session had ended on this thread, and were ignored.
     pub stale_messages: u64,

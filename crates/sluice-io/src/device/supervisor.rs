@@ -126,7 +126,10 @@ fn supervise<M: Machine>(
             // A restart may fail because the host lacks memory, which may be available a moment later.
             match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
-                Ok(Err(error)) => tracing::error!(device, %error, "Cannot restart the device thread"),
+                Ok(Err(error)) => {
+                    tracing::error!(device, %error, "Cannot restart the device thread");
+                    life.set_failure(error.to_string());
+                }
                 Err(payload) => report_panic(device, &*payload, life),
             }
             ran = Duration::ZERO;

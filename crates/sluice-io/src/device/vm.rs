@@ -116,7 +116,7 @@ impl Vm {
         }
     }
 
-    /// Counts a request that was refused before it reached the gate.
+    /// Counts a request that was refused when it arrived.
     pub(crate) fn count_refused(&mut self) {
         match &self.common {
             None => self.refused += 1,

@@ -4,8 +4,7 @@
 //! Otherwise a block device needs its logical block size, and a file is probed: a read at a 512-byte boundary, then one
 //! at a 4096-byte boundary. A file that supports neither cannot do direct I/O.
 //!
-//! The offset alignment is never below 512 bytes, even for buffered volumes, because it becomes the guest's block size,
-//! and virtio-blk counts in sectors of 512 bytes.
+//! The offset alignment is never below 512 bytes, even for buffered volumes, because virtio-blk counts in sectors of 512 bytes.
 
 use std::io;
 use std::os::fd::BorrowedFd;

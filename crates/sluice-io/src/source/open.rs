@@ -322,7 +322,7 @@ fn check_format(spec: &SourceSpec, identity: Option<&str>, found: &Found) -> Res
     if identity.is_some_and(|identity| known.contains_key(&(identity.to_owned(), spec.offset))) {
         return Ok(());
     }
-    match Format::of(read_start::<{ format::START }>(spec, found).as_slice()) {
+    match Format::of(read_start::<{ format::START }>(spec, found)?.as_slice()) {
         Some(format) => Err(SourceError::NotRaw { path: spec.path.clone(), format }),
         None => Ok(()),
     }
@@ -338,18 +338,24 @@ fn block_size_of(
         (BlockSize::Remembered(known), Some(identity)) => known.get(&(identity.to_owned(), spec.offset)).copied(),
         _ => None,
     };
-    let partitions = || Partitions::of(&read_start::<{ block_size::START }>(spec, found));
-    block_size::choose(&spec.block_size, known, partitions, alignment.offset).map_err(|MbrOnLargeBlocks| {
-        SourceError::BlockSizeUnknown { path: spec.path.clone(), alignment_bytes: alignment.offset }
-    })
+    let start = match (&spec.block_size, known) {
+        (BlockSize::Remembered(_), None) => read_start::<{ block_size::START }>(spec, found)?,
+        _ => Vec::new(),
+    };
+    block_size::choose(&spec.block_size, known, || Partitions::of(&start), alignment.offset).map_err(
+        |MbrOnLargeBlocks| SourceError::BlockSizeUnknown { path: spec.path.clone(), alignment_bytes: alignment.offset },
+    )
 }
 
-/// Returns the first `N` bytes of the volume. What cannot be read is missing.
-fn read_start<const N: usize>(spec: &SourceSpec, found: &Found) -> Vec<u8> {
+/// Returns the first `N` bytes of the volume, or fewer if it is shorter. What cannot be read must not count as missing: the disk would be
+/// taken for one without partitions, or for a raw one.
+fn read_start<const N: usize>(spec: &SourceSpec, found: &Found) -> Result<Vec<u8>, SourceError> {
     let mut start = vec![0; N];
     let read = found.open(OFlags::RDONLY).and_then(|fd| rustix::io::pread(fd, &mut start, spec.offset));
-    start.truncate(read.unwrap_or(0));
-    start
+    let inspect =
+        |errno: Errno| SourceError::Inspect { path: spec.path.clone(), what: "first bytes", source: errno.into() };
+    start.truncate(read.map_err(inspect)?);
+    Ok(start)
 }
 
 fn id_of(stat: &Stat, block_device: bool) -> FileId {

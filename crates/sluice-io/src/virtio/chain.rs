@@ -18,11 +18,6 @@ const SEGMENTS_MAX: usize = 1024;
 const INDIRECT_MAX: u16 = SEGMENTS_MAX as u16 + 2;
 const DESCRIPTOR_LEN: usize = size_of::<Descriptor>();
 
-/// Why a queue stops whose guest states an address outside of the memory table. A guest does so if it was given memory that its VMM has
-/// not shared.
-pub(crate) const NOT_GIVEN: &str =
-    "a request lies in memory that the daemon was not given: is every memory backend share=on?";
-
 /// Why a chain cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Malformed {
@@ -40,7 +35,10 @@ impl Malformed {
         match self {
             Malformed::Index => "a descriptor index is past the end of its table",
             Malformed::Length => "a descriptor chain is too long or loops",
-            Malformed::Address => NOT_GIVEN,
+            // A guest does so if it was given memory that its VMM has not shared.
+            Malformed::Address => {
+                "a request lies in memory that the daemon was not given: is every memory backend share=on?"
+            }
             Malformed::Indirect => "an indirect table is nested, chained, empty or not a multiple of 16 bytes",
             Malformed::Order => "a readable descriptor follows a writable one",
             Malformed::Segments => "a descriptor chain has too many segments",

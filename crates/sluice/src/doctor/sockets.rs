@@ -98,7 +98,7 @@ fn closed_folder(subject: &Subject, user: &User, socket: &Path) -> Option<String
     folders.into_iter().rev().find_map(|folder| {
         let path = subject.path(folder.to_str()?);
         let access = FolderAccess::read(&path, &rustix::fs::stat(&path).ok()?).ok()?;
-        (!access.allows(user.uid, &groups, ENTER)).then(|| folder.display().to_string())
+        (!access.may_enter(user.uid, &groups)).then(|| folder.display().to_string())
     })
 }
 

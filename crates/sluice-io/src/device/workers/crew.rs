@@ -307,13 +307,15 @@ impl Worker {
 /// Tells the first thread how another one has ended.
 fn report_end(device: &str, hub: &Hub, number: usize, end: thread::Result<io::Result<()>>) {
     match end {
-        Ok(Ok(())) => return hub.has_ended(number),
-        Ok(Err(error)) => tracing::error!(device, %error, "Device thread failed: restarting the threads of the device"),
+        Ok(Ok(())) => hub.has_ended(number),
+        Ok(Err(error)) => {
+            tracing::error!(device, %error, "Device thread failed: restarting the threads of the device");
+            hub.has_failed(error.to_string());
+        }
         Err(payload) => {
             let panic = panics::describe(&*payload);
             tracing::error!(device, panic, "Device thread panicked: restarting the threads of the device");
-            return hub.has_failed(panic);
+            hub.has_failed(panic);
         }
     }
-    hub.has_failed("another thread of the device has failed".to_owned());
 }

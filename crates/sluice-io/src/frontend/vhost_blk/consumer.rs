@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use sluice_sched::{Instant, Kind};
 
-use crate::backend::client_faults::{StoppedQueue, stop_message};
+use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
 use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::cpu;
@@ -126,8 +126,7 @@ impl Consumer for Blk<'_> {
                 queue = queue.index,
                 reason,
                 times,
-                "{}",
-                stop_message(reason)
+                "{QUEUE_STOPPED}"
             );
         }
         volume.faults.stop_queue(reason)

@@ -6,7 +6,7 @@ use sluice_net::drop::Drop as Reason;
 use sluice_net::header::{HEADER_LEN, OffloadHeader};
 use sluice_sched::Instant;
 
-use crate::backend::client_faults::{StoppedQueue, stop_message};
+use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
 use crate::backend::ring::Ring;
 use crate::device::core::Ending;
 use crate::slab::{Id as _, Slab};
@@ -111,7 +111,7 @@ impl Consumer for Transmit<'_> {
         // A guest that does this repeatedly must not fill the log.
         if nic.protocol_errors.is_power_of_two() {
             let (vm, times) = (&nic.vm_name, nic.protocol_errors);
-            tracing::warn!(vm, nic = nic.name, queue = queue.index, reason, times, "{}", stop_message(reason));
+            tracing::warn!(vm, nic = nic.name, queue = queue.index, reason, times, "{QUEUE_STOPPED}");
         }
         nic.faults.stop_queue(reason)
     }
