@@ -316,3 +316,22 @@ fn weights_hold_at_once_after_a_time_of_reservations_only() {
         assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.05 * due), "{got:.1?} of {due:.1?}");
     }
 }
+
+/// A write limit that does not bind orders the writes by turns. One of a small weight, whose turn is far, had the smallest share tag for all
+/// writes, so that the volume which reads got nothing.
+#[test]
+fn a_volume_that_reads_gets_its_share_beside_a_write_limit() {
+    let mut world = world(4);
+    let volumes = [weight(63.0), weight(0.07), weight(48.0)];
+    let vm = world.add_vm(with_write_limit(weight(1.0), 500), &volumes);
+    let asks = [write(), write(), kib(8)];
+    let sources = [0, 1, 2].map(|volume| world.add_source(vm, volume, &[asks[volume]]));
+    let neighbour = world.vm(weight(9.0), &[kib(8)]);
+    sources.into_iter().chain([neighbour]).for_each(|source| world.set_load(source, Load::Closed(64)));
+    world.run_for(2.0);
+    let meter = Meter::start(&world);
+    world.run_for(20.0);
+    let got = sources.map(|source| meter.rate(&world, source));
+    let due = [63.0, 0.07, 48.0].map(|weight| 100.0 * weight / 111.07);
+    assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.03 * due + 0.2), "{got:.1?} of {due:.1?}");
+}

@@ -158,6 +158,10 @@ impl Lanes {
         self.own.directions[direction as usize].0.is_set()
     }
 
+    fn shares_out_any(&self) -> bool {
+        Direction::ALL.into_iter().any(|direction| self.shares_out(direction))
+    }
+
     /// Whether limits by direction of the volume itself bound all that it has queued.
     pub(super) fn bounds_all(&self, volume: usize, reads: &Fifo) -> bool {
         let directions = &self.volumes[volume].further.directions;
@@ -344,13 +348,16 @@ impl Owner {
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
-    /// Of the volumes that may be served by weight, the one whose turn it is for the request that `chosen` would send, if a
-    /// limit of the VM shares out its direction. O(volumes) with such a limit.
+    /// The volume to serve by weight, if limits of the VM share out reads or writes; otherwise `chosen`. Of the volumes that would send a
+    /// request of such a direction only the one whose turn it is competes, with its own share tag. One of a small weight, whose turn is
+    /// far, would otherwise have the smallest share tag for all of them, and reads would wait for writes. O(volumes) with such a limit.
     #[inline]
-    pub(super) fn in_turn(&self, chosen: usize, phase: ServicePhase, arena: &Arena, now: Tag) -> usize {
+    pub(super) fn in_turn(&mut self, chosen: usize, phase: ServicePhase, arena: &Arena, now: Tag) -> usize {
         match self.lanes() {
-            Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 => {
-                self.first_in_turn(lanes, chosen, arena, now)
+            Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 && lanes.shares_out_any() => {
+                let picked = self.first_in_turn(lanes, arena, now).unwrap_or(chosen);
+                self.note_picked(picked);
+                picked
             }
             _ => chosen,
         }
@@ -368,19 +375,27 @@ impl Owner {
         debts.min_by_key(|debt| (debt.first, debt.base)).unwrap_or(Debt { first: turn, base: turn })
     }
 
-    fn first_in_turn(&self, lanes: &Lanes, chosen: usize, arena: &Arena, now: Tag) -> usize {
-        let Open { direction, .. } = self.open_to_serve(chosen, arena, now);
-        if !lanes.shares_out(direction) {
-            return chosen;
+    fn first_in_turn(&self, lanes: &Lanes, arena: &Arena, now: Tag) -> Option<usize> {
+        // The smallest turn, or share tag, of each direction, with the share tag.
+        let mut first: [Option<((ShareTag, RequestId), ShareTag, usize)>; 2] = [None; 2];
+        for volume in 0..lanes.volumes.len() {
+            let ready =
+                self.volumes[volume].member.as_ref().filter(|member| member.is_ready() && member.tags.is_weighted());
+            let Some((member, (Open { direction, .. }, head))) = ready.zip(self.open(volume, arena, now)) else {
+                continue;
+            };
+            let (at, share) = (direction as usize, member.tags.share_tag());
+            let turn = lanes.volumes[volume].turns[at].max(lanes.turn[at]);
+            let rank = if lanes.shares_out(direction) { (turn, head.id) } else { (share, member.head) };
+            if first[at].is_none_or(|(known, _, _)| rank < known) {
+                first[at] = Some((rank, share, volume));
+            }
         }
-        let turns = (0..lanes.volumes.len()).filter_map(|volume| {
-            let member = self.volumes[volume].member.as_ref().filter(|member| member.is_ready())?;
-            let head = arena.front(self.fifo(volume, direction)).filter(|_| member.tags.is_weighted())?;
-            let passes = lanes.eligible_at(volume, direction) <= now;
-            let turn = lanes.volumes[volume].turns[direction as usize].max(lanes.turn[direction as usize]);
-            passes.then_some((turn, head.id, volume))
-        });
-        turns.min().map_or(chosen, |(_, _, volume)| volume)
+        let first = first
+            .into_iter()
+            .flatten()
+            .min_by_key(|(_, share, volume)| (*share, self.volumes[*volume].member.as_ref().map(|member| member.head)));
+        first.map(|(_, _, volume)| volume)
     }
 
     /// Removes the requests of `scope`, in order of their arrival.

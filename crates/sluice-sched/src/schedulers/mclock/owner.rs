@@ -321,6 +321,13 @@ impl Owner {
         (chosen as usize, phase)
     }
 
+    /// Lets virtual time advance to a volume that is served by weight in place of the one with the smallest share tag.
+    pub(super) fn note_picked(&mut self, volume: usize) {
+        let Some((inner, volumes)) = self.inner_mut() else { return };
+        let tag = volume_member(volumes, volume as u32).map_or(0, |member| member.tags.share_tag());
+        inner.level.virtual_time = inner.level.virtual_time.max(tag);
+    }
+
     /// Distance that the limits of the volumes which have requests queued keep between requests of the VM; 0 if one of these volumes
     /// has no limit. `step` is the distance that those of the served `volume` keep.
     ///
