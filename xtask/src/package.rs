@@ -5,6 +5,7 @@
 
 mod deb;
 mod guest;
+mod previous;
 mod trial;
 
 use crate::{Verb, workspace};
@@ -23,6 +24,9 @@ pub(crate) struct Package {
     /// Install the package in a booted Debian, and test the service there.
     #[arg(long)]
     test: bool,
+    /// Commit of the version from which the test upgrades, and to which it returns.
+    #[arg(long, value_name = "COMMIT", requires = "test", default_value = previous::COMMIT)]
+    previous: String,
 }
 
 impl Verb for Package {
@@ -31,7 +35,11 @@ impl Verb for Package {
     fn run(self) -> Result<ExitCode, String> {
         let program = self.program.map_or_else(build, Ok)?;
         if self.test {
-            return Ok(if test(&program)?.1 == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            return Ok(if trial::run_checks(&program, &self.previous, &target())?.1 == 0 {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            });
         }
         let out = self.out.unwrap_or_else(target);
         println!("{}", deb::build(&program, 1, deb::Compression::Best, &out)?.display());
@@ -41,7 +49,7 @@ impl Verb for Package {
 
 /// Packages the binary and tests the package. Returns the numbers of passed and failed checks.
 pub(crate) fn test(program: &Path) -> Result<(u64, u64), String> {
-    trial::run_checks(program, &target())
+    trial::run_checks(program, previous::COMMIT, &target())
 }
 
 /// Returns the folder of builds.

@@ -1,7 +1,7 @@
 //! Tests the package in a booted Debian: install, reload, crash, hang, upgrade, purge, with a client that stays connected.
 
 use super::guest::{Guest, LONG, wait};
-use super::{deb, run};
+use super::{deb, previous, run};
 use crate::workspace;
 use sluice_client::vhost;
 use std::fs;
@@ -40,6 +40,7 @@ type Check = fn(&mut Trial) -> Result<(), String>;
 /// The checks, in the order in which they depend on each other.
 const CHECKS: &[(&str, Check)] = &[
     ("lintian finds nothing that is not explained", Trial::lintian),
+    ("an upgrade from the previous version and the way back keep disks and changes", Trial::upgrade_and_return),
     ("installing it starts the service, which is then ready", Trial::install),
     ("a reload applies the host file, and a client connects", Trial::reload),
     ("a refused reload fails and changes nothing", Trial::refused_reload),
@@ -53,7 +54,7 @@ const CHECKS: &[(&str, Check)] = &[
 ];
 
 /// Runs the checks until one fails. Returns the numbers of passed and failed ones.
-pub(super) fn run_checks(program: &Path, target: &Path) -> Result<(u64, u64), String> {
+pub(super) fn run_checks(program: &Path, previous: &str, target: &Path) -> Result<(u64, u64), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("The test boots a Debian with systemd-nspawn, which needs root; run it as root".to_owned());
     }
@@ -61,8 +62,9 @@ pub(super) fn run_checks(program: &Path, target: &Path) -> Result<(u64, u64), St
     let packages = tempfile::tempdir_in(target).map_err(|error| error.to_string())?;
     let package = |revision| deb::build(program, revision, deb::Compression::Fast, packages.path());
     let (first, second) = (package(1)?, package(2)?);
+    let previous = previous::package(previous, target)?;
     let links = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut trial = Trial { guest: Guest::boot(target)?, first, second, links, client: None };
+    let mut trial = Trial { guest: Guest::boot(target)?, previous, first, second, links, client: None };
     println!("booted after {:.1} s", begun.elapsed().as_secs_f64());
     let mut passed = 0;
     for (name, check) in CHECKS {
@@ -80,6 +82,8 @@ pub(super) fn run_checks(program: &Path, target: &Path) -> Result<(u64, u64), St
 
 struct Trial {
     guest: Guest,
+    /// The package of the previous version.
+    previous: PathBuf,
     /// The package, and one with a later version.
     first: PathBuf,
     second: PathBuf,
@@ -93,6 +97,46 @@ impl Trial {
         let mut lintian = Command::new("lintian");
         lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&self.first);
         run(&mut lintian).map(drop)
+    }
+
+    /// One client stays connected throughout.
+    fn upgrade_and_return(&mut self) -> Result<(), String> {
+        self.dpkg(&self.previous)?;
+        self.serve()?;
+        self.guest.run(&["sluice", "set", "a", "weight=5"])?;
+        self.dpkg(&self.first)?;
+        self.guest.run(&["systemctl", "restart", "sluice"])?;
+        self.kept_weight()?;
+        self.guest.run(&["systemctl", "stop", "sluice"])?;
+        self.guest.run(&["sluice", "state", "restore"])?;
+        self.dpkg(&self.previous)?;
+        self.guest.run(&["systemctl", "start", "sluice"])?;
+        self.kept_weight()?;
+        self.client = None;
+        self.guest.run(&["dpkg", "--purge", "sluicegate"]).map(drop)
+    }
+
+    /// The daemon that runs now has the override of VM `a`, and the client reads and writes.
+    fn kept_weight(&mut self) -> Result<(), String> {
+        expect(&self.guest.run(&["sluice", "get", "overrides"])?, "a/weight")?;
+        let pid = self.show("MainPID")?;
+        self.client_works(&pid)
+    }
+
+    /// Serves [`HOST`], and connects a client to volume `a/v`.
+    fn serve(&mut self) -> Result<PathBuf, String> {
+        fs::create_dir_all(self.guest.path("/srv/vm")).map_err(|error| error.to_string())?;
+        self.guest.run(&["truncate", "--size=16M", "/srv/vm/a.img", "/srv/vm/b.img"])?;
+        self.write_host(HOST)?;
+        self.guest.run(&["systemctl", "reload", "sluice"])?;
+        let folder = self.links.path().join("vm");
+        if !folder.exists() {
+            std::os::unix::fs::symlink(self.guest.path("/srv/vm"), &folder).map_err(|error| error.to_string())?;
+        }
+        let mut client = Client::connect(&folder.join("a.sock"))?;
+        client.ask("write -P 7 0 64k", "wrote 65536/65536")?;
+        self.client = Some(client);
+        Ok(folder)
     }
 
     fn install(&mut self) -> Result<(), String> {
@@ -110,15 +154,7 @@ impl Trial {
     }
 
     fn reload(&mut self) -> Result<(), String> {
-        fs::create_dir_all(self.guest.path("/srv/vm")).map_err(|error| error.to_string())?;
-        self.guest.run(&["truncate", "--size=16M", "/srv/vm/a.img", "/srv/vm/b.img"])?;
-        self.write_host(HOST)?;
-        self.guest.run(&["systemctl", "reload", "sluice"])?;
-        let folder = self.links.path().join("vm");
-        std::os::unix::fs::symlink(self.guest.path("/srv/vm"), &folder).map_err(|error| error.to_string())?;
-        let mut client = Client::connect(&folder.join("a.sock"))?;
-        client.ask("write -P 7 0 64k", "wrote 65536/65536")?;
-        self.client = Some(client);
+        let folder = self.serve()?;
         // Guest memory is shared and mapped in spite of the sandbox.
         let failed = |error: vhost::ClientError| error.to_string();
         let mut vmm =
