@@ -410,6 +410,21 @@ mod tests {
         assert_eq!(log.queue(0, 8).unwrap().recover(1), [3, 0, 1, 5], "the result is the same again");
     }
 
+    /// What a VMM has kept of a daemon of versions 0.1.0 and 0.2.0, which was killed while it returned request 2.
+    #[test]
+    fn a_log_of_each_released_version_is_read() {
+        let mut kept = [0u8; 128];
+        kept[8..16].copy_from_slice(&[1, 0, 4, 0, 2, 0, 9, 0]);
+        for (head, counter) in [(0, 5), (2, 6), (3, 4)] {
+            let entry = HEADER_LEN + head * ENTRY_LEN;
+            (kept[entry], kept[entry + 8]) = (1, counter);
+        }
+        let (_, file, len) = Log::create(1, 4, &owner()).unwrap();
+        rustix::io::pwrite(&file, &kept, 0).unwrap();
+        let log = Log::open(&VhostUserInflight::new(len, 0, 1, 4), &file, &owner()).unwrap();
+        assert_eq!(log.queue(0, 4).unwrap().recover(10), [3, 0]);
+    }
+
     #[test]
     fn head_0_is_not_lost_when_a_used_ring_gets_a_new_log() {
         let log = log(1, 4);
