@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use sluice_config::{ListenAddress, Protocol};
-use sluice_io::folder_access::{ENTER, FolderAccess};
+use sluice_io::folder_access::FolderAccess;
 
 use super::Subject;
 use crate::findings::{Finding, Level};

@@ -103,6 +103,39 @@ fn a_run_prints_promises_and_results() {
 }
 
 /// The device serves 1,000 requests per second, the file states 2,000, and VM a reserves 1,500 of them.
+/// Requests of 4 KiB count as the part of 8 MiB/s that a device of 1000 requests and 32 MiB per second can give them: a quarter, 250 requests.
+#[test]
+fn a_kept_reservation_in_bytes_was_called_broken_for_small_requests() {
+    let place = Place::new();
+    let scenario = r#"
+        [sim]
+        duration = "30s"
+        warm_up = "2s"
+        [device.d]
+        model = { type = "constant", rate = "1000 iops" }
+        depth = 4
+        capacity = "1000 iops"
+        bandwidth = "32MiB/s"
+        [vm.a]
+        device = "d"
+        workload = { type = "closed", outstanding = 32, size = "4KiB" }
+        reservation = "8MiB/s"
+        weight = 0.01
+        [vm.b]
+        device = "d"
+        workload = { type = "closed", outstanding = 32 }
+        weight = 10000
+    "#;
+    let file = place.write("bytes.toml", scenario);
+    let ran = run(sluice().args(["-o", "json", "sim", "run"]).arg(&file));
+    assert_eq!(ran.code(), Some(0), "{}", ran.stderr);
+    let result: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let a = &result["vms"][0];
+    assert_eq!(a["promises"][0]["verdict"], "kept", "{a}");
+    let iops = a["iops"].as_f64().unwrap();
+    assert!((245.0..270.0).contains(&iops), "{iops} of 250 requests per second");
+}
+
 #[test]
 fn a_run_with_broken_promises_exited_with_success() {
     let place = Place::new();
