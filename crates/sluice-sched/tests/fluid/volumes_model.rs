@@ -94,16 +94,22 @@ impl VmModel {
     }
 
     /// Divides what the VM got among its volumes; `each`: what these got. As long as its burst lasts the VM gets more than its limit and
-    /// its volumes others parts of it, so each is due what lies between.
+    /// its volumes others parts of it, so each is due what lies between. The same holds beside a volume whose burst lasts.
     fn inside(&self, each: &[f64]) -> Vec<Range> {
         let got: f64 = each.iter().sum();
-        let without_burst = self.divide(got.min(self.own.limit), each);
-        let both = self.divide(got, each).into_iter().zip(without_burst);
-        both.map(|(one, other)| Range { least: one.least.min(other.least), most: one.most.max(other.most) }).collect()
+        let plain = self.claims(each);
+        let with_bursts: Vec<Claim> = plain.iter().zip(each).map(|(claim, got)| used_burst(claim, *got)).collect();
+        let ranges = self.divide(got, each, plain.clone());
+        let others = [self.divide(got.min(self.own.limit), each, plain.clone()), self.divide(got, each, with_bursts)];
+        let merge = |(volume, own): (usize, Range)| {
+            let is_bursting = each[volume] > plain[volume].max;
+            let others = others.iter().map(|ranges| ranges[volume]).filter(|_| !is_bursting);
+            others.fold(own, |one, other| Range { least: one.least.min(other.least), most: one.most.max(other.most) })
+        };
+        ranges.into_iter().enumerate().map(merge).collect()
     }
 
-    fn divide(&self, got: f64, each: &[f64]) -> Vec<Range> {
-        let mut claims = self.claims(each);
+    fn divide(&self, got: f64, each: &[f64], mut claims: Vec<Claim>) -> Vec<Range> {
         // The shortage is in proportion to reservations only where it is that of the whole VM, not of one direction.
         let mut unsure = vec![false; claims.len()];
         for writes in [false, true] {
@@ -148,6 +154,11 @@ impl Dues {
         let vms = vms.iter().zip(ranges).zip(got).map(|((vm, own), got)| VmDues { own, volumes: vm.inside(got) });
         Dues { vms: vms.collect() }
     }
+}
+
+/// The claim of a volume that got more than its limit, because it used its burst.
+fn used_burst(claim: &Claim, got: f64) -> Claim {
+    if got > claim.max { Claim { min: got, max: got, ..*claim } } else { *claim }
 }
 
 /// Divides the capacity. A member with a limit may use some of its burst in the interval, so each of the others is due what the model
