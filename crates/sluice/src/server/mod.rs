@@ -290,7 +290,7 @@ impl Server {
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
         let mut found = Found::default();
         let (saved, force) = (state::Saved::default(), Force::new(vec!["*".to_owned()]));
-        let guard = Guard { saved: &saved, force: &force };
+        let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
         loop {
             match self.prepare(host, &Extra::Nothing, &mut found, &guard)? {
                 Step::Held(_) => unreachable!("everything is forced"),

@@ -112,7 +112,7 @@ pub(super) fn needs(
         (Extra::Nothing | Extra::Grow(_), false) => Tolerance::Never,
     };
     let staying = server.staying(host, extra, guard.force);
-    let claims = Claims::of(host, &server.held, guard);
+    let claims = Claims::of(host, guard);
     let mut needs = Needs { is_start, lock_wait, tolerance, staying, claims, ..Needs::default() };
     let mut devices: Vec<_> = host.devices.iter().filter(|(name, _)| server.starts(name, host, extra)).collect();
     // Of two devices that turn out to be one disk, the one that the state does not know is left out.
