@@ -406,6 +406,7 @@ impl Draft<'_> {
                 format!("'{target}' is a VM; write VM/VOLUME, for example {target}/data"),
             ));
         };
+        refuse_held(self.server, &target)?;
         if known.is_some_and(|vm| has(vm, &target, volume)) {
             return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
         }
@@ -510,13 +511,16 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
     targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }
 
+/// Refuses changes of what is held back. The reason says what to do.
+fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
+    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
+    held.map_or(Ok(()), |(_, reason)| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
+}
+
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {
     let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
     let vms = &server.host().vms;
-    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
-    if let Some((_, reason)) = held {
-        return Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}")));
-    }
+    refuse_held(server, &target)?;
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
