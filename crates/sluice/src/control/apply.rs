@@ -382,6 +382,11 @@ impl Draft<'_> {
             let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
             return Err(Reply::failed(Code::Invalid, error));
         };
+        let name = (target.vm.clone(), volume);
+        if let Some(reason) = self.server.missing().get(&name) {
+            let error = format!("{target} is out of service and cannot be extended: {}", reason.text());
+            return Err(Reply::failed(Code::Refused, error));
+        }
         size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
         if matches!(self.lasts, Lasts::UntilRestart | Lasts::Until(_))
             && let Some(file) = self.state.files.stated(&target.clone().into(), "size")
@@ -393,7 +398,6 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::Refused, error));
         }
         self.set(&[target.clone().into()], &[("size".to_owned(), size.into())]);
-        let name = (target.vm.clone(), volume);
         Ok((target, name))
     }
 
