@@ -10,9 +10,6 @@ use super::holder::Holder;
 use super::range::ByteRange;
 use crate::path_walk::Stranger;
 
-/// Part of the text of [`SourceError::Claimed`], by which a kept reason is recognised.
-pub const SHARES_A_FILE: &str = "leads to the file or disk of volume";
-
 /// A volume cannot be opened, locked or inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -124,7 +121,7 @@ pub enum SourceError {
 
     /// Another volume of the host has these bytes.
     #[error(
-        "Volume {path} {SHARES_A_FILE} {other}: give each volume its own, or remove one of them from the host file"
+        "Volume {path} leads to the file or disk of volume {other}: give each volume its own, or remove one of them from the host file"
     )]
     Claimed {
         path: PathBuf,

@@ -22,7 +22,7 @@ use sluice_io::volume::VolumeInfo;
 use super::resizing::Resized;
 use super::stage::{self, Staged};
 use super::{
-    Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics, translate,
+    Changed, Done, Edits, Reason, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics, translate,
 };
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
@@ -49,12 +49,14 @@ pub(super) fn commit(
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
     missing.extend(lost.into_iter().map(|name| {
         let device = host.vms[&name.0].volumes[&name.1].device.clone();
-        (name, ServerError::Stopped(device).to_string())
+        (name, Reason::Other(ServerError::Stopped(device).to_string()))
     }));
     close(stores, CLOSE_MAX);
     end_removed(server, &host);
     let changed_nics = nics::changed(&server.host, &host, vms);
-    let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
+    // What is out of service may have a socket, and is not among the served volumes that change.
+    let sockets_changed =
+        !listeners.is_empty() || !server.missing.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
     let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
     let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
     server.generations.extend(generations);
@@ -360,7 +362,7 @@ pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
     translate::endpoint(endpoint).to_string()
 }
 
-fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
+pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
     host.vms
         .iter()
         .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), &**volume)))

@@ -53,7 +53,7 @@ pub(crate) enum ServerError {
     )]
     BusyPollAtRealTime(String),
     /// A new volume on a device that could not be started.
-    #[error("Device {0} is out of service (see `sluice status`); retry when its volumes are in service again")]
+    #[error("Device {0} is out of service (see `sluice status`); retry when it is in service again")]
     OutOfService(String),
     /// A setting of a device cannot change while VMs use it.
     #[error(

@@ -61,7 +61,7 @@ use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
 pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
-pub(crate) use missing::Missing;
+pub(crate) use missing::{Missing, Reason, as_device, kind_of};
 pub(crate) use opening::Needs;
 pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
 use stage::Staged;
@@ -157,7 +157,7 @@ impl RemovedVolume {
 /// Everything that runs for a host file.
 pub(crate) struct Server {
     host: Arc<Host>,
-    /// The running devices and uplinks of the file. One whose path hung at the start does not run, and its volumes are out of service.
+    /// The running devices and uplinks of the file. One that could not be started is out of service with its volumes.
     devices: BTreeMap<String, Running>,
     /// Store and properties of every served volume.
     served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
@@ -386,25 +386,18 @@ impl Server {
         self.host.devices.is_empty() && self.host.uplinks.is_empty()
     }
 
-    /// Whether a change starts this device: it is new; or it is out of service, and a volume on it is retried or it is another
-    /// device now.
-    fn starts(&self, device: &str, host: &Host, extra: &Extra) -> bool {
-        let is_retried = match extra {
-            Extra::Retry((vm, volume)) => {
-                let retried = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
-                retried.is_some_and(|volume| volume.device == device)
-            }
-            Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => false,
-        };
-        let is_other = || {
-            let known = self.host.devices.get(device);
-            known.is_none_or(|known| translate::fixed_difference(known, &host.devices[device]).is_some())
-        };
-        !self.devices.contains_key(device) && (is_retried || is_other())
+    /// Whether a change starts this device: it does not run, and it does not stay out of service with all its volumes.
+    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<VolumeName>) -> bool {
+        let on_it = || commit::volumes(host).filter(|(_, volume)| volume.device == device);
+        let stays = || staying.contains(&missing::device(device)) && on_it().all(|(name, _)| staying.contains(&name));
+        !self.devices.contains_key(device) && !stays()
     }
 
-    /// Returns the device of a volume, or the uplink of a NIC, in the host file.
+    /// Returns the device of a volume, the uplink of a NIC, or a device itself, in the host file.
     pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
+        if let Some(device) = missing::as_device(name) {
+            return self.host.devices.get_key_value(device).map(|(device, _)| device.as_str());
+        }
         let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
         volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
     }

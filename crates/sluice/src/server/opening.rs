@@ -17,14 +17,15 @@ use sluice_io::backend::slot_log;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::block_size::Known;
-use sluice_io::source::error::SHARES_A_FILE;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::claims::Claims;
 use super::found::{Found, Progress};
 use super::resizing::{Resizing, resizing};
 use super::tolerance::{Fault, Tolerance};
-use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
+use super::{
+    Changed, Extra, Guard, Reason, RemovedVolume, Server, ServerError, VolumeName, missing, sockets, stage, translate,
+};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
@@ -72,6 +73,8 @@ pub(crate) struct Needs {
     pub(super) tolerance: Tolerance,
     /// Devices that are started. Of two on one disk the first one is.
     pub(super) devices: Vec<String>,
+    /// Those of them that are out of service already.
+    devices_out: BTreeSet<String>,
     pub(super) volumes: Vec<Opening>,
     resizings: Vec<Resizing>,
     /// Paths of new devices.
@@ -114,11 +117,13 @@ pub(super) fn needs(
     let staying = server.staying(host, extra, guard.force);
     let claims = Claims::of(host, guard);
     let mut needs = Needs { is_start, lock_wait, tolerance, staying, claims, ..Needs::default() };
-    let mut devices: Vec<_> = host.devices.iter().filter(|(name, _)| server.starts(name, host, extra)).collect();
+    let mut devices: Vec<_> =
+        host.devices.iter().filter(|(name, _)| server.starts(name, host, &needs.staying)).collect();
     // Of two devices that turn out to be one disk, the one that the state does not know is left out.
     devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
     for (name, device) in devices {
         needs.devices.push(name.clone());
+        needs.devices_out.extend(server.missing.contains_key(&missing::device(name)).then(|| name.clone()));
         let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
         needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
         let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
@@ -140,7 +145,7 @@ pub(super) fn needs(
             }
             let key = (vm.clone(), name.clone());
             if needs.staying.contains(&key) {
-                if volume.source.is_some() && server.missing[&key].contains(SHARES_A_FILE) {
+                if matches!(server.missing[&key], Reason::SharesAFile(_)) {
                     needs.rivals.push(Opening::rival(key, volume, tolerance));
                 }
                 continue;
@@ -149,7 +154,7 @@ pub(super) fn needs(
             refuse_while_draining(server, vm, volume)?;
             if volume.source.is_some() && translate::has_disk(&host.devices[&volume.device]) {
                 let known = served_before.get_or_insert_with(|| guard.known());
-                let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
+                let tolerance = needs.tolerance_of_volume(server, &key);
                 needs.volumes.push(Opening::new(server, key, (volume, tolerance), (guard, known)));
             }
         }
@@ -247,10 +252,10 @@ impl Needs {
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
         // Of each: whether it is there, or the change is rejected because of it.
         let disks = self.disks.iter().map(|(device, path)| {
-            found.disks.get(device).filter(|(of, _)| of == path).map(|(_, disks)| self.is_refused(disks))
+            found.disks.get(device).filter(|(of, _)| of == path).map(|(_, disks)| self.is_refused(device, disks))
         });
         let logs = self.logs.iter().map(|(device, path)| {
-            found.logs.get(device).filter(|(of, _)| of == path).map(|(_, log)| self.is_refused(log))
+            found.logs.get(device).filter(|(of, _)| of == path).map(|(_, log)| self.is_refused(device, log))
         });
         let resizings = self.resizings.iter().map(|resizing| {
             let resized = found.resized.get(&resizing.name).filter(|(size, _)| *size == resizing.size);
@@ -268,8 +273,18 @@ impl Needs {
         all.iter().all(Option::is_some) || all.contains(&Some(true))
     }
 
-    fn is_refused<T>(&self, result: &Result<T, impl Fault>) -> bool {
-        result.as_ref().is_err_and(|error| !self.tolerance.covers(error))
+    fn is_refused<T>(&self, device: &str, result: &Result<T, impl Fault>) -> bool {
+        result.as_ref().is_err_and(|error| !self.tolerance_of(device).covers(error))
+    }
+
+    /// Which faults of a device put it out of service.
+    pub(super) fn tolerance_of(&self, device: &str) -> Tolerance {
+        if self.devices_out.contains(device) { Tolerance::Anything } else { self.tolerance }
+    }
+
+    /// Which faults of a volume put it out of service.
+    pub(super) fn tolerance_of_volume(&self, server: &Server, name: &VolumeName) -> Tolerance {
+        if server.missing.contains_key(name) { Tolerance::Anything } else { self.tolerance }
     }
 
     /// Leaves out what cannot be looked at because its path hangs: devices, volumes and sockets without which the rest may go
@@ -356,14 +371,14 @@ impl Needs {
         for (device, path) in take(&mut self.disks) {
             progress.set(&path);
             let disks = DiskSet::of_path(&path);
-            let is_ok = self.is_start || !self.is_refused(&disks);
+            let is_ok = self.is_start || !self.is_refused(&device, &disks);
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
         }
         for (device, path) in take(&mut self.logs) {
             progress.set(&path);
             let log = slot_log::open(&path);
-            let is_ok = self.is_start || !self.is_refused(&log);
+            let is_ok = self.is_start || !self.is_refused(&device, &log);
             let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
             (goes_on && is_ok).then_some(())?;
         }

@@ -27,7 +27,7 @@ use super::{
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
 use crate::request_sizes;
-use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
+use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, kind_of, without};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
@@ -480,7 +480,10 @@ impl Thread {
                 tracing::error!(error, "Reload failed: the running configuration is unchanged");
                 reload.answer(Code::Refused, error);
             }
-            Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
+            Kind::Retry(name) => {
+                let (vm, volume) = &name;
+                tracing::error!(vm, volume, error, "{} stays out of service", kind_of(&name));
+            }
             Kind::Expire => {
                 tracing::error!(
                     error,
@@ -527,14 +530,14 @@ fn answer_reload(asked: Option<Asked>, plan: Value, warnings: &[String], unappli
 }
 
 impl Attempt {
-    fn force(&self) -> Force {
-        match &self.kind {
-            Kind::Start(start) => start.force.clone(),
     /// Whether it is a retry that changes nothing, not even what is held back.
     fn is_void(&self, prepared: &Prepared) -> bool {
         matches!(self.kind, Kind::Retry(_)) && self.held.is_empty() && prepared.is_void()
     }
 
+    fn force(&self) -> Force {
+        match &self.kind {
+            Kind::Start(start) => start.force.clone(),
             Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => asked.request.force(),
             Kind::Reload(_) | Kind::Retry(_) | Kind::Expire => Force::default(),
         }
