@@ -119,6 +119,10 @@ pub enum SourceError {
         format: Format,
     },
 
+    /// The daemon panicked at it.
+    #[error("Volume {path} cannot be opened because of a fault of the daemon (see its log): report it")]
+    Panicked { path: PathBuf },
+
     /// Another volume of the host has these bytes.
     #[error(
         "Volume {path} leads to the file or disk of volume {other}: give each volume its own, or remove one of them from the host file"
@@ -227,6 +231,7 @@ mod tests {
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
             SourceError::Replaced { path: path.clone() },
+            SourceError::Panicked { path: path.clone() },
             SourceError::InUse { path: path.clone() },
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::take;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -397,14 +398,14 @@ impl Needs {
     fn open_volumes(&mut self, progress: &Progress) -> Option<()> {
         let mut all = Vec::new();
         for opening in take(&mut self.volumes) {
-            match opening.locate(progress) {
+            match caught(&opening.volume, || opening.locate(progress)) {
                 Ok(located) => all.push((opening, located)),
                 Err(error) => self.add_volume(opening, Err(error), progress)?,
             }
         }
         let own = all.len();
         for rival in if own > 0 { take(&mut self.rivals) } else { Vec::new() } {
-            if let Ok(located) = rival.locate(progress) {
+            if let Ok(located) = caught(&rival.volume, || rival.locate(progress)) {
                 all.push((rival, located));
             }
         }
@@ -416,7 +417,8 @@ impl Needs {
         }
         let until = Instant::now() + self.lock_wait;
         for (opening, located) in all {
-            let opened = opening.open(located, until.saturating_duration_since(Instant::now()), progress);
+            let wait = until.saturating_duration_since(Instant::now());
+            let opened = caught(&opening.volume, || opening.open(located, wait, progress));
             self.add_volume(opening, opened, progress)?;
         }
         Some(())
@@ -472,6 +474,14 @@ fn add_socket(socket: Socket, bound: Result<Bound, ListenError>, all: bool, prog
 /// not a disk.
 fn hangs_with(hung: &Path, path: &Path) -> bool {
     hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
+}
+
+/// Makes a panic at one source an error of its volume: the others are served.
+fn caught<T>(volume: &Volume, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
+        let path = volume.source.clone().expect("only volumes with a source are opened");
+        Err(SourceError::Panicked { path })
+    })
 }
 
 impl Opening {
@@ -550,5 +560,20 @@ impl Opening {
             }
         };
         Ok(Opened { source, extents, disks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_at_one_source_kept_every_vm_from_its_disk() {
+        let text = "[device.d]\npath = \"/\"\n[vm.a.volume.v]\ndevice = \"d\"\nsource = \"/a.img\"\nexport.socket = \"/run/a\"\n";
+        let host = sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}"));
+        let volume = &host.vms["a"].volumes["v"];
+        let found = caught::<()>(volume, || panic!("a test requested this panic"));
+        assert!(matches!(found, Err(SourceError::Panicked { path }) if path == Path::new("/a.img")));
+        assert!(caught(volume, || Ok(())).is_ok());
     }
 }
