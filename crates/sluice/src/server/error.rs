@@ -203,10 +203,18 @@ impl ServerError {
         }
     }
 
-    /// Returns the device that has lost its part of a change.
-    pub(crate) fn stopped_device(&self) -> Option<&str> {
+    /// Returns the device that has lost or rejected its part of a change.
+    pub(super) fn lost_device(&self) -> Option<&str> {
         match self {
             ServerError::Stopped(device) => Some(device),
+            _ => self.failed_device(),
+        }
+    }
+
+    /// Returns the device that has rejected its part of a change.
+    pub(super) fn failed_device(&self) -> Option<&str> {
+        match self {
+            ServerError::Edit { device, .. } => Some(device),
             _ => None,
         }
     }

@@ -288,11 +288,15 @@ impl Server {
 
     /// Applies `host`, all or nothing, and waits for everything that this needs.
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
+        self.apply_with(host, &Extra::Nothing)
+    }
+
+    fn apply_with(&mut self, host: &Arc<Host>, extra: &Extra) -> Result<Done, ServerError> {
         let mut found = Found::default();
         let (saved, force) = (state::Saved::default(), Force::new(vec!["*".to_owned()]));
         let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
         loop {
-            match self.prepare(host, &Extra::Nothing, &mut found, &guard)? {
+            match self.prepare(host, extra, &mut found, &guard)? {
                 Step::Held(_) => unreachable!("everything is forced"),
                 Step::Prepared(prepared) => return self.commit(*prepared),
                 Step::Needs(needs) => {
@@ -367,9 +371,10 @@ impl Server {
     pub(crate) fn commit(&mut self, mut prepared: Prepared) -> Result<Done, ServerError> {
         let mut staged = prepared.staged.take().expect("it is put into force once");
         // Sockets accept clients from now on, and find their volumes a moment later.
-        let listening = sockets::listen(self, &prepared.needs, &mut prepared.found, &mut staged);
-        let host = Arc::clone(&prepared.host);
-        let done = listening.and_then(|()| commit::commit(self, host, &prepared.changed, &mut staged));
+        let Prepared { host, changed, needs, found, .. } = &mut prepared;
+        let listening = sockets::listen(self, (host, changed), needs, found, &mut staged);
+        let (host, tolerance) = (Arc::clone(host), needs.tolerance);
+        let done = listening.and_then(|()| commit::commit(self, host, (changed, tolerance), &mut staged));
         if done.is_err() {
             commit::close(vec![staged], commit::CLOSE_MAX);
         }
