@@ -120,7 +120,7 @@ pub enum SourceError {
     },
 
     /// The daemon panicked at it.
-    #[error("Volume {path} cannot be opened because of a fault of the daemon (see its log): report it")]
+    #[error("Path {path} cannot be opened because of a fault of the daemon (see its log): report it")]
     Panicked { path: PathBuf },
 
     /// Another volume of the host has these bytes.

@@ -86,6 +86,7 @@ fn event(
 ) -> Event {
     let (vm, volume) = match name {
         Interface::Uplink(_) => (None, None),
+        Interface::Nic(name) if as_device(name).is_some() => (None, None),
         Interface::Nic((vm, volume)) => (Some(vm.clone()), Some(volume.clone())),
     };
     Event {

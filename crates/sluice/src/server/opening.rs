@@ -371,7 +371,7 @@ impl Needs {
     fn find_files(&mut self, progress: &Progress) -> Option<()> {
         for (device, path) in take(&mut self.disks) {
             progress.set(&path);
-            let disks = DiskSet::of_path(&path);
+            let disks = caught(&path, || DiskSet::of_path(&path));
             let is_ok = self.is_start || !self.is_refused(&device, &disks);
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
@@ -398,14 +398,14 @@ impl Needs {
     fn open_volumes(&mut self, progress: &Progress) -> Option<()> {
         let mut all = Vec::new();
         for opening in take(&mut self.volumes) {
-            match caught(&opening.volume, || opening.locate(progress)) {
+            match caught(opening.path(), || opening.locate(progress)) {
                 Ok(located) => all.push((opening, located)),
                 Err(error) => self.add_volume(opening, Err(error), progress)?,
             }
         }
         let own = all.len();
         for rival in if own > 0 { take(&mut self.rivals) } else { Vec::new() } {
-            if let Ok(located) = caught(&rival.volume, || rival.locate(progress)) {
+            if let Ok(located) = caught(rival.path(), || rival.locate(progress)) {
                 all.push((rival, located));
             }
         }
@@ -418,7 +418,7 @@ impl Needs {
         let until = Instant::now() + self.lock_wait;
         for (opening, located) in all {
             let wait = until.saturating_duration_since(Instant::now());
-            let opened = caught(&opening.volume, || opening.open(located, wait, progress));
+            let opened = caught(opening.path(), || opening.open(located, wait, progress));
             self.add_volume(opening, opened, progress)?;
         }
         Some(())
@@ -476,12 +476,10 @@ fn hangs_with(hung: &Path, path: &Path) -> bool {
     hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
 }
 
-/// Makes a panic at one source an error of its volume: the others are served.
-fn caught<T>(volume: &Volume, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
-    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
-        let path = volume.source.clone().expect("only volumes with a source are opened");
-        Err(SourceError::Panicked { path })
-    })
+/// Makes a panic at one source or disk an error of its volume or device: the others are served.
+fn caught<T>(path: &Path, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+    let panicked = |_| Err(SourceError::Panicked { path: path.to_owned() });
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(panicked)
 }
 
 impl Opening {
@@ -512,10 +510,14 @@ impl Opening {
         self.volume.offset..end
     }
 
+    fn path(&self) -> &Path {
+        self.volume.source.as_deref().expect("only volumes with a source are opened")
+    }
+
     fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
         let volume = &self.volume;
         let spec = SourceSpec {
-            path: volume.source.clone().expect("only volumes with a source are opened"),
+            path: self.path().to_owned(),
             offset: volume.offset,
             length: volume.size,
             read_only: volume.read_only,
@@ -569,11 +571,9 @@ mod tests {
 
     #[test]
     fn a_panic_at_one_source_kept_every_vm_from_its_disk() {
-        let text = "[device.d]\npath = \"/\"\n[vm.a.volume.v]\ndevice = \"d\"\nsource = \"/a.img\"\nexport.socket = \"/run/a\"\n";
-        let host = sluice_config::parse("a test's host file", text).unwrap_or_else(|found| panic!("{found}"));
-        let volume = &host.vms["a"].volumes["v"];
-        let found = caught::<()>(volume, || panic!("a test requested this panic"));
-        assert!(matches!(found, Err(SourceError::Panicked { path }) if path == Path::new("/a.img")));
-        assert!(caught(volume, || Ok(())).is_ok());
+        let image = Path::new("/a.img");
+        let found = caught::<()>(image, || panic!("a test requested this panic"));
+        assert!(matches!(found, Err(SourceError::Panicked { path }) if path == image));
+        assert!(caught(image, || Ok(())).is_ok());
     }
 }
