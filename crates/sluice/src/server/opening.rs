@@ -118,18 +118,7 @@ pub(super) fn needs(
     let staying = server.staying(host, extra, guard.force);
     let claims = Claims::of(host, guard);
     let mut needs = Needs { is_start, lock_wait, tolerance, staying, claims, ..Needs::default() };
-    let mut devices: Vec<_> =
-        host.devices.iter().filter(|(name, _)| server.starts(name, host, &needs.staying)).collect();
-    // Of two devices that turn out to be one disk, the one that the state does not know is left out.
-    devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
-    for (name, device) in devices {
-        needs.devices.push(name.clone());
-        needs.devices_out.extend(server.missing.contains_key(&missing::device(name)).then(|| name.clone()));
-        let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
-        needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
-        let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
-        needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
-    }
+    needs.start_devices(server, host, guard);
     needs.sockets = sockets::needed(server, host, changed, (tolerance, &needs.staying))?;
     // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
@@ -211,6 +200,22 @@ impl Needs {
         let volumes = self.volumes.iter().filter_map(|opening| opening.volume.source.clone());
         let sockets = self.sockets.iter().map(|socket| PathBuf::from(socket.endpoint.to_string()));
         disks.chain(resizings).chain(volumes).chain(sockets).collect()
+    }
+
+    /// Adds the devices that are started.
+    fn start_devices(&mut self, server: &Server, host: &Host, guard: &Guard<'_>) {
+        let mut devices: Vec<_> =
+            host.devices.iter().filter(|(name, _)| server.starts(name, host, &self.staying)).collect();
+        // Of two devices that turn out to be one disk, the one that the state does not know is left out.
+        devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
+        for (name, device) in devices {
+            self.devices.push(name.clone());
+            self.devices_out.extend(server.missing.contains_key(&missing::device(name)).then(|| name.clone()));
+            let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
+            self.disks.extend(disk.map(|path| (name.clone(), path.clone())));
+            let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
+            self.logs.extend(log.map(|path| (name.clone(), path.clone())));
+        }
     }
 
     /// Whether they are those of a start, which looks at everything even if something has failed.
