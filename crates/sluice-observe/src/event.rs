@@ -207,7 +207,8 @@ impl Event {
             EventKind::OutOfService => match &self.volume {
                 Some(nic) if nic.starts_with("nic/") => format!("NIC {subject} is out of service"),
                 Some(_) => format!("Volume {subject} is out of service"),
-                None => format!("Uplink {device} is out of service"),
+                None if self.cause == Cause::Interface => format!("Uplink {device} is out of service"),
+                None => format!("Device {device} is out of service"),
             },
             EventKind::LinkDown => format!("The interface of uplink {device} is down"),
             EventKind::Restarted => format!("The thread of device {device} has failed and was restarted"),

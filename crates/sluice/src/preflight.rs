@@ -4,6 +4,7 @@
 //! socket, and with [`rehearse`] each disk, volume and socket. If a daemon serves the file already, it has the locks and the
 //! sockets, which is then no error.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let host = Arc::new(host);
     let force = Force::default();
     let Rehearsal { problems, held, bridged } =
-        rehearse(&host, &Guard { saved: &saved, force: &force }, PATH_TIMEOUT, |_| {})?;
+        rehearse(&host, &Guard { saved: &saved, force: &force, held: &BTreeMap::new() }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
         let fix =
@@ -91,7 +92,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
 /// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
 /// `waits_for` is called with each path that it waits for.
 pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
-    match rehearse(host, &Guard { saved, force }, PATH_TIMEOUT, waits_for) {
+    match rehearse(host, &Guard { saved, force, held: &BTreeMap::new() }, PATH_TIMEOUT, waits_for) {
         Ok(rehearsal) => rehearsal.problems.into_iter().map(|problem| problem.text).collect(),
         Err(error) => vec![format!("Cannot look at the host: {error}")],
     }

@@ -84,12 +84,22 @@ impl FileSystem {
 
     /// The thresholds that it has reached.
     pub(crate) fn reached(&self) -> impl Iterator<Item = Threshold> {
-        let low = [
-            (Threshold::TenPercent, self.free_bytes < self.size_bytes / 10),
-            (Threshold::OneGib, self.free_bytes < GIB),
-        ];
-        let is_overcommitted = self.is_overcommitted();
-        low.into_iter().filter(move |(_, is_low)| *is_low && is_overcommitted).map(|(level, _)| level)
+        let all = [Threshold::TenPercent, Threshold::OneGib].into_iter();
+        all.filter(|threshold| self.is_overcommitted() && self.free_bytes < self.least(*threshold))
+    }
+
+    /// Whether there is room again after it had reached this threshold: a tenth more than was too little. Otherwise free space
+    /// around a threshold would be an event each second.
+    pub(crate) fn has_left(&self, threshold: Threshold) -> bool {
+        let is_enough = |needed: u64| self.free_bytes >= needed.saturating_add(needed / 10);
+        is_enough(self.least(threshold)) || is_enough(self.growth_bytes)
+    }
+
+    fn least(&self, threshold: Threshold) -> u64 {
+        match threshold {
+            Threshold::TenPercent => self.size_bytes / 10,
+            Threshold::OneGib => GIB,
+        }
     }
 
     /// Its state in words.

@@ -249,14 +249,15 @@ fn a_device_whose_path_hung_refused_the_start_of_all_others() {
     let said = daemon.stderr().up_to(&["Ready"]);
     let line = said.lines().find(|line| line.contains("out of service; retrying")).expect(&said);
     let error = format!("Device fused: {} has not responded for 10 s", fused.folder().display());
-    assert!(line.contains("vm=\"first\"") && line.contains(&error), "{line}");
+    assert!(line.contains("volume=\"fused\"") && line.contains(&error), "{line}");
     let out_of_service = || daemon.accounts().0["out_of_service"].clone();
-    assert_eq!(out_of_service(), serde_json::json!(["first/v", "second/v"]));
+    assert_eq!(out_of_service(), serde_json::json!(["[device]/fused", "first/v", "second/v"]));
     assert_others_work(&place, 1);
     let less = host.replace(&second, "").replace("[vm.fine]\n", "[vm.fine]\nburst = 2\n");
     daemon.accept(&less);
     let said = daemon.reload(&host);
-    assert!(said.contains("fused/disk has not responded for 5 s"), "it is a new volume: {said}");
+    let error = format!("{} has not responded for 5 s", fused.folder().display());
+    assert!(said.contains(&error), "a new volume needs the device: {said}");
 
     drop(hung);
     until("it is in service again", || out_of_service() == serde_json::json!([]));

@@ -81,15 +81,29 @@ fn vm(place: &Place, name: &str) -> Value {
     json(place, &["get", "vms", name])["vms"][0].clone()
 }
 
+const ATTEMPTS: u32 = 4;
+
+/// Loads a device that gives half of what is stated and sold, until the reservation of `db` is broken. On a busy machine the daemon has
+/// no CPU, and that is the cause: then it is another attempt.
+fn broken_by_the_device() -> (Place, Daemon, Load) {
+    for number in 1.. {
+        let place = Place::new();
+        let daemon = Daemon::serve(&place, &host(&place, 1000, &[("db", "reservation = \"800 iops\""), ("web", "")]));
+        let before = ask(&place, &["status"]);
+        assert_eq!(before.code(), Some(0), "{}", before.stderr);
+        let load = Load::start(&place, "db");
+        until("the reservation is broken", || json(&place, &["status"])["promises"]["broken"] == 1);
+        let events = json(&place, &["events", "--vm", "db", "--kind", "reservation"]);
+        if events["events"][0]["cause"] != "daemon_cpu" || number == ATTEMPTS {
+            return (place, daemon, load);
+        }
+    }
+    unreachable!("the last attempt returns")
+}
+
 #[test]
 fn one_look_tells_that_a_reservation_is_broken_and_why() {
-    let place = Place::new();
-    // Twice as much is stated as the device gives, and sold.
-    let daemon = Daemon::serve(&place, &host(&place, 1000, &[("db", "reservation = \"800 iops\""), ("web", "")]));
-    let before = ask(&place, &["status"]);
-    assert_eq!(before.code(), Some(0), "{}", before.stderr);
-    let load = Load::start(&place, "db");
-    until("the reservation is broken", || json(&place, &["status"])["promises"]["broken"] == 1);
+    let (place, daemon, load) = broken_by_the_device();
     let status = ask(&place, &["status"]);
     assert_eq!(status.code(), Some(6));
     let line =

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use common::raw::{Raw, connect, greeted};
-use common::{Daemon, MIB, Place, noise, run, sluice, tool};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::{Value, json};
 
 mod common;
@@ -56,11 +56,23 @@ impl Two {
         Raw::open(&self.socket(vm), &format!("{vm}/v")).unwrap()
     }
 
+    fn ask(&self, verb: &[&str]) -> Ended {
+        run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(self.place.socket("control")))
+    }
+
     /// The state, and the exit code of `sluice status`.
     fn status(&self) -> (Value, Option<i32>) {
-        let control = self.place.socket("control");
-        let ended = run(sluice().args(["-o", "json", "status", "--socket"]).arg(control));
+        let ended = self.ask(&["status"]);
         (serde_json::from_str(&ended.stdout).unwrap(), ended.code())
+    }
+
+    fn out_of_service(&self) -> Value {
+        self.status().0["out_of_service"].clone()
+    }
+
+    /// Accepts what `a` would serve now.
+    fn force(&self) {
+        self.ask(&["apply", "--force", "a/v", self.place.file("host.toml").to_str().unwrap()]).ok();
     }
 
     /// Checks that `a` is out of service for this reason, and that `b` is served.
@@ -384,12 +396,14 @@ fn a_fault_of_one_device_kept_every_vm_from_its_disk() {
         ("one disk", on_second(&place.file("own")).replace("second", "another"), "on the same disk"),
     ];
     for (fault, more, why) in cases {
+        let device = if more.contains("another") { "another" } else { "second" };
         let daemon = Daemon::serve(place, &(two.host.clone() + &more));
         for (vm, seed) in [("a", 1), ("b", 2)] {
             assert_eq!(two.open(vm).read(0, 4096), Ok(noise(seed, 4096)), "{fault}");
         }
         let (status, code) = two.status();
-        assert_eq!((&status["out_of_service"], code), (&json!(["c/v"]), Some(6)), "{fault}: {status}");
+        let out = json!([format!("[device]/{device}"), "c/v"]);
+        assert_eq!((&status["out_of_service"], code), (&out, Some(6)), "{fault}: {status}");
         let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
         assert!(reason.contains(why), "{fault}: {reason}");
         if fault == "its log" {
@@ -451,12 +465,116 @@ fn a_file_under_two_names_was_served_to_the_first_one_that_was_opened() {
     let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
     assert!(reason.contains("leads to the file or disk of volume b/v"), "{reason}");
     // The operator may say that it is right.
-    let forced = run(sluice()
-        .args(["apply", "--force", "a/v", "--socket"])
-        .arg(two.place.socket("control"))
-        .arg(two.place.file("host.toml")));
-    forced.ok();
+    two.force();
     assert_eq!(two.open("a").read(0, 4096), Ok(noise(2, 4096)));
+    drop(daemon);
+}
+
+#[test]
+fn a_volume_that_a_retry_held_back_was_neither_served_nor_reported() {
+    let two = Two::served();
+    set_aside(&two);
+    let daemon = Daemon::serve(&two.place, &two.host);
+    fs::write(two.image(), noise(3, 4 * MIB as usize)).unwrap();
+    until("it is held back", || two.status().0["held_back"][0]["volume"] == "a/v");
+    let (status, code) = two.status();
+    assert_eq!((&status["out_of_service"], code), (&json!([]), Some(6)), "{status}");
+    assert!(connect(&two.socket("a")).is_err(), "nobody would accept");
+    let log = daemon.stderr().so_far();
+    assert!(!log.contains("in service again"), "{log}");
+    let socket = format!("export.socket={}", two.socket("a").display());
+    let refused = two.ask(&["attach", "a/v", "device=disk", "size=4MiB", "source=/dev/null", &socket]).failed();
+    assert!(refused.contains("a/v is held back: ") && refused.contains("--force a/v"), "{refused}");
+    two.force();
+    assert_eq!(two.open("a").read(0, 4096), Ok(noise(3, 4096)));
+    assert_eq!(two.status().1, Some(0));
+    drop(daemon);
+}
+
+#[test]
+fn a_file_under_two_names_was_served_to_the_one_whose_socket_could_be_made() {
+    let two = Two::new();
+    fs::remove_file(two.place.file("b.img")).unwrap();
+    fs::hard_link(two.image(), two.place.file("b.img")).unwrap();
+    let taken = UnixListener::bind(two.socket("a")).unwrap();
+    let later = |vm: &str| two.place.volume(vm, "v", &two.place.file(vm), "size = \"1MiB\"");
+    let daemon = Daemon::serve(&two.place, &(two.host.clone() + &later("c") + &later("d")));
+    assert_eq!(two.out_of_service(), json!(["a/v", "b/v", "c/v", "d/v"]));
+    // They are retried after the other two.
+    for vm in ["c", "d"] {
+        two.place.image(vm, MIB);
+        daemon.stderr().up_to(&[&format!("Volume is in service again vm=\"{vm}\"")]);
+    }
+    assert_eq!(two.out_of_service(), json!(["a/v", "b/v"]));
+    fs::remove_file(two.image()).unwrap();
+    until("it has one name", || two.out_of_service() == json!(["a/v"]));
+    drop((taken, daemon));
+}
+
+#[test]
+fn a_link_to_the_file_of_a_volume_that_was_set_aside_was_served() {
+    let two = Two::new();
+    let (image, socket) = (two.place.image("c.img", MIB), two.place.volume_socket("c", "v"));
+    let daemon = Daemon::serve(&two.place, &two.host);
+    let (source, export) = (format!("source={}", image.display()), format!("export.socket={}", socket.display()));
+    two.ask(&["attach", "c/v", "device=disk", &source, &export]).ok();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let link = two.place.file("link.img");
+    fs::hard_link(&image, &link).unwrap();
+    // It has the socket of the volume that was attached.
+    let more = two
+        .place
+        .volume("d", "v", &link, "")
+        .replace(two.place.volume_socket("d", "v").to_str().unwrap(), socket.to_str().unwrap());
+    let daemon = Daemon::serve(&two.place, &(two.host.clone() + &more));
+    let (status, _) = two.status();
+    assert_eq!(status["held_back"][0]["volume"], "c/v", "{status}");
+    assert_eq!(status["out_of_service"], json!(["d/v"]), "{status}");
+    let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap();
+    assert!(reason.contains("leads to the file or disk of volume c/v"), "{reason}");
+    drop(daemon);
+}
+
+#[test]
+fn a_volume_out_of_service_could_be_extended_without_its_image_and_left_its_socket_behind() {
+    let two = Two::served();
+    set_aside(&two);
+    let daemon = Daemon::serve(&two.place, &two.host);
+    let refused = two.ask(&["resize", "a/v", "8MiB"]).failed();
+    assert!(refused.contains("a/v is out of service") && refused.contains("No such file"), "{refused}");
+    connect(&two.socket("a")).unwrap();
+    two.ask(&["detach", "a/v"]).ok();
+    assert!(connect(&two.socket("a")).is_err(), "nobody would accept");
+    two.ask(&["reset", "a/v"]).failed();
+    put_back(&two);
+    two.ask(&["reset", "a/v"]).ok();
+    assert_eq!(two.open("a").read(0, 4096), Ok(noise(1, 4096)));
+    drop(daemon);
+}
+
+#[test]
+fn a_device_out_of_service_without_volumes_was_not_reported_and_never_started() {
+    let two = Two::served();
+    let log = two.place.file("logs/second.log");
+    let delay = format!("delay = {{ time = \"1ms\", log = \"{}\" }}\n", log.display());
+    let daemon = Daemon::serve(&two.place, &(two.host.clone() + "[device.second]\nbackend = \"null\"\n" + &delay));
+    let line = daemon.stderr().with("Device is out of service");
+    assert!(line.contains("volume=\"second\"") && line.contains("cannot write its log"), "{line}");
+    let (status, code) = two.status();
+    assert_eq!((&status["out_of_service"], code), (&json!(["[device]/second"]), Some(6)), "{status}");
+    until("there is an event", || two.ask(&["events", "--device", "second"]).ok().contains("cannot write its log"));
+    let events = two.ask(&["events", "--device", "second"]).ok();
+    assert!(events.contains("Device second is out of service"), "{events}");
+    let export = format!("export.socket={}", two.place.volume_socket("c", "v").display());
+    let attach = || two.ask(&["attach", "c/v", "device=second", "size=1MiB", &export]);
+    let refused = attach().failed();
+    assert!(refused.contains("Device second is out of service"), "{refused}");
+    fs::create_dir(two.place.file("logs")).unwrap();
+    // It need not wait for the retry.
+    attach().ok();
+    two.open("c").read(0, 4096).unwrap();
+    daemon.stderr().with("Device is in service again");
+    assert_eq!(two.status().1, Some(0));
     drop(daemon);
 }
 

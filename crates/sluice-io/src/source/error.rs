@@ -10,9 +10,6 @@ use super::holder::Holder;
 use super::range::ByteRange;
 use crate::path_walk::Stranger;
 
-/// Part of the text of [`SourceError::Claimed`], by which a kept reason is recognised.
-pub const SHARES_A_FILE: &str = "leads to the file or disk of volume";
-
 /// A volume cannot be opened, locked or inspected.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -122,9 +119,13 @@ pub enum SourceError {
         format: Format,
     },
 
+    /// The daemon panicked at it.
+    #[error("Path {path} cannot be opened because of a fault of the daemon (see its log): report it")]
+    Panicked { path: PathBuf },
+
     /// Another volume of the host has these bytes.
     #[error(
-        "Volume {path} {SHARES_A_FILE} {other}: give each volume its own, or remove one of them from the host file"
+        "Volume {path} leads to the file or disk of volume {other}: give each volume its own, or remove one of them from the host file"
     )]
     Claimed {
         path: PathBuf,
@@ -230,6 +231,7 @@ mod tests {
             SourceError::NotAVolume { path: path.clone(), kind: "directory" },
             SourceError::NotDirect { path: path.clone() },
             SourceError::Replaced { path: path.clone() },
+            SourceError::Panicked { path: path.clone() },
             SourceError::InUse { path: path.clone() },
             SourceError::Empty { path: path.clone() },
             SourceError::TooShort { path: path.clone(), size_bytes: 1, end_bytes: 2 },

@@ -382,6 +382,11 @@ impl Draft<'_> {
             let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
             return Err(Reply::failed(Code::Invalid, error));
         };
+        let name = (target.vm.clone(), volume);
+        if let Some(reason) = self.server.missing().get(&name) {
+            let error = format!("{target} is out of service and cannot be extended: {}", reason.text());
+            return Err(Reply::failed(Code::Refused, error));
+        }
         size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
         if matches!(self.lasts, Lasts::UntilRestart | Lasts::Until(_))
             && let Some(file) = self.state.files.stated(&target.clone().into(), "size")
@@ -393,7 +398,6 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::Refused, error));
         }
         self.set(&[target.clone().into()], &[("size".to_owned(), size.into())]);
-        let name = (target.vm.clone(), volume);
         Ok((target, name))
     }
 
@@ -406,6 +410,7 @@ impl Draft<'_> {
                 format!("'{target}' is a VM; write VM/VOLUME, for example {target}/data"),
             ));
         };
+        refuse_held(self.server, &target)?;
         if known.is_some_and(|vm| has(vm, &target, volume)) {
             return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
         }
@@ -510,13 +515,16 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
     targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }
 
+/// Refuses changes of what is held back. The reason says what to do.
+fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
+    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
+    held.map_or(Ok(()), |(_, reason)| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
+}
+
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {
     let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
     let vms = &server.host().vms;
-    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
-    if let Some((_, reason)) = held {
-        return Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}")));
-    }
+    refuse_held(server, &target)?;
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };

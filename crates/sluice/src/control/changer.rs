@@ -52,6 +52,7 @@ mod aside;
 mod exit;
 mod expiry;
 mod helpers;
+mod hold;
 mod making;
 mod record;
 #[cfg(test)]
@@ -279,7 +280,8 @@ struct Attempt {
     proposal: Option<(u64, Proposal)>,
     /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
-    /// Volumes that it leaves out because their source or offset has changed, or they are smaller, and why.
+    /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
+    /// those that are held back already.
     held: BTreeMap<VolumeName, String>,
     /// Names of overrides that do not end, because their volumes are in use.
     kept: BTreeSet<String>,
@@ -493,11 +495,9 @@ impl Thread {
 
     fn begin(&mut self, kind: Kind) {
         let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
-        // A start and a reload look at all of them again.
         let held = match &kind {
             Kind::Start(start) => aside::held(&start.saved.overrides, &start.host),
-            Kind::Reload(_) => BTreeMap::new(),
-            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
+            Kind::Reload(_) | Kind::Change(_) | Kind::Retry(_) | Kind::Expire => BTreeMap::new(),
         };
         let attempt = Attempt {
             number: 0,

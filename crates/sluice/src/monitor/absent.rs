@@ -7,7 +7,7 @@ use sluice_observe::cause::Cause;
 use sluice_observe::event::{Event, EventKind, Phase, Unit};
 
 use super::Served;
-use crate::server::Interface;
+use crate::server::{Interface, as_device};
 
 /// What is not served, each with the reason if one is known. A volume is named like the TAP of a NIC.
 type Reasons = BTreeMap<(EventKind, Interface, Cause), Option<String>>;
@@ -37,8 +37,9 @@ impl Absent {
         });
         let out = |name, cause| (EventKind::OutOfService, name, cause);
         let missing = served.missing.iter();
-        let missing =
-            missing.map(|(name, reason)| (out(volume(name.clone()), Cause::SourceUnavailable), Some(reason.clone())));
+        let missing = missing.map(|(name, reason)| {
+            (out(volume(name.clone()), Cause::SourceUnavailable), Some(reason.text().to_owned()))
+        });
         let outages = served.outages.iter();
         let outages = outages.map(|(name, reason)| (out(name.clone(), Cause::Interface), Some(reason.clone())));
         self.update(held.chain(missing).chain(outages).collect(), at, |name| match name {
@@ -48,7 +49,8 @@ impl Absent {
                 let known = served.host.vms.get(vm);
                 let of_volume = known.and_then(|vm| Some(&vm.volumes.get(volume)?.device));
                 let of_nic = || known.and_then(|vm| Some(&vm.nics.get(volume.strip_prefix("nic/")?)?.uplink));
-                of_volume.or_else(of_nic).map_or_else(|| "-".to_owned(), String::clone)
+                let itself = || as_device(&(vm.clone(), volume.clone())).map(str::to_owned);
+                of_volume.or_else(of_nic).cloned().or_else(itself).unwrap_or_else(|| "-".to_owned())
             }
         })
     }
@@ -84,6 +86,7 @@ fn event(
 ) -> Event {
     let (vm, volume) = match name {
         Interface::Uplink(_) => (None, None),
+        Interface::Nic(name) if as_device(name).is_some() => (None, None),
         Interface::Nic((vm, volume)) => (Some(vm.clone()), Some(volume.clone())),
     };
     Event {

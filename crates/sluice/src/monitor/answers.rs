@@ -1,6 +1,5 @@
 //! Replies to what is asked of the monitor. Their form is stable: `version` changes if a key changes its meaning or goes.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -95,8 +94,8 @@ fn status(status: &Status, space: &Space, served: &Served) -> Reply {
         devices: &status.devices,
         out_of_service: out_of_service(served),
         interfaces_out_of_service: outages(served),
-        volumes_out_of_service: with_reasons(&served.missing),
-        held_back: with_reasons(&served.held),
+        volumes_out_of_service: with_reasons(served.missing.iter().map(|(name, reason)| (name, reason.text()))),
+        held_back: with_reasons(served.held.iter().map(|(name, reason)| (name, reason.as_str()))),
         file_systems: space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
         vms: status.vms.iter().map(VmFields::from).collect(),
@@ -118,8 +117,8 @@ fn outages(served: &Served) -> Vec<Value> {
     served.outages.iter().map(of).collect()
 }
 
-fn with_reasons(volumes: &BTreeMap<VolumeName, String>) -> Vec<Value> {
-    volumes.iter().map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+fn with_reasons<'a>(volumes: impl Iterator<Item = (&'a VolumeName, &'a str)>) -> Vec<Value> {
+    volumes.map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
 }
 
 fn bridged(served: &Served) -> Vec<Value> {
@@ -158,7 +157,7 @@ fn top(observer: &Observer, served: &Served) -> Reply {
         devices: observer.device_status(),
         vms: observer.glance().collect(),
         out_of_service: out_of_service(served),
-        held_back: with_reasons(&served.held),
+        held_back: with_reasons(served.held.iter().map(|(name, reason)| (name, reason.as_str()))),
     })
 }
 

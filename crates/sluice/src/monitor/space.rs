@@ -1,7 +1,8 @@
 //! Space on the file systems of the served images, and whether their files are still as long as the volumes.
 //!
-//! A file system may hang, so each is looked at by a thread of its own, and only again when that thread has ended. The monitor takes
-//! what has arrived since its last look and waits for none.
+//! A file system may hang, so each is looked at by a thread of its own, and only again when that thread has ended. The kernel knows
+//! the sizes of block devices, so one thread looks at all of them. The monitor takes what has arrived since its last look and waits
+//! for none.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -23,19 +24,19 @@ pub(crate) struct Watched {
     pub(crate) volume: VolumeName,
     pub(crate) device: String,
     pub(crate) source: Weak<Source>,
-    /// Number of its file system, or of the block device.
-    pub(crate) file_system: u64,
+    /// Number of its file system; `None` for a block device.
+    pub(crate) file_system: Option<u64>,
 }
 
-type Found = (u64, Option<FileSystem>);
+type Found = (Option<u64>, Option<FileSystem>);
 
 /// The file systems of the served images.
 pub(super) struct Space {
     found: Receiver<Found>,
     send: Sender<Found>,
     known: BTreeMap<u64, FileSystem>,
-    /// File systems that a thread is looking at.
-    looking: BTreeSet<u64>,
+    /// File systems, or all block devices, that a thread is looking at.
+    looking: BTreeSet<Option<u64>>,
     /// What is low, since which second of the monitor's clock.
     low: BTreeMap<(u64, Threshold), (u64, FileSystem)>,
 }
@@ -52,16 +53,17 @@ impl Space {
     pub(super) fn look(&mut self, served: &Served, at: At) -> Vec<Event> {
         while let Ok((number, found)) = self.found.try_recv() {
             self.looking.remove(&number);
-            match found {
-                Some(found) => drop(self.known.insert(number, found)),
-                None => drop(self.known.remove(&number)),
+            match (number, found) {
+                (Some(number), Some(found)) => drop(self.known.insert(number, found)),
+                (Some(number), None) => drop(self.known.remove(&number)),
+                (None, _) => {}
             }
         }
-        let mut by_system: BTreeMap<u64, Vec<Watched>> = BTreeMap::new();
+        let mut by_system: BTreeMap<Option<u64>, Vec<Watched>> = BTreeMap::new();
         for watched in &served.sources {
             by_system.entry(watched.file_system).or_default().push(watched.clone());
         }
-        self.known.retain(|number, _| by_system.contains_key(number));
+        self.known.retain(|number, _| by_system.contains_key(&Some(*number)));
         for (number, sources) in by_system {
             if !self.looking.contains(&number) && self.start(number, sources) {
                 self.looking.insert(number);
@@ -70,7 +72,7 @@ impl Space {
         self.changes(at)
     }
 
-    fn start(&self, number: u64, sources: Vec<Watched>) -> bool {
+    fn start(&self, number: Option<u64>, sources: Vec<Watched>) -> bool {
         let send = self.send.clone();
         let look = move || drop(send.send((number, look_at(&sources))));
         thread::Builder::new().name("space".to_owned()).spawn(look).is_ok()
@@ -88,13 +90,15 @@ impl Space {
             .iter()
             .flat_map(|(number, found)| found.reached().map(move |threshold| ((*number, threshold), found.clone())));
         let now: BTreeMap<_, _> = now.collect();
-        self.low.retain(|key, (since, before)| {
-            if !now.contains_key(key) {
+        self.low.retain(|(number, threshold), (since, before)| {
+            let found = self.known.get(number);
+            let stays = found.is_some_and(|found| !found.has_left(*threshold));
+            if !stays {
                 // The last figures, if the file system is still there.
-                let found = self.known.get(&key.0).unwrap_or(before);
-                events.push(event(found, key.1, Phase::Ended, (at.time, at.second.saturating_sub(*since))));
+                let seconds = at.second.saturating_sub(*since);
+                events.push(event(found.unwrap_or(before), *threshold, Phase::Ended, (at.time, seconds)));
             }
-            now.contains_key(key)
+            stays
         });
         for (key, found) in now {
             self.low.entry(key).or_insert_with(|| {
@@ -129,7 +133,7 @@ fn event(found: &FileSystem, threshold: Threshold, phase: Phase, (time, seconds)
     }
 }
 
-/// Looks at the sources on one file system or block device. `None` if there is no image among them.
+/// Looks at the sources on one file system, or at all block devices. `None` if there is no image among them.
 fn look_at(sources: &[Watched]) -> Option<FileSystem> {
     let (mut images, mut space) = (Vec::new(), None);
     for Watched { volume, device, source, .. } in sources {
@@ -154,7 +158,8 @@ fn look_at(sources: &[Watched]) -> Option<FileSystem> {
 
 /// Returns what is to be looked at of a source.
 pub(crate) fn watched(volume: &VolumeName, device: &str, source: &Arc<Source>) -> Watched {
-    let (source, file_system) = (Arc::downgrade(source), source.id().dev);
+    let file_system = (!source.is_block_device()).then(|| source.id().dev);
+    let source = Arc::downgrade(source);
     Watched { volume: volume.clone(), device: device.to_owned(), source, file_system }
 }
 
@@ -177,6 +182,12 @@ mod tests {
         assert_eq!(look(9 * gib, 2), [(Phase::Began, 0)]);
         assert_eq!(look(8 * gib, 3), []);
         assert_eq!(look(gib / 2, 4), [(Phase::Began, 0)]);
-        assert_eq!(look(60 * gib, 9), [(Phase::Ended, 7), (Phase::Ended, 5)]);
+        for second in 5..8 {
+            let free_bytes = if second % 2 == 0 { 10 * gib + 1 } else { 10 * gib - 1 };
+            let ended: &[_] = if second == 5 { &[(Phase::Ended, 1)] } else { &[] };
+            assert_eq!(look(free_bytes, second), ended, "around a threshold, at {second} s");
+        }
+        assert_eq!(look(gib / 2, 8), [(Phase::Began, 0)]);
+        assert_eq!(look(60 * gib, 9), [(Phase::Ended, 7), (Phase::Ended, 1)]);
     }
 }

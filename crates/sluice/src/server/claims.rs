@@ -39,13 +39,13 @@ fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
 }
 
 impl Claims {
-    /// Those of the volumes of `host` and of the `held` ones.
-    pub(super) fn of(host: &Host, held: &BTreeMap<VolumeName, String>, guard: &Guard<'_>) -> Claims {
+    /// Those of the volumes of `host` and of those that are held back.
+    pub(super) fn of(host: &Host, guard: &Guard<'_>) -> Claims {
         let claim = |(name, served): (&String, &crate::state::Served)| {
             let (vm, volume) = name.split_once('/')?;
             let key = (vm.to_owned(), volume.to_owned());
             let volume = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
-            if served.gone || volume.is_none() && !held.contains_key(&key) {
+            if served.gone || volume.is_none() && !guard.held.contains_key(&key) {
                 return None;
             }
             let (identity, range) =

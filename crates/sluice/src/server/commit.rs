@@ -21,8 +21,10 @@ use sluice_io::volume::VolumeInfo;
 
 use super::resizing::Resized;
 use super::stage::{self, Staged};
+use super::tolerance::Tolerance;
 use super::{
-    Changed, Done, Edits, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics, translate,
+    Changed, Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics,
+    translate,
 };
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
@@ -33,28 +35,29 @@ pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 pub(super) fn commit(
     server: &mut Server,
     host: Arc<Host>,
-    vms: &Changed,
+    (vms, tolerance): (&Changed, Tolerance),
     staged: &mut Staged,
 ) -> Result<Done, ServerError> {
     let (edits, generations) = all_edits(server, &host, vms, staged);
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Vec::len).sum();
-    let unapplied = apply(server, &staged.devices, edits)?;
-    let Staged { devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
+    let unapplied = apply(server, &staged.devices, edits, tolerance)?;
+    let Staged { mut devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
+    let lost: BTreeMap<&str, Reason> =
+        unapplied.iter().filter_map(|error| Some((error.lost_device()?, Reason::of(error)))).collect();
+    let failed = unapplied.iter().filter_map(ServerError::failed_device);
+    let failed: Vec<_> = failed.filter_map(|device| Some((device, devices.remove(device)?))).collect();
+    missing.extend(failed.iter().map(|(device, _)| (super::missing::device(device), lost[device].clone())));
+    close(failed.into_iter().map(|(_, running)| running).collect(), CLOSE_MAX);
     server.devices.extend(devices);
-    let stopped: BTreeSet<&str> = unapplied.iter().filter_map(ServerError::stopped_device).collect();
-    let lost = volumes.extract_if(.., |(vm, name), _| stopped.contains(&*host.vms[vm].volumes[name].device));
-    let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
-    missing.extend(lost.into_iter().map(|name| {
-        let device = host.vms[&name.0].volumes[&name.1].device.clone();
-        (name, ServerError::Stopped(device).to_string())
-    }));
-    close(stores, CLOSE_MAX);
+    lose(&host, &mut volumes, &mut missing, |volume| lost.get(volume.device.as_str()).cloned());
     end_removed(server, &host);
     let changed_nics = nics::changed(&server.host, &host, vms);
-    let sockets_changed = !listeners.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
+    // What is out of service may have a socket, and is not among the served volumes that change.
+    let sockets_changed =
+        !listeners.is_empty() || !server.missing.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
     let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
     let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
     server.generations.extend(generations);
@@ -75,6 +78,20 @@ pub(super) fn commit(
     }
     open_sockets(server);
     Ok(Done { changes, unapplied })
+}
+
+/// Puts new volumes out of service, those for which there is a reason.
+pub(super) fn lose(
+    host: &Host,
+    volumes: &mut Volumes,
+    missing: &mut Missing,
+    reason: impl Fn(&Volume) -> Option<Reason>,
+) {
+    let reason = |(vm, name): &VolumeName| reason(&host.vms[vm].volumes[name]);
+    let lost = volumes.extract_if(.., |name, _| reason(name).is_some());
+    let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
+    missing.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
+    close(stores, CLOSE_MAX);
 }
 
 /// Lets clients into the sockets of this change, now that their volumes and NICs are offered. Those of a volume that is out of
@@ -124,8 +141,15 @@ fn end_removed(server: &mut Server, host: &Host) {
 }
 
 /// Sends devices their edits. If a device fails before any other has changed, the change is rejected. After that it
-/// cannot be undone: devices that have not confirmed their part are returned.
-fn apply(server: &Server, started: &BTreeMap<String, Running>, edits: Edits) -> Result<Vec<ServerError>, ServerError> {
+/// cannot be undone: devices that have not confirmed their part are returned. So are new ones that have rejected it, if faults are
+/// tolerated: they are out of service with their volumes.
+fn apply(
+    server: &Server,
+    started: &BTreeMap<String, Running>,
+    edits: Edits,
+    tolerance: Tolerance,
+) -> Result<Vec<ServerError>, ServerError> {
+    let is_new_disk = |device: &str| started.get(device).is_some_and(|running| running.link.is_none());
     let (mut unapplied, mut has_begun) = (Vec::new(), false);
     for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
         let running =
@@ -133,6 +157,9 @@ fn apply(server: &Server, started: &BTreeMap<String, Running>, edits: Edits) -> 
         match running.edit(edits) {
             Ok(()) => {}
             Err(EditError::Silent(_)) => unapplied.push(ServerError::Silent(device)),
+            Err(source) if tolerance == Tolerance::Anything && is_new_disk(&device) => {
+                unapplied.push(ServerError::Edit { device, source });
+            }
             Err(EditError::Stopped(_)) if has_begun => unapplied.push(ServerError::Stopped(device)),
             Err(source) => return Err(ServerError::Edit { device, source }),
         }
@@ -360,7 +387,7 @@ pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
     translate::endpoint(endpoint).to_string()
 }
 
-fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
+pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
     host.vms
         .iter()
         .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), &**volume)))

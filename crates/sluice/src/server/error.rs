@@ -53,7 +53,7 @@ pub(crate) enum ServerError {
     )]
     BusyPollAtRealTime(String),
     /// A new volume on a device that could not be started.
-    #[error("Device {0} is out of service (see `sluice status`); retry when its volumes are in service again")]
+    #[error("Device {0} is out of service (see `sluice status`); retry when it is in service again")]
     OutOfService(String),
     /// A setting of a device cannot change while VMs use it.
     #[error(
@@ -203,10 +203,18 @@ impl ServerError {
         }
     }
 
-    /// Returns the device that has lost its part of a change.
-    pub(crate) fn stopped_device(&self) -> Option<&str> {
+    /// Returns the device that has lost or rejected its part of a change.
+    pub(super) fn lost_device(&self) -> Option<&str> {
         match self {
             ServerError::Stopped(device) => Some(device),
+            _ => self.failed_device(),
+        }
+    }
+
+    /// Returns the device that has rejected its part of a change.
+    pub(super) fn failed_device(&self) -> Option<&str> {
+        match self {
+            ServerError::Edit { device, .. } => Some(device),
             _ => None,
         }
     }

@@ -18,7 +18,8 @@ use sluice_io::source::{DiskSet, SourceError};
 use super::commit::{CLOSE_MAX, close};
 use super::opening::{Needs, Opened};
 use super::resizing::Resized;
-use super::{ServerError, VolumeName};
+use super::{Reason, ServerError, VolumeName};
+use crate::failure::chain;
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
 
@@ -147,9 +148,9 @@ impl Found {
     }
 
     /// Returns the sockets that could not be made, with their errors.
-    pub(super) fn failed_sockets(&self) -> BTreeMap<String, String> {
+    pub(super) fn failed_sockets(&self) -> BTreeMap<String, Reason> {
         let error = |(name, (_, bound)): (&String, &(Endpoint, Result<Bound, ListenError>))| {
-            Some((name.clone(), crate::failure::chain(bound.as_ref().err()?)))
+            Some((name.clone(), Reason::Other(chain(bound.as_ref().err()?))))
         };
         self.sockets.iter().filter_map(error).collect()
     }

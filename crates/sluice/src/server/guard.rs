@@ -44,6 +44,8 @@ pub(crate) struct Guard<'a> {
     /// What each volume last served.
     pub(crate) saved: &'a Saved,
     pub(crate) force: &'a Force,
+    /// What is held back when the change is in force, and why.
+    pub(crate) held: &'a BTreeMap<VolumeName, String>,
 }
 
 impl Guard<'_> {
@@ -316,7 +318,7 @@ mod tests {
         let served =
             BTreeMap::from([("b/x".to_owned(), entry(Some("inode 7"), Some(4096), false)), ("c/x".to_owned(), old)]);
         let (saved, force) = (Saved { exports: Arc::new(served), ..Saved::default() }, Force::default());
-        let guard = Guard { saved: &saved, force: &force };
+        let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
         assert_eq!(*guard.known(), Known::from([(("inode 7".to_owned(), 0), Some(4096))]), "of the one that is there");
     }
 

@@ -1,4 +1,5 @@
-//! What is out of service: volumes, NICs and sockets whose source, socket or device cannot be used.
+//! What is out of service: devices that cannot be started, and volumes, NICs and sockets whose source, socket or device cannot be
+//! used.
 //!
 //! A fault of one VM's world is no error of the host. At a start, what cannot be served is left out, with its reason, and
 //! everything else is served. It keeps its name, its reservation, and its socket if that could be made: clients wait there. Each
@@ -10,11 +11,44 @@ use sluice_config::Host;
 use sluice_io::source::SourceError;
 
 use super::stage::Staged;
-use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, VolumeName, nics, stage};
+use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, VolumeName, nics, stage, translate};
 use crate::failure::chain;
 
-/// What is out of service, and why. A NIC is `nic/NAME` of its VM, and a socket of `[nbd]` an object of [`SHARED`].
-pub(crate) type Missing = BTreeMap<VolumeName, String>;
+/// What is out of service, and why. A NIC is `nic/NAME` of its VM, a socket of `[nbd]` an object of [`SHARED`], and a device
+/// one of [`DEVICE`].
+pub(crate) type Missing = BTreeMap<VolumeName, Reason>;
+
+/// Why something is out of service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Reason {
+    /// Its path leads to the file or disk of another volume. It is located again when the other one is retried.
+    SharesAFile(String),
+    Other(String),
+}
+
+impl Reason {
+    /// For people.
+    pub(crate) fn text(&self) -> &str {
+        let (Reason::SharesAFile(text) | Reason::Other(text)) = self;
+        text
+    }
+
+    /// Returns the reason for which a volume or device is out of service, without the name of the volume.
+    pub(super) fn of(error: &ServerError) -> Reason {
+        match error {
+            ServerError::Volume { source, .. } if matches!(source, SourceError::Claimed { .. }) => {
+                Reason::SharesAFile(chain(source))
+            }
+            ServerError::Volume { source, .. } => Reason::Other(chain(source)),
+            ServerError::VolumeInfo { source, .. } => Reason::Other(chain(source)),
+            ServerError::Disk { device, source: SourceError::Silent { path, seconds } } => {
+                let error = ServerError::Hangs { path: path.clone(), seconds: *seconds };
+                Reason::Other(format!("Device {device}: {error}"))
+            }
+            other => Reason::Other(chain(other)),
+        }
+    }
+}
 
 /// Stands for the VM in the names of sockets that all volumes share. No VM has such a name.
 const SHARED: &str = "[nbd]";
@@ -24,23 +58,24 @@ pub(super) fn shared(socket: &str) -> VolumeName {
     (SHARED.to_owned(), socket.to_owned())
 }
 
-/// Returns the reason for which a volume or device is out of service, without the name of the volume.
-pub(super) fn reason(error: &ServerError) -> String {
-    match error {
-        ServerError::Volume { source, .. } => chain(source),
-        ServerError::VolumeInfo { source, .. } => chain(source),
-        ServerError::Disk { device, source: SourceError::Silent { path, seconds } } => {
-            let error = ServerError::Hangs { path: path.clone(), seconds: *seconds };
-            format!("Device {device}: {error}")
-        }
-        other => chain(other),
-    }
+/// Stands for the VM in the names of devices. No VM has such a name.
+const DEVICE: &str = "[device]";
+
+/// Returns the name of a device.
+pub(super) fn device(device: &str) -> VolumeName {
+    (DEVICE.to_owned(), device.to_owned())
+}
+
+/// Returns the device that has this name, if it is that of one.
+pub(crate) fn as_device((vm, device): &VolumeName) -> Option<&str> {
+    (vm == DEVICE).then_some(device.as_str())
 }
 
 /// What an object is called in the log.
-fn kind((vm, object): &VolumeName) -> &'static str {
+pub(crate) fn kind_of((vm, object): &VolumeName) -> &'static str {
     match (vm.as_str(), object.starts_with("nic/")) {
         (SHARED, _) => "Socket",
+        (DEVICE, _) => "Device",
         (_, true) => "NIC",
         (_, false) => "Volume",
     }
@@ -51,7 +86,7 @@ pub(super) fn leave_out_sockets(
     server: &Server,
     (host, changed): (&Host, &super::Changed),
     needs: &Needs,
-    failed: &BTreeMap<String, String>,
+    failed: &BTreeMap<String, Reason>,
     staged: &mut Staged,
 ) {
     let of_nics = changed.of(host).flat_map(|(vm, spec)| {
@@ -87,6 +122,10 @@ impl Server {
             (None, None) if name.0 == SHARED => {
                 host.nbd.endpoints.iter().any(|at| super::commit::name_of(at) == name.1)
             }
+            (None, None) if name.0 == DEVICE => {
+                let both = self.host.devices.get(&name.1).zip(host.devices.get(&name.1));
+                both.is_some_and(|(old, new)| translate::fixed_difference(old, new).is_none())
+            }
             (None, None) => socket(host, name).is_some_and(|new| socket(&self.host, name) == Some(new)),
             _ => false,
         };
@@ -97,17 +136,18 @@ impl Server {
     pub(super) fn set_missing(&mut self, missing: Missing, host: &Host) {
         for (name, reason) in missing.iter().filter(|(name, reason)| self.missing.get(*name) != Some(reason)) {
             let (vm, volume) = name;
-            tracing::error!(vm, volume, error = reason, "{} is out of service; retrying", kind(name));
+            tracing::error!(vm, volume, error = reason.text(), "{} is out of service; retrying", kind_of(name));
         }
         let is_there = |name: &VolumeName| {
             let (vm, volume) = name;
             vm == SHARED
+                || as_device(name).is_some_and(|device| host.devices.contains_key(device))
                 || nics::find(host, name).is_some()
                 || host.vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume))
         };
         for name in self.missing.keys().filter(|name| !missing.contains_key(*name) && is_there(name)) {
             let (vm, volume) = name;
-            tracing::info!(vm, volume, "{} is in service again", kind(name));
+            tracing::info!(vm, volume, "{} is in service again", kind_of(name));
         }
         self.missing = missing;
     }

@@ -61,7 +61,7 @@ use guard::{ClientsRefused, Closed};
 pub(crate) use guard::{Force, Guard};
 pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
-pub(crate) use missing::Missing;
+pub(crate) use missing::{Missing, Reason, as_device, kind_of};
 pub(crate) use opening::Needs;
 pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
 use stage::Staged;
@@ -157,7 +157,7 @@ impl RemovedVolume {
 /// Everything that runs for a host file.
 pub(crate) struct Server {
     host: Arc<Host>,
-    /// The running devices and uplinks of the file. One whose path hung at the start does not run, and its volumes are out of service.
+    /// The running devices and uplinks of the file. One that could not be started is out of service with its volumes.
     devices: BTreeMap<String, Running>,
     /// Store and properties of every served volume.
     served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
@@ -288,11 +288,15 @@ impl Server {
 
     /// Applies `host`, all or nothing, and waits for everything that this needs.
     pub(crate) fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
+        self.apply_with(host, &Extra::Nothing)
+    }
+
+    fn apply_with(&mut self, host: &Arc<Host>, extra: &Extra) -> Result<Done, ServerError> {
         let mut found = Found::default();
         let (saved, force) = (state::Saved::default(), Force::new(vec!["*".to_owned()]));
-        let guard = Guard { saved: &saved, force: &force };
+        let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
         loop {
-            match self.prepare(host, &Extra::Nothing, &mut found, &guard)? {
+            match self.prepare(host, extra, &mut found, &guard)? {
                 Step::Held(_) => unreachable!("everything is forced"),
                 Step::Prepared(prepared) => return self.commit(*prepared),
                 Step::Needs(needs) => {
@@ -367,9 +371,10 @@ impl Server {
     pub(crate) fn commit(&mut self, mut prepared: Prepared) -> Result<Done, ServerError> {
         let mut staged = prepared.staged.take().expect("it is put into force once");
         // Sockets accept clients from now on, and find their volumes a moment later.
-        let listening = sockets::listen(self, &prepared.needs, &mut prepared.found, &mut staged);
-        let host = Arc::clone(&prepared.host);
-        let done = listening.and_then(|()| commit::commit(self, host, &prepared.changed, &mut staged));
+        let Prepared { host, changed, needs, found, .. } = &mut prepared;
+        let listening = sockets::listen(self, (host, changed), needs, found, &mut staged);
+        let (host, tolerance) = (Arc::clone(host), needs.tolerance);
+        let done = listening.and_then(|()| commit::commit(self, host, (changed, tolerance), &mut staged));
         if done.is_err() {
             commit::close(vec![staged], commit::CLOSE_MAX);
         }
@@ -386,25 +391,18 @@ impl Server {
         self.host.devices.is_empty() && self.host.uplinks.is_empty()
     }
 
-    /// Whether a change starts this device: it is new; or it is out of service, and a volume on it is retried or it is another
-    /// device now.
-    fn starts(&self, device: &str, host: &Host, extra: &Extra) -> bool {
-        let is_retried = match extra {
-            Extra::Retry((vm, volume)) => {
-                let retried = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
-                retried.is_some_and(|volume| volume.device == device)
-            }
-            Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => false,
-        };
-        let is_other = || {
-            let known = self.host.devices.get(device);
-            known.is_none_or(|known| translate::fixed_difference(known, &host.devices[device]).is_some())
-        };
-        !self.devices.contains_key(device) && (is_retried || is_other())
+    /// Whether a change starts this device: it does not run, and it does not stay out of service with all its volumes.
+    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<VolumeName>) -> bool {
+        let on_it = || commit::volumes(host).filter(|(_, volume)| volume.device == device);
+        let stays = || staying.contains(&missing::device(device)) && on_it().all(|(name, _)| staying.contains(&name));
+        !self.devices.contains_key(device) && !stays()
     }
 
-    /// Returns the device of a volume, or the uplink of a NIC, in the host file.
+    /// Returns the device of a volume, the uplink of a NIC, or a device itself, in the host file.
     pub(crate) fn device_of(&self, name: &VolumeName) -> Option<&str> {
+        if let Some(device) = missing::as_device(name) {
+            return self.host.devices.get_key_value(device).map(|(device, _)| device.as_str());
+        }
         let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
         volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::take;
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,14 +18,15 @@ use sluice_io::backend::slot_log;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::block_size::Known;
-use sluice_io::source::error::SHARES_A_FILE;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::claims::Claims;
 use super::found::{Found, Progress};
 use super::resizing::{Resizing, resizing};
 use super::tolerance::{Fault, Tolerance};
-use super::{Changed, Extra, Guard, RemovedVolume, Server, ServerError, VolumeName, sockets, stage, translate};
+use super::{
+    Changed, Extra, Guard, Reason, RemovedVolume, Server, ServerError, VolumeName, missing, sockets, stage, translate,
+};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
@@ -72,6 +74,8 @@ pub(crate) struct Needs {
     pub(super) tolerance: Tolerance,
     /// Devices that are started. Of two on one disk the first one is.
     pub(super) devices: Vec<String>,
+    /// Those of them that are out of service already.
+    devices_out: BTreeSet<String>,
     pub(super) volumes: Vec<Opening>,
     resizings: Vec<Resizing>,
     /// Paths of new devices.
@@ -112,18 +116,9 @@ pub(super) fn needs(
         (Extra::Nothing | Extra::Grow(_), false) => Tolerance::Never,
     };
     let staying = server.staying(host, extra, guard.force);
-    let claims = Claims::of(host, &server.held, guard);
+    let claims = Claims::of(host, guard);
     let mut needs = Needs { is_start, lock_wait, tolerance, staying, claims, ..Needs::default() };
-    let mut devices: Vec<_> = host.devices.iter().filter(|(name, _)| server.starts(name, host, extra)).collect();
-    // Of two devices that turn out to be one disk, the one that the state does not know is left out.
-    devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
-    for (name, device) in devices {
-        needs.devices.push(name.clone());
-        let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
-        needs.disks.extend(disk.map(|path| (name.clone(), path.clone())));
-        let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
-        needs.logs.extend(log.map(|path| (name.clone(), path.clone())));
-    }
+    needs.start_devices(server, host, guard);
     needs.sockets = sockets::needed(server, host, changed, (tolerance, &needs.staying))?;
     // Sockets that replace one in use are made last, when nothing else can hang.
     needs.sockets.sort_by_key(|socket| socket.ours.is_some());
@@ -140,7 +135,7 @@ pub(super) fn needs(
             }
             let key = (vm.clone(), name.clone());
             if needs.staying.contains(&key) {
-                if volume.source.is_some() && server.missing[&key].contains(SHARES_A_FILE) {
+                if matches!(server.missing[&key], Reason::SharesAFile(_)) {
                     needs.rivals.push(Opening::rival(key, volume, tolerance));
                 }
                 continue;
@@ -149,7 +144,7 @@ pub(super) fn needs(
             refuse_while_draining(server, vm, volume)?;
             if volume.source.is_some() && translate::has_disk(&host.devices[&volume.device]) {
                 let known = served_before.get_or_insert_with(|| guard.known());
-                let tolerance = if server.missing.contains_key(&key) { Tolerance::Anything } else { tolerance };
+                let tolerance = needs.tolerance_of_volume(server, &key);
                 needs.volumes.push(Opening::new(server, key, (volume, tolerance), (guard, known)));
             }
         }
@@ -207,6 +202,22 @@ impl Needs {
         disks.chain(resizings).chain(volumes).chain(sockets).collect()
     }
 
+    /// Adds the devices that are started.
+    fn start_devices(&mut self, server: &Server, host: &Host, guard: &Guard<'_>) {
+        let mut devices: Vec<_> =
+            host.devices.iter().filter(|(name, _)| server.starts(name, host, &self.staying)).collect();
+        // Of two devices that turn out to be one disk, the one that the state does not know is left out.
+        devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
+        for (name, device) in devices {
+            self.devices.push(name.clone());
+            self.devices_out.extend(server.missing.contains_key(&missing::device(name)).then(|| name.clone()));
+            let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
+            self.disks.extend(disk.map(|path| (name.clone(), path.clone())));
+            let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
+            self.logs.extend(log.map(|path| (name.clone(), path.clone())));
+        }
+    }
+
     /// Whether they are those of a start, which looks at everything even if something has failed.
     pub(super) fn is_start(&self) -> bool {
         self.is_start
@@ -247,10 +258,10 @@ impl Needs {
     pub(super) fn are_met_by(&self, found: &Found) -> bool {
         // Of each: whether it is there, or the change is rejected because of it.
         let disks = self.disks.iter().map(|(device, path)| {
-            found.disks.get(device).filter(|(of, _)| of == path).map(|(_, disks)| self.is_refused(disks))
+            found.disks.get(device).filter(|(of, _)| of == path).map(|(_, disks)| self.is_refused(device, disks))
         });
         let logs = self.logs.iter().map(|(device, path)| {
-            found.logs.get(device).filter(|(of, _)| of == path).map(|(_, log)| self.is_refused(log))
+            found.logs.get(device).filter(|(of, _)| of == path).map(|(_, log)| self.is_refused(device, log))
         });
         let resizings = self.resizings.iter().map(|resizing| {
             let resized = found.resized.get(&resizing.name).filter(|(size, _)| *size == resizing.size);
@@ -268,8 +279,18 @@ impl Needs {
         all.iter().all(Option::is_some) || all.contains(&Some(true))
     }
 
-    fn is_refused<T>(&self, result: &Result<T, impl Fault>) -> bool {
-        result.as_ref().is_err_and(|error| !self.tolerance.covers(error))
+    fn is_refused<T>(&self, device: &str, result: &Result<T, impl Fault>) -> bool {
+        result.as_ref().is_err_and(|error| !self.tolerance_of(device).covers(error))
+    }
+
+    /// Which faults of a device put it out of service.
+    pub(super) fn tolerance_of(&self, device: &str) -> Tolerance {
+        if self.devices_out.contains(device) { Tolerance::Anything } else { self.tolerance }
+    }
+
+    /// Which faults of a volume put it out of service.
+    pub(super) fn tolerance_of_volume(&self, server: &Server, name: &VolumeName) -> Tolerance {
+        if server.missing.contains_key(name) { Tolerance::Anything } else { self.tolerance }
     }
 
     /// Leaves out what cannot be looked at because its path hangs: devices, volumes and sockets without which the rest may go
@@ -355,15 +376,15 @@ impl Needs {
     fn find_files(&mut self, progress: &Progress) -> Option<()> {
         for (device, path) in take(&mut self.disks) {
             progress.set(&path);
-            let disks = DiskSet::of_path(&path);
-            let is_ok = self.is_start || !self.is_refused(&disks);
+            let disks = caught(&path, || DiskSet::of_path(&path));
+            let is_ok = self.is_start || !self.is_refused(&device, &disks);
             let goes_on = progress.add(|found| drop(found.disks.insert(device, (path, disks))));
             (goes_on && is_ok).then_some(())?;
         }
         for (device, path) in take(&mut self.logs) {
             progress.set(&path);
             let log = slot_log::open(&path);
-            let is_ok = self.is_start || !self.is_refused(&log);
+            let is_ok = self.is_start || !self.is_refused(&device, &log);
             let goes_on = progress.add(|found| drop(found.logs.insert(device, (path, log))));
             (goes_on && is_ok).then_some(())?;
         }
@@ -382,14 +403,14 @@ impl Needs {
     fn open_volumes(&mut self, progress: &Progress) -> Option<()> {
         let mut all = Vec::new();
         for opening in take(&mut self.volumes) {
-            match opening.locate(progress) {
+            match caught(opening.path(), || opening.locate(progress)) {
                 Ok(located) => all.push((opening, located)),
                 Err(error) => self.add_volume(opening, Err(error), progress)?,
             }
         }
         let own = all.len();
         for rival in if own > 0 { take(&mut self.rivals) } else { Vec::new() } {
-            if let Ok(located) = rival.locate(progress) {
+            if let Ok(located) = caught(rival.path(), || rival.locate(progress)) {
                 all.push((rival, located));
             }
         }
@@ -401,7 +422,8 @@ impl Needs {
         }
         let until = Instant::now() + self.lock_wait;
         for (opening, located) in all {
-            let opened = opening.open(located, until.saturating_duration_since(Instant::now()), progress);
+            let wait = until.saturating_duration_since(Instant::now());
+            let opened = caught(opening.path(), || opening.open(located, wait, progress));
             self.add_volume(opening, opened, progress)?;
         }
         Some(())
@@ -459,6 +481,12 @@ fn hangs_with(hung: &Path, path: &Path) -> bool {
     hung == path || hung.parent() == path.parent() && !hung.starts_with("/dev")
 }
 
+/// Makes a panic at one source or disk an error of its volume or device: the others are served.
+fn caught<T>(path: &Path, call: impl FnOnce() -> Result<T, SourceError>) -> Result<T, SourceError> {
+    let panicked = |_| Err(SourceError::Panicked { path: path.to_owned() });
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(panicked)
+}
+
 impl Opening {
     fn new(
         server: &Server,
@@ -487,10 +515,14 @@ impl Opening {
         self.volume.offset..end
     }
 
+    fn path(&self) -> &Path {
+        self.volume.source.as_deref().expect("only volumes with a source are opened")
+    }
+
     fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
         let volume = &self.volume;
         let spec = SourceSpec {
-            path: volume.source.clone().expect("only volumes with a source are opened"),
+            path: self.path().to_owned(),
             offset: volume.offset,
             length: volume.size,
             read_only: volume.read_only,
@@ -535,5 +567,18 @@ impl Opening {
             }
         };
         Ok(Opened { source, extents, disks })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_at_one_source_kept_every_vm_from_its_disk() {
+        let image = Path::new("/a.img");
+        let found = caught::<()>(image, || panic!("a test requested this panic"));
+        assert!(matches!(found, Err(SourceError::Panicked { path }) if path == image));
+        assert!(caught(image, || Ok(())).is_ok());
     }
 }

@@ -3,18 +3,19 @@
 //! If one volume frees a socket and another takes it in the same change, the socket is kept if both use the same
 //! protocol. Otherwise a new one replaces it, and the old one is restored if the change is not made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluice_config::{Host, Protocol, Volume};
-use sluice_io::endpoint::Endpoint;
+use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::nbd::listener::{Catalogue, NbdListener};
 use sluice_io::vhost_user::listener::VhostListener;
 
-use super::commit::name_of;
+use super::commit::{self, name_of};
 use super::opening::{Needs, Serves, Socket};
 use super::stage::Staged;
 use super::tolerance::Tolerance;
-use super::{Changed, Found, Server, ServerError, VolumeName, missing, nics, translate};
+use super::{Changed, Found, Reason, Server, ServerError, VolumeName, missing, nics, translate};
+use crate::failure::chain;
 
 /// Returns the sockets that must be made for `host`. What is `staying` out of service is left out.
 pub(super) fn needed(
@@ -56,26 +57,48 @@ pub(super) fn needed(
     Ok(nbd.chain(guests).chain(nics).collect())
 }
 
-/// Starts to accept clients on the new sockets.
+/// Starts to accept clients on the new sockets. What has one for which this fails is put out of service, if that is tolerated.
 pub(super) fn listen(
     server: &Server,
+    (host, changed): (&Host, &Changed),
     needs: &Needs,
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    let Staged { listeners, guests, nics, .. } = staged;
-    let limit = &server.connection_limit;
-    for Socket { endpoint, serves, tolerance, .. } in &needs.sockets {
-        let name = endpoint.to_string();
+    let mut failed = BTreeMap::new();
+    for socket in &needs.sockets {
+        let name = socket.endpoint.to_string();
         let bound = match found.take_socket(&name).expect("what is needed was found") {
-            Err(error) if tolerance.covers(&error) => continue,
+            Err(error) if socket.tolerance.covers(&error) => continue,
             bound => bound?,
         };
-        match serves {
-            Serves::Nbd => drop(listeners.insert(name, NbdListener::start(bound, Catalogue::default(), limit)?)),
-            Serves::Disk => drop(guests.insert(name, VhostListener::start(bound, None, limit)?)),
-            Serves::Nic => drop(nics.sockets.insert(name, VhostListener::start(bound, None, limit)?)),
+        match accept(server, (name.clone(), socket.serves), bound, staged) {
+            Err(error) if socket.tolerance.covers(&error) => {
+                failed.insert(name, Reason::Other(chain(&error)));
+            }
+            accepting => accepting?,
         }
+    }
+    if !failed.is_empty() {
+        missing::leave_out_sockets(server, (host, changed), needs, &failed, staged);
+        commit::lose(host, &mut staged.volumes, &mut staged.missing, |volume| {
+            failed.get(&name_of(&volume.export.endpoint)).cloned()
+        });
+    }
+    Ok(())
+}
+
+fn accept(
+    server: &Server,
+    (name, serves): (String, Serves),
+    bound: Bound,
+    staged: &mut Staged,
+) -> Result<(), ListenError> {
+    let limit = &server.connection_limit;
+    match serves {
+        Serves::Nbd => drop(staged.listeners.insert(name, NbdListener::start(bound, Catalogue::default(), limit)?)),
+        Serves::Disk => drop(staged.guests.insert(name, VhostListener::start(bound, None, limit)?)),
+        Serves::Nic => drop(staged.nics.sockets.insert(name, VhostListener::start(bound, None, limit)?)),
     }
     Ok(())
 }

@@ -8,22 +8,21 @@ use sluice_io::device::priority::{self, Priority};
 use sluice_io::device::{Device, DeviceSpec, Store};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
-use sluice_io::source::DiskSet;
+use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 
 use super::commit::name_of;
-use super::opening::{Needs, Opened, Opening};
+use super::opening::{Needs, Opened};
 use super::resizing::Resized;
-use super::{Changed, Found, Missing, Running, Server, ServerError, VolumeName, missing, nics, translate};
+use super::tolerance::Tolerance;
+use super::{Changed, Found, Missing, Reason, Running, Server, ServerError, VolumeName, missing, nics, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
-    /// Devices that cannot be started, and why.
-    devices_out: BTreeMap<String, String>,
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<VolumeName, (Store, VolumeInfo)>,
     /// What is out of service.
@@ -92,11 +91,14 @@ fn start_devices(
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
+    let stays =
+        |name: &&VolumeName| missing::as_device(name).is_some_and(|name| !needs.devices.iter().any(|new| new == name));
+    staged.missing.extend(needs.staying.iter().filter(stays).map(|name| (name.clone(), server.missing[name].clone())));
     for name in &needs.devices {
         match start_device(server, host, name, found, &staged.devices) {
             Ok(running) => drop(staged.devices.insert(name.clone(), running)),
-            Err(error) if needs.tolerance.covers(&error) && error.concerns_one() => {
-                staged.devices_out.insert(name.clone(), missing::reason(&error));
+            Err(error) if needs.tolerance_of(name).covers(&error) && error.concerns_one() => {
+                staged.missing.insert(missing::device(name), Reason::of(&error));
             }
             Err(error) => return Err(error),
         }
@@ -203,11 +205,10 @@ fn resize(
 fn open_volumes(
     server: &Server,
     (old, host, changed): (&Host, &Host, &Changed),
-    (needs, failed_sockets): (&Needs, &BTreeMap<String, String>),
+    (needs, failed_sockets): (&Needs, &BTreeMap<String, Reason>),
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    let openings: BTreeMap<&VolumeName, &Opening> = needs.volumes.iter().map(|need| (&need.name, need)).collect();
     for (vm, spec) in changed.of(host) {
         let before = old.vms.get(vm);
         for (name, volume) in &spec.volumes {
@@ -219,15 +220,18 @@ fn open_volumes(
                 staged.missing.insert(key.clone(), server.missing[&key].clone());
                 continue;
             }
-            let device_out = staged.devices_out.get(&volume.device);
-            if let Some(reason) = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint))) {
+            let tolerance = needs.tolerance_of_volume(server, &key);
+            let device_out = staged.missing.get(&missing::device(&volume.device));
+            let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
+            // Whose its file is counts more: it decides about other volumes.
+            let is_claimed = matches!(found.volume(&key), Some(Err(SourceError::Claimed { .. })));
+            if let Some(reason) = without.filter(|_| !is_claimed && tolerance != Tolerance::Never) {
                 staged.missing.insert(key, reason.clone());
                 continue;
             }
-            let tolerance = openings.get(&key).map_or(needs.tolerance, |opening| opening.tolerance);
             match open_volume(server, host, (&key, volume), found, &staged.devices) {
                 Ok(opened) => drop(staged.volumes.insert(key, opened)),
-                Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(key, missing::reason(&error))),
+                Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(key, Reason::of(&error))),
                 Err(error) => return Err(error),
             }
         }

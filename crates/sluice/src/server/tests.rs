@@ -77,6 +77,37 @@ async fn a_change_that_its_only_device_had_lost_was_reported_as_done() {
     assert_ne!(server.host().devices["a"].scheduler.name, "fails", "nothing has changed");
 }
 
+/// A host of two devices with a volume each, whose sockets are in `folder`.
+fn two_volumes(folder: &Path) -> Arc<Host> {
+    let volume = |vm: &str, device: &str| {
+        let socket = folder.join(vm);
+        format!(
+            "[device.{device}]\nbackend = \"null\"\n[vm.{vm}.volume.v]\ndevice = \"{device}\"\nsize = \"1MiB\"\nexport.socket = \"{}\"\n",
+            socket.display()
+        )
+    };
+    host(&(volume("x", "a") + &volume("y", "b")))
+}
+
+#[tokio::test]
+async fn a_device_that_rejected_its_part_of_a_tolerant_start_kept_the_others_from_starting() {
+    let folder = tempfile::tempdir().unwrap();
+    let right = two_volumes(folder.path());
+    let mut failing = Host::clone(&right);
+    // The host file would not allow that its requests are never served.
+    Arc::make_mut(failing.vms.get_mut("x").unwrap()).policy.weight = None;
+    let mut server = Server::new();
+    server.apply_with(&Arc::new(failing), &Extra::Tolerate).unwrap();
+    let volume = |vm: &str| (vm.to_owned(), "v".to_owned());
+    assert_eq!(server.missing().keys().collect::<Vec<_>>(), [&missing::device("a"), &volume("x")]);
+    assert!(server.missing()[&volume("x")].text().contains("never be served"), "{:?}", server.missing());
+    assert!(server.served.contains_key(&volume("y")) && !server.devices.contains_key("a"));
+    // It is started again when it is retried.
+    server.host = Arc::clone(&right);
+    server.apply_with(&right, &Extra::Retry(volume("x"))).unwrap();
+    assert!(server.missing().is_empty() && server.served.contains_key(&volume("x")));
+}
+
 #[tokio::test]
 async fn a_change_of_a_device_that_was_down_was_accepted() {
     let text = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n";

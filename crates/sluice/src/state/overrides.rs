@@ -292,9 +292,12 @@ impl Overrides {
             keys.entry(&new.target).or_default().insert(key, new.lasts);
         }
         let detached: Vec<&Override> = new.iter().filter(|new| new.change == Change::Detach).collect();
+        let attached: Vec<&Override> = new.iter().filter(|new| new.is_attach()).collect();
         self.0.retain(|known| {
             let of_key = known.key().and_then(|key| Some(within(keys.get(&known.target)?, key))).into_iter().flatten();
             let of_object = detached.iter().filter(|new| new.target.covers(&known.target)).map(|new| new.lasts);
+            let attached = attached.iter().filter(|new| known.is_attach() && new.target == known.target);
+            let of_object = of_object.chain(attached.map(|new| new.lasts));
             !of_key.chain(of_object).any(|lasts| known.lasts.is_temporary() || !lasts.is_temporary())
         });
     }
@@ -575,6 +578,18 @@ mod tests {
         assert_eq!(overrides.iter().filter(|known| known.value() == "new").count(), 10_000);
         overrides.add(set("vm7", "t", "all"));
         assert_eq!(overrides.len(), 19_801);
+    }
+
+    #[test]
+    fn keys_of_an_older_attach_of_the_same_volume_came_back() {
+        let attach = |keys: &str| made("a/v", Change::Attach { keys: toml::from_str(keys).unwrap() }, Value::Null);
+        let mut overrides = Overrides::default();
+        let older = Override { is_aside: true, ..attach("read_only = true") };
+        overrides.add_all(vec![older, made("a", Change::Attach { keys: toml::Table::new() }, Value::Null)]);
+        overrides.add(attach("size = \"1MiB\""));
+        assert_eq!(names(&overrides), ["a", "a/v"]);
+        let Change::Attach { keys } = &overrides.0[1].change else { panic!("{overrides:?}") };
+        assert_eq!(keys.to_string(), "size = \"1MiB\"\n");
     }
 
     #[test]

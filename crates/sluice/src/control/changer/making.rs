@@ -11,7 +11,6 @@
 //! refused; a start, a retry and an expiry are made all the same, and the write is repeated. If the state directory
 //! hangs, changes that need it are refused until it responds.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ use super::{
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
 use crate::request_sizes;
-use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, VolumeName, without};
+use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, kind_of, without};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
@@ -60,8 +59,16 @@ impl Thread {
             attempt.waits = WaitsFor::Turn;
             return self.attempts.push(attempt);
         }
-        let known = attempt.proposal.take().filter(|(version, _)| *version == self.version);
-        let proposal = match known.map_or_else(|| self.propose(&mut attempt), |(_, proposal)| Ok(proposal)) {
+        let proposal = match attempt.proposal.take() {
+            Some((version, proposal)) if version == self.version => Ok(proposal),
+            Some(_) => {
+                // What it has found different may be another volume now.
+                attempt.held.clear();
+                self.propose(&mut attempt)
+            }
+            None => self.propose(&mut attempt),
+        };
+        let proposal = match proposal {
             Ok(proposal) => proposal,
             Err(Refused::Reply(reply)) => return answer(attempt, reply),
             Err(Refused::File(diagnostics)) => return self.refuse_file(attempt, &diagnostics),
@@ -71,14 +78,15 @@ impl Thread {
             return self.refuse(attempt, &error);
         }
         let leaving = self.server.had_removed();
-        let guard = Guard { saved: &proposal.saved, force: &force };
-        let host = match attempt.held.is_empty() {
+        let held = self.held_with(&attempt);
+        let guard = Guard { saved: &proposal.saved, force: &force, held: &held };
+        let host = match held.is_empty() {
             true => Arc::clone(&proposal.host),
-            false => Arc::new(without(&proposal.host, attempt.held.keys()).into_owned()),
+            false => Arc::new(without(&proposal.host, held.keys()).into_owned()),
         };
         match self.server.prepare(&host, &proposal.extra, &mut attempt.found, &guard) {
             Ok(Step::Prepared(prepared)) if attempt.is_dry_run() => self.planned(attempt, &proposal, &host, *prepared),
-            Ok(Step::Prepared(prepared)) if matches!(attempt.kind, Kind::Retry(_)) && prepared.is_void() => {
+            Ok(Step::Prepared(prepared)) if attempt.is_void(&prepared) => {
                 self.server.still_missing(*prepared);
             }
             Ok(Step::Prepared(prepared)) => self.save(attempt, proposal, *prepared),
@@ -132,39 +140,15 @@ impl Thread {
         ))
     }
 
-    /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
-    fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
-        let new = held.into_iter().map(|((vm, volume), how)| {
-            let reason = format!(
-                "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {vm}/{volume}`"
-            );
-            ((vm, volume), reason)
-        });
-        let new: Vec<_> = new.collect();
-        if let (Kind::Change(_), Some(((vm, volume), reason))) = (&attempt.kind, new.first()) {
-            let error = format!("{vm}/{volume} is held back: {reason}");
-            return self.refuse(attempt, &error);
-        }
-        for ((vm, volume), reason) in &new {
-            tracing::error!(
-                vm,
-                volume,
-                reason,
-                "Volume held back: its source or offset differs from when it was last served, or it is smaller"
-            );
-        }
-        attempt.held.extend(new);
-        self.advance(attempt);
-    }
-
     /// Answers what a file would change.
     fn planned(&mut self, attempt: Attempt, proposal: &Proposal, host: &Host, prepared: Prepared) {
         drop(prepared);
         let plan = plan::plan(self.server.host(), host);
         let warnings = request_sizes::narrowed(self.server.host(), host);
+        let held = self.held_with(&attempt);
         if let Kind::Reload(Reload { asked: Some(asked), .. }) = attempt.kind {
             let overrides = with_file(&proposal.saved.overrides, &proposal.gone);
-            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &attempt.held, overrides)).and_warn(&warnings));
+            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &held, overrides)).and_warn(&warnings));
         }
     }
 
@@ -235,7 +219,7 @@ impl Thread {
             drop(prepared);
             return self.failed(attempt, error);
         }
-        record(&mut proposal.saved, &prepared, &attempt.held);
+        record(&mut proposal.saved, &prepared, &self.held_with(&attempt));
         let saved = self.to_write(&proposal.saved);
         if saved.is_none() && proposal.dropin.is_none() {
             return self.commit(attempt, proposal, prepared, None);
@@ -389,7 +373,8 @@ impl Thread {
         }
         // The change may have removed the last device that was not down.
         self.check_devices();
-        let before = std::mem::replace(&mut self.server.held, attempt.held);
+        let held = self.held_with(&attempt);
+        let before = std::mem::replace(&mut self.server.held, held);
         for (vm, volume) in before.into_keys().filter(|name| !self.server.held.contains_key(name)) {
             tracing::info!(vm, volume, "Volume is not held back any more");
         }
@@ -495,7 +480,10 @@ impl Thread {
                 tracing::error!(error, "Reload failed: the running configuration is unchanged");
                 reload.answer(Code::Refused, error);
             }
-            Kind::Retry((vm, volume)) => tracing::error!(vm, volume, error, "Volume stays out of service"),
+            Kind::Retry(name) => {
+                let (vm, volume) = &name;
+                tracing::error!(vm, volume, error, "{} stays out of service", kind_of(&name));
+            }
             Kind::Expire => {
                 tracing::error!(
                     error,
@@ -542,6 +530,11 @@ fn answer_reload(asked: Option<Asked>, plan: Value, warnings: &[String], unappli
 }
 
 impl Attempt {
+    /// Whether it is a retry that changes nothing, not even what is held back.
+    fn is_void(&self, prepared: &Prepared) -> bool {
+        matches!(self.kind, Kind::Retry(_)) && self.held.is_empty() && prepared.is_void()
+    }
+
     fn force(&self) -> Force {
         match &self.kind {
             Kind::Start(start) => start.force.clone(),

@@ -139,7 +139,8 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
     let name = |(vm, volume): &VolumeName| format!("{vm}/{volume}");
     let missing: Vec<String> = server.missing().keys().map(name).collect();
     let held: Vec<String> = server.held.keys().map(name).collect();
-    let mut status = service::summary(host, missing.len());
+    let is_volume = |(vm, volume): &&VolumeName| host.vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
+    let mut status = service::summary(host, server.missing().keys().filter(is_volume).count());
     let out = missing.into_iter().chain(server.outages().keys().map(ToString::to_string)).collect();
     for (names, what) in [(out, "out of service"), (held, "held back")] {
         status += &listed(&names, what);

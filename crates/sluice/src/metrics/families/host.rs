@@ -55,7 +55,7 @@ pub(super) static FAMILIES: &[Family] = &[
         name: "sluice_volumes_out_of_service",
         kind: Kind::Gauge,
         labels: &[],
-        help: "Volumes that are not served because their source cannot be opened",
+        help: "Volumes, NICs, sockets of `[nbd]` and devices that are not served because they cannot be opened",
         samples: Samples::Of(|state, series| series.count(&[], state.out_of_service as u64)),
     },
     Family {

@@ -1,0 +1,43 @@
+//! What a change holds back: volumes that may not be served as they are, until the file is corrected or `--force` names them.
+
+use std::collections::BTreeMap;
+
+use super::{Attempt, Kind, Thread};
+use crate::server::VolumeName;
+
+impl Thread {
+    /// Returns what is held back when this attempt is in force. A start and a reload look at all of it again.
+    pub(super) fn held_with(&self, attempt: &Attempt) -> BTreeMap<VolumeName, String> {
+        let mut held = match attempt.kind {
+            Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
+            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
+        };
+        held.extend(attempt.held.clone());
+        held
+    }
+
+    /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
+    pub(super) fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
+        let new = held.into_iter().map(|((vm, volume), how)| {
+            let reason = format!(
+                "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {vm}/{volume}`"
+            );
+            ((vm, volume), reason)
+        });
+        let new: Vec<_> = new.collect();
+        if let (Kind::Change(_), Some(((vm, volume), reason))) = (&attempt.kind, new.first()) {
+            let error = format!("{vm}/{volume} is held back: {reason}");
+            return self.refuse(attempt, &error);
+        }
+        for ((vm, volume), reason) in &new {
+            tracing::error!(
+                vm,
+                volume,
+                reason,
+                "Volume held back: its source or offset differs from when it was last served, or it is smaller"
+            );
+        }
+        attempt.held.extend(new);
+        self.advance(attempt);
+    }
+}
