@@ -229,6 +229,15 @@ const TURN_DEBT_MAX: u64 = 16;
 /// Start tag at which the tags are lowered, before they overflow.
 const TURN_MAX: ShareTag = 1 << 62;
 
+/// The first volume of those that would send a request of one direction.
+#[derive(Debug, Clone, Copy)]
+struct Competitor {
+    /// Its place among them: by turn, or by share tag.
+    rank: (ShareTag, RequestId),
+    share: (ShareTag, RequestId),
+    volume: usize,
+}
+
 /// A queue of a volume whose head may pass.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Open {
@@ -376,8 +385,7 @@ impl Owner {
     }
 
     fn first_in_turn(&self, lanes: &Lanes, arena: &Arena, now: Tag) -> Option<usize> {
-        // The smallest turn, or share tag, of each direction, with the share tag.
-        let mut first: [Option<((ShareTag, RequestId), ShareTag, usize)>; 2] = [None; 2];
+        let mut first: [Option<Competitor>; 2] = [None; 2];
         for volume in 0..lanes.volumes.len() {
             let ready =
                 self.volumes[volume].member.as_ref().filter(|member| member.is_ready() && member.tags.is_weighted());
@@ -387,15 +395,11 @@ impl Owner {
             let (at, share) = (direction as usize, member.tags.share_tag());
             let turn = lanes.volumes[volume].turns[at].max(lanes.turn[at]);
             let rank = if lanes.shares_out(direction) { (turn, head.id) } else { (share, member.head) };
-            if first[at].is_none_or(|(known, _, _)| rank < known) {
-                first[at] = Some((rank, share, volume));
+            if first[at].is_none_or(|known| rank < known.rank) {
+                first[at] = Some(Competitor { rank, share: (share, member.head), volume });
             }
         }
-        let first = first
-            .into_iter()
-            .flatten()
-            .min_by_key(|(_, share, volume)| (*share, self.volumes[*volume].member.as_ref().map(|member| member.head)));
-        first.map(|(_, _, volume)| volume)
+        first.into_iter().flatten().min_by_key(|first| first.share).map(|first| first.volume)
     }
 
     /// Removes the requests of `scope`, in order of their arrival.
