@@ -48,7 +48,7 @@ use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
-mod aside;
+pub(crate) mod aside;
 mod exit;
 mod expiry;
 mod helpers;
@@ -159,6 +159,8 @@ pub(crate) struct Begin {
     /// The state without what has ended meanwhile.
     pub(crate) saved: Saved,
     pub(crate) gone: Vec<(Override, Gone)>,
+    /// Whether the state file was damaged, so that changes made at run time may be lost.
+    pub(crate) is_damaged: bool,
     /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
     /// Whether the start fails if anything of the file cannot be served.
@@ -244,6 +246,7 @@ struct Start {
     host: Arc<Host>,
     saved: Saved,
     gone: Vec<(Override, Gone)>,
+    is_damaged: bool,
     force: Force,
     strict: bool,
 }
@@ -347,7 +350,7 @@ impl Thread {
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let at_start = host.daemon.clone();
@@ -378,7 +381,8 @@ impl Thread {
             events,
             news,
         };
-        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force, strict }))))
+        let start = Start { host: Arc::new(host), saved, is_damaged, gone, force, strict };
+        Ok((thread, Kind::Start(Box::new(start))))
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {

@@ -193,7 +193,9 @@ pub(super) fn differing(
         let Some(Ok(opened)) = found.volume(name) else { continue };
         let own = format!("{}/{}", name.0, name.1);
         if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
-            let how = "what it last served is not known, because the state file was damaged".to_owned();
+            let how = "what it last served is not known, because the state file was damaged; to accept it also chooses the block size of \
+                       its guest's disk anew, unless block_size is stated";
+            let how = how.to_owned();
             differing.insert(name.clone(), how);
             continue;
         }

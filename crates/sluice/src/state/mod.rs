@@ -15,6 +15,7 @@ pub(crate) mod dropin;
 pub(crate) mod folder;
 pub(crate) mod keeper;
 pub(crate) mod overrides;
+pub(crate) mod start;
 pub(crate) mod time;
 
 use overrides::Overrides;

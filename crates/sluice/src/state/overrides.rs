@@ -406,11 +406,15 @@ impl Overrides {
     }
 
     /// Sets those aside that these files do not allow, for example because a MAC address collides now: they are kept, and are not in
-    /// force. All others are in force again. Returns whether there are some that were in force before.
-    pub(crate) fn fit(&mut self, files: &Files) -> bool {
+    /// force. All others are in force again. `step` is called before each check of the files, which may take long. Returns whether there are some that
+    /// were in force before.
+    pub(crate) fn fit(&mut self, files: &Files, step: impl Fn()) -> bool {
         let before: Vec<bool> = self.0.iter().map(|known| known.is_aside).collect();
         self.restore();
-        let is_valid = |known: &[Override]| files.changed(&Overrides(known.to_vec()).changes()).is_ok();
+        let is_valid = |known: &[Override]| {
+            step();
+            files.changed(&Overrides(known.to_vec()).changes()).is_ok()
+        };
         while !is_valid(&self.0) {
             // The files are valid with the first `right` of them, and not with the first `wrong`.
             let (mut right, mut wrong) = (0, self.0.len());

@@ -14,7 +14,7 @@ use crate::server::VolumeName;
 use crate::state::overrides::{Change, Overrides};
 
 /// Returns what these changes hold back, and why.
-pub(super) fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> {
+pub(crate) fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> {
     let mut held = BTreeMap::new();
     for known in overrides.aside() {
         let name = known.name();

@@ -214,7 +214,7 @@ impl Thread {
                 let gone = saved.overrides.settle(files);
                 // What was set aside is tried again. A file that another change does not fit is refused.
                 let before = saved.overrides.clone();
-                if saved.overrides.fit(files) {
+                if saved.overrides.fit(files, || {}) {
                     saved.overrides = before;
                 }
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
