@@ -143,6 +143,11 @@ impl Override {
         matches!(self.change, Change::Attach { .. })
     }
 
+    /// Whether it is about this volume, `VM/VOLUME`, or about its VM.
+    pub(crate) fn concerns(&self, volume: &str) -> bool {
+        volume.parse().is_ok_and(|volume| self.target.covers(&Object::Target(volume)))
+    }
+
     /// The value that it puts in force, in words.
     pub(crate) fn value(&self) -> String {
         match &self.change {
@@ -338,7 +343,12 @@ impl Overrides {
     }
 
     /// Removes those that end with a stop of the daemon.
-    pub(crate) fn stop(&mut self) -> Vec<(Override, Gone)> {
+    pub(super) fn stop(&mut self) -> Vec<(Override, Gone)> {
+    /// Whether an object is there with these files and changes.
+    pub(super) fn has(&self, files: &Files, target: &Object) -> bool {
+        exists(files, &self.0, target)
+    }
+
         let ends = |known: &mut Override| known.lasts == Lasts::UntilRestart;
         self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
     }

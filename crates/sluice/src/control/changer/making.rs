@@ -32,7 +32,7 @@ use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, Server
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
-use crate::state::overrides::{report_gone, with_file};
+use crate::state::overrides::{Override, report_gone, with_file};
 use crate::state::time::Time;
 use serde_json::Value;
 
@@ -109,10 +109,7 @@ impl Thread {
     /// Rejects a file without volumes if there are some now: it is more likely a mistake than a wish.
     fn refuse_nothing(&self, attempt: &Attempt, host: &Host, force: &Force) -> Result<(), String> {
         let old = match &attempt.kind {
-            Kind::Start(start) => {
-                let served = start.saved.exports.iter().filter(|(_, served)| !served.gone);
-                served.map(|(name, _)| name.clone()).collect::<Vec<_>>()
-            }
+            Kind::Start(start) => start.served_from_file(),
             Kind::Reload(_) => {
                 let vms = self.server.host().vms.values();
                 vms.flat_map(|vm| vm.volumes.keys().map(|volume| format!("{}/{volume}", vm.name))).collect()
@@ -565,6 +562,21 @@ impl Reload {
 }
 
 /// A later reload replaces this one.
+impl Start {
+    /// Returns the volumes that the host file had when they were last served: not those that a change made at run time had added
+    /// which ended meanwhile or is set aside. Of a damaged state it is not known which these are.
+    fn served_from_file(&self) -> Vec<String> {
+        if self.is_damaged {
+            return Vec::new();
+        }
+        let ended = self.gone.iter().map(|(old, _)| old);
+        let attached: Vec<&Override> =
+            ended.chain(self.saved.overrides.aside()).filter(|known| known.is_attach()).collect();
+        let served = self.saved.exports.iter().filter(|(_, served)| !served.gone).map(|(name, _)| name);
+        served.filter(|name| !attached.iter().any(|known| known.concerns(name))).cloned().collect()
+    }
+}
+
 pub(super) fn replaced(attempt: Attempt) {
     if let Kind::Reload(reload) = attempt.kind {
         reload.answer(Code::Refused, "A later reload has replaced this one; its result is in the log");
