@@ -84,6 +84,22 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     Ok(findings)
 }
 
+/// Returns the host with the changes made at run time that a state directory has, if it is there.
+///
+/// # Errors
+/// The state cannot be read.
+pub(crate) fn with_changes(files: &Files, own: &Host, state: &Path) -> Result<Host, String> {
+    if !state.exists() {
+        return Ok(own.clone());
+    }
+    let (state, _) = StateFolder::look(state).map_err(|error| chain(&error))?;
+    let Restored { host, damage, .. } = Restored::of(state, files, false, || {});
+    match damage {
+        Some(error) => Err(chain(&error)),
+        None => Ok(host.unwrap_or_else(|_| own.clone())),
+    }
+}
+
 /// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
 /// `waits_for` is called with each path that it waits for.
 pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
@@ -93,22 +109,6 @@ pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for
     }
 }
 
-fn of_problem(problem: Problem, is_served: bool) -> Finding {
-    let Problem { about, text, kind } = problem;
-    match kind {
-        ProblemKind::Taken if is_served => {
-            let text = format!("In use, perhaps by the running daemon itself: {text}");
-            Finding::new(Level::Note, "in-use", about, text)
-        }
-        ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
-        ProblemKind::Taken | ProblemKind::OutOfService => {
-            Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
-        }
-    }
-}
-
-/// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it.
-fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
 /// Finds changes made at run time that would not be in force.
 fn changes(files: &Files, saved: &Saved, lost: &[String]) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -128,6 +128,22 @@ fn changes(files: &Files, saved: &Saved, lost: &[String]) -> Vec<Finding> {
     findings
 }
 
+fn of_problem(problem: Problem, is_served: bool) -> Finding {
+    let Problem { about, text, kind } = problem;
+    match kind {
+        ProblemKind::Taken if is_served => {
+            let text = format!("In use, perhaps by the running daemon itself: {text}");
+            Finding::new(Level::Note, "in-use", about, text)
+        }
+        ProblemKind::Fatal => Finding::new(Level::Error, "host", about, text),
+        ProblemKind::Taken | ProblemKind::OutOfService => {
+            Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
+        }
+    }
+}
+
+/// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it.
+fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
     let Some(path) = state_path(own) else {
         let text = "There is no state directory, so changes at run time that must last are refused";
         let fix = "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
