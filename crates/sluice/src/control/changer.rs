@@ -39,7 +39,7 @@ use super::socket::{Asked, Group};
 use super::{Code, Reply, Request};
 use crate::failure::Failure;
 use crate::metrics::Load;
-use crate::monitor::Board;
+use crate::monitor::{Board, Served};
 use crate::output::Format;
 use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
 use crate::state::Saved;
@@ -407,7 +407,8 @@ impl Thread {
             self.check_attempts();
             self.retry_missing();
             self.expire();
-            self.board.publish(self.server.served(&self.roles, &self.file, self.load));
+            let aside = self.state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
+            self.board.publish(Served { aside, ..self.server.served(&self.roles, &self.file, self.load) });
             self.report_status();
         }
     }

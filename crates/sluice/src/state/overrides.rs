@@ -230,15 +230,17 @@ impl Gone {
     }
 }
 
-/// Those that stay in force with a host file, and those that end with it and why, for `sluice apply`.
+/// Those that stay in force with a host file, those that stay set aside, and those that end with it and why, for `sluice apply`.
 pub(crate) fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Value {
     let ended = gone.iter().map(|(old, why)| {
         let mut ended = old.to_json(false);
         ended["why"] = why.in_words(&old.hidden()).into();
         ended
     });
-    let kept = kept.iter().map(|known| known.to_json(false)).collect::<Vec<_>>();
-    json!({ "overrides": kept, "overrides_ended": ended.collect::<Vec<_>>() })
+    let as_json = |known: &Override| known.to_json(false);
+    let in_force: Vec<Value> = kept.in_force().map(as_json).collect();
+    let aside: Vec<Value> = kept.aside().map(as_json).collect();
+    json!({ "overrides": in_force, "overrides_set_aside": aside, "overrides_ended": ended.collect::<Vec<_>>() })
 }
 
 /// Writes a line for each override that is gone.
@@ -342,13 +344,13 @@ impl Overrides {
         std::mem::take(&mut self.0)
     }
 
-    /// Removes those that end with a stop of the daemon.
-    pub(super) fn stop(&mut self) -> Vec<(Override, Gone)> {
     /// Whether an object is there with these files and changes.
     pub(super) fn has(&self, files: &Files, target: &Object) -> bool {
         exists(files, &self.0, target)
     }
 
+    /// Removes those that end with a stop of the daemon.
+    pub(super) fn stop(&mut self) -> Vec<(Override, Gone)> {
         let ends = |known: &mut Override| known.lasts == Lasts::UntilRestart;
         self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
     }
@@ -451,9 +453,14 @@ impl Overrides {
         self.0.iter().filter(|known| known.is_aside)
     }
 
+    /// All others.
+    pub(crate) fn in_force(&self) -> impl Iterator<Item = &Override> {
+        self.0.iter().filter(|known| !known.is_aside)
+    }
+
     /// The changes in force, in the form that is laid over the files.
     pub(crate) fn changes(&self) -> Changes {
-        Overrides::laid(self.0.iter().filter(|known| !known.is_aside))
+        Overrides::laid(self.in_force())
     }
 
     /// As [`Overrides::changes`], with those that are set aside.

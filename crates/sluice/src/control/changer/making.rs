@@ -428,7 +428,7 @@ impl Thread {
         plan::log(plan, &who);
         self.report_kept();
         self.load = Load::now(done.unapplied.is_empty());
-        let (changes, kept) = (done.changes, self.state.saved.overrides.len());
+        let (changes, kept) = (done.changes, self.state.saved.overrides.in_force().count());
         let files = self.state.files.names().collect::<Vec<_>>().join(" ");
         let reason = asked.as_ref().and_then(|asked| match &asked.request {
             Request::Apply { reason, .. } => reason.as_deref(),
@@ -449,9 +449,13 @@ impl Thread {
         answer_reload(asked, plan, warnings, &done.unapplied);
     }
 
-    /// Writes a line for each override that is still in force.
+    /// Writes a line for each override that is still in force, and for each that stays set aside.
     fn report_kept(&self) {
-        for kept in self.state.saved.overrides.iter() {
+        for known in self.state.saved.overrides.aside() {
+            let (name, value) = (known.name(), known.value());
+            tracing::warn!(name, value, "Override stays set aside: with it the host file is not valid");
+        }
+        for kept in self.state.saved.overrides.in_force() {
             let (name, value, hides, until) = (kept.name(), kept.value(), kept.hidden(), kept.lasts.to_string());
             tracing::info!(name, value, hides, until, "Override stays in force and replaces the file's value");
         }
