@@ -42,6 +42,7 @@ use crate::metrics::Load;
 use crate::monitor::{Board, Served};
 use crate::output::Format;
 use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
+use crate::service::Serving;
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::{Keeper, Written};
@@ -73,8 +74,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Events for the control thread.
 pub(crate) enum ServerEvent {
-    /// The start has succeeded, with this state in a line; or it has failed.
-    Started(Result<String, Failure>),
+    /// The start has succeeded, with the numbers of what is served and this state in a line; or it has failed.
+    Started(Result<(Serving, String), Failure>),
     /// What is served has changed: the state in a line.
     Status(String),
     /// Every device is down.
@@ -158,9 +159,9 @@ pub(crate) struct Begin {
     pub(crate) on_disk: Saved,
     /// The state without what has ended meanwhile.
     pub(crate) saved: Saved,
-    pub(crate) gone: Vec<(Override, Gone)>,
     /// Whether the state file was damaged, so that changes made at run time may be lost.
     pub(crate) is_damaged: bool,
+    pub(crate) gone: Vec<(Override, Gone)>,
     /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
     /// Whether the start fails if anything of the file cannot be served.
@@ -245,8 +246,8 @@ enum Kind {
 struct Start {
     host: Arc<Host>,
     saved: Saved,
-    gone: Vec<(Override, Gone)>,
     is_damaged: bool,
+    gone: Vec<(Override, Gone)>,
     force: Force,
     strict: bool,
 }

@@ -28,7 +28,7 @@ use crate::monitor::{Board, Monitor};
 use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
-use crate::service::Service;
+use crate::service::{Service, Serving};
 use crate::state::Saved;
 use crate::state::folder::{Damaged, StateError, StateFolder};
 use crate::state::overrides::Override;
@@ -93,7 +93,7 @@ impl Serve {
             use_real_time();
         }
         let (_control, mut asked) = listen(control)?;
-        let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(host));
+        let drain_timeout = host.daemon.drain_timeout;
         let runtime = tokio::runtime::Handle::current();
         let (board, exported) = (Board::default(), metrics::Board::default());
         let _exporter = metrics.map(|bound| Exporter::start(bound, exported.clone())).transpose()?;
@@ -105,9 +105,9 @@ impl Serve {
         let ended = loop {
             tokio::select! {
                 Some(news) = news.recv() => match news {
-                    ServerEvent::Started(Ok(status)) => {
+                    ServerEvent::Started(Ok((serving, status))) => {
                         serves = true;
-                        ready.print(format);
+                        print_ready(&serving, format);
                         service.ready(status);
                     }
                     ServerEvent::Started(Err(failure)) => return Err(failure),
@@ -181,31 +181,15 @@ impl Signals {
     }
 }
 
-/// Reports that everything is served.
-struct Ready {
-    devices: usize,
-    vms: usize,
-    volumes: usize,
-    uplinks: usize,
-    nics: usize,
-}
-
-impl Ready {
-    fn of(host: &Host) -> Ready {
-        let volumes = host.vms.values().map(|vm| vm.volumes.len()).sum();
-        let nics = host.vms.values().map(|vm| vm.nics.len()).sum();
-        let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-        Ready { devices, vms, volumes, uplinks, nics }
-    }
-
-    fn print(&self, format: Format) {
-        let Ready { devices, vms, volumes, uplinks, nics, .. } = self;
-        tracing::info!(devices, vms, volumes, uplinks, nics, "Ready");
-        if format == Format::Json {
-            output::json(&json!({
-                "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
-            }));
-        }
+/// Reports that the daemon is ready, and what it serves.
+fn print_ready(serving: &Serving, format: Format) {
+    let Serving { devices, vms, volumes, uplinks, nics, out_of_service, held_back } = serving;
+    tracing::info!(devices, vms, volumes, uplinks, nics, out_of_service, held_back, "Ready");
+    if format == Format::Json {
+        output::json(&json!({
+            "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
+            "out_of_service": out_of_service, "held_back": held_back,
+        }));
     }
 }
 
@@ -214,7 +198,6 @@ struct Begun {
     begin: Begin,
     control: Option<Bound>,
     metrics: Option<Bound>,
-        let is_damaged = state.error.is_some();
 }
 
 impl Begun {
@@ -231,6 +214,7 @@ impl Begun {
                 Default::default()
             }
         };
+        let is_damaged = state.error.is_some();
         // A damaged state is written again in any case.
         let on_disk = if is_damaged { Saved::default() } else { state.saved.clone() };
         let restored = Restored::of(state, &files, strict, || progress.set(file));
@@ -267,17 +251,6 @@ impl Begun {
 fn open_state(path: &Path, strict: bool, progress: &Progress) -> Result<(StateFolder, Damaged), StateError> {
     progress.set(path);
     match strict {
-    let (reply, bound) = std::sync::mpsc::channel();
-    let settings = host.daemon.clone();
-    thread::Builder::new().name("metrics".to_owned()).spawn(move || drop(reply.send(Exporter::bind(&settings))))?;
-    // Shorter than the time after which the whole start is taken for hung.
-    let error = match bound.recv_timeout(PATH_TIMEOUT / 2) {
-        Ok(Ok(bound)) => return Ok(bound),
-        Ok(Err(error)) => chain(&error),
-        Err(_) => ServerError::Hangs { path, seconds: (PATH_TIMEOUT / 2).as_secs() }.to_string(),
-    };
-    tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
-    Ok(None)
         true => StateFolder::open(path).map(|(folder, saved)| (folder, Damaged { saved, ..Damaged::default() })),
         false => StateFolder::open_damaged(path),
     }
@@ -294,6 +267,17 @@ fn bind_metrics(host: &Host, strict: bool, progress: &Progress) -> Result<Option
     if strict {
         return Exporter::bind(&host.daemon).map_err(Failure::from);
     }
+    let (reply, bound) = std::sync::mpsc::channel();
+    let settings = host.daemon.clone();
+    thread::Builder::new().name("metrics".to_owned()).spawn(move || drop(reply.send(Exporter::bind(&settings))))?;
+    // Shorter than the time after which the whole start is taken for hung.
+    let error = match bound.recv_timeout(PATH_TIMEOUT / 2) {
+        Ok(Ok(bound)) => return Ok(bound),
+        Ok(Err(error)) => chain(&error),
+        Err(_) => ServerError::Hangs { path, seconds: (PATH_TIMEOUT / 2).as_secs() }.to_string(),
+    };
+    tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
+    Ok(None)
 }
 
 /// Returns the error of files that are not valid with the changes made at run time.

@@ -22,6 +22,7 @@ use super::super::socket::Asked;
 use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
 use super::record::record;
+use super::watch::serving;
 use super::{
     Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor, aside,
 };
@@ -131,13 +132,13 @@ impl Thread {
 
     /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
     fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
-        let new = held.into_iter().map(|((vm, volume), how)| {
         if let (Kind::Change(_), Some(((vm, volume), how))) = (&attempt.kind, held.first_key_value()) {
             let error = format!(
                 "{vm}/{volume} is held back: {how}; correct the change or restore the source, or accept it with --force {vm}/{volume}"
             );
             return self.refuse(attempt, &error);
         }
+        let new = held.into_iter().map(|((vm, volume), how)| {
             let reason = format!(
                 "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {vm}/{volume}`"
             );
@@ -399,7 +400,9 @@ impl Thread {
                 self.await_clients_of_overdue();
                 self.report_kept();
                 self.stated = self.version;
-                drop(self.news.send(ServerEvent::Started(Ok(self.watch.status(&self.server)))));
+                drop(
+                    self.news.send(ServerEvent::Started(Ok((serving(&self.server), self.watch.status(&self.server))))),
+                );
             }
             Kind::Retry(_) => self.state.saved = proposal.saved,
             Kind::Expire => {
@@ -559,15 +562,6 @@ impl Attempt {
     }
 }
 
-impl Reload {
-    fn answer(self, code: Code, error: &str) {
-        if let Some(asked) = self.asked {
-            let _ = asked.reply.send(Reply::failed(code, error));
-        }
-    }
-}
-
-/// A later reload replaces this one.
 impl Start {
     /// Returns the volumes that the host file had when they were last served: not those that a change made at run time had added
     /// which ended meanwhile or is set aside. Of a damaged state it is not known which these are.
@@ -583,6 +577,15 @@ impl Start {
     }
 }
 
+impl Reload {
+    fn answer(self, code: Code, error: &str) {
+        if let Some(asked) = self.asked {
+            let _ = asked.reply.send(Reply::failed(code, error));
+        }
+    }
+}
+
+/// A later reload replaces this one.
 pub(super) fn replaced(attempt: Attempt) {
     if let Kind::Reload(reload) = attempt.kind {
         reload.answer(Code::Refused, "A later reload has replaced this one; its result is in the log");
