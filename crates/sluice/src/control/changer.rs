@@ -20,22 +20,23 @@
 //! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
+use sluice_config::{DaemonSettings, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use self::helpers::{Helper, Helping, hangs};
 use self::making::Saving;
+use self::read::{Read, Unread, read};
 use self::watch::{Report, Watch};
 use super::apply::{self, Proposal, State};
 use super::roles::{self, Roles};
-use super::socket::{Asked, Group};
+use super::socket::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::Failure;
 use crate::metrics::Load;
@@ -54,6 +55,7 @@ mod exit;
 mod expiry;
 mod helpers;
 mod making;
+mod read;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -108,44 +110,6 @@ enum Outcome {
     /// The disks have reported lost writes.
     LossReported,
     Panicked,
-}
-
-/// Why files were not read.
-enum Unread {
-    /// They have errors.
-    Wrong(Diagnostics),
-    /// They are not the daemon's.
-    Other(String),
-}
-
-/// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.
-///
-/// `group` owns the control socket.
-fn read(
-    file: &Path,
-    named: Option<(PathBuf, bool)>,
-    group: Option<Group>,
-    progress: &Progress,
-) -> Result<Read, Unread> {
-    progress.set(file);
-    let (named, dry_run) = named.unwrap_or_else(|| (file.to_owned(), false));
-    let is_same =
-        || named == file || matches!((named.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
-    if !dry_run && !is_same() {
-        let (named, own) = (named.display(), file.display());
-        let error = format!(
-            "The daemon serves {own}, not {named}; change {own}, or use --dry-run to see what {named} would change"
-        );
-        return Err(Unread::Other(error));
-    }
-    let (files, host) = sluice_config::load_files(&named).map_err(Unread::Wrong)?;
-    Ok(Read { files, roles: Roles::of(&host.daemon.access, group) })
-}
-
-/// The files, read again. They are right without changes at run time.
-struct Read {
-    files: Files,
-    roles: Roles,
 }
 
 /// The inputs of the daemon's start.

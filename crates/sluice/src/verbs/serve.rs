@@ -18,7 +18,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
-use crate::control::roles::Roles;
+use crate::control::roles::{self, Roles};
 use crate::control::socket::{self, Asked, ControlSocket};
 use crate::events::Events;
 use crate::failure::{Failure, chain};
@@ -138,9 +138,6 @@ impl Serve {
     }
 }
 
-/// What a name of a user or group may wait for: a file, or a server that this file names.
-const USERS: &str = "/etc/nsswitch.conf";
-
 /// Gives real-time priority to the threads of devices and uplinks.
 fn use_real_time() {
     match priority::use_real_time() {
@@ -229,7 +226,7 @@ impl Begun {
         });
         let (control, group) = control.unzip();
         let metrics = bind_metrics(&host, strict, progress)?;
-        progress.set(Path::new(USERS));
+        progress.set(Path::new(roles::LOOKUP));
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
             if strict {
