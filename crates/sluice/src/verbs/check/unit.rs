@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(lines, expected);
         let more = "[device.slow]\npath = \"/srv/vm/a.img\"\ncapacity = \"100 iops\"\ndelay = { time = \"1ms\", log = \"/log/slow/requests\" }\n\
                     [uplink.u]\nbridge = \"br0\"\nrate = \"1Gbit/s\"\n[vm.a.nic.n]\nuplink = \"u\"\n\
-                    socket = \"/run/nic/n\"\n[alert.all]\ncommand = \"/root/alert\"\n";
+                    socket = \"/run/nic/n\"\n[alert.all]\ncommand = \"/run/user/alert\"\n";
         let host =
             sluice_config::parse("host.toml", &(text.to_owned() + more)).unwrap_or_else(|errors| panic!("{errors}"));
         let found = drop_in(Path::new("/etc/own/host.toml"), &host);
