@@ -118,8 +118,8 @@ fn a_start_was_refused_because_what_had_been_attached_was_not_there() {
     let host = place.control_keys() + &place.device("");
     let source = format!("source={}", place.image("w.img", MIB).display());
     let export = format!("export.socket={}", place.volume_socket("c", "w").display());
-    let attach =
-        |more: &[&str]| json(ask(&place, &[&["attach", "c/w", "device=disk", &source, &export], more].concat()));
+    let try_attach = |more: &[&str]| ask(&place, &[&["attach", "c/w", "device=disk", &source, &export], more].concat());
+    let attach = |more: &[&str]| json(try_attach(more));
     let daemon = Daemon::serve(&place, &host);
     attach(&["--until-restart"]);
     assert_eq!(daemon.terminate().code(), Some(0));
@@ -139,6 +139,14 @@ fn a_start_was_refused_because_what_had_been_attached_was_not_there() {
     let daemon = Daemon::serve(&place, &host);
     daemon.stderr().with("A change made at run time is lost");
     attach(&[]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    // What it served is lost too, and no file names the volume.
+    let text = std::fs::read_to_string(&state).unwrap().replace("\"device\":\"disk\"", "\"device\":\"dusk\"");
+    std::fs::write(&state, text.replace("/w.img\",\"identity\"", "/w.imx\",\"identity\"")).unwrap();
+    let _daemon = Daemon::serve(&place, &host);
+    let refused = try_attach(&[]).failed();
+    assert!(refused.contains("what it last served is not known") && refused.contains("--force c/w"), "{refused}");
+    attach(&["--force", "c/w"]);
 }
 
 #[test]
