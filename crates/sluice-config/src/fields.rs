@@ -503,7 +503,7 @@ pub static VOLUME: Section = Section {
                 "\"WD-4711\"",
                 "Serial number that the guest sees, 1 to 20 printable ASCII characters; different for each volume of a VM",
             )
-            .default("the volume's name; of a name with more than 20 characters the first 20"),
+            .default("the volume's name; of a name with more than 20 characters the first 11, a hyphen and a checksum of all"),
             Key::new(
                 "policy",
                 Kind::Name("policy"),

@@ -55,7 +55,7 @@ pub mod policy;
 mod quantity;
 pub mod reader;
 mod schema;
-mod serial;
+pub mod serial;
 pub mod source;
 pub mod tree;
 mod uplink;

@@ -14,7 +14,7 @@ use crate::net_policy::{NetPart, read_net_table};
 use crate::nic::NicDraft;
 use crate::policy::{Part, read_cpu_limit};
 use crate::reader::Reader;
-use crate::serial::{self, SERIAL_MAX};
+use crate::serial;
 use crate::source::Span;
 use crate::tree::{Node, Table, Value};
 
@@ -72,8 +72,8 @@ impl VmDraft {
         let (part, has_own) = read_policy(reader, known.policies);
         let volumes = reader.named("volume", VOLUMES_MAX, |volume| format!("Volume {name}/{volume}"));
         let read = |(volume, reader): &(&str, Reader<'_>)| VolumeDraft::read(name, volume, reader, known);
-        let mut volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
-        serial::distinguish(&mut volumes, reader.report);
+        let volumes: Vec<VolumeDraft> = volumes.iter().map(read).collect();
+        serial::distinguish(&volumes, reader.report);
         let allow_slow = reader.bool("allow_slow").unwrap_or(false);
         let (net, has_own_net) = read_net_table(reader, known.nets);
         let receive = net.policy().receive;
@@ -158,7 +158,7 @@ impl VolumeDraft {
             buffered: reader.word("cache") == Some("buffered"),
             block_size: read_block_size(reader, offset, size),
             unmaps: reader.word("discard") != Some("ignore"),
-            serial: serial::read(reader).unwrap_or_else(|| name.chars().take(SERIAL_MAX).collect()),
+            serial: serial::read(reader).unwrap_or_else(|| serial::default_of(name)),
             policy_name: reader.text("policy").map(str::to_owned),
             policy: part.policy(),
             export: export.export.clone(),

@@ -12,19 +12,19 @@ use sluice_config::{Files, Host, Port};
 use sluice_io::endpoint::{Bound, ListenError};
 use sluice_io::uplink::link::interface;
 
-use crate::control::changer::PATH_TIMEOUT;
+use crate::control::changer::{PATH_TIMEOUT, aside};
 use crate::control::roles;
 use crate::control::socket::{self, ControlSocket};
 use crate::doctor;
 use crate::failure::chain;
 use crate::findings::{Finding, Level};
 use crate::metrics::http::Exporter;
-use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse};
+use crate::server::{Force, Guard, Problem, ProblemKind, Rehearsal, descriptors, rehearse, without};
 use crate::space;
 use crate::state::Saved;
-use crate::state::folder::StateFolder;
+use crate::state::folder::{Damaged, StateFolder};
 use crate::state::overrides::Override;
-use crate::state::time::Time;
+use crate::state::start::Restored;
 
 /// The state directory of a daemon with this host file: that of the file, or the one that systemd made.
 pub(crate) fn state_path(own: &Host) -> Option<PathBuf> {
@@ -37,20 +37,16 @@ pub(crate) fn state_path(own: &Host) -> Option<PathBuf> {
 /// Returns what a start with these files would find, apart from errors in them.
 pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let (mut saved, is_state_used) = state(own, &mut findings);
-    saved.overrides.expire(Time::now(), Override::is_attach);
-    saved.overrides.settle(files);
-    if let Err(found) = files.changed(&saved.overrides.all_changes()) {
-        saved.overrides.fit(files);
-        let names: Vec<String> = saved.overrides.aside().map(Override::name).collect();
-        let text = format!(
-            "not valid with changes made at run time, which would be set aside ({}): {found}",
-            names.join(", ")
-        );
-        let fix = "correct the file, or undo changes with `sluice reset NAME`";
-        findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
+    let (state, is_state_used) = state(own, &mut findings);
+    let Restored { saved, lost, host, .. } = Restored::of(state, files, false, || {});
+    findings.extend(changes(files, &saved, &lost));
+    let host = host.unwrap_or_else(|_| own.clone());
+    let aside = aside::held(&saved.overrides, &host);
+    for ((vm, volume), reason) in &aside {
+        let text = format!("would be held back: {reason}");
+        findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text));
     }
-    let host = files.changed(&saved.overrides.changes()).unwrap_or_else(|_| own.clone());
+    let host = without(&host, aside.keys()).into_owned();
     let is_served = control(&host, is_state_used, &mut findings);
     findings.extend(metrics(&host, is_served));
     findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {
@@ -89,6 +85,22 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     Ok(findings)
 }
 
+/// Returns the host with the changes made at run time that a state directory has, if it is there.
+///
+/// # Errors
+/// The state cannot be read.
+pub(crate) fn with_changes(files: &Files, own: &Host, state: &Path) -> Result<Host, String> {
+    if !state.exists() {
+        return Ok(own.clone());
+    }
+    let (state, _) = StateFolder::look(state).map_err(|error| chain(&error))?;
+    let Restored { host, damage, .. } = Restored::of(state, files, false, || {});
+    match damage {
+        Some(error) => Err(chain(&error)),
+        None => Ok(host.unwrap_or_else(|_| own.clone())),
+    }
+}
+
 /// Returns everything that keeps this host file from being served, apart from the state directory and the control socket.
 /// `waits_for` is called with each path that it waits for.
 pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for: impl FnMut(&Path)) -> Vec<String> {
@@ -96,6 +108,25 @@ pub(crate) fn problems(host: &Arc<Host>, saved: &Saved, force: &Force, waits_for
         Ok(rehearsal) => rehearsal.problems.into_iter().map(|problem| problem.text).collect(),
         Err(error) => vec![format!("Cannot look at the host: {error}")],
     }
+}
+
+/// Finds changes made at run time that would not be in force.
+fn changes(files: &Files, saved: &Saved, lost: &[String]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let names: Vec<String> = saved.overrides.aside().map(Override::name).collect();
+    if !names.is_empty() {
+        let found = files.changed(&saved.overrides.all_changes());
+        let found = found.err().map_or_else(String::new, |found| format!(": {found}"));
+        let names = names.join(", ");
+        let text = format!("not valid with changes made at run time, which would be set aside ({names}){found}");
+        let fix = "correct the file, or undo changes with `sluice reset NAME`";
+        findings.push(Finding::new(Level::Error, "overrides", "", text).fix(fix));
+    }
+    findings.extend(lost.iter().map(|name| {
+        let text = format!("the change made at run time {name} is lost: its part of the state file is damaged");
+        Finding::new(Level::Error, "overrides", "", text)
+    }));
+    findings
 }
 
 fn of_problem(problem: Problem, is_served: bool) -> Finding {
@@ -112,25 +143,26 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
     }
 }
 
-/// Reads the state. Returns it, and whether a daemon uses it.
-fn state(own: &Host, findings: &mut Vec<Finding>) -> (Saved, bool) {
+/// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it.
+fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
     let Some(path) = state_path(own) else {
         let text = "There is no state directory, so changes at run time that must last are refused";
         let fix = "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
         findings.push(Finding::new(Level::Note, "state", "", text).fix(fix));
-        return (Saved::default(), false);
+        return (Damaged::default(), false);
     };
     let about = path.display().to_string();
     match StateFolder::look(&path) {
-        Ok((saved, is_used)) => {
+        Ok((state, is_used)) => {
             if is_used {
-                findings.push(Finding::new(Level::Note, "state", about, "A daemon uses it"));
+                findings.push(Finding::new(Level::Note, "state", &about, "A daemon uses it"));
             }
-            (saved, is_used)
+            findings.extend(state.error.as_ref().map(|error| Finding::new(Level::Error, "state", about, chain(error))));
+            (state, is_used)
         }
         Err(error) => {
             findings.push(Finding::new(Level::Error, "state", about, chain(&error)));
-            (Saved::default(), false)
+            (Damaged::default(), false)
         }
     }
 }

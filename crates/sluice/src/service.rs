@@ -23,6 +23,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::control::changer::Changer;
 use crate::control::changer::watch::Report;
+use crate::server::Missing;
 
 /// Time between probes, at most.
 const EVERY: Duration = Duration::from_secs(5);
@@ -125,21 +126,45 @@ impl Service {
     }
 }
 
-/// Returns what the daemon serves, in a line. `missing` of its volumes are not served.
-pub(crate) fn summary(host: &Host, missing: usize) -> String {
+/// Numbers of what the daemon serves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Serving {
+    pub(crate) devices: usize,
+    pub(crate) vms: usize,
+    pub(crate) volumes: usize,
+    pub(crate) uplinks: usize,
+    pub(crate) nics: usize,
+    /// Volumes and NICs of the host file that are not served.
+    pub(crate) out_of_service: usize,
+    pub(crate) held_back: usize,
+}
+
+impl Serving {
+    /// `host` has no volumes that are held back.
+    pub(crate) fn of(host: &Host, missing: &Missing, held_back: usize) -> Serving {
+        let is_served = |vm: &str, name: String| !missing.contains_key(&(vm.to_owned(), name));
+        let (mut volumes, mut nics) = (0, 0);
+        for (vm, spec) in &host.vms {
+            volumes += spec.volumes.keys().filter(|name| is_served(vm, (*name).clone())).count();
+            nics += spec.nics.keys().filter(|name| is_served(vm, format!("nic/{name}"))).count();
+        }
+        let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
+        Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back }
+    }
+}
+
+/// Returns what the daemon serves, in a line.
+pub(crate) fn summary(serving: &Serving) -> String {
     let number = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    let vms = || host.vms.values();
-    let volumes = vms().map(|vm| vm.volumes.len()).sum::<usize>().saturating_sub(missing);
-    let nics: usize = vms().map(|vm| vm.nics.len()).sum();
     // A host has disks, a network or both, and what it does not have is not named.
     let both = |first: (usize, &str), second: (usize, &str)| match (first, second) {
         (first, (0, _)) => number(first.0, first.1),
         ((0, _), second) => number(second.0, second.1),
         (first, second) => format!("{} and {}", number(first.0, first.1), number(second.0, second.1)),
     };
-    let served = both((volumes, "volume"), (nics, "NIC"));
-    let on = both((host.devices.len(), "device"), (host.uplinks.len(), "uplink"));
-    format!("Serving {served} of {} on {on}", number(host.vms.len(), "VM"))
+    let served = both((serving.volumes, "volume"), (serving.nics, "NIC"));
+    let on = both((serving.devices, "device"), (serving.uplinks, "uplink"));
+    format!("Serving {served} of {} on {on}", number(serving.vms, "VM"))
 }
 
 /// Sends a message to the service manager, if there is one.

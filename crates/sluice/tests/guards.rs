@@ -113,6 +113,43 @@ fn an_empty_host_file_closed_everything() {
 }
 
 #[test]
+fn a_start_was_refused_because_what_had_been_attached_was_not_there() {
+    let place = Place::new();
+    let host = place.control_keys() + &place.device("");
+    let source = format!("source={}", place.image("w.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("c", "w").display());
+    let try_attach = |more: &[&str]| ask(&place, &[&["attach", "c/w", "device=disk", &source, &export], more].concat());
+    let attach = |more: &[&str]| json(try_attach(more));
+    let daemon = Daemon::serve(&place, &host);
+    attach(&["--until-restart"]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let daemon = Daemon::serve(&place, &host);
+    attach(&[]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    // It is set aside.
+    let daemon = Daemon::serve(&place, &host.replace("device.disk", "device.ssd"));
+    assert_eq!(daemon.accounts().0["held_back"][0]["volume"], "c/w");
+    daemon.stderr().with("volumes=0 uplinks=0 nics=0 out_of_service=0 held_back=1");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    // It is lost, but what it served is not.
+    let state = place.file("state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    assert!(text.contains("\"device\":\"disk\""), "{text}");
+    std::fs::write(&state, text.replace("\"device\":\"disk\"", "\"device\":\"dusk\"")).unwrap();
+    let daemon = Daemon::serve(&place, &host);
+    daemon.stderr().with("A change made at run time is lost");
+    attach(&[]);
+    assert_eq!(daemon.terminate().code(), Some(0));
+    // What it served is lost too, and no file names the volume.
+    let text = std::fs::read_to_string(&state).unwrap().replace("\"device\":\"disk\"", "\"device\":\"dusk\"");
+    std::fs::write(&state, text.replace("/w.img\",\"identity\"", "/w.imx\",\"identity\"")).unwrap();
+    let _daemon = Daemon::serve(&place, &host);
+    let refused = try_attach(&[]).failed();
+    assert!(refused.contains("what it last served is not known") && refused.contains("--force c/w"), "{refused}");
+    attach(&["--force", "c/w"]);
+}
+
+#[test]
 fn a_start_served_another_file_as_the_disk_of_a_guest() {
     let place = Place::new();
     let host = host(&place);

@@ -161,6 +161,43 @@ fn what_a_running_daemon_holds_is_no_fault() {
 }
 
 #[test]
+fn a_check_of_the_host_looked_at_other_volumes_than_a_start() {
+    let place = Place::new();
+    let host = place.control_keys()
+        + "[policy.gold]\nweight = 7\n"
+        + &place.device("")
+        + &place.volume("a", "v", &place.image("a.img", MIB), "")
+        + &place.volume("b", "v", &place.image("b.img", MIB), "");
+    let daemon = Daemon::serve(&place, &host);
+    let source = format!("source={}", place.image("w.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("c", "w").display());
+    let attach = ["attach", "c/w", "device=disk", &source, &export, "policy=gold", "--socket"];
+    run(sluice().args(attach).arg(place.socket("control"))).ok();
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let renamed = host.replace("policy.gold", "policy.silver");
+    let held = |ended: &Ended| {
+        let found = findings(ended);
+        found.into_iter().filter(|line| line.contains("would be held back: ")).collect::<Vec<_>>()
+    };
+    let found = held(&check(&place, &renamed));
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_all(&found[0], &["error volume c/w: ", "the change made at run time c/w = attached is not valid"]);
+    // Of a damaged state a start holds back what it does not know.
+    let state = place.file("state/state.json");
+    let text = std::fs::read_to_string(&state).unwrap();
+    std::fs::write(&state, text.replace("/a.img\"", "/a.imx\"")).unwrap();
+    let ended = check(&place, &host);
+    let found = held(&ended);
+    assert_eq!(found.len(), 1, "{found:#?}");
+    assert_all(&found[0], &["error volume a/v: ", "what it last served is not known"]);
+    assert_all(&findings(&ended).join("\n"), &["state.json is corrupt"]);
+    // So does the daemon.
+    let daemon = Daemon::serve(&place, &host);
+    let held = daemon.accounts().0["held_back"].clone();
+    assert_eq!((held[0]["volume"].clone(), held.as_array().unwrap().len()), ("a/v".into(), 1));
+}
+
+#[test]
 fn the_doctor_looks_at_this_host_without_a_daemon() {
     let place = Place::new();
     let file = place.write("host.toml", place.device("") + &place.volume("a", "v", &place.image("a.img", MIB), ""));

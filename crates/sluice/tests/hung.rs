@@ -240,3 +240,20 @@ fn is_traced(pid: u32) -> bool {
     let status = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
     tasks.map(status).all(|status| !status.contains("TracerPid:\t0"))
 }
+
+#[test]
+fn a_hung_folder_of_the_metrics_socket_kept_every_vm_from_its_disk() {
+    let place = Place::new();
+    let below = FileSystem::new(&place.image("sockets.img", 64 * MIB), place.file("sockets"));
+    below.freeze();
+    let metrics = format!("[daemon]\nmetrics = \"{}\"\n", below.folder.join("metrics").display());
+    let volume = place.volume("a", "v", &place.image("a.img", MIB), "");
+    let file = place.write("host.toml", metrics + &place.device("") + &volume);
+    let daemon = start(sluice().arg("serve").arg(file));
+    let log = daemon.stderr.up_to(&["Ready", "has not responded for 5 s"]);
+    let read = Raw::open(&place.volume_socket("a", "v"), "a/v").map(|mut client| client.read(0, 4096));
+    // Before anything fails: a daemon that waits for it cannot be ended.
+    below.thaw();
+    assert!(log.contains("Metrics are not served"), "{log}");
+    assert_eq!(read.unwrap(), Ok(vec![0; 4096]));
+}

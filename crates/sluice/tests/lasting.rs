@@ -544,3 +544,24 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     assert_eq!(overrides(&place), ["b=attached", "b/w=attached"]);
     drop(daemon);
 }
+
+#[test]
+fn a_vm_whose_attach_is_set_aside_was_served_without_its_policy() {
+    let place = Place::new();
+    let host = host(&place) + "[policy.gold]\nlimit = \"200 iops\"\n";
+    let daemon = Daemon::serve(&place, &host);
+    let source = format!("source={}", place.image("b.img", MIB).display());
+    let export = format!("export.socket={}", place.volume_socket("b", "w").display());
+    json(ask(&place, &["attach", "b/w", "device=disk", &source, &export, "vm.policy=gold"]));
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let daemon = Daemon::serve(&place, &host.replace("policy.gold", "policy.silver"));
+    let shown = |verb: &[&str]| run(sluice().args(verb).arg("--socket").arg(place.socket("control"))).stdout;
+    let status = shown(&["status"]);
+    assert!(status.contains("b/w is held back") && status.contains("b = attached is not in force"), "{status}");
+    let overrides = shown(&["get", "overrides"]);
+    assert!(overrides.contains("- (attached is set aside: the file does not allow it)"), "{overrides}");
+    assert!(Raw::open(&place.volume_socket("b", "w"), "b/w").is_err());
+    daemon.accept(&host);
+    assert_eq!(size(&place, "b", "w"), MIB);
+    assert!(!shown(&["status"]).contains("is not in force"));
+}

@@ -242,8 +242,14 @@ fn the_identity_of_a_served_volume_cannot_change() {
     let image = place.file("a.img");
     let volume = |vm: &str, lines: &str| format!("[vm.{vm}]\n{LIMITED}\n") + &place.volume(vm, "v", &image, lines);
     let changed = "its bytes are currently served as volume a/v";
-    for host in [volume("a", "read_only = true"), volume("renamed", "")] {
-        assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &[changed, "add it again"]);
+    for (host, key) in [
+        (volume("a", "read_only = true"), "read_only"),
+        (volume("a", "serial = \"x\"\ndiscard = \"ignore\""), "discard, serial"),
+        (volume("renamed", ""), "its name"),
+    ] {
+        let differs = format!("from which it differs in {key}. ");
+        let expected = [changed, &differs, "add it again"];
+        assert_refused_whole(&place, &daemon, &mut client, &(place.device("") + &host), &expected);
     }
     let cut = "cannot shrink from 4194304 to 1048576 bytes while attached";
     let smaller = place.device("") + &volume("a", "size = \"1MiB\"");

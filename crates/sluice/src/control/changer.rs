@@ -20,40 +20,43 @@
 //! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
+use sluice_config::{DaemonSettings, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use self::helpers::{Helper, Helping, hangs};
 use self::making::Saving;
+use self::read::{Read, Unread, read};
 use self::watch::{Report, Watch};
 use super::apply::{self, Proposal, State};
 use super::roles::{self, Roles};
-use super::socket::{Asked, Group};
+use super::socket::Asked;
 use super::{Code, Reply, Request};
 use crate::failure::Failure;
 use crate::metrics::Load;
-use crate::monitor::Board;
+use crate::monitor::{Board, Served};
 use crate::output::Format;
 use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
+use crate::service::Serving;
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
-mod aside;
+pub(crate) mod aside;
 mod exit;
 mod expiry;
 mod helpers;
 mod hold;
 mod making;
+mod read;
 mod record;
 #[cfg(test)]
 mod tests;
@@ -74,8 +77,8 @@ const RETRY_EVERY: Duration = Duration::from_secs(1);
 
 /// Events for the control thread.
 pub(crate) enum ServerEvent {
-    /// The start has succeeded, with this state in a line; or it has failed.
-    Started(Result<String, Failure>),
+    /// The start has succeeded, with the numbers of what is served and this state in a line; or it has failed.
+    Started(Result<(Serving, String), Failure>),
     /// What is served has changed: the state in a line.
     Status(String),
     /// Every device is down.
@@ -110,44 +113,6 @@ enum Outcome {
     Panicked,
 }
 
-/// Why files were not read.
-enum Unread {
-    /// They have errors.
-    Wrong(Diagnostics),
-    /// They are not the daemon's.
-    Other(String),
-}
-
-/// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.
-///
-/// `group` owns the control socket.
-fn read(
-    file: &Path,
-    named: Option<(PathBuf, bool)>,
-    group: Option<Group>,
-    progress: &Progress,
-) -> Result<Read, Unread> {
-    progress.set(file);
-    let (named, dry_run) = named.unwrap_or_else(|| (file.to_owned(), false));
-    let is_same =
-        || named == file || matches!((named.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
-    if !dry_run && !is_same() {
-        let (named, own) = (named.display(), file.display());
-        let error = format!(
-            "The daemon serves {own}, not {named}; change {own}, or use --dry-run to see what {named} would change"
-        );
-        return Err(Unread::Other(error));
-    }
-    let (files, host) = sluice_config::load_files(&named).map_err(Unread::Wrong)?;
-    Ok(Read { files, roles: Roles::of(&host.daemon.access, group) })
-}
-
-/// The files, read again. They are right without changes at run time.
-struct Read {
-    files: Files,
-    roles: Roles,
-}
-
 /// The inputs of the daemon's start.
 pub(crate) struct Begin {
     pub(crate) file: PathBuf,
@@ -159,6 +124,8 @@ pub(crate) struct Begin {
     pub(crate) on_disk: Saved,
     /// The state without what has ended meanwhile.
     pub(crate) saved: Saved,
+    /// Whether the state file was damaged, so that changes made at run time may be lost.
+    pub(crate) is_damaged: bool,
     pub(crate) gone: Vec<(Override, Gone)>,
     /// Volumes that may be served although they differ from what was served before.
     pub(crate) force: Force,
@@ -244,6 +211,7 @@ enum Kind {
 struct Start {
     host: Arc<Host>,
     saved: Saved,
+    is_damaged: bool,
     gone: Vec<(Override, Gone)>,
     force: Force,
     strict: bool,
@@ -349,7 +317,7 @@ impl Thread {
         events: Sender<Event>,
         news: mpsc::UnboundedSender<ServerEvent>,
     ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles } = begin;
+        let Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles } = begin;
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let at_start = host.daemon.clone();
@@ -380,7 +348,8 @@ impl Thread {
             events,
             news,
         };
-        Ok((thread, Kind::Start(Box::new(Start { host: Arc::new(host), saved, gone, force, strict }))))
+        let start = Start { host: Arc::new(host), saved, is_damaged, gone, force, strict };
+        Ok((thread, Kind::Start(Box::new(start))))
     }
 
     fn run(mut self, inbox: &Receiver<Event>) {
@@ -405,7 +374,8 @@ impl Thread {
             self.check_attempts();
             self.retry_missing();
             self.expire();
-            self.board.publish(self.server.served(&self.roles, &self.file, self.load));
+            let aside = self.state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
+            self.board.publish(Served { aside, ..self.server.served(&self.roles, &self.file, self.load) });
             self.report_status();
         }
     }

@@ -23,6 +23,9 @@ use super::Request;
 use super::socket::{Group, Peer};
 use crate::state::overrides::{Change, Overrides, flat};
 
+/// What the lookup of users and groups waits for: files, or a server that this file names.
+pub(crate) const LOOKUP: &str = "/etc/nsswitch.conf";
+
 /// A role; later ones include earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeSet;
 
+use sluice_config::serial::{self, SERIAL_MAX};
 use sluice_sched::Bytes;
 use thiserror::Error;
 
@@ -91,9 +92,6 @@ pub(crate) struct Limit {
     pub(crate) throttle: Throttle,
 }
 
-/// Longest serial number of a volume, in bytes: what virtio-blk has room for.
-const SERIAL_MAX: usize = 20;
-
 /// Returns the keys for what the guest sees of a disk, as lines of a host file: its block size in bytes and its serial number, if
 /// they are stated, and whether its discards free space.
 fn guest_keys(
@@ -116,8 +114,7 @@ fn guest_keys(
         keys.push("discard = \"ignore\"".to_owned());
     }
     if let Some(serial) = serial {
-        let is_printable = serial.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && serial.trim() == serial;
-        if is_printable && (1..=SERIAL_MAX).contains(&serial.len()) {
+        if serial::is_valid(serial) {
             keys.push(format!("serial = {}", render::quoted(serial)));
         } else {
             warnings.push(format!(
@@ -130,7 +127,7 @@ fn guest_keys(
 
 /// Leaves out serial numbers that another disk of the VM has, since the guest could not tell them apart.
 fn drop_equal_serials(machine: &mut Machine) {
-    let defaults: Vec<String> = machine.disks.iter().map(|disk| disk.name.chars().take(SERIAL_MAX).collect()).collect();
+    let defaults: Vec<String> = machine.disks.iter().map(|disk| serial::default_of(&disk.name)).collect();
     let mut used: BTreeSet<String> = BTreeSet::new();
     for (index, disk) in machine.disks.iter_mut().enumerate() {
         let is_other = |serial: &str| {

@@ -80,6 +80,7 @@ struct StatusFields<'a> {
     interfaces_out_of_service: Vec<Value>,
     volumes_out_of_service: Vec<Value>,
     held_back: Vec<Value>,
+    overrides_set_aside: Vec<Value>,
     file_systems: Vec<Value>,
     bridged: Vec<Value>,
     vms: Vec<VmFields<'a>>,
@@ -96,6 +97,7 @@ fn status(status: &Status, space: &Space, served: &Served) -> Reply {
         interfaces_out_of_service: outages(served),
         volumes_out_of_service: with_reasons(served.missing.iter().map(|(name, reason)| (name, reason.text()))),
         held_back: with_reasons(served.held.iter().map(|(name, reason)| (name, reason.as_str()))),
+        overrides_set_aside: set_aside(served),
         file_systems: space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
         vms: status.vms.iter().map(VmFields::from).collect(),
@@ -119,6 +121,10 @@ fn outages(served: &Served) -> Vec<Value> {
 
 fn with_reasons<'a>(volumes: impl Iterator<Item = (&'a VolumeName, &'a str)>) -> Vec<Value> {
     volumes.map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+}
+
+fn set_aside(served: &Served) -> Vec<Value> {
+    served.aside.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
 }
 
 fn bridged(served: &Served) -> Vec<Value> {

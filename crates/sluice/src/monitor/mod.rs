@@ -61,6 +61,8 @@ pub(crate) struct Served {
     pub(crate) outages: Outages,
     /// Volumes that are held back, and why.
     pub(crate) held: BTreeMap<VolumeName, String>,
+    /// Changes made at run time that are set aside: their names and values.
+    pub(crate) aside: Vec<(String, String)>,
     /// Volumes whose blocks are smaller than those of their disk.
     pub(crate) bridged: Vec<(VolumeName, Blocks)>,
     /// The last attempt to load the host file.
@@ -308,6 +310,7 @@ mod tests {
             outages: Outages::new(),
             bridged: Vec::new(),
             held: BTreeMap::new(),
+            aside: Vec::new(),
             load: Load::default(),
             sources: Vec::new(),
             guests: Vec::new(),

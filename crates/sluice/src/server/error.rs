@@ -104,15 +104,16 @@ pub(crate) enum ServerError {
     },
     /// The bytes of a volume are served under another identity.
     #[error(
-        "VM {vm}, volume {volume}: its bytes are currently served as volume {old}, and the identity of a volume (source, range, name, \
-         VM, device, cache, read_only, type and queues of its export) cannot change while it is served; detach it and attach \
-         it again, or remove it, reload, and add it again"
+        "VM {vm}, volume {volume}: its bytes are currently served as volume {old}, from which it differs in {differs}. This cannot change \
+         while a volume is served; detach it and attach it again, or remove it, reload, and add it again"
     )]
     VolumeChanged {
         vm: String,
         volume: String,
         /// VM and volume that have the bytes now.
         old: String,
+        /// Keys in which they differ.
+        differs: String,
     },
     /// Volumes with clients would be closed or get another source.
     #[error(

@@ -195,8 +195,9 @@ pub(super) fn differing(
         let Some(Ok(opened)) = found.volume(name) else { continue };
         let own = format!("{}/{}", name.0, name.1);
         if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
-            let how = "what it last served is not known, because the state file was damaged".to_owned();
-            differing.insert(name.clone(), how);
+            let how = "what it last served is not known, because the state file was damaged; accepting it also chooses its block size \
+                       again, unless block_size is stated";
+            differing.insert(name.clone(), how.to_owned());
             continue;
         }
         let before = guard.saved.exports.get(&own).filter(|before| !before.gone);

@@ -446,6 +446,7 @@ impl Server {
             outages: self.outages.clone(),
             sources: self.sources(),
             held: self.held.clone(),
+            aside: Vec::new(),
             bridged: self
                 .served
                 .iter()

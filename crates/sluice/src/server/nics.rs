@@ -282,8 +282,7 @@ fn port_name(uplink: &str) -> String {
     if whole.len() <= INTERFACE_LENGTH_MAX {
         return whole;
     }
-    let hash = uplink.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    format!("sl-{}-{hash:08x}", &uplink[..3])
+    format!("sl-{}-{:08x}", &uplink[..3], sluice_config::serial::checksum(uplink))
 }
 
 fn uplink_spec(host: &Host, uplink: &Uplink, link: Arc<Link>) -> UplinkSpec {

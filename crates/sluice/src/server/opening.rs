@@ -185,8 +185,12 @@ fn refuse_served(served: &BySource<'_>, vm: &str, volume: &Volume) -> Result<(),
     for (old_vm, old) in same.into_iter().flatten() {
         let overlaps = old.offset < end(volume) && volume.offset < end(old);
         if overlaps && !(old.read_only && volume.read_only) {
-            let (vm, volume) = (vm.to_owned(), volume.name.clone());
-            return Err(ServerError::VolumeChanged { vm, volume, old: format!("{old_vm}/{}", old.name) });
+            let differs = match (*old_vm, &old.name) == (vm, &volume.name) {
+                true => stage::differing_keys(old, volume).join(", "),
+                false => "its name".to_owned(),
+            };
+            let (vm, volume, old) = (vm.to_owned(), volume.name.clone(), format!("{old_vm}/{}", old.name));
+            return Err(ServerError::VolumeChanged { vm, volume, old, differs });
         }
     }
     Ok(())

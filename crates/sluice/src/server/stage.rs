@@ -141,14 +141,25 @@ fn start_device(
 
 /// Whether a volume has the same source as before, possibly with another size.
 pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
-    let same = |old: &Volume| {
-        let Volume { device, source, offset, read_only, buffered, block_size, unmaps, serial, export, .. } = old;
-        let export = (&export.name, export.protocol) == (&new.export.name, new.export.protocol);
-        let flags = (*offset, *read_only, *buffered) == (new.offset, new.read_only, new.buffered);
-        let seen = (*block_size, *unmaps, serial) == (new.block_size, new.unmaps, &new.serial);
-        export && flags && seen && (device, source) == (&new.device, &new.source)
-    };
-    old.is_some_and(same)
+    old.is_some_and(|old| differing_keys(old, new).is_empty())
+}
+
+/// Returns the keys in which two volumes differ and that cannot change while a volume is served.
+pub(super) fn differing_keys(old: &Volume, new: &Volume) -> Vec<&'static str> {
+    let Volume { device, source, offset, read_only, buffered, block_size, unmaps, serial, export, .. } = old;
+    let differs = [
+        ("device", *device != new.device),
+        ("source", *source != new.source),
+        ("offset", *offset != new.offset),
+        ("read_only", *read_only != new.read_only),
+        ("cache", *buffered != new.buffered),
+        ("block_size", *block_size != new.block_size),
+        ("discard", *unmaps != new.unmaps),
+        ("serial", *serial != new.serial),
+        ("export.name", export.name != new.export.name),
+        ("export.type", export.protocol != new.export.protocol),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }
 
 /// Resizes volumes that stay and have another size in the file.

@@ -50,6 +50,7 @@ pub(crate) fn json(status: &Value) -> Value {
         "interfaces_out_of_service": status["interfaces_out_of_service"],
         "volumes_out_of_service": status["volumes_out_of_service"],
         "held_back": status["held_back"],
+        "overrides_set_aside": status["overrides_set_aside"],
         "faults": list(&status["vms"]).iter().flat_map(volume_faults).collect::<Vec<_>>(),
         "failing": failing(status),
         "file_systems": status["file_systems"],
@@ -81,6 +82,12 @@ pub(crate) fn table(status: &Value) -> String {
     }
     for volume in list(&status["held_back"]) {
         lines.push(format!("  {} is held back: {}", text(&volume["volume"]), text(&volume["reason"])));
+    }
+    for known in list(&status["overrides_set_aside"]) {
+        let (name, value) = (text(&known["name"]), text(&known["value"]));
+        lines.push(format!(
+            "  {name} = {value} is not in force: the host file does not allow it any more; see `sluice get overrides`"
+        ));
     }
     let interfaces = list(&status["interfaces_out_of_service"]).iter().map(|out| (&out["of"], &out["reason"]));
     let volumes = list(&status["volumes_out_of_service"]).iter().map(|out| (&out["volume"], &out["reason"]));

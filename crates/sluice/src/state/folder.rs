@@ -4,13 +4,14 @@
 //! leaves one of both.
 //!
 //! A damaged state is no empty state: to take it for one would serve a volume that was detached, or another file than before. A
-//! start sets the file aside, as `state.json.damaged`. Each part has a checksum, so what is not damaged is kept. Volumes
-//! whose entry is lost are held back, and changes made at run time that are lost are named in the log as far as they can be read.
+//! start keeps the file as `state.json.damaged`. Each part has a checksum, so what is not damaged is kept. Volumes
+//! whose entry is lost are held back, and changes made at run time that are lost are named in the log as far as they can be read. A
+//! file that cannot be read at all, because of a bad sector for example, is a damaged one of which nothing is known.
 //!
-//! A state of an older version stays there as `state.json.vN` when the first one of this version is written. A program that
-//! reads version N at most takes it back with [`StateFolder::restore`].
+//! A state of an older version stays there as `state.json.vN` when the first one of this version is written, in place of those
+//! of still older versions. A program that reads version N at most takes it back with [`StateFolder::restore`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -30,14 +31,15 @@ use super::overrides::Override;
 use super::{Saved, Served};
 
 /// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version. Version 2 had one of the
-/// whole state and none of its parts, and no block sizes of volumes.
+/// whole state and none of its parts, and no block sizes of volumes. A later version whose file has `parts` must keep `checksum`, and must
+/// have a key more or less: a file with another version that is right as one of this version has a flipped bit.
 const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Name of the file.
 const FILE: &str = "state.json";
-/// Name of the copy of a damaged file.
+/// Name under which a damaged file is kept.
 const DAMAGED: &str = "state.json.damaged";
 
 /// A state directory that cannot be used.
@@ -57,7 +59,9 @@ pub(crate) enum StateError {
         place: PathBuf,
         by: String,
     },
-    #[error("State file {path}: {error}; let this user read it", path = .path.display())]
+    #[error(
+        "State file {path} cannot be read: {error}; let this user read it, or restore it from a backup", path = .path.display()
+    )]
     Read { path: PathBuf, error: io::Error },
     #[error(
         "State file {path} is corrupt: {what}. Restore it from a backup; or start without --strict, which keeps what is not \
@@ -74,10 +78,27 @@ pub(crate) enum StateError {
     )]
     Version { path: PathBuf, version: u64 },
     #[error(
-        "State directory {path} has no state of an older version to restore: no program of such a version has used it",
+        "State directory {path} has no state of an older version to restore: its state is the one from before the upgrade, or no program \
+         of an older version has used it",
         path = .0.display()
     )]
     NotKept(PathBuf),
+    #[error(
+        "State file {path} does not exist, so there is none to replace; to use a kept state, rename it ({path}.vN) to {path}",
+        path = .0.display()
+    )]
+    NoFile(PathBuf),
+}
+
+impl StateError {
+    /// Whether the file is damaged, and not only out of reach of this user or this program.
+    fn is_damage(&self) -> bool {
+        match self {
+            StateError::Corrupt { .. } => true,
+            StateError::Read { error, .. } => error.kind() != io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
 }
 
 /// A state directory, locked for this process.
@@ -129,38 +150,38 @@ fn sum(part: &impl Serialize) -> String {
 pub(crate) struct Damaged {
     /// What is known of it: the parts that are not damaged.
     pub(crate) saved: Saved,
+    /// Names of the changes made at run time that are lost, as far as they can be read.
+    pub(crate) lost: Vec<String>,
     /// Why the rest is not; `None`: the file is not damaged.
     pub(crate) error: Option<StateError>,
 }
 
-/// Returns the parts of a damaged state whose checksums match.
-fn salvaged(text: &[u8]) -> Saved {
-    let read = || {
-        let mut sealed: Value = serde_json::from_slice(text).ok()?;
-        let parts: Parts = serde_json::from_value(sealed.get_mut("parts")?.take()).ok()?;
-        let mut state = sealed.get_mut("state")?.take();
-        let exports: BTreeMap<String, Value> = serde_json::from_value(state.get_mut("exports")?.take()).ok()?;
-        let overrides: Vec<Value> = serde_json::from_value(state.get_mut("overrides")?.take()).ok()?;
-        Some((parts, exports, overrides))
-    };
-    let Some((parts, exports, overrides)) = read() else { return Saved::default() };
-    let mut saved = Saved::default();
+/// Returns the parts of a damaged state whose checksums match. Volumes whose entries are damaged are unknown, also those that no
+/// host file names: they may be attached again.
+fn salvaged(text: &[u8]) -> Damaged {
+    let mut sealed: Value = serde_json::from_slice(text).unwrap_or_default();
+    let mut part = |pointer: &str| sealed.pointer_mut(pointer).map(Value::take).unwrap_or_default();
+    let parts: Parts = serde_json::from_value(part("/parts")).unwrap_or_default();
+    let exports: BTreeMap<String, Value> = serde_json::from_value(part("/state/exports")).unwrap_or_default();
+    let overrides: Vec<Value> = serde_json::from_value(part("/state/overrides")).unwrap_or_default();
+    let mut unknown: BTreeSet<String> = serde_json::from_value(part("/state/unknown")).unwrap_or_default();
+    let names: BTreeSet<String> = parts.exports.keys().chain(exports.keys()).cloned().collect();
     let known = exports.into_iter().filter_map(|(name, entry)| {
         let served: Served = serde_json::from_value(entry).ok()?;
         (parts.exports.get(&name) == Some(&sum(&(&name, &served)))).then_some((name, served))
     });
-    saved.exports = Arc::new(known.collect());
+    let known: BTreeMap<String, Served> = known.collect();
+    unknown.extend(names.into_iter().filter(|name| !known.contains_key(name)));
+    let mut saved = Saved { exports: Arc::new(known), unknown, ..Saved::default() };
+    let mut lost = Vec::new();
     for entry in overrides {
         let named = entry["target"].as_str().unwrap_or("?").to_owned();
         match serde_json::from_value::<Override>(entry) {
             Ok(known) if parts.overrides.contains(&sum(&known)) => saved.overrides.add(known),
-            _ => tracing::error!(
-                name = named,
-                "A change made at run time is lost: its part of the state file is damaged"
-            ),
+            _ => lost.push(named),
         }
     }
-    saved
+    Damaged { saved, lost, error: None }
 }
 
 /// Checksum of a state as it is written. It finds damage, not intent: who may write the file may write another checksum.
@@ -187,20 +208,44 @@ fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
     match version.as_ref().and_then(Value::as_u64) {
         None => Err(corrupt("it has no version".to_owned())),
         Some(1) => serde_json::from_value(value).map_err(wrong),
-        Some(2 | VERSION) => {
-            let Sealed { version, checksum: stated, parts, state } = serde_json::from_slice(text).map_err(wrong)?;
-            let found = checksum(state.get());
-            if stated != found {
-                return Err(corrupt(format!("its checksum is {stated}, and that of its content {found}")));
-            }
-            let saved = serde_json::from_str(state.get()).map_err(wrong)?;
-            match version == VERSION && parts != Parts::of(&saved) {
-                true => Err(corrupt("the checksums of its parts do not match".to_owned())),
-                false => Ok(saved),
-            }
-        }
-        Some(version) => Err(StateError::Version { path: path.to_owned(), version }),
+        Some(version @ (2 | VERSION)) => checked(text, version == VERSION).map_err(corrupt),
+        Some(version) => Err(match damage_beside(version, text) {
+            Some(what) => corrupt(what),
+            None => StateError::Version { path: path.to_owned(), version },
+        }),
     }
+}
+
+/// Reads a state with checksums, whatever its version says. The error states what is wrong with it.
+fn checked(text: &[u8], has_parts: bool) -> Result<Saved, String> {
+    let wrong = |error: serde_json::Error| error.to_string();
+    let Sealed { checksum: stated, parts, state, .. } = serde_json::from_slice(text).map_err(wrong)?;
+    let found = checksum(state.get());
+    if stated != found {
+        return Err(format!("its checksum is {stated}, and that of its content {found}"));
+    }
+    let saved = serde_json::from_str(state.get()).map_err(wrong)?;
+    match has_parts && parts != Parts::of(&saved) {
+        true => Err("the checksums of its parts do not match".to_owned()),
+        false => Ok(saved),
+    }
+}
+
+/// Returns why a file with an unknown version is a damaged one and not that of a newer program.
+fn damage_beside(version: u64, text: &[u8]) -> Option<String> {
+    /// What a newer program keeps.
+    #[derive(Deserialize)]
+    struct Sum<'a> {
+        checksum: String,
+        #[serde(borrow)]
+        state: &'a RawValue,
+    }
+    serde_json::from_slice::<Value>(text).ok()?.get("parts")?;
+    let sum = serde_json::from_slice::<Sum<'_>>(text);
+    if !sum.is_ok_and(|sum| sum.checksum == checksum(sum.state.get())) {
+        return Some(format!("its version is {version}, and its checksum is not that of its content"));
+    }
+    checked(text, true).ok().map(|_| format!("its version is {version}, and its content is of version {VERSION}"))
 }
 
 impl StateFolder {
@@ -223,21 +268,25 @@ impl StateFolder {
     pub(crate) fn restore(path: &Path) -> Result<(u64, u64), StateError> {
         refuse_exposed(path)?;
         let folder = StateFolder::lock(path)?;
+        let file = path.join(FILE);
+        if !file.exists() {
+            return Err(StateError::NoFile(file));
+        }
         let version = match folder.read() {
             Err(StateError::Version { version, .. }) => version,
             read => read.map(|_| folder.version.load(Ordering::Relaxed))?,
         };
         let older = (1..version.min(VERSION + 1)).rev().find(|older| path.join(kept(*older)).exists());
-        let older = older.ok_or_else(|| StateError::NotKept(path.to_owned()))?;
-        let read = |name: String| {
-            let path = path.join(name);
-            fs::read(&path).map_err(|error| StateError::Read { path, error })
-        };
-        let (newer_text, older_text) = (read(FILE.to_owned())?, read(kept(older))?);
-        unsealed(&path.join(kept(older)), &older_text)?;
+        // A state of an older version is already the one to go back to.
+        let older = older.filter(|_| version >= VERSION).ok_or_else(|| StateError::NotKept(path.to_owned()))?;
+        let read = |path: &Path| fs::read(path).map_err(|error| StateError::Read { path: path.to_owned(), error });
+        let kept_file = path.join(kept(older));
+        let newer_text = read(&file)?;
+        unsealed(&kept_file, &read(&kept_file)?)?;
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
         replace(&path.join(kept(version) + ".replaced"), &newer_text, 0o600).map_err(failed)?;
-        replace(&path.join(FILE), &older_text, 0o600).map_err(failed)?;
+        // Renamed and not copied: another restore goes back no further.
+        fs::rename(&kept_file, &file).and_then(|()| open_folder(path)?.sync_all()).map_err(failed)?;
         Ok((version, older))
     }
 
@@ -265,46 +314,56 @@ impl StateFolder {
         Ok(StateFolder { path: path.to_owned(), _lock: lock, version: AtomicU64::new(0) })
     }
 
-    /// As [`StateFolder::open`], but a damaged file is copied aside, and what is not damaged is returned.
+    /// As [`StateFolder::open`], but a damaged file is set aside, and what is not damaged is returned.
     ///
     /// # Errors
-    /// [`StateError`], except `Corrupt`.
+    /// [`StateError`], except damage.
     pub(crate) fn open_damaged(path: &Path) -> Result<(StateFolder, Damaged), StateError> {
         let folder = StateFolder::lock(path)?;
-        let file = path.join(FILE);
-        let error = match folder.read() {
-            Ok(saved) => return Ok((folder, Damaged { saved, error: None })),
-            Err(error @ StateError::Corrupt { .. }) => error,
-            Err(error) => return Err(error),
-        };
-        let failed = |error| StateError::Folder { path: path.to_owned(), error };
-        let text = fs::read(&file).map_err(failed)?;
-        replace(&path.join(DAMAGED), &text, 0o600).map_err(failed)?;
-        Ok((folder, Damaged { saved: salvaged(&text), error: Some(error) }))
+        let damaged = folder.salvage()?;
+        if damaged.error.is_some()
+            && let Err(error) = set_aside(path)
+        {
+            let path = path.display().to_string();
+            tracing::warn!(path, %error, "The damaged state file cannot be kept: the next change replaces it");
+        }
+        Ok((folder, damaged))
     }
 
-    /// Reads the state without keeping a lock, and returns whether a daemon uses it. Makes nothing, and checks that this user could
+    /// Reads the state, or what is not damaged of it.
+    fn salvage(&self) -> Result<Damaged, StateError> {
+        match self.read() {
+            Ok(saved) => Ok(Damaged { saved, ..Damaged::default() }),
+            Err(error) if error.is_damage() => {
+                let text = fs::read(self.path.join(FILE)).unwrap_or_default();
+                Ok(Damaged { error: Some(error), ..salvaged(&text) })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the state, or what is not damaged of it, without keeping a lock, and returns whether a daemon uses it. Makes nothing, and checks that this user could
     /// write there.
     ///
     /// # Errors
     /// [`StateError`].
-    pub(crate) fn look(path: &Path) -> Result<(Saved, bool), StateError> {
+    pub(crate) fn look(path: &Path) -> Result<(Damaged, bool), StateError> {
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
         refuse_exposed(path)?;
         let lock = match open_folder(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let parent = path.parent().ok_or(error).map_err(failed)?;
                 tempfile::tempdir_in(parent).map_err(failed)?;
-                return Ok((Saved::default(), false));
+                return Ok((Damaged::default(), false));
             }
             opened => opened.map_err(failed)?,
         };
         refuse_exposed(&path.join(FILE))?;
         let is_used = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));
         let folder = StateFolder { path: path.to_owned(), _lock: lock, version: AtomicU64::new(0) };
-        let saved = folder.read()?;
+        let damaged = folder.salvage()?;
         tempfile::tempfile_in(path).map_err(failed)?;
-        Ok((saved, is_used))
+        Ok((damaged, is_used))
     }
 
     /// Its path.
@@ -319,8 +378,9 @@ impl StateFolder {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Saved::default()),
             Err(error) => return Err(StateError::Read { path, error }),
         };
+        let saved = unsealed(&path, &text)?;
         self.version.store(version_of(&text).unwrap_or(0), Ordering::Relaxed);
-        unsealed(&path, &text)
+        Ok(saved)
     }
 
     /// Replaces the state. When this returns `Ok`, it survives a crash.
@@ -338,10 +398,23 @@ impl StateFolder {
         let before = self.version.load(Ordering::Relaxed);
         if (1..VERSION).contains(&before) {
             replace(&self.path.join(kept(before)), &fs::read(&file)?, 0o600)?;
+            for older in (1..before).map(|older| self.path.join(kept(older))).filter(|older| older.exists()) {
+                fs::remove_file(older)?;
+            }
         }
         replace(&file, &text, 0o600)?;
         self.version.store(VERSION, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+/// Keeps a damaged file under another name, without the space of a copy. It stays in place until another state replaces it, so a crash
+/// does not make it an empty state.
+fn set_aside(path: &Path) -> io::Result<()> {
+    let aside = path.join(DAMAGED);
+    match fs::remove_file(&aside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => fs::hard_link(path.join(FILE), aside),
     }
 }
 
@@ -454,8 +527,12 @@ mod tests {
             assert!(error.to_string().contains("mv "), "{error}");
             assert_eq!(fs::read_to_string(&file).unwrap(), text, "it is left for its owner");
         }
-        fs::write(&file, whole.replace("\"version\": 3", "\"version\": 4")).unwrap();
-        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Version { version: 4, .. })));
+        let state = r#"{"more":1}"#;
+        let newer = format!(r#"{{"version":4,"checksum":"{}","parts":{{}},"state":{state}}}"#, checksum(state));
+        fs::write(&file, &newer).unwrap();
+        assert!(matches!(StateFolder::open_damaged(place.path()), Err(StateError::Version { version: 4, .. })));
+        fs::write(&file, newer.replace("more", "less")).unwrap();
+        assert!(matches!(StateFolder::open(place.path()), Err(StateError::Corrupt { .. })));
     }
 
     #[test]
@@ -507,14 +584,75 @@ mod tests {
         // As a program after this one leaves it.
         let newer = "{ \"version\": 99, \"more\": 1 }";
         fs::write(&file, newer).unwrap();
+        fs::write(place.path().join("state.json.v1"), old.to_string()).unwrap();
         assert!(StateFolder::open(place.path()).unwrap_err().to_string().contains("sluice state restore"));
         assert_eq!(StateFolder::restore(place.path()).unwrap(), (99, 1));
         assert_eq!(StateFolder::open(place.path()).unwrap().1, saved());
         assert_eq!(fs::read_to_string(place.path().join("state.json.v99.replaced")).unwrap(), newer);
         fs::write(&file, newer).unwrap();
-        fs::remove_file(place.path().join("state.json.v1")).unwrap();
-        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))));
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))), "once only");
         assert_eq!(fs::read_to_string(&file).unwrap(), newer);
+        fs::remove_file(&file).unwrap();
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NoFile(_))));
+    }
+
+    #[test]
+    fn a_restore_went_back_further_than_the_upgrade() {
+        let place = TempDir::new().unwrap();
+        let (file, kept) = (place.path().join(FILE), |version: u64| place.path().join(kept(version)));
+        let state = serde_json::to_string(&Saved::default()).unwrap();
+        let second = format!(r#"{{"version":2,"checksum":"{}","state":{state}}}"#, checksum(&state));
+        fs::write(kept(1), r#"{"version":1,"overrides":[],"exports":{}}"#).unwrap();
+        fs::write(&file, &second).unwrap();
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))), "it was not written yet");
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        folder.write(&saved()).unwrap();
+        drop(folder);
+        assert!(kept(2).exists() && !kept(1).exists());
+        assert_eq!(StateFolder::restore(place.path()).unwrap(), (3, 2));
+        assert!(matches!(StateFolder::restore(place.path()), Err(StateError::NotKept(_))));
+        assert_eq!(fs::read_to_string(&file).unwrap(), second);
+    }
+
+    #[test]
+    fn a_state_that_the_disk_does_not_read_or_keep_stopped_the_start() {
+        let place = TempDir::new().unwrap();
+        let file = place.path().join(FILE);
+        fs::create_dir(&file).unwrap();
+        let (folder, damaged) = StateFolder::open_damaged(place.path()).unwrap();
+        assert!(matches!(damaged.error, Some(StateError::Read { .. })), "a folder in place of the file");
+        assert_eq!(damaged.saved, Saved::default());
+        fs::remove_dir(&file).unwrap();
+        folder.write(&saved()).unwrap();
+        drop(folder);
+        let flipped = fs::read_to_string(&file).unwrap().replace("\"version\": 3", "\"version\": 7");
+        fs::write(&file, &flipped).unwrap();
+        // A folder in place of the copy fails for root as well.
+        fs::create_dir(place.path().join(DAMAGED)).unwrap();
+        let (_, damaged) = StateFolder::open_damaged(place.path()).unwrap();
+        assert!(matches!(damaged.error, Some(StateError::Corrupt { .. })), "a flipped bit of the version");
+        assert_eq!(damaged.saved, saved(), "its parts are right");
+    }
+
+    #[test]
+    fn a_volume_whose_entry_is_damaged_was_never_served() {
+        let place = TempDir::new().unwrap();
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        let mut whole = Saved::default();
+        let identity = Some("inode 7".to_owned());
+        let served = Served { source: "/srv/a".into(), identity, offset: 0, size: 4096, block_size: None, gone: false };
+        let named = |name: &str| (name.to_owned(), served.clone());
+        Arc::make_mut(&mut whole.exports).extend([named("db1/data"), named("db1/logs"), named("db1/root")]);
+        whole.unknown.insert("db2/root".to_owned());
+        folder.write(&whole).unwrap();
+        let file = place.path().join(FILE);
+        let text = fs::read_to_string(&file).unwrap().replacen("db1/data", "db1/daxa", 1);
+        fs::write(&file, text.replace("\"db1/logs\":{\"source\":\"/srv/a\"", "\"db1/logs\":{\"source\":\"/srv/b\""))
+            .unwrap();
+        let Damaged { saved, .. } = folder.salvage().unwrap();
+        assert_eq!(saved.exports.keys().collect::<Vec<_>>(), ["db1/root"]);
+        let unknown: Vec<&str> = saved.unknown.iter().map(String::as_str).collect();
+        assert_eq!(unknown, ["db1/data", "db1/daxa", "db1/logs", "db2/root"]);
     }
 
     #[test]

@@ -9,15 +9,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use sluice_config::Host;
+use sluice_config::{Files, Host};
 
 pub(crate) mod dropin;
 pub(crate) mod folder;
 pub(crate) mod keeper;
 pub(crate) mod overrides;
+pub(crate) mod start;
 pub(crate) mod time;
 
-use overrides::Overrides;
+use overrides::{Gone, Override, Overrides};
 
 /// Contents of the state file, apart from its version.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -33,6 +34,17 @@ pub(crate) struct Saved {
 }
 
 impl Saved {
+    /// Ends the changes that end with a stop of the daemon, and counts the volumes as removed that they had attached.
+    pub(crate) fn stop(&mut self, files: &Files) -> Vec<(Override, Gone)> {
+        let Saved { overrides, exports, .. } = self;
+        let ended = overrides.stop();
+        let attached = |name: &str| ended.iter().any(|(old, _)| old.is_attach() && old.concerns(name));
+        for (name, served) in Arc::make_mut(exports).iter_mut().filter(|(name, _)| attached(name)) {
+            served.gone |= !name.parse().is_ok_and(|volume| overrides.has(files, &volume));
+        }
+        ended
+    }
+
     /// Counts the volumes of a host file as unknown of which a damaged state has no entry: it may have been lost. One that was removed
     /// counts too, because the change that removed it may be lost.
     pub(crate) fn forget_unknown(&mut self, host: &Host) {

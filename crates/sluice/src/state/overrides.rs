@@ -143,6 +143,11 @@ impl Override {
         matches!(self.change, Change::Attach { .. })
     }
 
+    /// Whether it is about this volume, `VM/VOLUME`, or about its VM.
+    pub(crate) fn concerns(&self, volume: &str) -> bool {
+        volume.parse().is_ok_and(|volume| self.target.covers(&Object::Target(volume)))
+    }
+
     /// The value that it puts in force, in words.
     pub(crate) fn value(&self) -> String {
         match &self.change {
@@ -225,15 +230,17 @@ impl Gone {
     }
 }
 
-/// Those that stay in force with a host file, and those that end with it and why, for `sluice apply`.
+/// Those that stay in force with a host file, those that stay set aside, and those that end with it and why, for `sluice apply`.
 pub(crate) fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Value {
     let ended = gone.iter().map(|(old, why)| {
         let mut ended = old.to_json(false);
         ended["why"] = why.in_words(&old.hidden()).into();
         ended
     });
-    let kept = kept.iter().map(|known| known.to_json(false)).collect::<Vec<_>>();
-    json!({ "overrides": kept, "overrides_ended": ended.collect::<Vec<_>>() })
+    let as_json = |known: &Override| known.to_json(false);
+    let in_force: Vec<Value> = kept.in_force().map(as_json).collect();
+    let aside: Vec<Value> = kept.aside().map(as_json).collect();
+    json!({ "overrides": in_force, "overrides_set_aside": aside, "overrides_ended": ended.collect::<Vec<_>>() })
 }
 
 /// Writes a line for each override that is gone.
@@ -340,8 +347,13 @@ impl Overrides {
         std::mem::take(&mut self.0)
     }
 
+    /// Whether an object is there with these files and changes.
+    pub(super) fn has(&self, files: &Files, target: &Object) -> bool {
+        exists(files, &self.0, target)
+    }
+
     /// Removes those that end with a stop of the daemon.
-    pub(crate) fn stop(&mut self) -> Vec<(Override, Gone)> {
+    pub(super) fn stop(&mut self) -> Vec<(Override, Gone)> {
         let ends = |known: &mut Override| known.lasts == Lasts::UntilRestart;
         self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
     }
@@ -409,11 +421,15 @@ impl Overrides {
     }
 
     /// Sets those aside that these files do not allow, for example because a MAC address collides now: they are kept, and are not in
-    /// force. All others are in force again. Returns whether there are some that were in force before.
-    pub(crate) fn fit(&mut self, files: &Files) -> bool {
+    /// force. All others are in force again. `step` is called before each check of the files, which may take long. Returns whether there are some that
+    /// were in force before.
+    pub(crate) fn fit(&mut self, files: &Files, step: impl Fn()) -> bool {
         let before: Vec<bool> = self.0.iter().map(|known| known.is_aside).collect();
         self.restore();
-        let is_valid = |known: &[Override]| files.changed(&Overrides(known.to_vec()).changes()).is_ok();
+        let is_valid = |known: &[Override]| {
+            step();
+            files.changed(&Overrides(known.to_vec()).changes()).is_ok()
+        };
         while !is_valid(&self.0) {
             // The files are valid with the first `right` of them, and not with the first `wrong`.
             let (mut right, mut wrong) = (0, self.0.len());
@@ -440,9 +456,14 @@ impl Overrides {
         self.0.iter().filter(|known| known.is_aside)
     }
 
+    /// All others.
+    pub(crate) fn in_force(&self) -> impl Iterator<Item = &Override> {
+        self.0.iter().filter(|known| !known.is_aside)
+    }
+
     /// The changes in force, in the form that is laid over the files.
     pub(crate) fn changes(&self) -> Changes {
-        Overrides::laid(self.0.iter().filter(|known| !known.is_aside))
+        Overrides::laid(self.in_force())
     }
 
     /// As [`Overrides::changes`], with those that are set aside.

@@ -76,12 +76,15 @@ fn print(plan: &Value, dry_run: bool) {
     }
     let (stay, end) = if dry_run { ("would stay", "would end") } else { ("stay", "end") };
     print_overrides(&plan["overrides"], &format!("Overrides {stay} in force and hide the file's value:"), &HIDES);
+    let title = "Overrides that are set aside, because the file does not allow them:";
+    print_overrides(&plan["overrides_set_aside"], title, &ASIDE);
     print_overrides(&plan["overrides_ended"], &format!("Overrides {end}:"), &ENDS);
 }
 
 /// Columns of overrides: headers, and keys.
 const HIDES: [(&str, &str); 4] =
     [("NAME", "name"), ("FILE", "file_in_words"), ("IN FORCE", "value"), ("UNTIL", "until")];
+const ASIDE: [(&str, &str); 3] = [("NAME", "name"), ("VALUE", "value"), ("UNTIL", "until")];
 const ENDS: [(&str, &str); 3] = [("NAME", "name"), ("VALUE", "value"), ("WHY", "why")];
 
 fn print_overrides(overrides: &Value, title: &str, columns: &[(&str, &str)]) {

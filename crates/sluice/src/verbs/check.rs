@@ -57,7 +57,7 @@ impl Check {
             crate::output::message(warning);
         }
         if self.unit {
-            let drop_in = unit::drop_in(&self.file, &host);
+            let drop_in = unit::of_files(&self.file, &files, &host);
             match format {
                 Format::Json => output::json(&json!({ "ok": true, "drop_in": drop_in })),
                 Format::Table => output::line(drop_in.trim_end()),

@@ -317,8 +317,13 @@ fn overrides_table(overrides: &[Value]) -> String {
     };
     for known in overrides {
         let who = format!("uid {}, gid {}, pid {}", known["uid"], known["gid"], text(&known["pid"]));
-        let cells = ["name", "file_in_words", "value", "", "at", "until", "reason"];
-        table.add_row(cells.map(|key| if key.is_empty() { who.clone() } else { text(&known[key]) }));
+        let in_force = match known["set_aside"] == true {
+            true => format!("- ({} is set aside: the file does not allow it)", text(&known["value"])),
+            false => text(&known["value"]),
+        };
+        let cell = |key: &str| text(&known[key]);
+        let (name, file) = (cell("name"), cell("file_in_words"));
+        table.add_row([name, file, in_force, who, cell("at"), cell("until"), cell("reason")]);
     }
     table.to_string()
 }

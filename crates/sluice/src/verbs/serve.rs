@@ -11,14 +11,14 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::json;
-use sluice_config::{Files, Host, ListenAddress};
+use sluice_config::{Diagnostics, Host, ListenAddress};
 use sluice_io::device::priority;
 use sluice_io::endpoint::Bound;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
-use crate::control::roles::Roles;
+use crate::control::roles::{self, Roles};
 use crate::control::socket::{self, Asked, ControlSocket};
 use crate::events::Events;
 use crate::failure::{Failure, chain};
@@ -28,18 +28,18 @@ use crate::monitor::{Board, Monitor};
 use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
-use crate::service::Service;
+use crate::service::{Service, Serving};
 use crate::state::Saved;
 use crate::state::folder::{Damaged, StateError, StateFolder};
-use crate::state::overrides::{Override, Overrides};
-use crate::state::time::Time;
+use crate::state::overrides::Override;
+use crate::state::start::Restored;
 
 /// Serve the virtual disks and NICs of a host file.
 ///
 /// A volume or NIC that cannot be served is out of service, and all others are served: its source, its socket, its interface or
-/// its device is missing or wrong. It is retried each second. Only what is wrong in the file itself keeps the daemon from starting,
-/// besides a state directory that others may change or that is in use, a stated control socket that cannot be made, and a kernel
-/// without io_uring.
+/// its device is missing or wrong. It is retried each second. The daemon does not start if the file itself is wrong or has lost all
+/// volumes, if the state directory cannot be used, others may change it, it is in use or a newer program wrote it, if a stated
+/// control socket cannot be made, if the path of one of these hangs, or without io_uring.
 ///
 /// SIGHUP reloads the file atomically and does not pause running VMs; `sluice apply` does the same and reports the result. A
 /// volume is held back until it is forced if its source or offset differs from when it was last served, or if it is smaller.
@@ -93,7 +93,7 @@ impl Serve {
             use_real_time();
         }
         let (_control, mut asked) = listen(control)?;
-        let (drain_timeout, ready) = (host.daemon.drain_timeout, Ready::of(host));
+        let drain_timeout = host.daemon.drain_timeout;
         let runtime = tokio::runtime::Handle::current();
         let (board, exported) = (Board::default(), metrics::Board::default());
         let _exporter = metrics.map(|bound| Exporter::start(bound, exported.clone())).transpose()?;
@@ -105,9 +105,9 @@ impl Serve {
         let ended = loop {
             tokio::select! {
                 Some(news) = news.recv() => match news {
-                    ServerEvent::Started(Ok(status)) => {
+                    ServerEvent::Started(Ok((serving, status))) => {
                         serves = true;
-                        ready.print(format);
+                        print_ready(&serving, format);
                         service.ready(status);
                     }
                     ServerEvent::Started(Err(failure)) => return Err(failure),
@@ -178,31 +178,15 @@ impl Signals {
     }
 }
 
-/// Reports that everything is served.
-struct Ready {
-    devices: usize,
-    vms: usize,
-    volumes: usize,
-    uplinks: usize,
-    nics: usize,
-}
-
-impl Ready {
-    fn of(host: &Host) -> Ready {
-        let volumes = host.vms.values().map(|vm| vm.volumes.len()).sum();
-        let nics = host.vms.values().map(|vm| vm.nics.len()).sum();
-        let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-        Ready { devices, vms, volumes, uplinks, nics }
-    }
-
-    fn print(&self, format: Format) {
-        let Ready { devices, vms, volumes, uplinks, nics, .. } = self;
-        tracing::info!(devices, vms, volumes, uplinks, nics, "Ready");
-        if format == Format::Json {
-            output::json(&json!({
-                "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
-            }));
-        }
+/// Reports that the daemon is ready, and what it serves.
+fn print_ready(serving: &Serving, format: Format) {
+    let Serving { devices, vms, volumes, uplinks, nics, out_of_service, held_back } = serving;
+    tracing::info!(devices, vms, volumes, uplinks, nics, out_of_service, held_back, "Ready");
+    if format == Format::Json {
+        output::json(&json!({
+            "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
+            "out_of_service": out_of_service, "held_back": held_back,
+        }));
     }
 }
 
@@ -220,34 +204,20 @@ impl Begun {
         let (files, own) = sluice_config::load_files(file).map_err(Failure::Config)?;
         let opened = preflight::state_path(&own).map(|path| open_state(&path, strict, progress));
         let mut problems = Vec::new();
-        let (folder, Damaged { mut saved, error: damage }) = match opened.transpose() {
+        let (folder, state) = match opened.transpose() {
             Ok(opened) => opened.map_or_else(Default::default, |(folder, damaged)| (Some(folder), damaged)),
             Err(error) => {
                 problems.push(chain(&error));
                 Default::default()
             }
         };
+        let is_damaged = state.error.is_some();
         // A damaged state is written again in any case.
-        let on_disk = if damage.is_some() { Saved::default() } else { saved.clone() };
-        saved.overrides.correct_clock(Time::now());
-        // A VM that uses what was attached for a time may be about to reconnect.
-        let mut gone = saved.overrides.expire(Time::now(), Override::is_attach);
-        gone.extend(saved.overrides.settle(&files));
-        set_aside(&mut saved.overrides, &files, strict);
-        let host = files.changed(&saved.overrides.changes()).map_err(|found| {
-            let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
-            let path = folder.as_ref().map_or_else(String::new, |folder| folder.path().display().to_string());
-            output::message(format_args!(
-                "error: The file is valid by itself, but not with the changes made at run time: {}. Correct the \
-                 file, or undo changes with `sluice reset NAME --state {path}`",
-                names.join(", ")
-            ));
-            Failure::Config(found)
-        })?;
-        if let Some(error) = damage {
-            saved.forget_unknown(&host);
-            report_damage(&error, &saved);
-        }
+        let on_disk = if is_damaged { Saved::default() } else { state.saved.clone() };
+        let restored = Restored::of(state, &files, strict, || progress.set(file));
+        report(&restored);
+        let Restored { saved, gone, host, .. } = restored;
+        let host = host.map_err(|found| invalid_with(&saved, folder.as_ref(), found))?;
         let at = socket::path(&host.daemon);
         at.iter().for_each(|(path, _)| progress.set(path));
         let control = ControlSocket::bind(&host.daemon).unwrap_or_else(|error| {
@@ -255,10 +225,8 @@ impl Begun {
             None
         });
         let (control, group) = control.unzip();
-        if let Some(ListenAddress::Unix { path, .. }) = &host.daemon.metrics {
-            progress.set(path);
-        }
-        let metrics = bind_metrics(&host, strict)?;
+        let metrics = bind_metrics(&host, strict, progress)?;
+        progress.set(Path::new(roles::LOOKUP));
         let roles = Roles::of(&host.daemon.access, group);
         if !problems.is_empty() {
             if strict {
@@ -269,7 +237,7 @@ impl Begun {
         }
         let file = file.to_owned();
         Ok(Begun {
-            begin: Begin { file, files, host, folder, on_disk, saved, gone, force, strict, roles },
+            begin: Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles },
             control,
             metrics,
         })
@@ -280,38 +248,64 @@ impl Begun {
 fn open_state(path: &Path, strict: bool, progress: &Progress) -> Result<(StateFolder, Damaged), StateError> {
     progress.set(path);
     match strict {
-        true => StateFolder::open(path).map(|(folder, saved)| (folder, Damaged { saved, error: None })),
+        true => StateFolder::open(path).map(|(folder, saved)| (folder, Damaged { saved, ..Damaged::default() })),
         false => StateFolder::open_damaged(path),
     }
 }
 
 /// Binds the socket of the metrics. Without it VMs are served all the same, except by a strict start.
-fn bind_metrics(host: &Host, strict: bool) -> Result<Option<Bound>, Failure> {
-    match Exporter::bind(&host.daemon) {
-        Err(error) if !strict => {
-            let error = chain(&error);
-            tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
-            Ok(None)
-        }
-        bound => bound.map_err(Failure::from),
+fn bind_metrics(host: &Host, strict: bool, progress: &Progress) -> Result<Option<Bound>, Failure> {
+    let Some(endpoint) = &host.daemon.metrics else { return Ok(None) };
+    let path = match endpoint {
+        ListenAddress::Unix { path, .. } => path.clone(),
+        ListenAddress::Tcp(address) => address.to_string().into(),
+    };
+    progress.set(&path);
+    if strict {
+        return Exporter::bind(&host.daemon).map_err(Failure::from);
     }
+    let (reply, bound) = std::sync::mpsc::channel();
+    let settings = host.daemon.clone();
+    thread::Builder::new().name("metrics".to_owned()).spawn(move || drop(reply.send(Exporter::bind(&settings))))?;
+    // Shorter than the time after which the whole start is taken for hung.
+    let error = match bound.recv_timeout(PATH_TIMEOUT / 2) {
+        Ok(Ok(bound)) => return Ok(bound),
+        Ok(Err(error)) => chain(&error),
+        Err(_) => ServerError::Hangs { path, seconds: (PATH_TIMEOUT / 2).as_secs() }.to_string(),
+    };
+    tracing::error!(error, "Metrics are not served: restart the daemon when that is corrected");
+    Ok(None)
 }
 
-/// Sets changes aside that the files do not allow any more; a strict start refuses them.
-fn set_aside(overrides: &mut Overrides, files: &Files, strict: bool) {
-    if strict {
-        return overrides.restore();
+/// Returns the error of files that are not valid with the changes made at run time.
+fn invalid_with(saved: &Saved, folder: Option<&StateFolder>, found: Diagnostics) -> Failure {
+    let names: Vec<String> = saved.overrides.iter().map(Override::name).collect();
+    let path = folder.map_or_else(String::new, |folder| folder.path().display().to_string());
+    output::message(format_args!(
+        "error: The file is valid by itself, but not with the changes made at run time: {}. Correct the \
+         file, or undo changes with `sluice reset NAME --state {path}`",
+        names.join(", ")
+    ));
+    Failure::Config(found)
+}
+
+/// Writes what is lost of the state, and what is not in force.
+fn report(Restored { saved, lost, damage, .. }: &Restored) {
+    for name in lost {
+        tracing::error!(name, "A change made at run time is lost: its part of the state file is damaged");
     }
-    overrides.fit(files);
-    for known in overrides.aside() {
+    for known in saved.overrides.aside() {
         let (name, value) = (known.name(), known.value());
         tracing::error!(name, value, "Override set aside: with it the host file is not valid any more");
     }
-}
-
-fn report_damage(error: &StateError, saved: &Saved) {
-    let (error, held) = (chain(error), saved.unknown.len());
-    tracing::error!(error, held, "State set aside as state.json.damaged: volumes whose entry is lost are held back");
+    if let Some(error) = damage {
+        let (error, held) = (chain(error), saved.unknown.len());
+        tracing::error!(
+            error,
+            held,
+            "State set aside as state.json.damaged: volumes whose entry is lost are held back"
+        );
+    }
 }
 
 /// Begins in a separate thread, because a file system that hangs would keep this one from receiving signals. Returns

@@ -14,7 +14,7 @@ use crate::server::VolumeName;
 use crate::state::overrides::{Change, Overrides};
 
 /// Returns what these changes hold back, and why.
-pub(super) fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> {
+pub(crate) fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> {
     let mut held = BTreeMap::new();
     for known in overrides.aside() {
         let name = known.name();
@@ -27,11 +27,12 @@ pub(super) fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, S
         let names = match (volume, &known.change) {
             (_, Change::Set { key, .. }) if is_policy(key) => Vec::new(),
             (Some(volume), _) => vec![volume.clone()],
-            (None, Change::Detach) => host.vms.get(vm).map_or_else(Vec::new, |vm| {
+            // Without its keys the VM would have no policy.
+            (None, Change::Detach | Change::Attach { .. }) => host.vms.get(vm).map_or_else(Vec::new, |vm| {
                 let nics = vm.nics.keys().map(|nic| format!("nic/{nic}"));
                 vm.volumes.keys().cloned().chain(nics).collect()
             }),
-            (None, Change::Set { .. } | Change::Attach { .. }) => Vec::new(),
+            (None, Change::Set { .. }) => Vec::new(),
         };
         held.extend(names.into_iter().map(|name| ((vm.clone(), name), reason.clone())));
     }

@@ -23,7 +23,7 @@ impl Thread {
             (unmade, self.on_disk) = (Some(number), None);
         }
         if is_stop {
-            report_gone(&self.state.saved.overrides.stop());
+            report_gone(&self.state.saved.stop(&self.state.files));
         }
         let last = self.to_write(&self.state.saved).map(|saved| {
             self.next += 1;

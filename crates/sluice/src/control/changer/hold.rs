@@ -18,6 +18,12 @@ impl Thread {
 
     /// Holds volumes back whose source or offset differs from when they were last served, or that are smaller.
     pub(super) fn hold(&mut self, mut attempt: Attempt, held: BTreeMap<VolumeName, String>) {
+        if let (Kind::Change(_), Some(((vm, volume), how))) = (&attempt.kind, held.first_key_value()) {
+            let error = format!(
+                "{vm}/{volume} is held back: {how}; correct the change or restore the source, or accept it with --force {vm}/{volume}"
+            );
+            return self.refuse(attempt, &error);
+        }
         let new = held.into_iter().map(|((vm, volume), how)| {
             let reason = format!(
                 "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {vm}/{volume}`"
@@ -25,10 +31,6 @@ impl Thread {
             ((vm, volume), reason)
         });
         let new: Vec<_> = new.collect();
-        if let (Kind::Change(_), Some(((vm, volume), reason))) = (&attempt.kind, new.first()) {
-            let error = format!("{vm}/{volume} is held back: {reason}");
-            return self.refuse(attempt, &error);
-        }
         for ((vm, volume), reason) in &new {
             tracing::error!(
                 vm,

@@ -21,6 +21,7 @@ use super::super::socket::Asked;
 use super::super::{Code, Reply, Request, plan};
 use super::helpers::hangs;
 use super::record::record;
+use super::watch::serving;
 use super::{
     Attempt, Kind, Outcome, PATH_TIMEOUT, REMOVED_VOLUME_TIMEOUT, Reload, ServerEvent, Start, Thread, WaitsFor, aside,
 };
@@ -31,7 +32,7 @@ use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, Server
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
-use crate::state::overrides::{report_gone, with_file};
+use crate::state::overrides::{Override, report_gone, with_file};
 use crate::state::time::Time;
 use serde_json::Value;
 
@@ -117,10 +118,7 @@ impl Thread {
     /// Rejects a file without volumes if there are some now: it is more likely a mistake than a wish.
     fn refuse_nothing(&self, attempt: &Attempt, host: &Host, force: &Force) -> Result<(), String> {
         let old = match &attempt.kind {
-            Kind::Start(start) => {
-                let served = start.saved.exports.iter().filter(|(_, served)| !served.gone);
-                served.map(|(name, _)| name.clone()).collect::<Vec<_>>()
-            }
+            Kind::Start(start) => start.served_from_file(),
             Kind::Reload(_) => {
                 let vms = self.server.host().vms.values();
                 vms.flat_map(|vm| vm.volumes.keys().map(|volume| format!("{}/{volume}", vm.name))).collect()
@@ -198,7 +196,7 @@ impl Thread {
                 let gone = saved.overrides.settle(files);
                 // What was set aside is tried again. A file that another change does not fit is refused.
                 let before = saved.overrides.clone();
-                if saved.overrides.fit(files) {
+                if saved.overrides.fit(files, || {}) {
                     saved.overrides = before;
                 }
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
@@ -385,7 +383,9 @@ impl Thread {
                 self.await_clients_of_overdue();
                 self.report_kept();
                 self.stated = self.version;
-                drop(self.news.send(ServerEvent::Started(Ok(self.watch.status(&self.server)))));
+                drop(
+                    self.news.send(ServerEvent::Started(Ok((serving(&self.server), self.watch.status(&self.server))))),
+                );
             }
             Kind::Retry(_) => self.state.saved = proposal.saved,
             Kind::Expire => {
@@ -416,7 +416,7 @@ impl Thread {
         plan::log(plan, &who);
         self.report_kept();
         self.load = Load::now(done.unapplied.is_empty());
-        let (changes, kept) = (done.changes, self.state.saved.overrides.len());
+        let (changes, kept) = (done.changes, self.state.saved.overrides.in_force().count());
         let files = self.state.files.names().collect::<Vec<_>>().join(" ");
         let reason = asked.as_ref().and_then(|asked| match &asked.request {
             Request::Apply { reason, .. } => reason.as_deref(),
@@ -437,9 +437,13 @@ impl Thread {
         answer_reload(asked, plan, warnings, &done.unapplied);
     }
 
-    /// Writes a line for each override that is still in force.
+    /// Writes a line for each override that is still in force, and for each that stays set aside.
     fn report_kept(&self) {
-        for kept in self.state.saved.overrides.iter() {
+        for known in self.state.saved.overrides.aside() {
+            let (name, value) = (known.name(), known.value());
+            tracing::warn!(name, value, "Override stays set aside: with it the host file is not valid");
+        }
+        for kept in self.state.saved.overrides.in_force() {
             let (name, value, hides, until) = (kept.name(), kept.value(), kept.hidden(), kept.lasts.to_string());
             tracing::info!(name, value, hides, until, "Override stays in force and replaces the file's value");
         }
@@ -546,6 +550,21 @@ impl Attempt {
     fn is_dry_run(&self) -> bool {
         let Kind::Reload(Reload { asked: Some(asked), .. }) = &self.kind else { return false };
         matches!(asked.request, Request::Apply { dry_run: true, .. })
+    }
+}
+
+impl Start {
+    /// Returns the volumes that the host file had when they were last served: not those that a change made at run time had added
+    /// which ended meanwhile or is set aside. Of a damaged state it is not known which these are.
+    fn served_from_file(&self) -> Vec<String> {
+        if self.is_damaged {
+            return Vec::new();
+        }
+        let ended = self.gone.iter().map(|(old, _)| old);
+        let attached: Vec<&Override> =
+            ended.chain(self.saved.overrides.aside()).filter(|known| known.is_attach()).collect();
+        let served = self.saved.exports.iter().filter(|(_, served)| !served.gone).map(|(name, _)| name);
+        served.filter(|name| !attached.iter().any(|known| known.concerns(name))).cloned().collect()
     }
 }
 

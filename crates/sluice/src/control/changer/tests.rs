@@ -25,6 +25,7 @@ async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<Serv
         folder: None,
         on_disk,
         saved,
+        is_damaged: false,
         gone: Vec::new(),
         force: Force::default(),
         strict: true,

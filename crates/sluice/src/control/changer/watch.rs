@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 use super::{Event, ServerEvent, Thread};
 use crate::server::{Server, VolumeName};
-use crate::service;
+use crate::service::{self, Serving};
 
 /// Maximum number of names in one part of the status.
 const NAMES_MAX: usize = 3;
@@ -135,12 +135,10 @@ impl Thread {
 
 /// Returns the state in a line, for `systemctl status`.
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
-    let host = server.host();
     let name = |(vm, volume): &VolumeName| format!("{vm}/{volume}");
     let missing: Vec<String> = server.missing().keys().map(name).collect();
     let held: Vec<String> = server.held.keys().map(name).collect();
-    let is_volume = |(vm, volume): &&VolumeName| host.vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
-    let mut status = service::summary(host, server.missing().keys().filter(is_volume).count());
+    let mut status = service::summary(&serving(server));
     let out = missing.into_iter().chain(server.outages().keys().map(ToString::to_string)).collect();
     for (names, what) in [(out, "out of service"), (held, "held back")] {
         status += &listed(&names, what);
@@ -154,6 +152,11 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
         names.iter().for_each(|name| status += &format!("; device {name} {what}"));
     }
     status
+}
+
+/// Returns the numbers of what is served.
+pub(super) fn serving(server: &Server) -> Serving {
+    Serving::of(server.host(), server.missing(), server.held.len())
 }
 
 /// The names of what is not served, at most [`NAMES_MAX`] of them.

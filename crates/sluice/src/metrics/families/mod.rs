@@ -3,8 +3,9 @@
 use std::fmt;
 
 use prometheus_client::metrics::MetricType;
-use sluice_observe::reading::DeviceReading;
-use sluice_observe::sample::VmSample;
+use sluice_observe::event::EventKind;
+use sluice_observe::reading::{DeviceReading, VmReading};
+use sluice_observe::sample::{VmSample, VolumeSample};
 
 use super::State;
 use super::series::Series;
@@ -76,15 +77,13 @@ pub(crate) enum Kind {
 impl Family {
     /// Adds its series.
     pub(super) fn add(&self, state: &State, series: &mut Series<'_>) -> fmt::Result {
-        let devices = &state.reading.devices;
         match self.samples {
             Samples::Of(add) => add(state, series),
             Samples::Device(value) => {
-                devices.iter().try_for_each(|device| series.value(&[&device.sample.device], value(device)))
+                let mut devices = state.reading.devices.iter();
+                devices.try_for_each(|device| series.value(&[&device.sample.device], value(device)))
             }
-            Samples::Vm(value) => devices.iter().map(|device| &device.sample).try_for_each(|device| {
-                device.vms.iter().try_for_each(|vm| series.value(&[&device.device, &vm.vm], value(vm)))
-            }),
+            Samples::Vm(value) => vms(state).try_for_each(|(device, vm, _)| series.value(&[device, &vm.vm], value(vm))),
         }
     }
 
@@ -102,6 +101,36 @@ impl Kind {
             Kind::Histogram => MetricType::Histogram,
         }
     }
+}
+
+/// Each VM on each device: its device, its sample, and the state of its promises.
+fn vms(state: &State) -> impl Iterator<Item = (&str, &VmSample, &VmReading)> {
+    state.reading.devices.iter().flat_map(|device| {
+        let vms = device.sample.vms.iter().zip(&device.vms);
+        vms.map(|(sample, reading)| (device.sample.device.as_str(), sample, reading))
+    })
+}
+
+/// A volume or NIC of a VM.
+struct VolumeRow<'a> {
+    /// Its device, its VM and its name.
+    labels: [&'a str; 3],
+    vm: &'a VmSample,
+    sample: &'a VolumeSample,
+    /// What fails now.
+    failing: &'a [EventKind],
+}
+
+/// Each volume and NIC of each VM on each device.
+fn volumes(state: &State) -> impl Iterator<Item = VolumeRow<'_>> {
+    vms(state).flat_map(|(device, vm, reading)| {
+        vm.volumes.iter().enumerate().map(move |(index, sample)| VolumeRow {
+            labels: [device, &vm.vm, &sample.volume],
+            vm,
+            sample,
+            failing: reading.failing.get(index).map_or(&[], Vec::as_slice),
+        })
+    })
 }
 
 /// Every metric, in the order of the text.

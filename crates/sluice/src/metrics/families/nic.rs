@@ -5,7 +5,7 @@ use std::fmt;
 use sluice_net::drop::Drops;
 use sluice_net::{NicTotals, UplinkTotals};
 
-use super::{Family, Kind, Samples};
+use super::{Family, Kind, Samples, volumes};
 use crate::metrics::State;
 use crate::metrics::series::Series;
 use crate::server::Interface;
@@ -16,16 +16,10 @@ fn each(
     series: &mut Series<'_>,
     add: impl Fn(&mut Series<'_>, [&str; 3], &NicTotals) -> fmt::Result,
 ) -> fmt::Result {
-    for device in &state.reading.devices {
-        for vm in &device.sample.vms {
-            for volume in &vm.volumes {
-                let Some(totals) = &volume.nic else { continue };
-                let nic = volume.volume.strip_prefix("nic/").unwrap_or(&volume.volume);
-                add(series, [&device.sample.device, &vm.vm, nic], totals)?;
-            }
-        }
-    }
-    Ok(())
+    let mut nics = volumes(state).filter_map(|row| Some((row.labels, row.sample.nic.as_ref()?)));
+    nics.try_for_each(|([uplink, vm, name], totals)| {
+        add(series, [uplink, vm, name.strip_prefix("nic/").unwrap_or(name)], totals)
+    })
 }
 
 /// Adds a series of frames or bytes for each direction. `counts` returns those that were sent, and those that were received.

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-use sluice_observe::reading::{PromisesReading, VmReading};
+use sluice_observe::reading::PromisesReading;
 use sluice_observe::sample::VmSample;
 use sluice_sched::policy::Limit;
 use sluice_sched::{Phase, Wait};
 
-use super::{Family, Kind, Samples, Value};
+use super::{Family, Kind, Samples, Value, vms};
 use crate::metrics::State;
 use crate::metrics::series::Series;
 
@@ -17,12 +17,7 @@ fn each(
     series: &mut Series<'_>,
     add: impl Fn(&mut Series<'_>, [&str; 2], &VmSample) -> fmt::Result,
 ) -> fmt::Result {
-    for device in &state.reading.devices {
-        for vm in &device.sample.vms {
-            add(series, [&device.sample.device, &vm.vm], vm)?;
-        }
-    }
-    Ok(())
+    vms(state).try_for_each(|(device, vm, _)| add(series, [device, &vm.vm], vm))
 }
 
 /// Adds the series of the promises to each VM and to each volume, whose name is empty for those of the VM.
@@ -31,16 +26,11 @@ fn each_promise(
     series: &mut Series<'_>,
     add: impl Fn(&mut Series<'_>, [&str; 3], &PromisesReading) -> fmt::Result,
 ) -> fmt::Result {
-    for device in &state.reading.devices {
-        let name = device.sample.device.as_str();
-        for (sample, VmReading { promises, volumes, .. }) in device.sample.vms.iter().zip(&device.vms) {
-            add(series, [name, &sample.vm, ""], promises)?;
-            for (volume, promises) in sample.volumes.iter().zip(volumes) {
-                add(series, [name, &sample.vm, &volume.volume], promises)?;
-            }
-        }
-    }
-    Ok(())
+    vms(state).try_for_each(|(device, vm, reading)| {
+        add(series, [device, &vm.vm, ""], &reading.promises)?;
+        let mut volumes = vm.volumes.iter().zip(&reading.volumes);
+        volumes.try_for_each(|(volume, promises)| add(series, [device, &vm.vm, &volume.volume], promises))
+    })
 }
 
 /// A gauge of each VM on each device.

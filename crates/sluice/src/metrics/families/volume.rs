@@ -2,12 +2,11 @@
 
 use std::fmt;
 
-use sluice_observe::reading::DeviceReading;
 use sluice_observe::sample::VolumeSample;
 use sluice_sched::Kind as Operation;
 use sluice_sched::gate::{GateStats, Outcome};
 
-use super::{Family, Kind, Samples};
+use super::{Family, Kind, Samples, VolumeRow, volumes};
 use crate::metrics::State;
 use crate::metrics::series::Series;
 
@@ -18,27 +17,9 @@ fn each(
     series: &mut Series<'_>,
     add: impl Fn(&mut Series<'_>, [&str; 3], &VolumeSample, &GateStats) -> fmt::Result,
 ) -> fmt::Result {
-    for device in &state.reading.devices {
-        for vm in &device.sample.vms {
-            for volume in &vm.volumes {
-                let stats = volume.stats.as_deref().unwrap_or(&vm.stats);
-                add(series, [&device.sample.device, &vm.vm, &volume.volume], volume, stats)?;
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Adds a series for each failure that lasts.
-fn failing(device: &DeviceReading, series: &mut Series<'_>) -> fmt::Result {
-    for (vm, reading) in device.sample.vms.iter().zip(&device.vms) {
-        for (volume, kinds) in vm.volumes.iter().zip(&reading.failing) {
-            for kind in kinds {
-                series.count(&[&device.sample.device, &vm.vm, &volume.volume, kind.name()], 1)?;
-            }
-        }
-    }
-    Ok(())
+    volumes(state).try_for_each(|VolumeRow { labels, vm, sample, .. }| {
+        add(series, labels, sample, sample.stats.as_deref().unwrap_or(&vm.stats))
+    })
 }
 
 /// The operations that are counted apart, and those that each label stands for.
@@ -125,7 +106,9 @@ pub(super) static FAMILIES: &[Family] = &[
         labels: &["device", "vm", "volume", "kind"],
         help: "1 while requests fail: `no_space`, `errors` of the disk, the file system or the interface, or `source_shortened`; missing otherwise",
         samples: Samples::Of(|state, series| {
-            state.reading.devices.iter().try_for_each(|device| failing(device, series))
+            volumes(state).try_for_each(|VolumeRow { labels: [device, vm, volume], failing, .. }| {
+                failing.iter().try_for_each(|kind| series.count(&[device, vm, volume, kind.name()], 1))
+            })
         }),
     },
     Family {

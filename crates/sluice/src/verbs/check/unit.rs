@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use sluice_config::{Host, ListenAddress};
+use sluice_config::{AlertTo, Files, Host, ListenAddress, NicAccess, Port};
 
 use crate::control::socket;
 use crate::preflight;
@@ -28,10 +28,23 @@ struct Needs {
     disks: BTreeSet<PathBuf>,
     /// Files that are read or started.
     readable: BTreeSet<PathBuf>,
+    /// Whether TAPs are opened.
+    taps: bool,
 }
 
-/// Returns the drop-in for a host file.
-pub(super) fn drop_in(file: &Path, host: &Host) -> String {
+/// Returns the drop-in for a host file, with what was attached at run time.
+pub(super) fn of_files(file: &Path, files: &Files, own: &Host) -> String {
+    let state = preflight::state_path(own).unwrap_or_else(|| PathBuf::from(OWN[1]));
+    match preflight::with_changes(files, own, &state) {
+        Ok(host) => drop_in(file, &host),
+        Err(error) => {
+            let error = error.replace('\n', " ");
+            format!("# Volumes that were attached at run time are not in it. {error}\n{}", drop_in(file, own))
+        }
+    }
+}
+
+fn drop_in(file: &Path, host: &Host) -> String {
     let needs = needs(file, host);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let writable: BTreeSet<&Path> = needs.writable.iter().map(|folder| through_mount(folder, &mounts)).collect();
@@ -51,6 +64,9 @@ pub(super) fn drop_in(file: &Path, host: &Host) -> String {
         text += &format!("ReadWritePaths={}\n", word("-", folder));
     }
     text += "# Only these disks, instead of all.\nDeviceAllow=\n";
+    if needs.taps {
+        text += "DeviceAllow=/dev/net/tun rw\n";
+    }
     for disk in &needs.disks {
         text += &format!("DeviceAllow={} rw\n", word("", disk));
     }
@@ -68,10 +84,23 @@ fn needs(file: &Path, host: &Host) -> Needs {
             needs.add_source(source, volume.read_only);
         }
     }
+    let nics = host.vms.values().flat_map(|vm| vm.nics.values());
+    for nic in nics {
+        match &nic.access {
+            NicAccess::VhostUser { endpoint, .. } => needs.add_endpoint(endpoint),
+            NicAccess::Tap(_) => needs.taps = true,
+        }
+    }
+    needs.taps |= host.uplinks.values().any(|uplink| !matches!(uplink.port, Port::Nic(_)));
     for device in host.devices.values() {
+        device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| needs.add_folder_of(log));
         needs.disks.extend(device.path.iter().filter(|path| is_disk(path)).cloned());
     }
     host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
+    needs.readable.extend(host.daemon.alerts.iter().filter_map(|alert| match &alert.to {
+        AlertTo::Command(program) => Some(program.clone()),
+        AlertTo::Webhook(_) => None,
+    }));
     needs.writable.extend(host.daemon.source_root.clone());
     if !host.daemon.access.attach.is_empty() {
         needs.writable.insert(host.daemon.access.socket_root.clone());
@@ -169,6 +198,20 @@ mod tests {
             "DeviceAllow=/dev/vg/w rw",
         ];
         assert_eq!(lines, expected);
+        let more = "[device.slow]\npath = \"/srv/vm/a.img\"\ncapacity = \"100 iops\"\ndelay = { time = \"1ms\", log = \"/log/slow/requests\" }\n\
+                    [uplink.u]\nbridge = \"br0\"\nrate = \"1Gbit/s\"\n[vm.a.nic.n]\nuplink = \"u\"\n\
+                    socket = \"/run/nic/n\"\n[alert.all]\ncommand = \"/run/user/alert\"\n";
+        let host =
+            sluice_config::parse("host.toml", &(text.to_owned() + more)).unwrap_or_else(|errors| panic!("{errors}"));
+        let found = drop_in(Path::new("/etc/own/host.toml"), &host);
+        for line in [
+            "ReadWritePaths=-/log/slow",
+            "ReadWritePaths=-/run/nic",
+            "DeviceAllow=/dev/net/tun rw",
+            "ProtectHome=read-only",
+        ] {
+            assert!(found.lines().any(|found| found == line), "{line} is missing in:\n{found}");
+        }
         let home = sluice_config::parse("host.toml", &text.replace("/iso/x", "/run/user/x")).unwrap();
         assert!(drop_in(Path::new("/etc/own/host.toml"), &home).contains("ProtectHome=read-only\n"));
     }
