@@ -236,15 +236,16 @@ impl Oracle {
         self.vm(owner).volumes.iter_mut().for_each(|(_, level)| level.shift(excess));
     }
 
-    /// Distance that the limits of the volumes with requests keep between requests of this amount, if each of them has a limit.
+    /// Distance that the limits of the volumes with requests keep together between requests of this amount, if each of them has a limit.
     fn inner_step(&self, owner: OwnerId, volume: VolumeId, amount: Amount) -> Tag {
         let vm = &self.vms.iter().find(|(id, _)| *id == owner).expect("known").1;
-        let waiting = || vm.volumes.iter().filter(|(id, _)| self.head(owner, Some(*id)).is_some());
+        let waiting = || vm.volumes.iter().filter(|(id, _)| *id == volume || self.head(owner, Some(*id)).is_some());
         if waiting().any(|(_, level)| level.policy.limit == Limit::default()) {
             return 0;
         }
-        let level = &vm.volumes.iter().find(|(id, _)| *id == volume).expect("a known volume").1;
-        level.limit_step(amount) / (waiting().count() as Tag).max(1)
+        let steps = waiting().map(|(_, level)| u128::try_from(level.limit_step(amount)).unwrap());
+        let rate: u128 = steps.map(|step| (1u128 << 96).checked_div(step).unwrap_or(u128::MAX >> 8)).sum();
+        Tag::try_from((1u128 << 96) / rate).unwrap()
     }
 
     fn follow_batch(&mut self, now: Tag) -> Option<Choice> {

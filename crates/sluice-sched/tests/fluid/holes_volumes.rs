@@ -335,3 +335,25 @@ fn a_volume_that_reads_gets_its_share_beside_a_write_limit() {
     let due = [63.0, 0.07, 48.0].map(|weight| 100.0 * weight / 111.07);
     assert!(got.iter().zip(due).all(|(got, due)| (got - due).abs() <= 0.03 * due + 0.2), "{got:.1?} of {due:.1?}");
 }
+
+/// The VM's own limit keeps another distance between requests than the limits of its volumes. A request of the volume with the smaller limit
+/// counted with that one, a request of the other volume with that of the VM, and both together as more than the VM got.
+#[test]
+fn a_reservation_holds_beside_a_limit_of_the_vm_and_limits_of_its_volumes() {
+    let limited: [fn(Policy, u64) -> Policy; 2] = [Policy::limited, with_write_limit];
+    for (depth, limited) in [2, 16].into_iter().flat_map(|depth| limited.map(|limited| (depth, limited))) {
+        for [first, second, own] in [[2296, 376, 1473], [100_000, 376, 1473], [1000, 376, 100_000]] {
+            let mut world = World::new(&Cloud::device(3097.0, depth, depth), "mclock", 1);
+            let volumes = [limited(weight(0.06), first), limited(weight(0.12), second)];
+            let vm = world.add_vm(weight(0.38).reserving(1351).limited(own), &volumes);
+            let sources = [0, 1].map(|volume| world.add_source(vm, volume, &[write()]));
+            let other = world.vm(weight(16.0), &[kib(8)]);
+            sources.into_iter().chain([other]).for_each(|source| world.set_load(source, Load::Closed(64)));
+            world.run_for(4.0);
+            let meter = Meter::start(&world);
+            world.run_for(20.0);
+            let got: f64 = sources.iter().map(|source| meter.rate(&world, *source)).sum();
+            assert!(got >= 1345.0, "{got:.1} of 1351 with limits {first}, {second} and {own}, depth {depth}");
+        }
+    }
+}

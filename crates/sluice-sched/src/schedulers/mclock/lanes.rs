@@ -30,7 +30,7 @@ use crate::standing::{Left, Standing, peak_of};
 use crate::tag::{ShareTag, Spacing, Tag};
 
 use super::level::Passes;
-use super::owner::Owner;
+use super::owner::{Owner, side_by_side};
 use super::tags::{Amount, Limiter, Room, ServicePhase};
 
 /// The limiters of a policy in addition to that of `limit`.
@@ -95,13 +95,13 @@ impl Further {
     /// queued.
     ///
     /// If they have no limit, they can make up for what this limit delays, and nothing is lost. If they have one too,
-    /// both directions pass side by side, and each request stands for half of the time.
+    /// both directions pass side by side.
     fn step(&self, direction: Direction, amount: &Amount, other_queued: bool) -> Tag {
-        let step = self.directions[direction as usize].0.step(amount);
-        match (other_queued, self.directions[direction.other() as usize].0.is_set()) {
-            (false, _) => step,
-            (true, true) => step / 2,
-            (true, false) => 0,
+        let step_of = |direction: Direction| self.directions[direction as usize].0.step(amount);
+        if other_queued {
+            side_by_side([step_of(direction), step_of(direction.other())].into_iter())
+        } else {
+            step_of(direction)
         }
     }
 }
@@ -331,6 +331,14 @@ impl Owner {
         let Some(lanes) = self.lanes() else { return 0 };
         let other_queued = !self.fifo(volume, open.direction.other()).is_empty();
         lanes.volumes[volume].further.step(open.direction, amount, other_queued)
+    }
+
+    /// The same for what a volume has queued.
+    pub(super) fn lane_step_of_waiting(&self, volume: usize, amount: &Amount) -> Tag {
+        let Some(lanes) = self.lanes() else { return 0 };
+        let mut queued = lanes.queued(volume, self.fifo(volume, Direction::Read));
+        let first = queued.next();
+        first.map_or(0, |first| lanes.volumes[volume].further.step(first, amount, queued.next().is_some()))
     }
 
     /// Charges a dispatch to the limits by direction. Returns whether other volumes of the VM may be throttled by it.

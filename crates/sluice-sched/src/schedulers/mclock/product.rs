@@ -237,7 +237,10 @@ impl Product {
         level.follow_first(is_capped, |index| member(owners, index));
         let clocks = level.charge_clocks(is_capped, amount.cost, now, index, |index| member(owners, index));
         let owner = &mut owners[index as usize];
-        let inner_step = owner.inner_step(volume, open, &amount);
+        let inner_step = match phase {
+            ServicePhase::Reservation => owner.inner_step(volume, open, &amount),
+            ServicePhase::Weight => 0,
+        };
         let (tags, remote) = owner.tags_and_remote();
         tags.charge(phase, &amount, &clocks, remote, inner_step);
         owner.charge_volume(volume, inner_right, (open, &amount), now, goes_on);
