@@ -10,7 +10,7 @@
 //! writes follow one every 10 ms. The reservation is served by whichever may pass: with 300 IOPS reserved the VM is owed 300
 //! requests per second while it has reads queued, and 100 while it has none.
 //!
-//! A limit of writes of a VM is shared by its volumes, in proportion to their weights, by a start tag for each volume and
+//! A limit of writes of a VM is shared by its volumes, in proportion to their weights while it binds, by a start tag for each volume and
 //! direction that only counts what such a limit let pass. The share tags would not do: they also count reads, so a volume that
 //! reads much could lose every write to one that reads little.
 //!
