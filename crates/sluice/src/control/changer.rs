@@ -374,10 +374,15 @@ impl Thread {
             self.check_attempts();
             self.retry_missing();
             self.expire();
-            let aside = self.state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
-            self.board.publish(Served { aside, ..self.server.served(&self.roles, &self.file, self.load) });
+            self.publish();
             self.report_status();
         }
+    }
+
+    /// Tells the monitor what is served.
+    fn publish(&self) {
+        let aside = self.state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
+        self.board.publish(Served { aside, ..self.server.served(&self.roles, &self.file, self.load) });
     }
 
     /// Returns how long the thread may wait for an event.
