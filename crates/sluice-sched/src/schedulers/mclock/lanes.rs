@@ -66,10 +66,9 @@ impl Further {
         limit.eligible_at().max(peak.eligible_at()).max(self.peak.eligible_at())
     }
 
-    /// For reads and for writes, whether another request would wait for the limit after one of this amount.
-    fn bind(&self, amount: &Amount, now: Tag) -> [bool; 2] {
-        let waits = |limit: &Limiter| limit.is_set() && limit.eligible_at().saturating_add(limit.step(amount)) > now;
-        self.directions.each_ref().map(|(limit, _)| waits(limit))
+    /// For reads and for writes, whether the limit binds.
+    fn bind(&self, now: Tag) -> [bool; 2] {
+        self.directions.each_ref().map(|(limit, _)| limit.is_low(now))
     }
 
     fn charge(&mut self, direction: Direction, now: Tag, amount: &Amount) {
@@ -367,25 +366,19 @@ impl Owner {
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
-    /// The volume to serve by weight: `chosen`, unless a limit of the VM on reads or on writes binds, so that the next request of that
-    /// direction waits for it. Then of the volumes that would send one only the one whose turn it is competes, with its own share
-    /// tag. By share tags alone a volume that reads much would lose every write to one that reads little; by turns alone, where the
-    /// limit does not bind, one whose turn is far would have the smallest share tag for all of them, and reads would wait for writes. O(volumes)
-    /// while a limit binds.
+    /// The volume to serve by weight: `chosen`, unless a limit of the VM on reads or on writes binds. Then of the volumes that would send a
+    /// request of that direction only the one whose turn it is competes, with its own share tag. By share tags alone a volume that
+    /// reads much would lose every write to one that reads little; by turns alone, where the limit does not bind, one whose turn is
+    /// far would have the smallest share tag for all of them, and reads would wait for writes. O(volumes) while a limit binds.
     // rule: mclock.directions
     #[inline]
-    pub(super) fn in_turn(
-        &mut self,
-        chosen: usize,
-        phase: ServicePhase,
-        arena: &Arena,
-        info: &DeviceInfo,
-        now: Tag,
-    ) -> usize {
+    pub(super) fn in_turn(&mut self, chosen: usize, phase: ServicePhase, arena: &Arena, now: Tag) -> usize {
         match self.lanes() {
             Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 => {
-                let binds = self.open(chosen, arena, now).map(|(_, head)| lanes.own.bind(&Amount::of(head, info), now));
-                let Some(binds) = binds.filter(|binds| binds.contains(&true)) else { return chosen };
+                let binds = lanes.own.bind(now);
+                if binds == [false; 2] {
+                    return chosen;
+                }
                 let picked = self.first_in_turn(lanes, binds, arena, now).unwrap_or(chosen);
                 self.note_picked(picked);
                 picked
