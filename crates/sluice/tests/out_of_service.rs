@@ -585,3 +585,51 @@ fn a_strict_start_is_refused_for_a_fault_of_one_image() {
     let error = Daemon::refused(&two.place, &two.host);
     assert!(error.contains("VM a, volume v: Cannot open"), "{error}");
 }
+
+/// Two volumes of one file. The host file is edited so that the first one reaches over the second, which is held back because it moves.
+#[test]
+fn a_volume_that_grows_over_another_one_that_is_held_back_got_its_bytes() {
+    let place = Place::new();
+    let image = place.image("both.img", 8 * MIB);
+    let file = |a: &str, b: &str| {
+        let volume = |vm: &str, range: &str| place.volume(vm, "v", &image, range);
+        place.control_keys() + &place.device("") + &volume("a", a) + &volume("b", b)
+    };
+    let (first, second) = ("offset = \"0B\"\nsize = \"2MiB\"", "offset = \"2MiB\"\nsize = \"2MiB\"");
+    let right = file(first, second);
+    let open = |vm: &str| Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap();
+    let daemon = Daemon::serve(&place, &right);
+    open("b").write(0, &noise(2, 4096)).unwrap();
+    assert_eq!(daemon.terminate().code(), Some(0));
+
+    let wrong = file("offset = \"0B\"\nsize = \"4MiB\"", "offset = \"4MiB\"\nsize = \"2MiB\"");
+    let daemon = Daemon::serve(&place, &wrong);
+    let ask =
+        |verb: &[&str]| run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")));
+    let status: Value = serde_json::from_str(&ask(&["status"]).stdout).unwrap();
+    let reason = status["volumes_out_of_service"][0]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("leads to the file or disk of volume b/v"), "{status}");
+    assert_eq!(status["held_back"][0]["volume"], "b/v", "{status}");
+    assert_eq!(daemon.terminate().code(), Some(0));
+
+    // At run time too: `b` is held back, and `a` is as it was.
+    let moved = file(first, "offset = \"4MiB\"\nsize = \"2MiB\"");
+    let daemon = Daemon::serve(&place, &moved);
+    let refused = ask(&["resize", "a/v", "4MiB"]).failed();
+    assert!(refused.contains("leads to the file or disk of volume b/v"), "{refused}");
+    assert_eq!(daemon.terminate().code(), Some(0));
+    let daemon = Daemon::serve(&place, &right);
+    assert_eq!(open("b").read(0, 4096), Ok(noise(2, 4096)));
+    drop(daemon);
+}
+
+#[test]
+fn a_volume_whose_file_was_cut_is_not_extended_over_what_it_has_lost() {
+    let two = Two::served();
+    let daemon = Daemon::serve(&two.place, &two.host.replace("size = \"4MiB\"", ""));
+    fs::File::options().write(true).open(two.image()).unwrap().set_len(MIB).unwrap();
+    let refused = two.ask(&["resize", "a/v", "8MiB"]).failed();
+    assert!(refused.contains("a.img"), "{refused}");
+    assert_eq!(fs::metadata(two.image()).unwrap().len(), MIB);
+    drop(daemon);
+}

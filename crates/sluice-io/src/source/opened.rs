@@ -102,12 +102,17 @@ impl Source {
     ///
     /// # Errors
     /// [`SourceError::Length`]: it is too short and not a writable regular file, or the file system refuses.
+    /// [`SourceError::TooShort`]: it does not have all of the volume any more. The guest would find zeroes in place of what was cut off.
     /// [`SourceError::Inspect`].
     pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
         let inspected = |error: io::Error| inspect(&self.path, "size", error);
         let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspected(errno.into()))?;
         let before = size_of(self.fd.as_fd(), &stat, self.block_device).map_err(inspected)?;
         let end = self.range.offset.saturating_add(length);
+        if before < self.range.end() {
+            let (path, end_bytes) = (self.path.clone(), self.range.end());
+            return Err(SourceError::TooShort { path, size_bytes: before, end_bytes });
+        }
         if end > before {
             if self.block_device || self.read_only {
                 return Err(self.cannot_be_long(end, Errno::INVAL));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use sluice_config::Host;
-use sluice_io::source::Located;
+use sluice_io::source::{Located, Source};
 
 use super::opening::Opening;
 use super::{Guard, VolumeName};
@@ -26,12 +26,17 @@ struct Claim {
 }
 
 impl Claim {
-    /// Whether a volume with this source would have bytes that it has.
-    fn conflicts(&self, opening: &Opening, located: &Located) -> bool {
-        located.identity() == Some(&self.identity)
-            && overlap(&self.range, &opening.range())
-            && !(self.read_only && located.is_read_only())
+    /// Whether a volume would have bytes of it that gets these parts of a source.
+    fn conflicts(&self, identity: Option<&str>, read_only: bool, parts: &[Range<u64>]) -> bool {
+        identity == Some(&self.identity)
+            && parts.iter().any(|part| overlap(&self.range, part))
+            && !(self.read_only && read_only)
     }
+}
+
+/// The parts of a range that are not in another one.
+fn outside(range: &Range<u64>, of: &Range<u64>) -> [Range<u64>; 2] {
+    [range.start..range.end.min(of.start), range.start.max(of.end)..range.end]
 }
 
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
@@ -84,16 +89,44 @@ impl Claims {
     /// File systems that were copied as a whole have such files.
     fn other_owner(&self, this: &(Opening, Located), all: &[(Opening, Located)]) -> Option<VolumeName> {
         let (opening, located) = this;
-        if opening.is_forced || self.knows(this) {
+        if opening.is_forced {
             return None;
         }
         let has_its_own = |name: &VolumeName| {
-            all.iter().any(|(other, at)| other.name == *name && at.identity() == located.identity())
+            let is_like = |at: &Located| at.identity() == located.identity() && at.id() != located.id();
+            all.iter().any(|(other, at)| other.name == *name && is_like(at))
         };
-        let owns = |(name, claim): &(&VolumeName, &Claim)| {
-            **name != opening.name && claim.conflicts(opening, located) && !has_its_own(name)
-        };
-        self.0.iter().find(owns).map(|(name, _)| name.clone())
+        let parts = self.new_parts(&opening.name, located.identity(), opening.range());
+        let mut owners = self.others(&opening.name, located.identity(), located.is_read_only(), &parts);
+        owners.find(|name| !has_its_own(name)).cloned()
+    }
+
+    /// Returns the volume that last served bytes which a volume gets by another size.
+    pub(super) fn owner_of_growth(&self, name: &VolumeName, source: &Source, size: u64) -> Option<String> {
+        let Range { start, end } = source.range().offset..source.range().offset.saturating_add(size);
+        let parts = outside(&(start..end), &(start..source.range().end()));
+        let mut owners = self.others(name, source.identity(), source.is_read_only(), &parts);
+        owners.next().map(|(vm, volume)| format!("{vm}/{volume}"))
+    }
+
+    /// Returns the parts of a range that a volume has not served before.
+    fn new_parts(&self, name: &VolumeName, identity: Option<&str>, range: Range<u64>) -> Vec<Range<u64>> {
+        match self.0.get(name).filter(|own| identity == Some(&own.identity)) {
+            Some(own) => outside(&range, &own.range).to_vec(),
+            None => vec![range],
+        }
+    }
+
+    fn others<'a>(
+        &'a self,
+        name: &'a VolumeName,
+        identity: Option<&'a str>,
+        read_only: bool,
+        parts: &'a [Range<u64>],
+    ) -> impl Iterator<Item = &'a VolumeName> {
+        let owns =
+            move |(other, claim): &(&VolumeName, &Claim)| *other != name && claim.conflicts(identity, read_only, parts);
+        self.0.iter().filter(owns).map(|(name, _)| name)
     }
 }
 

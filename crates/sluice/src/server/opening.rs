@@ -129,7 +129,8 @@ pub(super) fn needs(
             let known = before.and_then(|vm| vm.volume(name));
             if stage::stays(known, volume) {
                 if known.is_some_and(|known| known.size != volume.size) {
-                    needs.resizings.extend(resizing(server, (vm, name), volume, extra));
+                    let resizing = resizing(server, (vm, name), volume, extra, &needs.claims);
+                    needs.resizings.extend(resizing);
                 }
                 continue;
             }

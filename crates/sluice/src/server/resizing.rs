@@ -6,6 +6,7 @@ use sluice_config::Volume;
 use sluice_io::device::Store;
 use sluice_io::source::{ExtentMap, Source, SourceError};
 
+use super::claims::Claims;
 use super::{Extra, Server, VolumeName};
 
 /// A volume that stays, with another size.
@@ -15,6 +16,8 @@ pub(super) struct Resizing {
     pub(super) size: Option<u64>,
     /// Whether its file is extended.
     extends: bool,
+    /// The volume that last served bytes which this one would get.
+    owner: Option<String>,
 }
 
 /// A volume with another size: the range is locked, and its file extended. Dropping it undoes both.
@@ -62,16 +65,21 @@ pub(super) fn resizing(
     (vm, name): (&String, &String),
     volume: &Volume,
     extra: &Extra,
+    claims: &Claims,
 ) -> Option<Resizing> {
     let name = (vm.clone(), name.clone());
     let (Store::File { source, .. }, _) = server.served.get(&name)? else { return None };
     let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
-    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends })
+    let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, source, size));
+    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends, owner })
 }
 
 impl Resizing {
     pub(super) fn resize(&self) -> Result<Resized, SourceError> {
         self.source.check_path()?;
+        if let Some(other) = &self.owner {
+            return Err(SourceError::Claimed { path: self.source.path().to_owned(), other: other.clone() });
+        }
         let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
         if let Some(bytes) = self.size.filter(|_| self.extends) {
             let before = self.source.extend(bytes)?;
