@@ -210,7 +210,9 @@ impl DeviceTrack {
 
     /// The load of the last ten seconds.
     fn load(&self) -> Load {
-        let mean = |of: fn(&Load) -> f64| self.loads.iter().map(of).sum::<f64>() / self.loads.len().max(1) as f64;
+        // The sum of no numbers is -0.0.
+        let sum = |of: fn(&Load) -> f64| self.loads.iter().map(of).sum::<f64>() + 0.0;
+        let mean = |of: fn(&Load) -> f64| sum(of) / self.loads.len().max(1) as f64;
         Load { full: mean(|load| load.full), worked: mean(|load| load.worked), late: mean(|load| load.late) }
     }
 

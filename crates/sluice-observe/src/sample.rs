@@ -173,7 +173,8 @@ impl DeviceSample {
     /// The sum of all reservations in normalised requests per second.
     #[must_use]
     pub fn reserved_iops(&self) -> f64 {
-        self.vms.iter().map(VmSample::reserved_iops).sum()
+        // The sum of no numbers is -0.0.
+        self.vms.iter().map(VmSample::reserved_iops).sum::<f64>() + 0.0
     }
 
     /// The sum of all reservations in bytes per second.

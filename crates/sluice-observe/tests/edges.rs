@@ -470,3 +470,17 @@ fn a_latency_target_that_was_raised_was_judged_by_requests_that_were_late_before
     rig.seconds(3);
     assert_eq!(rig.late().len(), 2);
 }
+
+#[test]
+fn a_device_without_figures_had_negative_zeros() {
+    let mut observer = Observer::default();
+    let look = |second| {
+        observer.push(Sample { second, time: EPOCH, devices: vec![DeviceSample::unknown("d")] });
+        let device = observer.device_status().remove(0);
+        let parts = [device.full_percent, device.thread_busy_percent, device.thread_late_percent];
+        for figure in parts.into_iter().chain([device.capacity.reserved_iops]) {
+            assert!(figure == 0.0 && figure.is_sign_positive(), "{figure:?} in second {second}");
+        }
+    };
+    (1..4).for_each(look);
+}

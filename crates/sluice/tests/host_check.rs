@@ -237,7 +237,8 @@ fn systemd_accepts_the_drop_in_for_a_host_file() {
     let image = place.image("a b%.img", MIB);
     let host = place.device("") + &place.volume("a", "v", &image, "");
     let file = place.write("host.toml", &host);
-    let drop_in = run(sluice().args(["check", "--unit"]).arg(file)).ok();
+    let drop_in = run(sluice().env("SLUICE_SOCKET", "/own-socket/control").args(["check", "--unit"]).arg(file)).ok();
+    assert!(!drop_in.contains("own-socket"), "the service has another environment: {drop_in}");
     let folder = image.parent().unwrap().display();
     assert_all(&drop_in, &["ProtectSystem=strict\n", "DeviceAllow=\n", &format!("ReadWritePaths=-{folder}\n")]);
     let unit =

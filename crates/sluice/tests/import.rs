@@ -58,11 +58,11 @@ const HOST_OF_DOMAIN: &str = r#"# VM web-1, imported from web.xml. Look through 
 # Then replace the disks of the domain by those of `sluice export libvirt-xml`: docs/how-to/first-vm-libvirt.md.
 # A disk needs one [device]: join those below that are on the same disk.
 
-[device.disk]
+[device.dev-vg0-web1-log]
 path = "/dev/vg0/web1-log"
 # capacity = "..."  # needed for reservations: docs/how-to/measure-capacity.md
 
-[device.disk2]
+[device.srv-vm]
 path = "/srv/vm"
 # capacity = "..."  # needed for reservations: docs/how-to/measure-capacity.md
 
@@ -71,7 +71,7 @@ path = "/srv/vm"
 weight = 300
 
 [vm.web-1.volume.vda]
-device = "disk2"
+device = "srv-vm"
 source = "/srv/vm/web1.img"
 discard = "ignore"
 export = { type = "vhost-user-blk", socket = "/run/sluice/web-1-vda.sock", owner = "libvirt-qemu", group = "kvm" }
@@ -83,7 +83,7 @@ write_limit = "50MiB/s"
 burst = { rate = "5000 iops", for = "10s" }
 
 [vm.web-1.volume.vdb]
-device = "disk"
+device = "dev-vg0-web1-log"
 source = "/dev/vg0/web1-log"
 read_only = true
 discard = "ignore"
@@ -246,6 +246,26 @@ fn domain(disks: &[(&str, &str)]) -> String {
         format!("<disk type='file'><source file='{path}'/><target dev='vd{number}'/><iotune>{tune}</iotune></disk>")
     });
     format!("<domain><name>d</name><devices>{}</devices></domain>", disks.collect::<String>())
+}
+
+#[test]
+fn imported_files_used_the_same_name_for_different_devices() {
+    let place = Place::new();
+    std::fs::create_dir(place.file("host.d")).unwrap();
+    let save = |vm: &str, disks: &[(&str, &str)]| {
+        let domain = domain(disks).replace("<name>d<", &format!("<name>{vm}<"));
+        place.write(&format!("host.d/{vm}.toml"), import(&place, "libvirt-xml", "web.xml", &domain).ok());
+    };
+    let long = format!("/{}/v", "x/".repeat(40));
+    save("a", &[("/srv/vm/a.img", ""), ("/a.img", "")]);
+    save("b", &[("/data/vm/b.img", ""), ("/d\u{e4}ta/x-y/b.img", ""), ("/d\u{e4}ta/x/y/b.img", ""), (&long, "")]);
+    let host = place.write("host.toml", "");
+    let checked = run(sluice().args(["-o", "json", "check"]).arg(host)).ok();
+    let checked: serde_json::Value = serde_json::from_str(&checked).unwrap();
+    let names: Vec<&str> =
+        checked["devices"].as_array().unwrap().iter().map(|device| device["device"].as_str().unwrap()).collect();
+    let tail = ["x"; 28].join("-");
+    assert_eq!(names, ["d-ta-x-y", "d-ta-x-y-2", "data-vm", "root", "srv-vm", &tail]);
 }
 
 #[test]

@@ -498,6 +498,16 @@ fn overrides_that_a_file_does_not_allow_are_taken_back_without_a_daemon() {
     assert_eq!(json(ask(&place, &["status"]))["held_back"], serde_json::json!([]));
     daemon.kill();
     let state = place.file("state");
+    let missing = place.file("missing");
+    for verb in [&["get", "overrides"][..], &["reset", "--all"], &["state", "restore"]] {
+        let ended = run(sluice().args(verb).arg("--state").arg(&missing));
+        assert!(
+            ended.code() == Some(1) && ended.stderr.contains("missing does not exist"),
+            "{verb:?}: {}",
+            ended.stderr
+        );
+    }
+    assert!(!missing.exists());
     let listed = run(sluice().args(["get", "overrides", "--state"]).arg(&state)).ok();
     assert!(listed.contains("a/reservation"), "{listed}");
     run(sluice().args(["reset", "a/reservation", "--state"]).arg(&state)).ok();

@@ -76,6 +76,9 @@ fn a_policy_changes_for_all_that_hold_it() {
     );
     let reset = json(ask(&place, &["reset", "policy/gold"]));
     assert_eq!(reset["taken_back"], serde_json::json!(["policy/gold.weight", "policy/gold.read_limit"]));
+    assert_eq!(changed(&reset, "before", "read_limit_iops"), all(350.0));
+    let none = ["db1/v", "web1", "web2"].map(|name| (name.to_owned(), None)).to_vec();
+    assert_eq!(changed(&reset, "after", "read_limit_iops"), none);
     drop(daemon);
 }
 

@@ -56,7 +56,7 @@ enum Targets {
     One(Target),
     /// All that a pattern matches, or all that hold a policy; may be empty.
     Many(Vec<Target>),
-    /// Whatever the changes concern that it takes back.
+    /// The objects of several changes that a request takes back.
     Unnamed,
 }
 
@@ -124,9 +124,9 @@ pub(crate) fn propose(
             (Targets::One(target.clone()), format!("resize {target}"))
         }
         Request::Reset { name, .. } => {
-            let target = draft.reset(name.as_deref())?;
+            let targets = draft.reset(name.as_deref())?;
             gone = draft.saved.overrides.settle(&state.files);
-            (target.map_or(Targets::Unnamed, Targets::One), format!("reset {}", name.as_deref().unwrap_or("--all")))
+            (targets, format!("reset {}", name.as_deref().unwrap_or("--all")))
         }
         _ => unreachable!("nothing is changed"),
     };
@@ -359,17 +359,23 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::NotFound, error));
         }
         self.set(core::slice::from_ref(&object), keys);
+        Ok(Targets::Many(self.holders(policy)))
+    }
+
+    /// Returns the VMs, volumes and NICs that hold a named policy.
+    fn holders(&self, policy: &str) -> Vec<Target> {
+        let holds = |name: &Option<String>| name.as_deref() == Some(policy);
         let mut holders = Vec::new();
         for vm in self.server.host().vms.values() {
-            if vm.policy_name.as_ref() == Some(policy) {
+            if holds(&vm.policy_name) {
                 holders.push(Target { vm: vm.name.clone(), volume: None });
             }
-            let volumes = vm.volumes.values().filter(|volume| volume.policy_name.as_ref() == Some(policy));
+            let volumes = vm.volumes.values().filter(|volume| holds(&volume.policy_name));
             holders.extend(volumes.map(|volume| Target { vm: vm.name.clone(), volume: Some(volume.name.clone()) }));
-            let nics = vm.nics.values().filter(|nic| nic.policy_name.as_ref() == Some(policy));
+            let nics = vm.nics.values().filter(|nic| holds(&nic.policy_name));
             holders.extend(nics.map(|nic| Target::nic(&vm.name, &nic.name)));
         }
-        Ok(Targets::Many(holders))
+        holders
     }
 
     fn resize(&mut self, target: &str, size: String) -> Result<(Target, VolumeName), Reply> {
@@ -463,8 +469,8 @@ impl Draft<'_> {
         Ok(target)
     }
 
-    /// Takes back what has this name. Returns the VM or volume, if it is one.
-    fn reset(&mut self, name: Option<&str>) -> Result<Option<Target>, Reply> {
+    /// Takes back what has this name. Returns the VM or volume, if it is one, or all that hold the policy, if it is one.
+    fn reset(&mut self, name: Option<&str>) -> Result<Targets, Reply> {
         let before: Vec<String> = self.saved.overrides.iter().map(Override::name).collect();
         let taken = match name {
             Some(name) => self.saved.overrides.remove(name),
@@ -484,11 +490,12 @@ impl Draft<'_> {
             let error = format!("No change made at run time is named {name}; existing changes: {are}");
             return Err(Reply::failed(Code::NotFound, error));
         }
-        let one = taken.first().filter(|first| taken.iter().all(|other| other.target == first.target));
-        Ok(one.and_then(|one| match &one.target {
-            Object::Target(target) => Some(target.clone()),
-            Object::Policy(_) => None,
-        }))
+        let Some(first) = taken.first() else { return Ok(Targets::Many(Vec::new())) };
+        Ok(match &first.target {
+            _ if taken.iter().any(|other| other.target != first.target) => Targets::Unnamed,
+            Object::Target(target) => Targets::One(target.clone()),
+            Object::Policy(policy) => Targets::Many(self.holders(policy)),
+        })
     }
 }
 

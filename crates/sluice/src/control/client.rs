@@ -138,7 +138,7 @@ fn report_many(changed: &[Value]) -> String {
         }
         table.add_rows(rows);
     }
-    if changed.is_empty() { "Done; no VM or volume holds this policy".to_owned() } else { table.to_string() }
+    if changed.is_empty() { "Done; no VM or volume is changed".to_owned() } else { table.to_string() }
 }
 
 /// Returns the reply as text: the new state, or the changes.
@@ -148,6 +148,10 @@ fn report(reply: &Reply) -> String {
         return report_many(changed);
     }
     let (before, after) = (shown(&reply.before), shown(&reply.after));
+    let undone = reply.result.as_ref().and_then(|result| result["taken_back"].as_array());
+    if let Some(undone) = undone.filter(|undone| !undone.is_empty() && before.is_empty() && after.is_empty()) {
+        return format!("Undone: {}", undone.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+    }
     if after.is_empty() {
         return "No longer served".to_owned();
     }
@@ -230,5 +234,8 @@ mod tests {
         );
         assert_eq!(lines(&new), ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"]);
         assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["No longer served"]);
+        let mut several = reply(Value::Null, Value::Null);
+        several.result = Some(Box::new(json!({ "taken_back": ["a/limit", "b"] })));
+        assert_eq!(lines(&several), ["Undone: a/limit, b"]);
     }
 }

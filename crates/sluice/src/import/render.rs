@@ -35,7 +35,8 @@ pub(crate) fn host_file(mut machine: Machine, origin: &str) -> Result<HostFile, 
     for (path, name) in &devices {
         let _ = write!(
             text,
-            "\n[device.{name}]\npath = {}\n# capacity = \"...\"  # needed for reservations: docs/how-to/measure-capacity.md\n",
+            "\n[device.{}]\npath = {}\n# capacity = \"...\"  # needed for reservations: docs/how-to/measure-capacity.md\n",
+            key(name),
             quoted(path)
         );
     }
@@ -140,13 +141,32 @@ fn device_path(disk: &Disk) -> String {
     if disk.is_block { disk.source.clone() } else { folder.to_owned() }
 }
 
-/// Returns the name of each device. Whether two of them are on one disk is not known here.
+/// Maximum length of a device's name before a number is added.
+const DEVICE_NAME_MAX: usize = 56;
+
+/// Returns the name of each device: its path, so that the files of several VMs may be drop-ins of one host file. Whether two
+/// devices are on one disk is not known here.
 fn devices(disks: &[Disk]) -> BTreeMap<String, String> {
     let mut paths: Vec<String> = disks.iter().map(device_path).collect();
     paths.sort();
     paths.dedup();
-    let name = |number: usize| if number == 0 { "disk".to_owned() } else { format!("disk{}", number + 1) };
-    paths.into_iter().enumerate().map(|(number, path)| (path, name(number))).collect()
+    let mut used = BTreeSet::new();
+    let mut name = |path: &str| {
+        let name = device_name(path);
+        let more = (2..).map(|number| format!("{name}-{number}"));
+        let name = [name.clone()].into_iter().chain(more).find(|name| !used.contains(name)).expect("it has no end");
+        used.insert(name.clone());
+        name
+    };
+    paths.into_iter().map(|path| (name(&path), path)).map(|(name, path)| (path, name)).collect()
+}
+
+/// Returns a path as a name: `srv-vm` for `/srv/vm`. A long path loses its beginning.
+fn device_name(path: &str) -> String {
+    let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty()).collect();
+    let path = words.join("-");
+    let start = path.char_indices().rev().nth(DEVICE_NAME_MAX - 1).map_or(0, |(at, _)| at);
+    if path.is_empty() { "root".to_owned() } else { valid_name(path[start..].trim_start_matches('-')) }
 }
 
 /// Returns the name of the uplink of each bridge, which is no name of a device.

@@ -72,7 +72,9 @@ fn add_nic<'a>(holders: &mut Holders<'a>, vm: &'a Vm, nic: &Nic, [by_vm, by_nic]
 fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders<'_>, policy: &Value) -> Value {
     let uplink = host.uplinks.get(device);
     let policies = || vms.iter().map(|vm| if uplink.is_some() { &vm.net.transmit } else { &vm.policy });
-    let iops: f64 = policies().filter_map(|policy| policy.reservation.iops).map(|iops| iops.as_f64()).sum();
+    let iops = policies().filter_map(|policy| policy.reservation.iops).map(|iops| iops.as_f64());
+    // The sum of no numbers is -0.0.
+    let iops = iops.sum::<f64>() + 0.0;
     let bytes: u64 = policies().filter_map(|policy| policy.reservation.bytes).map(|rate| rate.bytes_per_second()).sum();
     let shared = host.devices.get(device).or_else(|| uplink.map(|uplink| &uplink.link));
     let policy = match (uplink, host.net_policies.get(name)) {

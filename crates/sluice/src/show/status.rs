@@ -141,7 +141,8 @@ fn cpu(vms: &[Value]) -> Value {
     let mut users: Vec<&Value> = vms.iter().filter(|vm| used(vm) > 0.0).collect();
     // Stable, so that equal VMs keep their order.
     users.sort_by(|one, other| used(other).total_cmp(&used(one)));
-    let sum: f64 = users.iter().map(|vm| used(vm)).sum();
+    // The sum of no numbers is -0.0.
+    let sum = users.iter().map(|vm| used(vm)).sum::<f64>() + 0.0;
     let shown = users.iter().take(CPU_SHOWN).map(|vm| {
         let mut shown = vm["cpu"].clone();
         (shown["vm"], shown["device"]) = (vm["vm"].clone(), vm["device"].clone());
@@ -233,5 +234,6 @@ mod tests {
         assert_eq!(table(&status).lines().last(), Some(expected));
         let idle = json!({ "vms": [vm("a", 0.0, 0.0)], "devices": [] });
         assert!(!table(&idle).contains("CPU"));
+        assert_eq!(super::json(&idle)["cpu"]["used_percent"].to_string(), "0.0");
     }
 }

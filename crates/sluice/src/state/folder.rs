@@ -72,22 +72,25 @@ pub(crate) enum StateError {
     Corrupt { path: PathBuf, what: String },
     #[error(
         "State file {path} has version {version}, and this program knows versions up to {VERSION}; use the program that wrote it, take \
-         back the state from before it with `sluice state restore`, or move the file away (mv {path} {path}.other): changes made at \
+         back the state from before it with `sluice state restore --state {folder}`, or move the file away (mv {path} {path}.other): changes made at \
          run time are then forgotten",
-        path = .path.display()
+        path = .path.display(), folder = .path.parent().unwrap_or(.path).display()
     )]
     Version { path: PathBuf, version: u64 },
     #[error(
         "State directory {path} has no state of an older version to restore: its state is the one from before the upgrade, or no program \
-         of an older version has used it",
+         of an older version has used it; if [daemon] state names another directory, add --state FOLDER",
         path = .0.display()
     )]
     NotKept(PathBuf),
     #[error(
-        "State file {path} does not exist, so there is none to replace; to use a kept state, rename it ({path}.vN) to {path}",
+        "State file {path} does not exist, so there is none to replace; to use a kept state, rename it ({path}.vN) to {path}; if \
+         [daemon] state names another directory, add --state FOLDER",
         path = .0.display()
     )]
     NoFile(PathBuf),
+    #[error("State directory {path} does not exist; name the one of [daemon] state with --state FOLDER", path = .0.display())]
+    Missing(PathBuf),
 }
 
 impl StateError {
@@ -248,6 +251,13 @@ fn damage_beside(version: u64, text: &[u8]) -> Option<String> {
     checked(text, true).ok().map(|_| format!("its version is {version}, and its content is of version {VERSION}"))
 }
 
+fn refuse_missing(path: &Path) -> Result<(), StateError> {
+    match path.metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StateError::Missing(path.to_owned())),
+        _ => Ok(()),
+    }
+}
+
 impl StateFolder {
     /// Locks the directory, which is made if its parent exists, and reads the state; a missing file is an empty state.
     ///
@@ -259,6 +269,15 @@ impl StateFolder {
         Ok((folder, saved))
     }
 
+    /// As [`StateFolder::open`], but makes no directory: for verbs that read or change what a daemon has left.
+    ///
+    /// # Errors
+    /// [`StateError`].
+    pub(crate) fn open_existing(path: &Path) -> Result<(StateFolder, Saved), StateError> {
+        refuse_missing(path)?;
+        StateFolder::open(path)
+    }
+
     /// Replaces a state by the one of the version before it that was kept. The newer one is kept under a name that no later
     /// restore takes for an older state. Either program may do it: the one that wrote the newer state, or the one that is to read
     /// the older. Returns the versions of both, the newer one first.
@@ -266,7 +285,7 @@ impl StateFolder {
     /// # Errors
     /// [`StateError`]; then nothing has changed.
     pub(crate) fn restore(path: &Path) -> Result<(u64, u64), StateError> {
-        refuse_exposed(path)?;
+        refuse_missing(path)?;
         let folder = StateFolder::lock(path)?;
         let file = path.join(FILE);
         if !file.exists() {

@@ -298,7 +298,7 @@ impl Overrides {
     fn run(self, form: Form) -> Result<(), Failure> {
         let overrides = match self.state {
             Some(folder) => {
-                let (_folder, saved) = StateFolder::open(&folder)?;
+                let (_folder, saved) = StateFolder::open_existing(&folder)?;
                 saved.overrides.iter().map(|known| known.to_json(false)).collect()
             }
             None => part(self.daemon.get(&Request::GetOverrides)?, "overrides"),

@@ -42,7 +42,7 @@ impl Reset {
             let request = Request::Reset { name: self.name, reason: self.reason.reason, force: self.force };
             return self.daemon.ask(&request, format);
         };
-        let (folder, mut saved) = StateFolder::open(folder)?;
+        let (folder, mut saved) = StateFolder::open_existing(folder)?;
         let taken = match &self.name {
             Some(name) => saved.overrides.remove(name),
             None => saved.overrides.clear(),

@@ -27,7 +27,7 @@ enum What {
 /// then are not in it, and volumes that were first served since then count as new. The newer file is kept as state.json.vN.replaced.
 #[derive(Args)]
 struct Restore {
-    /// State directory.
+    /// State directory: the `state` in `[daemon]` of the host file.
     #[arg(long, value_name = "FOLDER", default_value = "/var/lib/sluice")]
     state: PathBuf,
 }

@@ -19,10 +19,10 @@ use crate::top::{batch, session};
 /// changes of policies. `NO_COLOR` is respected; no state is shown by a colour alone.
 #[derive(Args)]
 pub(crate) struct Top {
-    /// Print text instead of drawing on the terminal; for scripts, with `-n1 -o json`.
+    /// Print text instead of drawing on the terminal, until interrupted or for -n refreshes; for scripts, with `-n1 -o json`.
     #[arg(long, short)]
     batch: bool,
-    /// End after this number of refreshes.
+    /// End after this number of refreshes. Without it the display continues until it is ended, also with --batch.
     #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// Time between refreshes.

@@ -9,15 +9,18 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use sluice_config::{AlertTo, Files, Host, ListenAddress, NicAccess, Port};
+use sluice_config::{AlertTo, Control, Files, Host, ListenAddress, NicAccess, Port};
 
-use crate::control::socket;
+use crate::output;
 use crate::preflight;
 
 /// Folders that the unit itself makes writable.
 const OWN: [&str; 2] = ["/run/sluice", "/var/lib/sluice"];
 /// Folders that `ProtectHome=yes` hides.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
+
+/// Folders of which the service has its own, by `PrivateTmp=`.
+const PRIVATE: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// What a host file needs.
 #[derive(Debug, Default)]
@@ -32,9 +35,10 @@ struct Needs {
     taps: bool,
 }
 
-/// Returns the drop-in for a host file, with what was attached at run time.
+/// Returns the drop-in for a host file, with what was attached at run time. The environment of the caller does not count, because
+/// the service has its own.
 pub(super) fn of_files(file: &Path, files: &Files, own: &Host) -> String {
-    let state = preflight::state_path(own).unwrap_or_else(|| PathBuf::from(OWN[1]));
+    let state = own.daemon.state.clone().unwrap_or_else(|| PathBuf::from(OWN[1]));
     match preflight::with_changes(files, own, &state) {
         Ok(host) => drop_in(file, &host),
         Err(error) => {
@@ -45,7 +49,10 @@ pub(super) fn of_files(file: &Path, files: &Files, own: &Host) -> String {
 }
 
 fn drop_in(file: &Path, host: &Host) -> String {
-    let needs = needs(file, host);
+    let mut needs = needs(host);
+    let warning = private(&needs);
+    // For `--persist`.
+    needs.add_folder_of(&std::path::absolute(file).unwrap_or_else(|_| file.to_owned()));
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let writable: BTreeSet<&Path> = needs.writable.iter().map(|folder| through_mount(folder, &mounts)).collect();
     let is_home = |path: &PathBuf| HOMES.iter().any(|home| path.starts_with(home));
@@ -60,6 +67,10 @@ fn drop_in(file: &Path, host: &Host) -> String {
         file.display().to_string().replace('\n', " "),
         if sees_homes { "read-only" } else { "yes" },
     );
+    if let Some(warning) = warning {
+        output::message(&format!("warning: {warning}"));
+        text += &format!("# {warning}\n");
+    }
     for folder in writable {
         text += &format!("ReadWritePaths={}\n", word("-", folder));
     }
@@ -73,11 +84,22 @@ fn drop_in(file: &Path, host: &Host) -> String {
     text
 }
 
-fn needs(file: &Path, host: &Host) -> Needs {
+/// Returns a warning of the folders that the service cannot see because it has its own for temporary files.
+fn private(needs: &Needs) -> Option<String> {
+    let parents = needs.readable.iter().filter_map(|path| path.parent());
+    let folders = needs.writable.iter().map(PathBuf::as_path).chain(parents);
+    let is_private = |path: &&Path| PRIVATE.iter().any(|private| path.starts_with(private));
+    let names: BTreeSet<String> = folders.filter(is_private).map(|path| path.display().to_string()).collect();
+    let names = names.into_iter().collect::<Vec<_>>().join(", ").replace('\n', " ");
+    (!names.is_empty()).then(|| {
+        format!(
+            "/tmp and /var/tmp are private to the service, so it cannot see {names}: move the images and sockets to another folder"
+        )
+    })
+}
+
+fn needs(host: &Host) -> Needs {
     let mut needs = Needs::default();
-    // For `--persist`.
-    let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
-    needs.add_folder_of(&file);
     for volume in host.vms.values().flat_map(|vm| vm.volumes.values()) {
         needs.add_endpoint(&volume.export.endpoint);
         if let Some(source) = &volume.source {
@@ -94,7 +116,7 @@ fn needs(file: &Path, host: &Host) -> Needs {
     needs.taps |= host.uplinks.values().any(|uplink| !matches!(uplink.port, Port::Nic(_)));
     for device in host.devices.values() {
         device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| needs.add_folder_of(log));
-        needs.disks.extend(device.path.iter().filter(|path| is_disk(path)).cloned());
+        device.path.iter().filter(|path| is_disk(path)).for_each(|path| needs.add_disk(path));
     }
     host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
     needs.readable.extend(host.daemon.alerts.iter().filter_map(|alert| match &alert.to {
@@ -105,12 +127,13 @@ fn needs(file: &Path, host: &Host) -> Needs {
     if !host.daemon.access.attach.is_empty() {
         needs.writable.insert(host.daemon.access.socket_root.clone());
     }
-    if let Some((path, _)) = socket::path(&host.daemon) {
-        needs.add_folder_of(&path);
+    // The default socket and the default state directory are in `OWN`.
+    if let Control::At(path) = &host.daemon.control {
+        needs.add_folder_of(path);
     }
-    match preflight::state_path(host) {
-        Some(state) if state.is_dir() => drop(needs.writable.insert(state)),
-        Some(state) => needs.add_folder_of(&state),
+    match &host.daemon.state {
+        Some(state) if state.is_dir() => drop(needs.writable.insert(state.clone())),
+        Some(state) => needs.add_folder_of(state),
         None => {}
     }
     needs.writable.retain(|folder| !OWN.iter().any(|own| folder.starts_with(own)));
@@ -128,10 +151,19 @@ impl Needs {
         }
     }
 
+    /// Adds a disk under a name in `/dev`, because systemd ignores other names. A link that leads there from elsewhere is read.
+    fn add_disk(&mut self, path: &Path) {
+        if path.starts_with("/dev") {
+            self.disks.insert(path.to_owned());
+            return;
+        }
+        self.disks.extend(fs::canonicalize(path));
+        self.readable.insert(path.to_owned());
+    }
+
     fn add_source(&mut self, source: &Path, is_read_only: bool) {
         if is_disk(source) {
-            self.disks.insert(source.to_owned());
-            return;
+            return self.add_disk(source);
         }
         // A link leads to the file that is written.
         let target = fs::canonicalize(source).unwrap_or_else(|_| source.to_owned());
@@ -214,6 +246,38 @@ mod tests {
         }
         let home = sluice_config::parse("host.toml", &text.replace("/iso/x", "/run/user/x")).unwrap();
         assert!(drop_in(Path::new("/etc/own/host.toml"), &home).contains("ProtectHome=read-only\n"));
+    }
+
+    #[test]
+    fn a_link_to_a_disk_was_named_instead_of_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("disk");
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        let mut needs = Needs::default();
+        needs.add_disk(&link);
+        needs.add_disk(Path::new("/dev/vg/w"));
+        assert_eq!(needs.disks, ["/dev/null", "/dev/vg/w"].map(PathBuf::from).into());
+        assert_eq!(needs.readable, [link].into());
+    }
+
+    #[test]
+    fn images_that_the_service_cannot_see_are_named() {
+        let warning = |source: &str, keys: &str| {
+            let text = format!(
+                "[device.d]\npath = \"/srv\"\n[vm.a.volume.v]\ndevice = \"d\"\nsource = \"{source}\"\n{keys}\n\
+                 export = {{ socket = \"/run/sluice/a\" }}\n"
+            );
+            private(&needs(&sluice_config::parse("host.toml", &text).unwrap_or_else(|errors| panic!("{errors}"))))
+        };
+        assert!(warning("/var/tmp/vm/a.img", "").unwrap().contains("cannot see /var/tmp/vm: move"));
+        assert!(warning("/tmp/a.iso", "read_only = true").unwrap().contains("cannot see /tmp: move"));
+        assert_eq!(warning("/srv/tmp/a.img", ""), None);
+        let host = sluice_config::parse("host.toml", "[nbd]\nsocket = \"/tmp/nbd\"\n").unwrap();
+        let found = drop_in(Path::new("/tmp/own/host.toml"), &host);
+        assert!(
+            found.contains("\n# /tmp and /var/tmp are private to the service, so it cannot see /tmp: move"),
+            "{found}"
+        );
     }
 
     #[test]
