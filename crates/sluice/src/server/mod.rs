@@ -63,7 +63,7 @@ pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
 pub(crate) use missing::{Missing, Reason, as_device, kind_of};
 pub(crate) use opening::Needs;
-pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
+pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
 use stage::Staged;
 use stats::HostState;
 
