@@ -34,6 +34,22 @@ pub(crate) fn state_path(own: &Host) -> Option<PathBuf> {
     })
 }
 
+/// State directory of the packaged unit.
+const STATE_OF_UNIT: &str = "/var/lib/sluice";
+
+/// Returns the state of the daemon with this host file, which may run; without a state directory an empty one.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub(crate) fn saved(own: &Host) -> Result<Saved, String> {
+    let path = state_path(own).unwrap_or_else(|| PathBuf::from(STATE_OF_UNIT));
+    if !path.exists() {
+        return Ok(Saved::default());
+    }
+    let (state, _) = StateFolder::look(&path).map_err(|error| chain(&error))?;
+    state.error.map_or(Ok(state.saved), |error| Err(chain(&error)))
+}
+
 /// Returns what a start with these files would find, apart from errors in them.
 pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let mut findings = Vec::new();
@@ -55,7 +71,7 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }));
     let host = Arc::new(host);
     let force = Force::default();
-    let Rehearsal { problems, held, bridged } =
+    let Rehearsal { problems, held, bridged, other_gpt } =
         rehearse(&host, &Guard { saved: &saved, force: &force, held: &BTreeMap::new() }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
     for ((vm, volume), reason) in held {
@@ -72,6 +88,12 @@ pub(crate) fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     findings.extend(bridged.into_iter().map(|((vm, volume), blocks)| {
         let fix = format!("if no guest has used it, block_size = \"{}B\" avoids this", blocks.disk);
         Finding::new(Level::Note, "block-size", format!("volume {vm}/{volume}"), blocks.cost()).fix(fix)
+    }));
+    findings.extend(other_gpt.into_iter().map(|((vm, volume), stated, of_gpt)| {
+        let text =
+            format!("Its block size is {stated} bytes, and its GPT was made for {of_gpt}: a guest finds no partitions");
+        let fix = format!("remove the key, or write block_size = \"{of_gpt}B\"");
+        Finding::new(Level::Warning, "block-size", format!("volume {vm}/{volume}"), text).fix(fix)
     }));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {
@@ -155,7 +177,9 @@ fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
     match StateFolder::look(&path) {
         Ok((state, is_used)) => {
             if is_used {
-                findings.push(Finding::new(Level::Note, "state", &about, "A daemon uses it"));
+                let text = "A daemon uses it. Volumes that it serves are not opened, so it is not known whether they would be held back";
+                let fix = "`sluice apply --dry-run FILE` says what a reload would do";
+                findings.push(Finding::new(Level::Note, "state", &about, text).fix(fix));
             }
             findings.extend(state.error.as_ref().map(|error| Finding::new(Level::Error, "state", about, chain(error))));
             (state, is_used)

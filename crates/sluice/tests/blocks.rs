@@ -79,6 +79,12 @@ fn a_guest_found_no_partitions_on_a_disk_with_large_blocks() {
     assert!(client.read(512 * 9, 512).unwrap() == noise(20, 512));
     let described = run(sluice().args(["describe", "a/v", "--socket"]).arg(place.socket("control"))).ok();
     assert!(described.contains("Blocks of 512B on a disk with blocks of 4KiB"), "{described}");
+    assert!(described.contains("Block size 512B, serial number v, discard unmap"), "{described}");
+    let volumes: Value = serde_json::from_str(&ask(&place, &["get", "volumes"]).ok()).unwrap();
+    let volume = &volumes["volumes"][0];
+    let blocks = ["block_size_bytes", "disk_block_size_bytes"].map(|key| volume[key].as_u64());
+    assert_eq!(blocks, [Some(512), Some(4096)], "{volume}");
+    assert_eq!(volume["source"].as_str(), disk.path.to_str());
     drop((guest, client));
     daemon.kill();
     let checked = run(sluice().args(["check", "--host"]).arg(place.file("host.toml")));
@@ -113,6 +119,35 @@ fn a_partition_table_for_large_blocks_gets_them_and_an_mbr_needs_the_key() {
     assert!(refused.contains("has an MBR") && refused.contains("block_size = \"512B\""), "{refused}");
     let _daemon = Daemon::serve(&place, &host(&place, &disk.path, "block_size = \"512B\""));
     assert_eq!(block_size(&place), 512);
+}
+
+#[test]
+fn a_volume_came_back_from_a_detach_with_another_block_size() {
+    let place = Place::new();
+    let image = place.image("v.img", SIZE);
+    let host = |lines: &str| place.control_keys() + &place.device("") + &place.vhost_volume("a", "v", &image, lines);
+    let _daemon = Daemon::serve(&place, &(host("") + &place.volume("b", "v", &place.image("b.img", MIB), "")));
+    assert_eq!(block_size(&place), 512);
+    ask(&place, &["detach", "a/v"]).ok();
+    place.write("host.toml", host("block_size = \"4KiB\"") + &place.volume("b", "v", &place.file("b.img"), ""));
+    ask(&place, &["apply", place.file("host.toml").to_str().unwrap()]).ok();
+    let refused = ask(&place, &["reset", "a/v"]);
+    let why = "its block size is 4096 bytes, and was 512 bytes before";
+    assert!(refused.code() != Some(0) && refused.stderr.contains(why), "{} {}", refused.stdout, refused.stderr);
+    ask(&place, &["reset", "a/v", "--force", "a/v"]).ok();
+    assert_eq!(block_size(&place), 4096);
+}
+
+#[test]
+fn a_stated_block_size_that_is_not_that_of_the_gpt_was_not_reported() {
+    let place = Place::new();
+    let image = place.write("v.img", vec![0; MIB as usize]);
+    std::fs::File::options().write(true).open(&image).unwrap().write_all_at(b"EFI PART", 4096).unwrap();
+    let host =
+        place.control_keys() + &place.device("") + &place.vhost_volume("a", "v", &image, "block_size = \"512B\"");
+    let file = place.write("host.toml", &host);
+    let checked = run(sluice().args(["check", "--host"]).arg(file)).stdout;
+    assert!(checked.contains("Its block size is 512 bytes, and its GPT was made for 4096"), "{checked}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! `sluice export`: the exact output, and the VMMs themselves where Debian has them.
 
+use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
@@ -296,6 +297,31 @@ fn nbd_clients_get_uris() {
     assert_prints(&["nbd-uri", "nbd"], expected);
     let shared = export(&format!("{HOST}\n[nbd]\nsocket = \"/run/all.sock\"\n"), &["nbd-uri", "fast"]);
     assert_eq!(shared.ok(), "nbd+unix:///fast/a?socket=/run/all.sock\nnbd+unix:///fast/b?socket=/run/all.sock\n");
+}
+
+#[test]
+fn the_block_size_of_a_volume_over_nbd_was_left_out_unless_it_was_stated() {
+    let place = Place::new();
+    let image = place.write("v.img", vec![0; MIB as usize]);
+    std::fs::File::options().write(true).open(&image).unwrap().write_all_at(b"EFI PART", 4096).unwrap();
+    let host = |lines: &str| place.control_keys() + &place.device("") + &place.volume("a", "v", &image, lines);
+    let file = place.write("host.toml", host(""));
+    let export = |format: &str| run(sluice().args(["export", format, "a"]).arg(&file));
+    let block = ",logical_block_size=4096,physical_block_size=4096";
+    assert!(export("qemu-args").ok().contains(block), "of its GPT");
+    assert!(export("libvirt-xml").ok().contains("<blockio logical_block_size='4096'"));
+    let daemon = Daemon::serve(&place, &host("block_size = \"512B\""));
+    place.write("host.toml", host(""));
+    assert!(!export("qemu-args").ok().contains("block_size"), "it is remembered, and the daemon runs");
+    daemon.kill();
+    std::fs::remove_file(&image).unwrap();
+    let unknown = export("qemu-args");
+    assert!(
+        unknown.stderr.contains("Volume a/v: the block size that it is served with is not known"),
+        "{}",
+        unknown.stderr
+    );
+    assert!(unknown.stderr.contains("state block_size in the host file") && !unknown.ok().contains("block_size"));
 }
 
 #[test]

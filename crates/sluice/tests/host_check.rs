@@ -136,7 +136,7 @@ fn what_a_running_daemon_holds_is_no_fault() {
     ended.ok();
     assert_all(
         &found.join("\n"),
-        &["A daemon uses it", "A daemon listens there", "is locked by", "a-v.sock is in use"],
+        &["not known whether they would be held back", "A daemon listens there", "is locked by", "a-v.sock is in use"],
     );
     assert!(found.iter().all(|line| line.starts_with("note ")), "{found:#?}");
     daemon.kill();

@@ -158,6 +158,20 @@ impl Located {
         SourceError::Claimed { path: self.spec.path.clone(), other }
     }
 
+    /// Returns the block size that the guest would get, in bytes. It opens the source only for reading, and does not lock it.
+    ///
+    /// # Errors
+    /// As [`Located::open`].
+    pub fn block_size(&self) -> Result<u32, SourceError> {
+        let Located { spec, found, block_device, identity } = self;
+        let spec = SourceSpec { read_only: true, ..spec.clone() };
+        let fd = open_description(&spec, found)?;
+        let size_bytes = size_of(fd.as_fd(), found.stat(), *block_device);
+        let size_bytes = size_bytes.map_err(|error| inspect(&spec.path, "size", error))?;
+        let alignment = alignment_of(&spec, fd.as_fd(), *block_device, size_bytes)?;
+        block_size_of(&spec, identity.as_deref(), found, alignment)
+    }
+
     /// Opens and locks what was located, as [`Source::open_within`].
     ///
     /// # Errors
@@ -188,6 +202,7 @@ impl Located {
             identity: identity.clone(),
             alignment,
             block_size,
+            gpt_block_size: other_gpt(spec, found),
             capabilities: capabilities_of(spec, stat, block_device),
             block_device,
             read_only: spec.read_only,
@@ -345,6 +360,15 @@ fn block_size_of(
     block_size::choose(&spec.block_size, known, || Partitions::of(&start), alignment.offset).map_err(
         |MbrOnLargeBlocks| SourceError::BlockSizeUnknown { path: spec.path.clone(), alignment_bytes: alignment.offset },
     )
+}
+
+/// Returns the block size for which the GPT of a volume was made, if the host file states another one.
+fn other_gpt(spec: &SourceSpec, found: &Found) -> Option<u32> {
+    let BlockSize::Stated(stated) = spec.block_size else { return None };
+    match Partitions::of(&read_start::<{ block_size::START }>(spec, found).ok()?) {
+        Partitions::Gpt(block) => (block != stated).then_some(block),
+        Partitions::Mbr | Partitions::None => None,
+    }
 }
 
 /// Returns the first `N` bytes of the volume, or fewer if it is shorter. What cannot be read must not count as missing: the disk would be

@@ -41,6 +41,7 @@ pub struct Source {
     pub(super) identity: Option<String>,
     pub(super) alignment: Alignment,
     pub(super) block_size: u32,
+    pub(super) gpt_block_size: Option<u32>,
     pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
     pub(super) read_only: bool,
@@ -184,6 +185,13 @@ impl Source {
     #[must_use]
     pub fn block_size(&self) -> u32 {
         self.block_size
+    }
+
+    /// Returns the block size for which the GPT of the volume was made when it was opened, if another one is stated for it: its
+    /// guest finds no partitions.
+    #[must_use]
+    pub fn gpt_block_size(&self) -> Option<u32> {
+        self.gpt_block_size
     }
 
     /// As if its disk had blocks of this many bytes.

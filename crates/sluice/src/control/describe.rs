@@ -17,7 +17,9 @@ pub(super) fn describe(server: &Server, target: &Target) -> Value {
         None => describe_vm(vm, loss),
         Some(volume) => match target.as_nic() {
             Some(nic) => vm.nics.get(nic).map_or(Value::Null, describe_nic),
-            None => vm.volumes.get(volume).map_or(Value::Null, |volume| describe_volume(volume, loss(volume))),
+            None => vm.volumes.get(volume).map_or(Value::Null, |volume| {
+                describe_volume(volume, server.block_size(&target.vm, &volume.name), loss(volume))
+            }),
         },
     }
 }
@@ -70,11 +72,20 @@ pub(crate) fn describe_net(net: &NetPolicy) -> Value {
     value
 }
 
-fn describe_volume(volume: &Volume, loss: Option<&str>) -> Value {
+/// The value of the key `discard`.
+pub(crate) fn discard(volume: &Volume) -> &'static str {
+    if volume.unmaps { "unmap" } else { "ignore" }
+}
+
+/// `block_size` is that of the served volume.
+fn describe_volume(volume: &Volume, block_size: Option<u32>, loss: Option<&str>) -> Value {
     json!({
         "device": volume.device,
         "source": volume.source,
         "size_bytes": volume.size,
+        "block_size_bytes": block_size,
+        "serial": volume.serial,
+        "discard": discard(volume),
         "writes_fail": loss.map(|reason| format!("yes: {reason}")),
         "policy": describe_policy(&volume.policy),
     })

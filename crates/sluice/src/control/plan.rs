@@ -7,7 +7,7 @@ use sluice_config::changes::Target;
 use sluice_config::{Device, Host, Nic, Vm, Volume};
 use sluice_sched::Iops;
 
-use super::describe::{describe_net, describe_nic, describe_policy, words};
+use super::describe::{describe_net, describe_nic, describe_policy, discard, words};
 use crate::server::{VolumeName, is_same_nic, is_same_source};
 
 /// Maximum number of log lines about one reload.
@@ -169,7 +169,7 @@ fn volume(name: &str, before: &Volume, after: &Volume, plan: &mut Vec<Effect>) {
             "read_only": volume.read_only,
             "buffered": volume.buffered,
             "block_size": volume.block_size,
-            "discard": if volume.unmaps { "unmap" } else { "ignore" },
+            "discard": discard(volume),
             "serial": volume.serial,
             "export_name": volume.export.name,
             "export": format!("{:?} at {}", volume.export.protocol, endpoint(volume)),

@@ -45,7 +45,7 @@ pub(crate) struct Disk<'a> {
     pub(crate) unmaps: bool,
     /// Over vhost-user the daemon states it itself.
     pub(crate) serial: &'a str,
-    /// Block size in bytes, if it is stated. Over NBD, QEMU does not take it from the daemon.
+    /// Block size in bytes; `None`: it is not stated and that of QEMU. Over NBD, QEMU does not take it from the daemon.
     pub(crate) block_size: Option<u32>,
 }
 

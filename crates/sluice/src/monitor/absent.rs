@@ -21,10 +21,20 @@ pub(super) struct At {
     pub(super) second: u64,
 }
 
-/// What is not served: since which second of the monitor's clock, and why.
+/// What is not served.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
-    known: BTreeMap<(EventKind, Interface, Cause), (u64, Option<String>)>,
+    known: BTreeMap<(EventKind, Interface, Cause), Begun>,
+}
+
+/// How the absence of something began.
+#[derive(Debug)]
+struct Begun {
+    /// On the monitor's clock.
+    second: u64,
+    reason: Option<String>,
+    /// Device of both events: a volume that is detached has none when its absence ends.
+    device: String,
 }
 
 impl Absent {
@@ -57,20 +67,21 @@ impl Absent {
 
     fn update(&mut self, now: Reasons, at: At, device: impl Fn(&Interface) -> String) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut add = |key: &(EventKind, Interface, Cause), reason: Option<String>, phase, seconds| {
-            events.push(event(key, device(&key.1), reason, phase, (at.time, seconds)));
+        let mut add = |key: &(EventKind, Interface, Cause), begun: &Begun, phase, seconds| {
+            events.push(event(key, begun.device.clone(), begun.reason.clone(), phase, (at.time, seconds)));
         };
-        self.known.retain(|key, (since, reason)| {
+        self.known.retain(|key, begun| {
             let stays = now.contains_key(key);
             if !stays {
-                add(key, reason.clone(), Phase::Ended, at.second.saturating_sub(*since));
+                add(key, begun, Phase::Ended, at.second.saturating_sub(begun.second));
             }
             stays
         });
         for (key, reason) in now {
             if let Entry::Vacant(entry) = self.known.entry(key) {
-                add(entry.key(), reason.clone(), Phase::Began, 0);
-                entry.insert((at.second, reason));
+                let begun = Begun { second: at.second, reason, device: device(&entry.key().1) };
+                add(entry.key(), &begun, Phase::Began, 0);
+                entry.insert(begun);
             }
         }
         events
@@ -124,6 +135,20 @@ mod tests {
         let words = "out of service; cause: its source, socket or device cannot be opened or does not respond";
         assert!(began[1].in_words().ends_with(words), "{}", began[1].in_words());
         assert_eq!(causes(&look(Reasons::new(), 17)), ["source_changed", "source_unavailable"]);
+    }
+
+    #[test]
+    fn the_absence_of_a_volume_that_was_detached_ended_on_no_device() {
+        let mut absent = Absent::default();
+        let name = Interface::Nic(("a".to_owned(), "v".to_owned()));
+        let missing = ((EventKind::OutOfService, name, Cause::SourceUnavailable), None);
+        let at = |second| At { time: 5000, second };
+        let mut devices = |now: Reasons, second, device: &str| {
+            let events = absent.update(now, at(second), |_| device.to_owned());
+            events.into_iter().map(|event| (event.phase, event.device)).collect::<Vec<_>>()
+        };
+        assert_eq!(devices([missing].into(), 10, "disk"), [(Phase::Began, "disk".to_owned())]);
+        assert_eq!(devices(Reasons::new(), 17, "-"), [(Phase::Ended, "disk".to_owned())]);
     }
 
     #[test]

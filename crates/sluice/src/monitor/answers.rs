@@ -1,5 +1,6 @@
 //! Replies to what is asked of the monitor. Their form is stable: `version` changes if a key changes its meaning or goes.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio::sync::oneshot;
 
 use super::space::Space;
 use super::{Served, name, policies};
-use crate::control::describe::PolicyFields;
+use crate::control::describe::{PolicyFields, discard};
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
@@ -100,7 +101,7 @@ fn status(status: &Status, space: &Space, served: &Served) -> Reply {
         overrides_set_aside: set_aside(served),
         file_systems: space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
-        vms: status.vms.iter().map(VmFields::from).collect(),
+        vms: status.vms.iter().map(|vm| VmFields::new(vm, served)).collect(),
     })
 }
 
@@ -128,8 +129,8 @@ fn set_aside(served: &Served) -> Vec<Value> {
 }
 
 fn bridged(served: &Served) -> Vec<Value> {
-    let of = |(volume, blocks): &(_, Blocks)| json!({ "volume": name(volume), "block_size": blocks.guest, "disk_block_size": blocks.disk });
-    served.bridged.iter().map(of).collect()
+    let of = |(volume, blocks): (&VolumeName, &Blocks)| json!({ "volume": name(volume), "block_size": blocks.guest, "disk_block_size": blocks.disk });
+    served.blocks.iter().filter(|(_, blocks)| blocks.is_bridged()).map(of).collect()
 }
 
 fn file_system(found: &FileSystem) -> Value {
@@ -176,10 +177,10 @@ fn details(observer: &Observer, served: &Served, vm_name: &str, volume_name: Opt
     let of = |device: &&str| {
         let details = observer.details(device, vm_name, volume_name)?;
         let object = match volume_name {
-            None => serde_json::to_value(VmFields::from(&details.status)),
+            None => serde_json::to_value(VmFields::new(&details.status, served)),
             Some(name) => {
                 let volume = details.status.volumes.iter().find(|volume| volume.volume == name)?;
-                serde_json::to_value(VolumeFields::from(volume))
+                serde_json::to_value(VolumeFields::new(volume, served))
             }
         };
         let mut object = object.expect("our own types have string keys");
@@ -199,13 +200,13 @@ struct VmFields<'a> {
     volumes: Vec<VolumeFields<'a>>,
 }
 
-impl<'a> From<&'a VmStatus> for VmFields<'a> {
-    fn from(vm: &'a VmStatus) -> Self {
+impl<'a> VmFields<'a> {
+    fn new(vm: &'a VmStatus, served: &'a Served) -> Self {
         VmFields {
             status: vm,
             policy: (&vm.policy).into(),
             state: state(&vm.promises, vm.is_broken()),
-            volumes: vm.volumes.iter().map(VolumeFields::from).collect(),
+            volumes: vm.volumes.iter().map(|volume| VolumeFields::new(volume, served)).collect(),
         }
     }
 }
@@ -216,11 +217,42 @@ struct VolumeFields<'a> {
     status: &'a VolumeStatus,
     policy: PolicyFields,
     state: &'static str,
+    #[serde(flatten)]
+    disk: Option<DiskFields<'a>>,
 }
 
-impl<'a> From<&'a VolumeStatus> for VolumeFields<'a> {
-    fn from(volume: &'a VolumeStatus) -> Self {
-        VolumeFields { status: volume, policy: (&volume.policy).into(), state: state(&volume.promises, false) }
+impl<'a> VolumeFields<'a> {
+    fn new(volume: &'a VolumeStatus, served: &'a Served) -> Self {
+        VolumeFields {
+            status: volume,
+            policy: (&volume.policy).into(),
+            state: state(&volume.promises, false),
+            disk: DiskFields::of(volume, served),
+        }
+    }
+}
+
+/// The disk that a guest has; a NIC has none.
+#[derive(Serialize)]
+struct DiskFields<'a> {
+    source: Option<&'a Path>,
+    block_size_bytes: u32,
+    disk_block_size_bytes: u32,
+    serial: &'a str,
+    discard: &'static str,
+}
+
+impl<'a> DiskFields<'a> {
+    fn of(volume: &VolumeStatus, served: &'a Served) -> Option<DiskFields<'a>> {
+        let blocks = served.blocks.get(&(volume.vm.clone(), volume.volume.clone()))?;
+        let volume = served.host.vms.get(&volume.vm)?.volumes.get(&volume.volume)?;
+        Some(DiskFields {
+            source: volume.source.as_deref(),
+            block_size_bytes: blocks.guest,
+            disk_block_size_bytes: blocks.disk,
+            serial: &volume.serial,
+            discard: discard(volume),
+        })
     }
 }
 

@@ -63,8 +63,8 @@ pub(crate) struct Served {
     pub(crate) held: BTreeMap<VolumeName, String>,
     /// Changes made at run time that are set aside: their names and values.
     pub(crate) aside: Vec<(String, String)>,
-    /// Volumes whose blocks are smaller than those of their disk.
-    pub(crate) bridged: Vec<(VolumeName, Blocks)>,
+    /// Block sizes of the volumes.
+    pub(crate) blocks: BTreeMap<VolumeName, Blocks>,
     /// The last attempt to load the host file.
     pub(crate) load: Load,
     /// Open sources of the volumes.
@@ -308,7 +308,7 @@ mod tests {
             devices: Vec::new(),
             missing: Missing::new(),
             outages: Outages::new(),
-            bridged: Vec::new(),
+            blocks: BTreeMap::new(),
             held: BTreeMap::new(),
             aside: Vec::new(),
             load: Load::default(),

@@ -200,8 +200,7 @@ pub(super) fn differing(
             differing.insert(name.clone(), how.to_owned());
             continue;
         }
-        let before = guard.saved.exports.get(&own).filter(|before| !before.gone);
-        if let Some(before) = before
+        if let Some(before) = guard.saved.exports.get(&own)
             && !guard.force.covers(name)
             && !server.served.contains_key(name)
             && let Some(how) = difference(before, &served(&opened.source), opened.source.alignment().offset)
@@ -212,8 +211,33 @@ pub(super) fn differing(
     differing
 }
 
-/// Returns how a source differs from what was served before. `alignment` is its alignment now, in bytes.
+/// Returns how a source differs from what was served before. A volume that was removed may come back with another source, but the
+/// same one keeps its block size. `alignment` is its alignment now, in bytes.
 fn difference(before: &Served, now: &Served, alignment: u32) -> Option<String> {
+    let other_block = || {
+        let (block, block_before) = (now.block_size.unwrap_or(alignment), before.block_size.unwrap_or(alignment));
+        (block != block_before).then(|| format!("its block size is {block} bytes, and was {block_before} bytes before"))
+    };
+    match before.gone {
+        true => is_same_place(before, now).then(other_block).flatten(),
+        false => other_source(before, now).or_else(other_block).or_else(|| {
+            (now.size < before.size)
+                .then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
+        }),
+    }
+}
+
+/// Whether both are the same bytes of the same file or disk. One without an identity is known by its path.
+fn is_same_place(before: &Served, now: &Served) -> bool {
+    let is_same = match (&before.identity, &now.identity) {
+        (Some(one), Some(other)) => one == other,
+        _ => before.source == now.source,
+    };
+    is_same && before.offset == now.offset
+}
+
+/// Returns how the file, disk or offset differs from what was served before.
+fn other_source(before: &Served, now: &Served) -> Option<String> {
     let (old, new) = (before.source.display(), now.source.display());
     match (&before.identity, &now.identity) {
         (Some(one), Some(other)) if one != other && old.to_string() == new.to_string() => {
@@ -227,14 +251,8 @@ fn difference(before: &Served, now: &Served, alignment: u32) -> Option<String> {
         }
         _ => {}
     }
-    if before.offset != now.offset {
-        return Some(format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset));
-    }
-    let (block, block_before) = (now.block_size.unwrap_or(alignment), before.block_size.unwrap_or(alignment));
-    if block != block_before {
-        return Some(format!("its block size is {block} bytes, and was {block_before} bytes before"));
-    }
-    (now.size < before.size).then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
+    (before.offset != now.offset)
+        .then(|| format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset))
 }
 
 pub(super) fn served(source: &Source) -> Served {
@@ -310,6 +328,17 @@ mod tests {
         assert!(!differs(Some(512), 512, 4096) && !differs(Some(4096), 4096, 512), "whatever the disk below needs");
         assert!(differs(Some(512), 4096, 4096) && differs(Some(4096), 512, 512));
         assert!(!differs(None, 4096, 4096) && differs(None, 512, 4096), "its guest had the alignment of the source");
+    }
+
+    #[test]
+    fn a_volume_came_back_from_a_detach_with_another_block_size() {
+        let of = |identity, block_size| Served { block_size, ..served("/a", Some(identity), 0, 1 << 20) };
+        let before = Served { gone: true, ..of("inode 7", Some(512)) };
+        let differs = |now: Served| difference(&before, &now, 512).is_some();
+        assert!(differs(of("inode 7", Some(4096))) && !differs(of("inode 7", Some(512))));
+        assert!(!differs(Served { size: 512, ..of("inode 7", Some(512)) }), "it may be smaller");
+        assert!(!differs(of("inode 8", Some(4096))), "another file");
+        assert!(!differs(Served { offset: 4096, ..of("inode 7", Some(4096)) }), "another part of it");
     }
 
     #[test]

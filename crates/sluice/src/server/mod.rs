@@ -63,7 +63,7 @@ pub(crate) use links::{Interface, Outages};
 pub(crate) use loss::LossQuery;
 pub(crate) use missing::{Missing, Reason, as_device, kind_of};
 pub(crate) use opening::Needs;
-pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, rehearse};
+pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
 use stage::Staged;
 use stats::HostState;
 
@@ -111,7 +111,7 @@ impl Running {
     }
 }
 
-/// Block sizes of a volume whose disk has larger ones, in bytes.
+/// Block sizes of a volume, in bytes. `disk` is what direct I/O needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Blocks {
     pub(crate) guest: u32,
@@ -119,8 +119,20 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
+    fn of((store, info): &(Store, VolumeInfo)) -> Blocks {
+        match store {
+            Store::File { source, .. } => Blocks { guest: source.block_size(), disk: source.alignment().offset },
+            Store::Null => Blocks { guest: info.block_minimum, disk: info.block_minimum },
+        }
+    }
+
     fn bridged(source: &Source) -> Option<Blocks> {
         Some(Blocks { guest: source.block_size(), disk: source.bridged_block()? })
+    }
+
+    /// Whether the disk has larger blocks than the guest.
+    pub(crate) fn is_bridged(self) -> bool {
+        self.disk > self.guest
     }
 
     /// What this costs.
@@ -447,15 +459,13 @@ impl Server {
             sources: self.sources(),
             held: self.held.clone(),
             aside: Vec::new(),
-            bridged: self
-                .served
-                .iter()
-                .filter_map(|(name, (store, _))| match store {
-                    Store::File { source, .. } => Some((name.clone(), Blocks::bridged(source)?)),
-                    Store::Null => None,
-                })
-                .collect(),
+            blocks: self.served.iter().map(|(name, served)| (name.clone(), Blocks::of(served))).collect(),
         }
+    }
+
+    /// Returns the block size of a served volume, in bytes.
+    pub(crate) fn block_size(&self, vm: &str, volume: &str) -> Option<u32> {
+        self.served.get(&(vm.to_owned(), volume.to_owned())).map(|(_, info)| info.block_minimum)
     }
 
     /// The open sources.

@@ -493,7 +493,7 @@ fn caught<T>(path: &Path, call: impl FnOnce() -> Result<T, SourceError>) -> Resu
 }
 
 impl Opening {
-    fn new(
+    pub(super) fn new(
         server: &Server,
         name: VolumeName,
         (volume, tolerance): (&Arc<Volume>, Tolerance),
@@ -524,7 +524,7 @@ impl Opening {
         self.volume.source.as_deref().expect("only volumes with a source are opened")
     }
 
-    fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
+    pub(super) fn locate(&self, progress: &Progress) -> Result<Located, SourceError> {
         let volume = &self.volume;
         let spec = SourceSpec {
             path: self.path().to_owned(),
@@ -561,6 +561,16 @@ impl Opening {
                 block_size,
                 disk_block,
                 "Small writes read and rewrite blocks of the disk"
+            );
+        }
+        if let Some(gpt_block_size) = source.gpt_block_size() {
+            let block_size = source.block_size();
+            tracing::warn!(
+                vm,
+                volume = name,
+                block_size,
+                gpt_block_size,
+                "The stated block size is not that of the GPT: the guest finds no partitions"
             );
         }
         let disks = source.disks()?;

@@ -4,23 +4,25 @@
 //! an operator corrects all of it in one pass. [`rehearse`] does the same without a daemon: it opens and locks each volume,
 //! makes each socket without its name, and drops all of it.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use sluice_config::Host;
+use sluice_config::{Host, Volume};
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
 use super::opening::{Needs, Opened, Opening};
 use super::tolerance::{Fault, Tolerance};
 use super::{
-    Blocks, Changed, Extra, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening, stage,
-    translate,
+    Blocks, Changed, Extra, Force, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening,
+    stage, translate,
 };
 use crate::failure::chain;
+use crate::state::Saved;
 
 /// Interval between two looks at the path that a rehearsal waits for.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -59,6 +61,19 @@ pub(crate) struct Rehearsal {
     pub(crate) held: Vec<(VolumeName, String)>,
     /// Volumes whose blocks are smaller than those of their disk.
     pub(crate) bridged: Vec<(VolumeName, Blocks)>,
+    /// Volumes whose stated block size is not that of their GPT, with both in bytes.
+    pub(crate) other_gpt: Vec<(VolumeName, u32, u32)>,
+}
+
+/// Returns the block size that a start would give a volume with a source, in bytes. It does not lock the source.
+///
+/// # Errors
+/// The source cannot be read, or only the host file can state its block size.
+pub(crate) fn block_size(name: VolumeName, volume: &Arc<Volume>, saved: &Saved) -> Result<u32, SourceError> {
+    let (force, held) = (Force::default(), BTreeMap::new());
+    let guard = Guard { saved, force: &force, held: &held };
+    let opening = Opening::new(&Server::new(), name, (volume, Tolerance::Never), (&guard, &guard.known()));
+    opening.locate(&Progress::new())?.block_size()
 }
 
 /// Looks at everything that a start needs, and keeps nothing of it. `waits_for` is called with the path that it waits for, and
@@ -83,7 +98,7 @@ pub(crate) fn rehearse(
             (Ok(needs), Ok(rest)) => (needs, rest),
             (Err(error), _) | (_, Err(error)) => {
                 problems.push(fatal("host", chain(&error)));
-                return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new() });
+                return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new(), other_gpt: Vec::new() });
             }
         };
         if let Err(error) = needs.leave_out_hung(&mut found) {
@@ -97,9 +112,13 @@ pub(crate) fn rehearse(
     };
     problems.extend(self::problems(host, &needs, &found));
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
-    let opened = needs.volumes.iter().filter_map(|need| Some((&need.name, found.volume(&need.name)?.as_ref().ok()?)));
-    let bridged = opened.filter_map(|(name, opened)| Some((name.clone(), Blocks::bridged(&opened.source)?))).collect();
-    Ok(Rehearsal { problems, held, bridged })
+    let opened = |need: &Opening| Some((need.name.clone(), &found.volume(&need.name)?.as_ref().ok()?.source));
+    let opened: Vec<_> = needs.volumes.iter().filter_map(opened).collect();
+    let bridged = opened.iter().filter_map(|(name, source)| Some((name.clone(), Blocks::bridged(source)?))).collect();
+    let other_gpt =
+        opened.iter().filter_map(|(name, source)| Some((name.clone(), source.block_size(), source.gpt_block_size()?)));
+    let other_gpt = other_gpt.collect();
+    Ok(Rehearsal { problems, held, bridged, other_gpt })
 }
 
 /// Meets these needs in another thread. Returns the path that it hangs at, if it does.

@@ -1,6 +1,7 @@
 //! One VM, volume or device with everything that is known of it.
 
 use serde_json::{Map, Value};
+use sluice_sched::Bytes;
 
 use super::promise::{broken, cause, mark};
 use super::{NOTHING, is_link, list, operations, percent, rate, text, throughput, time};
@@ -20,6 +21,7 @@ pub(crate) fn vm(name: &str, object: &Value) -> String {
         lines.push(format!("It does not get more because of: {}", cause(held_by)));
     }
     lines.extend([String::new(), "Policy".to_owned(), policy(&object["policy"])]);
+    lines.extend(disk(object));
     lines.extend([String::new(), rates(&object["rates"])]);
     let parts = &object["parts"];
     lines.extend([
@@ -49,6 +51,14 @@ pub(super) fn failing(object: &Value) -> Vec<String> {
     let volumes = list(&object["volumes"]).iter();
     let volumes = volumes.flat_map(|volume| of(format!(", volume {}", text(&volume["volume"])), volume));
     of(String::new(), object).into_iter().chain(volumes).collect()
+}
+
+/// The disk that the guest of a volume has.
+fn disk(object: &Value) -> Option<String> {
+    let block = Bytes(object["block_size_bytes"].as_u64()?);
+    let source = object["source"].as_str().unwrap_or("none");
+    let (serial, discard) = (text(&object["serial"]), text(&object["discard"]));
+    Some(format!("\nSource {source}\nBlock size {block}, serial number {serial}, discard {discard}"))
 }
 
 /// CPU time of the daemon for a VM.

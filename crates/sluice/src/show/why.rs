@@ -20,7 +20,7 @@ pub(crate) struct Answer<'a> {
 
 /// A VM on one device.
 struct OnDevice<'a> {
-    /// `-` for volumes that are held back, whose device is not known.
+    /// `-` if it is not known, as of volumes that are held back.
     device: &'a str,
     /// `None` if it does not serve the VM.
     now: Option<&'a Value>,
@@ -39,6 +39,8 @@ struct Violation {
     seconds: u64,
     /// Seconds by cause; of one that has not ended 0.
     causes: BTreeMap<String, u64>,
+    /// Reason why a volume is or was not served.
+    detail: Option<String>,
     /// Neighbours that were served during the last one.
     neighbours: Option<String>,
     /// Beginning of one that has not ended, in seconds since 1970.
@@ -117,6 +119,7 @@ impl<'a> Answer<'a> {
                 "seconds": violation.seconds,
                 "lasts": violation.lasts,
                 "causes_seconds": violation.causes,
+                "detail": violation.detail,
             })
         };
         let violations =
@@ -191,6 +194,11 @@ impl<'a> OnDevice<'a> {
         !self.violations.is_empty()
     }
 
+    /// Whether a volume is held back now.
+    fn is_held_back(&self) -> bool {
+        self.violations.values().any(|violation| violation.lasts && violation.kind == "held_back")
+    }
+
     /// Seconds by cause; without a violation what holds the VM now.
     fn causes(&self) -> Vec<(String, u64)> {
         let violated = self.violations.values().flat_map(|violation| &violation.causes);
@@ -208,7 +216,8 @@ impl<'a> OnDevice<'a> {
     fn in_words(&self, vm: &str, last: &str) -> String {
         let mut lines = vec![match (self.now, self.device) {
             (Some(now), _) => now_in_words(vm, now),
-            (None, "-") => format!("{vm} has volumes that are held back."),
+            (None, _) if self.is_held_back() => format!("{vm} has volumes that are held back."),
+            (None, "-") => format!("{vm} is not served now."),
             (None, device) => format!("{vm} is not served from device {device} now."),
         }];
         lines.push(String::new());
@@ -236,6 +245,9 @@ impl Violation {
         let (time, seconds) = (event["time"].as_u64().unwrap_or(0), event["seconds"].as_u64().unwrap_or(0));
         let cause = text(&event["cause"]).to_owned();
         self.neighbours = neighbours(event).or(self.neighbours.take());
+        if self.is_unserved() {
+            self.detail = event["detail"].as_str().map(str::to_owned).or(self.detail.take());
+        }
         if event["phase"] == "began" {
             self.count += 1;
             self.began = Some(time);
@@ -256,9 +268,14 @@ impl Violation {
         matches!(self.kind.as_str(), "no_space" | "errors" | "source_shortened")
     }
 
+    /// Whether it is about a volume that is not served.
+    fn is_unserved(&self) -> bool {
+        matches!(self.kind.as_str(), "held_back" | "out_of_service")
+    }
+
     /// Whether it is about a volume that is not served, or about requests that fail: the state of promises says nothing of it.
     fn is_absence(&self) -> bool {
-        self.is_failing() || matches!(self.kind.as_str(), "held_back" | "out_of_service")
+        self.is_failing() || self.is_unserved()
     }
 
     /// Counts one that has not ended until `now`.
@@ -296,7 +313,8 @@ impl Violation {
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };
         let mut causes: Vec<(&String, &u64)> = self.causes.iter().collect();
         causes.sort_by_key(|(_, seconds)| std::cmp::Reverse(**seconds));
-        let causes: Vec<String> = causes.into_iter().map(|(name, _)| cause(name).to_owned()).collect();
+        let causes: Vec<&str> = causes.into_iter().map(|(name, _)| cause(name)).collect();
+        let causes = self.detail.clone().unwrap_or_else(|| causes.join(", then "));
         let lasts = match self.lasts {
             true if self.is_failing() => ", and this has not ended",
             true => ", and still is",
@@ -307,7 +325,7 @@ impl Violation {
             "{}: in the last {last} {what} {times}, for {} in all{lasts}. Cause: {}.{others}",
             self.name,
             span(self.seconds),
-            causes.join(", then ")
+            causes.trim_end_matches('.')
         )
     }
 }
@@ -419,6 +437,28 @@ mod tests {
         let violation = &answer.json()["violations"][0];
         assert_eq!((violation["count"].as_u64(), violation["seconds"].as_u64()), (Some(1), Some(0)));
         assert_eq!(violation["lasts"], false);
+    }
+
+    #[test]
+    fn a_vm_whose_volume_was_detached_was_said_to_be_held_back() {
+        let event = |time, phase: &str, kind: &str, device: &str| {
+            json!({
+                "time": time, "phase": phase, "kind": kind, "vm": "web", "volume": "x", "device": device,
+                "cause": "source_unavailable", "seconds": 20, "detail": "/x.img is a qcow2 image",
+            })
+        };
+        let events = [event(1100, "began", "out_of_service", "disk"), event(1120, "ended", "out_of_service", "disk")];
+        let words = Answer::of("web", &[], &events, (1000, 1200)).in_words();
+        assert!(words.starts_with("web is not served from device disk now."), "{words}");
+        let of_volume =
+            "web/x: in the last 3m 20s it was out of service once, for 20s in all. Cause: /x.img is a qcow2 image.";
+        assert!(words.contains(of_volume) && words.matches("web/x:").count() == 1, "{words}");
+        let held = [event(1100, "began", "held_back", "-")];
+        let words = Answer::of("web", &[], &held, (1000, 1200)).in_words();
+        assert!(words.starts_with("web has volumes that are held back."), "{words}");
+        let over = [event(1100, "began", "held_back", "-"), event(1120, "ended", "held_back", "-")];
+        let words = Answer::of("web", &[], &over, (1000, 1200)).in_words();
+        assert!(words.starts_with("web is not served now."), "{words}");
     }
 
     #[test]

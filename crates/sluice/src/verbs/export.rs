@@ -4,16 +4,20 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
-use sluice_config::Host;
+use sluice_config::{Host, Vm};
 use sluice_sched::Bytes;
 
-use crate::export::{self, Machine, Rendered};
-use crate::failure::Failure;
-use crate::output;
+use crate::export::{self, Disk, Machine, Parts, Reach, Rendered};
+use crate::failure::{Failure, chain};
+use crate::{output, preflight, server};
+
+/// Block size that QEMU gives a disk for which none is stated, in bytes.
+const BLOCK_DEFAULT: u32 = 512;
 
 /// Print the VMM configuration that connects a VM to its volumes and NICs.
 ///
-/// The output is added to the VM's own configuration. Reads only the host file; the daemon need not run.
+/// The output is added to the VM's own configuration. The daemon need not run. QEMU does not take the block size of a volume over
+/// NBD from the daemon, so for one without the key `block_size` the state directory and the start of its source are read.
 #[derive(Args)]
 pub(crate) struct Export {
     /// Output format.
@@ -97,6 +101,9 @@ impl Export {
         {
             return Err(unknown(&format!("volume of VM {}", vm.name), root, vm.volumes.keys()));
         }
+        if matches!(self.format, Format::QemuArgs | Format::LibvirtXml | Format::Qmp) {
+            find_block_sizes(host, vm, &mut parts);
+        }
         let machine = Machine {
             memory: self.memory,
             processors: self.cpus,
@@ -113,6 +120,34 @@ impl Export {
             Format::FirecrackerJson => export::firecracker::render(&parts, &machine),
             Format::NbdUri => export::nbd_uri::render(&parts),
         }?)
+    }
+}
+
+/// Finds out the block sizes of volumes over NBD that the file does not state, as the daemon does.
+fn find_block_sizes(host: &Host, vm: &Vm, parts: &mut Parts<'_>) {
+    let is_unknown = |disk: &&mut Disk<'_>| {
+        let volume = &vm.volumes[disk.volume];
+        disk.block_size.is_none() && matches!(disk.reach, Reach::Nbd { .. }) && volume.source.is_some()
+    };
+    let mut unknown = parts.disks.iter_mut().filter(is_unknown).peekable();
+    if unknown.peek().is_none() {
+        return;
+    }
+    let saved = preflight::saved(host);
+    for disk in unknown {
+        let name = (vm.name.clone(), disk.volume.to_owned());
+        let found = saved
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|saved| server::block_size(name, &vm.volumes[disk.volume], saved).map_err(|error| chain(&error)));
+        match found {
+            Ok(block) => disk.block_size = (block != BLOCK_DEFAULT).then_some(block),
+            Err(error) => output::message(format!(
+                "Volume {}: the block size that it is served with is not known, so the output states none, and QEMU uses \
+                 {BLOCK_DEFAULT} bytes: {error}. Run this command as the user of the daemon, or state block_size in the host file",
+                disk.title
+            )),
+        }
     }
 }
 
