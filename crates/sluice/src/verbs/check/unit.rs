@@ -68,7 +68,7 @@ fn drop_in(file: &Path, host: &Host) -> String {
         if sees_homes { "read-only" } else { "yes" },
     );
     if let Some(warning) = warning {
-        output::message(&format!("warning: {warning}"));
+        output::message(format!("warning: {warning}"));
         text += &format!("# {warning}\n");
     }
     for folder in writable {
