@@ -96,10 +96,7 @@ fn supervise<M: Machine>(
                 drain_and_drop(device, state, mailbox, helper);
                 return End::Stopped(last);
             }
-            Ok(Err(error)) => {
-                tracing::error!(device, %error, "Device thread failed: restarting it");
-                life.set_failure(error.to_string());
-            }
+            Ok(Err(error)) => report_error(device, &error, life, "Device thread failed: restarting it"),
             Err(payload) => report_panic(device, &*payload, life),
         }
         life.set(Health::Restarting);
@@ -126,10 +123,7 @@ fn supervise<M: Machine>(
             // A restart may fail because the host lacks memory, which may be available a moment later.
             match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
-                Ok(Err(error)) => {
-                    tracing::error!(device, %error, "Cannot restart the device thread");
-                    life.set_failure(error.to_string());
-                }
+                Ok(Err(error)) => report_error(device, &error, life, "Cannot restart the device thread"),
                 Err(payload) => report_panic(device, &*payload, life),
             }
             ran = Duration::ZERO;
@@ -138,6 +132,11 @@ fn supervise<M: Machine>(
         // Messages that arrived between the last read and the failure have been signalled already, but not read.
         mailbox.wake();
     }
+}
+
+fn report_error(device: &str, error: &io::Error, life: &Life, what: &str) {
+    tracing::error!(device, %error, "{what}");
+    life.set_failure(error.to_string());
 }
 
 fn report_panic(device: &str, payload: &(dyn Any + Send), life: &Life) {

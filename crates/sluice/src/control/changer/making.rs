@@ -383,7 +383,7 @@ impl Thread {
                 self.await_clients_of_overdue();
                 self.report_kept();
                 self.stated = self.version;
-                // Whoever waits for the start may ask at once.
+                // A client that waits for the start may ask at once.
                 self.publish();
                 drop(
                     self.news.send(ServerEvent::Started(Ok((serving(&self.server), self.watch.status(&self.server))))),
