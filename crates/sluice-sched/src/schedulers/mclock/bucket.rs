@@ -54,11 +54,6 @@ impl Bucket {
         self.meter.tag().map_or(0, |tag| tag.saturating_sub(self.ahead))
     }
 
-    /// Whether more than half of the burst is used.
-    pub(super) fn is_low(&self, now: Tag) -> bool {
-        self.meter.tag().is_some_and(|tag| tag > now.saturating_add(self.ahead / 2))
-    }
-
     /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     pub(super) fn step(&self, amount: u64) -> Tag {
         self.meter.step(amount)

@@ -318,11 +318,6 @@ impl Limiter {
         self.bytes.as_ref().map_or(requests, |bytes| requests.max(bytes.eligible_at()))
     }
 
-    /// Whether more than half of the burst of a limit is used, as while the limit binds: otherwise it would fill up.
-    pub(super) fn is_low(&self, now: Tag) -> bool {
-        self.requests.is_low(now) || self.bytes.as_ref().is_some_and(|bytes| bytes.is_low(now))
-    }
-
     #[inline]
     fn steps(&self, amount: &Amount) -> LimitSteps {
         let bytes = self.bytes.as_ref().map_or(0, |bytes| bytes.step(amount.bytes));
