@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(log.queue(0, 8).unwrap().recover(1), [3, 0, 1, 5], "the result is the same again");
     }
 
-    /// What a VMM has kept of a daemon of versions 0.1.0 and 0.2.0, which was killed while it returned request 2.
+    /// A log of versions 0.1.0 and 0.2.0: the daemon was killed while it returned request 2.
     #[test]
     fn a_log_of_each_released_version_is_read() {
         let mut kept = [0u8; 128];

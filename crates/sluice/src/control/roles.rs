@@ -23,7 +23,7 @@ use super::Request;
 use super::socket::{Group, Peer};
 use crate::state::overrides::{Change, Overrides, flat};
 
-/// What the lookup of users and groups waits for: files, or a server that this file names.
+/// File that says where users and groups are looked up: in files, or at a server that may not respond.
 pub(crate) const LOOKUP: &str = "/etc/nsswitch.conf";
 
 /// A role; later ones include earlier ones.

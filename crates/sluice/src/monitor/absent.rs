@@ -9,7 +9,7 @@ use sluice_observe::event::{Event, EventKind, Phase, Unit};
 use super::Served;
 use crate::server::{Interface, as_device};
 
-/// What is not served, each with the reason if one is known. A volume is named like the TAP of a NIC.
+/// Volumes, NICs and interfaces that are not served, each with the reason if one is known. A volume is named like the TAP of a NIC.
 type Reasons = BTreeMap<(EventKind, Interface, Cause), Option<String>>;
 
 /// Time of a look at what is served.

@@ -44,7 +44,7 @@ pub(crate) struct Guard<'a> {
     /// What each volume last served.
     pub(crate) saved: &'a Saved,
     pub(crate) force: &'a Force,
-    /// What is held back when the change is in force, and why.
+    /// Volumes that are held back when the change is in force, with the reasons.
     pub(crate) held: &'a BTreeMap<VolumeName, String>,
 }
 

@@ -213,7 +213,7 @@ pub(super) fn passes(lanes: Option<&Lanes>, volume: usize, reads: &Fifo, limiter
     Passes { at: limiter.max(lanes.pass_at(volume, reads)), own: limiter.max(lanes.own_pass_at(volume, reads)) }
 }
 
-/// What bounds the debt of a volume that is served for its reservation.
+/// Bound of the debt of a volume that is served for its reservation.
 #[derive(Debug, Clone, Copy)]
 struct Debt {
     /// The smallest start tag of the other volumes. The common one follows it: if all were served for their reservations only, the tags

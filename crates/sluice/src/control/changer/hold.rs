@@ -1,4 +1,4 @@
-//! What a change holds back: volumes that may not be served as they are, until the file is corrected or `--force` names them.
+//! Volumes that a change holds back: they may not be served as they are, until the file is corrected or `--force` names them.
 
 use std::collections::BTreeMap;
 

@@ -117,7 +117,7 @@ struct VolumeRow<'a> {
     labels: [&'a str; 3],
     vm: &'a VmSample,
     sample: &'a VolumeSample,
-    /// What fails now.
+    /// Kinds of requests, and the source, that fail now.
     failing: &'a [EventKind],
 }
 

@@ -137,7 +137,8 @@ fn a_long_request_is_bridged_chunk_by_chunk() {
     }
 }
 
-/// Of two writes to one block the second waits for the first, which a limit holds. Neither has been at the disk when the VM is paused.
+/// Two writes are to one block. A limit delays the first one, and the second one waits for the block. The VM is paused before either
+/// reaches the disk.
 #[test]
 fn a_request_that_waits_for_a_block_goes_back_when_its_queue_stops() {
     let mut whole = vec![0; 8 << 20];
