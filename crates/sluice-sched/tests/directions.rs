@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use common::analysis::{bytes, cost, water_fill, window_max};
 use common::*;
 use sluice_sched::guarantees::Limits;
@@ -89,25 +91,54 @@ fn a_reservation_is_met_by_the_direction_that_may_pass() {
 
 #[test]
 fn a_limit_of_writes_of_the_vm_counts_all_its_volumes() {
-    let mut world = World::simple(&product(), 8, 1000);
-    let vm = world.vm(write_limited(100));
-    let second = world.volume(vm, Policy { read_limit: requests(50), burst: Some(1), ..Policy::default() });
-    for volume in [VolumeId(0), second] {
-        for kind in [Kind::Write, Kind::Read] {
-            world.source(Source::new(vm, volume, Pattern::Closed(16)).kind(kind));
+    let saved = TimedBurst { rate: requests(200), length: Duration::from_secs(30) };
+    let bursts = [
+        (100, write_limited(100)),
+        (100, Policy { burst: None, ..write_limited(100) }),
+        (200, Policy { timed_burst: Some(saved), ..write_limited(100) }),
+    ];
+    for (limit, policy) in bursts {
+        let mut world = World::simple(&product(), 8, 1000);
+        let vm = world.vm(policy);
+        let second = world.volume(vm, Policy { read_limit: requests(50), burst: Some(1), ..Policy::default() });
+        for volume in [VolumeId(0), second] {
+            for kind in [Kind::Write, Kind::Read] {
+                world.source(Source::new(vm, volume, Pattern::Closed(16)).kind(kind));
+            }
         }
+        world.run_until(secs(11));
+        let of = |volume, kind| {
+            let of = |record: &&Record| record.request.volume == volume && record.request.kind == kind;
+            world.of(vm).filter(|record| record.at >= secs(1)).filter(of).count() as f64 / 10.0
+        };
+        let each = [of(VolumeId(0), Kind::Write), of(second, Kind::Write)];
+        let limit = f64::from(limit);
+        assert!((each[0] + each[1] - limit).abs() <= limit / 100.0, "{each:?} writes per second of {limit}");
+        assert!((49.0..=51.0).contains(&of(second, Kind::Read)), "{}", of(second, Kind::Read));
+        let rest = of(VolumeId(0), Kind::Read);
+        assert!(rest >= 940.0 - limit, "{rest} reads of the rest, beside {limit} writes");
+        assert!(each.iter().all(|writes| (writes * 2.0 - limit).abs() <= limit / 50.0), "{each:?}: equal weights");
     }
-    world.run_until(secs(10));
-    let of = |volume, kind| {
-        let of = |record: &&Record| record.request.volume == volume && record.request.kind == kind;
-        world.of(vm).filter(of).count() as f64 / 10.0
-    };
-    let writes = of(VolumeId(0), Kind::Write) + of(second, Kind::Write);
-    assert!((99.0..=101.0).contains(&writes), "{writes} writes per second");
-    assert!((49.0..=51.0).contains(&of(second, Kind::Read)), "{}", of(second, Kind::Read));
-    assert!(of(VolumeId(0), Kind::Read) >= 840.0, "{}: the rest", of(VolumeId(0), Kind::Read));
-    let each = [of(VolumeId(0), Kind::Write), of(second, Kind::Write)];
-    assert!(each.iter().all(|writes| (49.0..=51.0).contains(writes)), "{each:?}: their weights are equal");
+}
+
+/// The first volume had the next turn to write, and a late share after its reads. Nobody else wrote for as long.
+#[test]
+fn a_volume_of_a_small_share_kept_the_others_from_writing_below_their_limit() {
+    let mut world = World::simple(&product(), 2, 1000);
+    let vm = world.vm(Policy { burst: None, ..write_limited(900) });
+    let volumes = [1, 100, 100].map(|weight| world.volume(vm, Policy::weighted(weight)));
+    for (volume, kind, outstanding) in
+        [(0, Kind::Read, 8), (0, Kind::Write, 8), (1, Kind::Write, 16), (2, Kind::Read, 16)]
+    {
+        world.source(Source::new(vm, volumes[volume], Pattern::Closed(outstanding)).kind(kind));
+    }
+    world.run_until(secs(20));
+    let of = |id| world.of(vm).filter(move |record| record.request.volume == id).map(|record| record.at);
+    let got = volumes.map(|id| of(id).count() as f64 / 20.0);
+    let expected = water_fill(1000.0, &[1.0, 100.0, 100.0].map(|weight| (weight, 0.0, f64::MAX)));
+    assert!(got.iter().zip(&expected).all(|(got, expected)| *got >= 0.98 * expected - 1.0), "{got:?} of {expected:?}");
+    let gap = of(volumes[1]).zip(of(volumes[1]).skip(1)).map(|(one, next)| next.since(one)).max();
+    assert!(gap <= Some(Duration::from_millis(4)), "{gap:?} between writes that are due every 2 ms");
 }
 
 /// The queues are divided and united again with requests in them.

@@ -54,6 +54,12 @@ impl Bucket {
         self.meter.tag().map_or(0, |tag| tag.saturating_sub(self.ahead))
     }
 
+    /// Whether a request of the amount `one` leaves less than half of what passes back to back: of the burst and that request.
+    pub(super) fn is_low(&self, one: u64, now: Tag) -> bool {
+        let half = (self.ahead.saturating_add(self.step(one))) / 2;
+        self.eligible_at().saturating_add(half) > now && self.is_set()
+    }
+
     /// Distance that the limit keeps between requests of this amount; 0 without a limit.
     pub(super) fn step(&self, amount: u64) -> Tag {
         self.meter.step(amount)

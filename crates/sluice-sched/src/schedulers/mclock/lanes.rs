@@ -10,7 +10,7 @@
 //! writes follow one every 10 ms. The reservation is served by whichever may pass: with 300 IOPS reserved the VM is owed 300
 //! requests per second while it has reads queued, and 100 while it has none.
 //!
-//! A limit of writes of a VM is shared by its volumes, in proportion to their weights, by a start tag for each volume and
+//! A limit of writes of a VM is shared by its volumes, in proportion to their weights while it binds, by a start tag for each volume and
 //! direction that only counts what such a limit let pass. The share tags would not do: they also count reads, so a volume that
 //! reads much could lose every write to one that reads little.
 //!
@@ -64,6 +64,11 @@ impl Further {
     fn eligible_at(&self, direction: Direction) -> Tag {
         let (limit, peak) = &self.directions[direction as usize];
         limit.eligible_at().max(peak.eligible_at()).max(self.peak.eligible_at())
+    }
+
+    /// For reads and for writes, whether the limit binds, or the rate of a burst above it.
+    fn bind(&self, one: &Amount, now: Tag) -> [bool; 2] {
+        self.directions.each_ref().map(|(limit, peak)| limit.binds(one, now) || peak.binds(one, now))
     }
 
     fn charge(&mut self, direction: Direction, now: Tag, amount: &Amount) {
@@ -156,10 +161,6 @@ impl Lanes {
     /// Whether a limit of the VM is shared out among its volumes that send requests of this direction.
     fn shares_out(&self, direction: Direction) -> bool {
         self.own.directions[direction as usize].0.is_set()
-    }
-
-    fn shares_out_any(&self) -> bool {
-        Direction::ALL.into_iter().any(|direction| self.shares_out(direction))
     }
 
     /// Whether limits by direction of the volume itself bound all that it has queued.
@@ -365,14 +366,26 @@ impl Owner {
         lanes.volumes.len() > 1 && Further::is_stated(&self.policy)
     }
 
-    /// The volume to serve by weight, if limits of the VM share out reads or writes; otherwise `chosen`. Of the volumes that would send a
-    /// request of such a direction only the one whose turn it is competes, with its own share tag. One of a small weight, whose turn is
-    /// far, would otherwise have the smallest share tag for all of them, and reads would wait for writes. O(volumes) with such a limit.
+    /// The volume to serve by weight: `chosen`, unless a limit of the VM on reads or on writes binds. Then of the volumes that would send a
+    /// request of that direction only the one whose turn it is competes, with its own share tag. By share tags alone a volume that
+    /// reads much would lose every write to one that reads little. Below the limit, turns would keep writes waiting for a volume whose turn
+    /// comes before its share. O(volumes) while a limit binds.
+    // rule: mclock.directions
     #[inline]
-    pub(super) fn in_turn(&mut self, chosen: usize, phase: ServicePhase, arena: &Arena, now: Tag) -> usize {
+    pub(super) fn in_turn(
+        &mut self,
+        (chosen, phase): (usize, ServicePhase),
+        arena: &Arena,
+        info: &DeviceInfo,
+        now: Tag,
+    ) -> usize {
         match self.lanes() {
-            Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 && lanes.shares_out_any() => {
-                let picked = self.first_in_turn(lanes, arena, now).unwrap_or(chosen);
+            Some(lanes) if phase == ServicePhase::Weight && lanes.volumes.len() > 1 => {
+                let binds = lanes.own.bind(&Amount::of_reference(info), now);
+                if binds == [false; 2] {
+                    return chosen;
+                }
+                let picked = self.first_in_turn(lanes, binds, arena, now).unwrap_or(chosen);
                 self.note_picked(picked);
                 picked
             }
@@ -392,7 +405,7 @@ impl Owner {
         debts.min_by_key(|debt| (debt.first, debt.base)).unwrap_or(Debt { first: turn, base: turn })
     }
 
-    fn first_in_turn(&self, lanes: &Lanes, arena: &Arena, now: Tag) -> Option<usize> {
+    fn first_in_turn(&self, lanes: &Lanes, binds: [bool; 2], arena: &Arena, now: Tag) -> Option<usize> {
         let mut first: [Option<Competitor>; 2] = [None; 2];
         for volume in 0..lanes.volumes.len() {
             let ready =
@@ -402,7 +415,7 @@ impl Owner {
             };
             let (at, share) = (direction as usize, member.tags.share_tag());
             let turn = lanes.volumes[volume].turns[at].max(lanes.turn[at]);
-            let rank = if lanes.shares_out(direction) { (turn, head.id) } else { (share, member.head) };
+            let rank = if binds[at] { (turn, head.id) } else { (share, member.head) };
             if first[at].is_none_or(|known| rank < known.rank) {
                 first[at] = Some(Competitor { rank, share: (share, member.head), volume });
             }

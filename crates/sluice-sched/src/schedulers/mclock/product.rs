@@ -175,11 +175,11 @@ impl Product {
 
     #[inline(always)]
     fn choose(&mut self, now: Tag) -> Option<Choice> {
-        let Product { level, owners, arena, .. } = self;
+        let Product { level, owners, arena, info, .. } = self;
         let (owner, phase) = level.choose(now, |index| member(owners, index))?;
         let chosen = &mut owners[owner as usize];
         let (volume, inner_right) = chosen.choose_volume(phase, now);
-        let volume = chosen.in_turn(volume, inner_right, arena, now);
+        let volume = chosen.in_turn((volume, inner_right), arena, info, now);
         Some(Choice { owner, volume, phase, inner_right })
     }
 

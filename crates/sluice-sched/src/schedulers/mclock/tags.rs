@@ -49,6 +49,11 @@ impl Amount {
         Amount::new(u64::from(request.cost.raw()), bytes, info)
     }
 
+    /// Amounts of a request of cost 1.
+    pub(super) fn of_reference(info: &DeviceInfo) -> Self {
+        Amount::new(1 << Cost::SHIFT, info.cost.reference_size().0, info)
+    }
+
     /// Amounts of service of this cost and size.
     #[must_use]
     pub(super) fn new(cost: u64, bytes: u64, info: &DeviceInfo) -> Self {
@@ -316,6 +321,12 @@ impl Limiter {
     pub(super) fn eligible_at(&self) -> Tag {
         let requests = self.requests.eligible_at();
         self.bytes.as_ref().map_or(requests, |bytes| requests.max(bytes.eligible_at()))
+    }
+
+    /// Whether it binds: a request of the amount `one` leaves less than half of what passes back to back. Of a limit that does not bind, time
+    /// leaves more.
+    pub(super) fn binds(&self, one: &Amount, now: Tag) -> bool {
+        self.requests.is_low(one.cost, now) || self.bytes.as_ref().is_some_and(|bytes| bytes.is_low(one.bytes, now))
     }
 
     #[inline]
