@@ -24,7 +24,6 @@ mod server;
 mod sim;
 mod stats;
 mod vhost;
-mod workers;
 
 use std::process::{Command, ExitCode};
 
@@ -64,8 +63,6 @@ enum What {
     Accuracy(accuracy::Options),
     /// Parts of a network link, next to a plain queue and HTB, and what the daemon carries.
     Network(network::Options),
-    /// Two ways in which several threads can share the gate of a device.
-    Workers(workers::Options),
 }
 
 impl Verb for Bench {
@@ -85,7 +82,6 @@ impl Verb for Bench {
             What::Hostile(options) => hostile::run(options, self.quick)?,
             What::Accuracy(options) => accuracy::run(options, self.quick)?,
             What::Network(options) => network::run(options, self.quick)?,
-            What::Workers(options) => workers::run(options, self.quick)?,
         };
         print(&report, self.output);
         Ok(ExitCode::SUCCESS)

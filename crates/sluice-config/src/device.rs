@@ -37,12 +37,15 @@ impl DeviceDraft {
             path: reader.path("path"),
             backend,
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
-            threads: read_threads(reader, device.merging),
             admission: reader.word("admission") != Some("off"),
             window: read_window(reader, device.depth),
             delay: read_delay(reader),
             ..device
         };
+        if let Some(node) = reader.node("threads") {
+            let message = format!("Device {name}: threads has no effect: one thread serves the device");
+            reader.report.warn(node.span, message, "remove it; the next version does not know this key".to_owned());
+        }
         DeviceDraft { device, path_at: reader.at("path"), broken: reader.report.errors() > before }
     }
 }
@@ -78,23 +81,12 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         rotational,
         merging: merging.unwrap_or(scheduler.merging),
         busy_poll: false,
-        threads: 1,
         admission: true,
         reservable: Percent::WHOLE,
         window: window_of(depth),
         cost,
         delay: None,
     }
-}
-
-/// A merged submission could hold requests of several threads, and one thread carries it out.
-fn read_threads(reader: &Reader<'_>, merging: bool) -> u32 {
-    let threads = reader.small("threads").unwrap_or(1);
-    if threads > 1 && merging {
-        let hint = "set merging = false, or leave out threads";
-        reader.refuse("threads", format!("{threads} threads cannot merge requests, and this device does"), hint);
-    }
-    threads
 }
 
 fn read_reference(reader: &Reader<'_>) -> Bytes {

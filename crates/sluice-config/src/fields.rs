@@ -299,12 +299,9 @@ const BUSY_POLL_KEYS: &[Key] = &[Key::new(
 const THREAD_KEYS: &[Key] = &[Key::new(
     "threads",
     Kind::Integer(1, 16),
-    "2",
-    "Number of threads that serve the device. They divide the queues of vhost-user and the connections of NBD among them \
-     in turn, and share one scheduler, so all guarantees are those of one thread. More than one needs merging = false. A \
-     change needs a restart of the daemon",
-)
-.default("1")];
+    "1",
+    "Has no effect: one thread serves the device. The next version does not know this key",
+)];
 pub const COST_KEYS: &[Key] =
     &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "Cost of requests, in normalised requests")];
 

@@ -66,8 +66,6 @@ pub struct Device {
     pub merging: bool,
     /// Whether its thread never sleeps while it has clients.
     pub busy_poll: bool,
-    /// Number of threads that serve it.
-    pub threads: u32,
     /// Whether reservations above the capacity are rejected.
     pub admission: bool,
     /// The part of the capacity that may be reserved at most; the whole of a disk, from which the scheduler keeps its floor.

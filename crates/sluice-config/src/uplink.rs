@@ -91,7 +91,6 @@ fn read_link(name: &str, reader: &Reader<'_>) -> Device {
         rotational: Some(false),
         merging: false,
         busy_poll: false,
-        threads: 1,
         admission: reader.word("admission") != Some("off"),
         reservable: reader.percent("reservable").unwrap_or(RESERVABLE),
         window: window_of(DEPTH),

@@ -21,8 +21,6 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::poll_fn;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Context;
 use std::time::Duration;
 
@@ -62,33 +60,6 @@ pub(crate) fn delivered(bytes: usize) -> u64 {
     FRAME + 2 * copied(bytes as u64)
 }
 
-/// CPU time of a VM on all workers.
-#[derive(Debug, Default)]
-pub(crate) struct CpuCommon {
-    pub(crate) used_nanos: AtomicU64,
-    pub(crate) held_nanos: AtomicU64,
-    /// When what all workers have used for it is paid for, in nanoseconds.
-    paid: AtomicU64,
-}
-
-impl CpuCommon {
-    /// Forgets what was used.
-    pub(crate) fn forgive(&self, now: Instant) {
-        self.paid.store(now.as_nanos(), Ordering::Relaxed);
-    }
-
-    /// Adds `price` to what is to be paid for since `earliest`. Returns when it is.
-    pub(crate) fn spend(&self, earliest: Instant, price: u64) -> Instant {
-        let later = |paid: u64| paid.max(earliest.as_nanos()).saturating_add(price);
-        let before = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(later(paid)));
-        Instant::from_nanos(later(before.unwrap_or(0)))
-    }
-
-    pub(crate) fn paid(&self) -> Instant {
-        Instant::from_nanos(self.paid.load(Ordering::Relaxed))
-    }
-}
-
 /// CPU time of a VM on a device thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CpuTime {
@@ -111,39 +82,11 @@ pub(crate) struct VmCpu {
     paid: Instant,
     /// Since when it is held.
     held: Option<Instant>,
-    /// If the device has several threads: its time on all of them. A limit applies to their sum.
-    common: Option<Arc<CpuCommon>>,
 }
 
 impl VmCpu {
-    /// Returns the time of all threads. That for which it was held is the longest of any thread.
     pub(crate) fn time(&self) -> CpuTime {
-        let Some(common) = &self.common else { return self.time };
-        let (used, held) = (&common.used_nanos, &common.held_nanos);
-        CpuTime { used_nanos: used.load(Ordering::Relaxed), held_nanos: held.load(Ordering::Relaxed), ..self.time }
-    }
-
-    pub(crate) fn share(self, common: Option<Arc<CpuCommon>>) -> Self {
-        VmCpu { common, ..self }
-    }
-
-    fn used(&mut self, nanos: u64) {
-        self.time.used_nanos += nanos;
-        if let Some(common) = &self.common {
-            common.used_nanos.fetch_add(nanos, Ordering::Relaxed);
-        }
-    }
-
-    /// Adds the time of a hold that has ended.
-    fn released(&mut self, nanos: u64) {
-        self.time.held_nanos += nanos;
-        if let Some(common) = &self.common {
-            common.held_nanos.fetch_max(self.time.held_nanos, Ordering::Relaxed);
-        }
-    }
-
-    fn paid(&self) -> Instant {
-        self.common.as_ref().map_or(self.paid, |common| common.paid())
+        self.time
     }
 
     /// Whether nothing may be taken from it.
@@ -155,9 +98,6 @@ impl VmCpu {
     pub(crate) fn set_limit(&mut self, now: Instant, limit: Option<Percent>) {
         self.time.limit = limit;
         (self.paid, self.held) = (now, None);
-        if let Some(common) = &self.common {
-            common.forgive(now);
-        }
     }
 
     /// Charges what it sent against its limit. Returns until when it is held, if it was not before.
@@ -165,11 +105,7 @@ impl VmCpu {
         let limit = self.time.limit?;
         let price = u128::from(nanos) * 10_000 / u128::from(limit.hundredths().max(1));
         let price = u64::try_from(price).unwrap_or(u64::MAX >> 1);
-        let earliest = now - SAVED_MAX;
-        self.paid = match &self.common {
-            None => self.paid.max(earliest) + Duration::from_nanos(price),
-            Some(common) => common.spend(earliest, price),
-        };
+        self.paid = self.paid.max(now - SAVED_MAX) + Duration::from_nanos(price);
         if self.paid <= now || self.held.is_some() {
             return None;
         }
@@ -226,7 +162,7 @@ impl CpuMeter {
     /// Charges time that another thread has used for a VM.
     pub(crate) fn charge(&mut self, now: Instant, id: VmId, vm: &mut VmCpu, time: Duration) {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        vm.used(nanos);
+        vm.time.used_nanos += nanos;
         if let Some(until) = vm.spend(now, nanos) {
             self.hold(until, id);
         }
@@ -286,7 +222,7 @@ impl CpuMeter {
         for id in busy.drain(..) {
             let Some(vm) = vms.get_mut(id).map(V::cpu) else { continue };
             let part = |units: u64| u64::try_from(worked * u128::from(units) / self.units.max(1)).unwrap_or(u64::MAX);
-            vm.used(part(vm.sent + vm.received));
+            vm.time.used_nanos += part(vm.sent + vm.received);
             let sent = part(vm.sent);
             (vm.sent, vm.received) = (0, 0);
             let held = vm.spend(now, sent);
@@ -311,10 +247,10 @@ impl CpuMeter {
             let is_waiting = vm.is_waiting();
             let cpu = vm.cpu();
             // What had been taken before has cost something since, or the limit has changed.
-            if cpu.is_held() && cpu.paid() > now {
-                self.hold(cpu.paid(), id);
+            if cpu.is_held() && cpu.paid > now {
+                self.hold(cpu.paid, id);
             } else if let Some(since) = cpu.held.take() {
-                cpu.released(if is_waiting { now.nanos_since(since) } else { 0 });
+                cpu.time.held_nanos += if is_waiting { now.nanos_since(since) } else { 0 };
                 return Some(id);
             }
         }

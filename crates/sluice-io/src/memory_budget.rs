@@ -1,8 +1,8 @@
 //! Memory for the data of requests that pass through buffers of the daemon, which are those of NBD. All VMs share it,
 //! and each has a part that no other VM can take.
 //!
-//! Half of the budget is divided among the VMs; one with volumes on several devices counts for each of them, and on a device with several threads for each thread. The other half is shared, first come, first served. A VM that has used
-//! up its part while the shared half is used up is not read until its clients have read replies. One request of any size is always taken, so a VM with large requests may
+//! Half of the budget is divided among the VMs; one with volumes on several devices counts for each of them. The other half is shared, first come,
+//! first served. A VM that has used up its part while the shared half is used up is not read until its clients have read replies. One request of any size is always taken, so a VM with large requests may
 //! exceed its part by one.
 //!
 //! Example: a budget of 1 GiB and 64 VMs on one device. Each VM has 8 MiB of its own. 16 VMs whose clients read no replies fill the

@@ -137,11 +137,6 @@ impl<I: Id, T> Slab<I, T> {
         (I::new(index, generation), entry)
     }
 
-    /// Returns the index of the next entry.
-    pub(crate) fn next_index(&self) -> u32 {
-        self.free.last().copied().unwrap_or(self.entries.len() as u32)
-    }
-
     pub(crate) fn insert(&mut self, value: T) -> I {
         let (id, entry) = self.take_entry();
         entry.value = Some(value);

@@ -64,9 +64,6 @@ fn verified_until_enough(disk: &str) -> String {
     )
 }
 
-/// Lines of a device whose threads each have a queue or two of a guest.
-const THREADS: &str = "threads = 2\nmerging = false\n";
-
 /// Command in the guest that ends the load.
 const ENOUGH: &str = "touch /tmp/enough";
 
@@ -157,21 +154,12 @@ fn a_file_system_works_in_a_guest_and_on_the_host() {
 /// Requests of every size, on several queues concurrently, split and merged by the gate.
 #[test]
 fn a_guest_reads_what_it_wrote_in_every_size() {
-    read_what_was_written("");
-}
-
-#[test]
-fn a_guest_reads_what_it_wrote_in_every_size_with_several_threads() {
-    read_what_was_written(THREADS);
-}
-
-fn read_what_was_written(device: &str) {
     let _alone = alone();
     let place = Place::new();
     let (image, deep) = (place.image("a.img", 64 * MIB), place.image("b.img", 64 * MIB));
     let volumes = volume(&place, "a", "v", &image, "") + &volume(&place, "a", "w", &deep, "");
     // A shallow device, so that requests queue up and can be merged.
-    let daemon = Daemon::serve(&place, &(place.device(&format!("{device}depth = 4")) + &volumes));
+    let daemon = Daemon::serve(&place, &(place.device("depth = 4") + &volumes));
     let many = Disk { queues: 4, queue_size: 16, ..disk(&place, "a", "v") };
     let guest = Guest::boot(Machine::new([many, Disk { queue_size: 1024, ..disk(&place, "a", "w") }]));
     let sizes = "--bsrange=512-512k --rw=randrw --size=12m --offset_increment=16m --numjobs=4 --iodepth=32 \
@@ -261,20 +249,11 @@ fn assert_shared(slots: &[Slot], first: usize) {
 /// vhost-user because the daemon keeps a log in the VMM's memory, over NBD because QEMU sends them again.
 #[test]
 fn a_guest_does_not_notice_that_the_daemon_was_killed() {
-    kill_the_daemon("");
-}
-
-#[test]
-fn a_guest_does_not_notice_that_the_daemon_was_killed_with_several_threads() {
-    kill_the_daemon(THREADS);
-}
-
-fn kill_the_daemon(device: &str) {
     let _alone = alone();
     let place = Place::new();
     // Requests overtake each other, and many are in flight when the daemon ends.
     let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = { min = \"2ms\", max = \"20ms\" }\n";
-    let host = place.device(&format!("{device}{delay}"))
+    let host = place.device(delay)
         + &volume(&place, "a", "v", &place.image("a.img", 1024 * MIB), "")
         + &place.volume("b", "v", &place.image("b.img", 1024 * MIB), "");
     let mut daemon = Daemon::serve(&place, &host);
@@ -346,20 +325,11 @@ fn a_guest_waits_for_a_volume_that_is_attached_again() {
 /// A guest that resets in the middle of its work leaves no requests behind, and finds its disk when it boots.
 #[test]
 fn a_guest_is_reset_and_reboots_under_load() {
-    reset_and_reboot("");
-}
-
-#[test]
-fn a_guest_is_reset_and_reboots_under_load_with_several_threads() {
-    reset_and_reboot(THREADS);
-}
-
-fn reset_and_reboot(device: &str) {
     let _alone = alone();
     let place = Place::new();
     let image = place.image("a.img", 64 * MIB);
     let delay = "depth = 16\n[device.disk.delay]\nparallel = 16\ntime = \"10ms\"\n";
-    let host = place.device(&format!("{device}{delay}")) + &volume(&place, "a", "v", &image, "");
+    let host = place.device(delay) + &volume(&place, "a", "v", &image, "");
     let daemon = Daemon::serve(&place, &host);
     let machine = || Machine::new([Disk { queues: 2, ..disk(&place, "a", "v") }]);
     let guest = Guest::boot(machine());

@@ -188,7 +188,7 @@ fn contest(
 fn kinds(store: Store, choice: &Choice) -> Vec<Kind> {
     let mut kinds = vec![Kind::Sluice];
     kinds.extend((0..choice.beside.len().min(BESIDE.len())).map(Kind::Beside));
-    kinds.extend([Kind::TwoThreads, Kind::Noop, Kind::Qsd]);
+    kinds.extend([Kind::Noop, Kind::Qsd]);
     kinds.push(if store == Store::Null { Kind::Plain } else { Kind::Fio });
     kinds
 }
@@ -273,14 +273,6 @@ fn targets(report: &mut Report, store: Store, index: usize, contestants: &[Conte
     }
     if store == Store::Null {
         iops("noop", Kind::Noop, 0.9);
-    }
-    if let (Store::Null, 2.., Some(two)) = (store, shape.queues, find(Kind::TwoThreads)) {
-        for (what, kind, wanted) in [("plain device", Kind::Plain, 1.0), ("qsd", Kind::Qsd, 2.0)] {
-            if let Some(other) = find(kind) {
-                let ratio = two.iops.ratio(&other.iops).median();
-                report.target(format!("IOPS two threads / {what}, {shown}"), Bound::AtLeast(wanted), ratio);
-            }
-        }
     }
     if let (Store::File, 1, 1, Some(fio)) = (store, shape.queues, shape.depth, find(Kind::Fio)) {
         let above = ours.p50_us.median() - fio.p50_us.median();

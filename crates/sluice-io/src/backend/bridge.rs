@@ -28,7 +28,7 @@ use crate::backend::buffer::Buffer;
 use crate::backend::request::IoRequest;
 use crate::backend::volume::{Volume, VolumeStore};
 use crate::slab::IoId;
-use crate::source::claims::{Claim, Claims, Waiting};
+use crate::source::claims::Claim;
 use crate::virtio::GuestData;
 
 /// Maximum length of a chunk, in bytes: the device thread copies it at once.
@@ -74,8 +74,7 @@ pub(crate) struct Bridged {
 /// A request that waits for its blocks.
 pub(crate) struct Parked {
     pub(crate) io: IoId,
-    blocks: Range<u64>,
-    _waiting: Waiting,
+    pub(crate) blocks: Range<u64>,
 }
 
 /// Whether a request may go to the gate.
@@ -187,21 +186,11 @@ impl Bridged {
 }
 
 impl Volume {
-    /// Returns the block size of the disk, if it is larger than that of the guest.
-    pub(crate) fn bridged_block(&self) -> Option<u32> {
-        let VolumeStore::File { source, .. } = &self.store else { return None };
-        source.bridged_block()
-    }
-
-    pub(crate) fn claims(&self) -> Option<&Claims> {
-        let VolumeStore::File { source, .. } = &self.store else { return None };
-        Some(source.claims())
-    }
-
     /// Begins a request that has not been at the gate, if its blocks are free. `parked`: requests of the volume that came before it; `most`:
     /// maximum length of a transfer at the gate.
     pub(crate) fn cross(&self, io: &mut IoRequest, parked: &[Parked], most: u64) -> Crossing {
-        let (Some(block), Some(kind)) = (self.bridged_block(), io.kind) else { return Crossing::Free };
+        let VolumeStore::File { source, .. } = &self.store else { return Crossing::Free };
+        let (Some(block), Some(kind)) = (source.bridged_block(), io.kind) else { return Crossing::Free };
         let (block, changes) = (u64::from(block), kind != Kind::Read);
         let asked = Asked { kind, offset: io.offset, length: io.length, forced: io.forced };
         let is_impossible = asked.offset.saturating_add(asked.length.into()) > self.info.size_bytes;
@@ -219,7 +208,7 @@ impl Volume {
             let overlaps = |other: &Parked| other.blocks.start < blocks.end && blocks.start < other.blocks.end;
             claim = match parked.iter().any(overlaps) {
                 true => None,
-                false => self.claims().and_then(|claims| claims.claim(&blocks)),
+                false => source.claims().claim(&blocks),
             };
             if claim.is_none() {
                 return Crossing::Blocked(blocks);
@@ -235,11 +224,6 @@ impl Volume {
             (io.kind, io.length) = (None, 0);
         }
         Crossing::Free
-    }
-
-    /// Returns a request that waits for these blocks of the volume.
-    pub(crate) fn park(&self, io: IoId, blocks: Range<u64>) -> Option<Parked> {
-        Some(Parked { io, blocks, _waiting: self.claims()?.wait() })
     }
 }
 

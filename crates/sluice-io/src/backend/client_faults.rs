@@ -15,11 +15,11 @@ pub struct Faults {
     pub stopped: Option<&'static str>,
 }
 
-/// The faults of a volume, which the threads of its device share.
+/// The faults of a volume or NIC, to which its stopped queues refer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct SharedFaults(Arc<Mutex<Faults>>);
+pub(crate) struct ClientFaults(Arc<Mutex<Faults>>);
 
-impl SharedFaults {
+impl ClientFaults {
     pub(crate) fn read(&self) -> Faults {
         *self.lock()
     }
@@ -44,7 +44,7 @@ impl SharedFaults {
 }
 
 /// A queue that takes no requests. Until this is dropped, because the queue is reset or its VMM has left, it counts as stopped.
-pub(crate) struct StoppedQueue(SharedFaults);
+pub(crate) struct StoppedQueue(ClientFaults);
 
 impl Drop for StoppedQueue {
     fn drop(&mut self) {

@@ -75,7 +75,7 @@ impl std::fmt::Debug for ModelMaker {
 }
 
 /// The modelled servers.
-pub(crate) struct Servers {
+struct Servers {
     spec: DelaySpec,
     random: Pcg64Mcg,
     /// When each server is free, the first on top; ties by its number.
@@ -110,11 +110,6 @@ impl Delay {
             model: None,
             modelled: Vec::new(),
         })
-    }
-
-    /// Returns the servers alone.
-    pub(crate) fn into_servers(self) -> Servers {
-        self.servers
     }
 
     /// Replaces the servers by a model.
@@ -182,7 +177,7 @@ impl Delay {
         Some(OpIndex(index))
     }
 
-    pub(crate) fn set_end(&mut self, slot: Slot, end: Instant) {
+    fn set_end(&mut self, slot: Slot, end: Instant) {
         let index = slot.0 as usize;
         if self.ends.len() <= index {
             self.ends.resize(index + 1, Instant::ZERO);
@@ -223,7 +218,7 @@ impl Servers {
     }
 
     /// Starts the modelled service of a request, and returns its end.
-    pub(crate) fn start(&mut self, now: Instant, request: &Request) -> Instant {
+    fn start(&mut self, now: Instant, request: &Request) -> Instant {
         let service = self.service(request);
         let Reverse((free, server)) = self.free.pop().expect("there is at least one server");
         let start = free.max(now.as_nanos());

@@ -19,7 +19,7 @@ use crate::backend::merged::{Merged, SlotResult};
 use crate::backend::request::{Data, IoRequest};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
-use crate::backend::sync::{Files, Flush, SyncNote};
+use crate::backend::sync::Files;
 use crate::backend::tag::Tag;
 use crate::backend::volume::{Step, Volume, VolumeStore};
 use crate::slab::{IoId, Slab, VolumeKey};
@@ -52,8 +52,6 @@ pub(crate) struct Backend {
     pub(crate) ios: Slab<IoId, IoRequest>,
     pub(crate) volumes: Slab<VolumeKey, Volume>,
     pub(crate) files: Files,
-    /// Notes about syncs that this thread has to pass on, each with the number of the thread that gets it.
-    pub(crate) notes: Vec<(u8, SyncNote)>,
     pub(crate) pool: Pool,
     /// By [`OpIndex`].
     slot_ops: Vec<Option<SlotOp>>,
@@ -63,7 +61,7 @@ pub(crate) struct Backend {
     pub(crate) zeroes: Buffer,
     /// Replaced sources, with the operations that may still name their descriptors by number.
     retired_sources: Vec<(Arc<Source>, Vec<OpIndex>)>,
-    covered: Vec<Flush>,
+    covered: Vec<OpIndex>,
     /// By [`OpIndex`]: the memory segments of an operation that has several.
     vectors: Vec<Vec<libc::iovec>>,
     merged: Merged,
@@ -73,7 +71,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs, files: Files) -> Self {
+    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs) -> Self {
         ring.allow_workers(depth);
         let mut pool = Pool::default();
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
@@ -81,8 +79,7 @@ impl Backend {
             ring,
             ios: Slab::default(),
             volumes: Slab::default(),
-            files,
-            notes: Vec::new(),
+            files: Files::default(),
             pool,
             slot_ops: vec![None; depth as usize * 2],
             completed: Vec::new(),
@@ -158,11 +155,6 @@ impl Backend {
 
     fn op(&mut self, index: OpIndex) -> &mut SlotOp {
         self.slot_ops[index.0 as usize].as_mut().expect("an operation in flight has an entry")
-    }
-
-    /// Starts a submission that holds one request or a piece of one.
-    pub(crate) fn start_granted(&mut self, now: Instant, slot: Slot, kind: Kind, part: Part) {
-        self.begin(now, OpIndex(slot.0 * 2), kind, part);
     }
 
     /// Starts an operation for a submission or a part of it.
@@ -332,7 +324,7 @@ impl Backend {
         unsafe { self.ring.push_disk_op(entry.user_data(Tag::Disk(index).pack())) };
     }
 
-    pub(crate) fn push_sync(&mut self, index: OpIndex) {
+    fn push_sync(&mut self, index: OpIndex) {
         let id = self.op(index).io;
         let VolumeStore::File { source, .. } = &self.volumes[self.ios[id].volume].store else { return };
         let fd = types::Fd(source.as_fd().as_raw_fd());
@@ -389,7 +381,7 @@ impl Backend {
             let file = *file;
             match source.is_block_device() {
                 true => lost::lose_volume(volume),
-                false => lost::lose_file(&mut self.volumes, &self.files, file, key, "Forced write failed"),
+                false => lost::lose_file(&mut self.volumes, &mut self.files, file, key, "Forced write failed"),
             }
         }
         self.end(index, errno);
@@ -412,25 +404,15 @@ impl Backend {
         let mut covered = std::mem::take(&mut self.covered);
         let next = self.files.synced(file, result >= 0, &mut covered);
         if result < 0 {
-            lost::lose_file(&mut self.volumes, &self.files, file, volume, "Sync failed");
+            lost::lose_file(&mut self.volumes, &mut self.files, file, volume, "Sync failed");
         }
-        for Flush { worker, op } in covered.drain(..) {
-            match worker == self.files.worker() {
-                true => self.flush_ended(op, result >= 0),
-                false => self.notes.push((worker, SyncNote::Ended { op, ok: result >= 0 })),
-            }
+        for op in covered.drain(..) {
+            self.end(op, if result < 0 { libc::EIO } else { 0 });
         }
         self.covered = covered;
-        match next {
-            Some(Flush { worker, op }) if worker == self.files.worker() => self.push_sync(op),
-            Some(Flush { worker, op }) => self.notes.push((worker, SyncNote::Start(op))),
-            None => {}
+        if let Some(op) = next {
+            self.push_sync(op);
         }
-    }
-
-    /// Ends a flush that a sync has covered.
-    pub(crate) fn flush_ended(&mut self, index: OpIndex, ok: bool) {
-        self.end(index, if ok { 0 } else { libc::EIO });
     }
 
     /// Handles a step that the file system or the disk does not support. Zeroes return to the gate; a discard is advice and
@@ -474,7 +456,7 @@ impl Backend {
 impl Device for Backend {
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = *submission;
-        self.start_granted(now, slot, request.kind, Part { token, skip, length: request.length });
+        self.begin(now, OpIndex(slot.0 * 2), request.kind, Part { token, skip, length: request.length });
     }
 
     fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {

@@ -9,8 +9,9 @@ use crate::source::Loss;
 pub(crate) type Volumes = Slab<VolumeKey, Volume>;
 
 /// Makes writes and flushes of every volume on `file` fail. `volume` is the one with the failed request; the log names it.
-pub(crate) fn lose_file(volumes: &mut Volumes, files: &Files, file: FileKey, volume: VolumeKey, what: &str) {
-    files.set_failed(file, true, || set_loss_of_file(volumes, file, Loss::OfFile));
+pub(crate) fn lose_file(volumes: &mut Volumes, files: &mut Files, file: FileKey, volume: VolumeKey, what: &str) {
+    files.set_failed(file, true);
+    set_loss_of_file(volumes, file, Loss::OfFile);
     let volume = &volumes[volume];
     let VolumeStore::File { source, .. } = &volume.store else { return };
     tracing::error!(
@@ -35,13 +36,16 @@ pub(crate) fn lose_volume(volume: &Volume) {
 
 /// Lets writes and flushes of `volume` succeed again. After a failed sync this applies to every volume on its file or block
 /// device.
-pub(crate) fn accept_loss(volumes: &mut Volumes, files: &Files, volume: VolumeKey) {
+pub(crate) fn accept_loss(volumes: &mut Volumes, files: &mut Files, volume: VolumeKey) {
     let VolumeStore::File { source, file, .. } = &volumes[volume].store else { return };
     let file = *file;
     match source.loss() {
         Loss::None => {}
         Loss::OfVolume => source.set_loss(Loss::None),
-        Loss::OfFile => files.set_failed(file, false, || set_loss_of_file(volumes, file, Loss::None)),
+        Loss::OfFile => {
+            files.set_failed(file, false);
+            set_loss_of_file(volumes, file, Loss::None);
+        }
     }
 }
 

@@ -30,5 +30,4 @@ pub mod slot_log;
 pub(crate) mod sync;
 pub(crate) mod tag;
 pub(crate) mod volume;
-pub(crate) mod volume_common;
 pub(crate) mod zeroes;

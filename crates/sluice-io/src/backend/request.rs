@@ -37,8 +37,6 @@ pub(crate) struct IoRequest {
     pub(crate) errno: i32,
     /// Whether its client has disconnected. It is not dispatched any more.
     pub(crate) abandoned: bool,
-    /// Whether it waits at a gate that several threads share.
-    pub(crate) at_gate: bool,
     /// Its steps, if the disk has larger blocks than the guest.
     pub(crate) bridge: Option<Box<Bridged>>,
     /// Number of its submissions in flight.
@@ -87,7 +85,6 @@ impl IoRequest {
             guest: None,
             errno: 0,
             abandoned: false,
-            at_gate: false,
             bridge: None,
             in_flight: 0,
             question: None,

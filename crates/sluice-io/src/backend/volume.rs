@@ -1,17 +1,15 @@
 //! A volume of a device thread.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
-use crate::backend::client_faults::SharedFaults;
-use crate::backend::occupancy::Occupancy;
+use crate::backend::client_faults::ClientFaults;
+use crate::backend::occupancy::Outstanding;
 use crate::backend::request::IoRequest;
 use crate::backend::sync::{FileKey, Files};
-use crate::backend::volume_common::VolumeCommon;
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::faults::LOOK_EVERY;
 use crate::source::{Capabilities, ExtentMap, FaultReport, Loss, Source};
@@ -55,7 +53,7 @@ pub(crate) struct Volume {
     /// Clients that are connected.
     open_clients: u32,
     /// The part of its VM's window that it occupies.
-    pub(crate) outstanding: Occupancy,
+    pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
     pub(crate) in_flight: u32,
     /// Submissions of disconnected clients. New clients wait for them.
@@ -63,9 +61,7 @@ pub(crate) struct Volume {
     pub(crate) leaving: bool,
     /// Whether new clients are refused, because it is about to be removed.
     refuses_clients: bool,
-    pub(crate) faults: SharedFaults,
-    /// If the device has several threads: what they know of it together. Then the counts here are those of this thread.
-    pub(crate) common: Option<Arc<VolumeCommon>>,
+    pub(crate) faults: ClientFaults,
     pub(crate) mapped: Instant,
     /// Last look at the size of its file.
     looked: Instant,
@@ -80,17 +76,16 @@ pub(crate) enum VolumeStore {
 }
 
 impl VolumeStore {
-    pub(crate) fn open(store: Store, files: &Files) -> Self {
+    pub(crate) fn open(store: Store, files: &mut Files) -> Self {
         match store {
             Store::Null => VolumeStore::Null,
             Store::File { source, extents } => {
                 // A loss persists when the thread restarts, and when another volume on the file is opened.
-                let file = files.open(source.id(), |is_failed| {
-                    if is_failed && source.loss() != Loss::OfFile {
-                        source.set_loss(Loss::OfFile);
-                    }
-                    source.loss() == Loss::OfFile
-                });
+                let file = files.open(source.id());
+                if files.is_failed(file) {
+                    source.set_loss(Loss::OfFile);
+                }
+                files.set_failed(file, source.loss() == Loss::OfFile);
                 let can = source.capabilities();
                 VolumeStore::File { source, extents, file, can }
             }
@@ -111,10 +106,8 @@ impl Volume {
         names: Names,
         spec: (String, VolumeGeneration, Policy, VolumeInfo),
         store: VolumeStore,
-        common: Option<Arc<VolumeCommon>>,
     ) -> Self {
         let (Names { vm, vm_name, id }, (name, generation, policy, info)) = (names, spec);
-        let outstanding = Occupancy::new(common.as_ref().map(|common| Arc::clone(&common.outstanding)));
         Volume {
             name,
             generation,
@@ -126,85 +119,61 @@ impl Volume {
             store,
             clients: 0,
             open_clients: 0,
-            outstanding,
+            outstanding: Outstanding::default(),
             in_flight: 0,
             abandoned_in_flight: 0,
             leaving: false,
             refuses_clients: false,
-            faults: common.as_ref().map(|common| common.faults.clone()).unwrap_or_default(),
-            common,
+            faults: ClientFaults::default(),
             mapped: now,
             looked: now,
             copied_stats: None,
         }
     }
 
-    /// Returns the number of clients that are connected, at all threads.
+    /// Returns the number of clients that are connected.
     pub(crate) fn open_clients(&self) -> u32 {
-        self.common.as_ref().map_or(self.open_clients, |common| common.clients().open)
+        self.open_clients
     }
 
     /// Counts a client. Returns `false` if its clients are refused.
     pub(crate) fn open_client(&mut self) -> bool {
-        let Some(common) = &self.common else {
-            self.open_clients += 1;
-            return true;
-        };
-        let mut clients = common.clients();
-        clients.open += u32::from(!clients.refused);
-        !clients.refused
+        self.open_clients += u32::from(!self.refuses_clients);
+        !self.refuses_clients
     }
 
     pub(crate) fn close_client(&mut self) {
-        match &self.common {
-            None => self.open_clients -= 1,
-            Some(common) => common.clients().open -= 1,
-        }
+        self.open_clients -= 1;
     }
 
     pub(crate) fn refuses_clients(&self) -> bool {
-        self.common.as_ref().map_or(self.refuses_clients, |common| common.clients().refused)
+        self.refuses_clients
     }
 
     /// Refuses new clients, unless it has some. Returns whether it has none.
     pub(crate) fn refuse_if_unused(&mut self) -> bool {
-        let Some(common) = &self.common else {
-            self.refuses_clients |= self.open_clients == 0;
-            return self.open_clients == 0;
-        };
-        let mut clients = common.clients();
-        clients.refused |= clients.open == 0;
-        clients.open == 0
+        self.refuses_clients |= self.open_clients == 0;
+        self.open_clients == 0
     }
 
     pub(crate) fn accept_clients(&mut self) {
-        match &self.common {
-            None => self.refuses_clients = false,
-            Some(common) => common.clients().refused = false,
-        }
+        self.refuses_clients = false;
     }
 
     /// Counts submissions in flight of a client that has disconnected.
     pub(crate) fn abandon(&mut self, submissions: u32) {
-        match &self.common {
-            None => self.abandoned_in_flight += submissions,
-            Some(common) => drop(common.abandoned_in_flight.fetch_add(submissions, Ordering::SeqCst)),
-        }
+        self.abandoned_in_flight += submissions;
     }
 
-    /// Records that one of them has ended. Returns whether it was the last one of all threads.
+    /// Records that one of them has ended. Returns whether it was the last one.
     pub(crate) fn abandoned_ended(&mut self) -> bool {
-        if let Some(common) = &self.common {
-            return common.abandoned_in_flight.fetch_sub(1, Ordering::SeqCst) == 1;
-        }
         self.abandoned_in_flight -= 1;
         self.abandoned_in_flight == 0
     }
 
     /// Whether new clients must wait for submissions of disconnected ones.
     pub(crate) fn has_abandoned(&self) -> bool {
-        let abandoned = self.common.as_ref().map(|common| common.abandoned_in_flight.load(Ordering::SeqCst));
-        abandoned.unwrap_or(self.abandoned_in_flight) > 0
+        self.abandoned_in_flight > 0
     }
 
     /// Returns what is needed to add it again.
@@ -221,8 +190,7 @@ impl Volume {
 
     /// Returns the address of a byte of the volume on the device. Volumes without a known address are far apart.
     pub(crate) fn address(&self, number: VolumeKey, offset: u64) -> u64 {
-        let place = self.common.as_ref().map_or(number.index(), |common| common.place);
-        let apart = u64::from(place) << 44;
+        let apart = u64::from(number.index()) << 44;
         match &self.store {
             VolumeStore::Null => apart + offset,
             VolumeStore::File { extents: Some(extents), .. } => extents.physical(offset).unwrap_or(apart + offset),

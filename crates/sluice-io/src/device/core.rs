@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
-use sluice_sched::{Arrival, Flags, Instant, Kind, OwnerId, Scope};
+use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
 
 use crate::backend::buffer::Room;
 use crate::backend::delay::Delay;
@@ -29,17 +29,13 @@ use crate::clock::Clock;
 use crate::cpu::{self, CpuMeter};
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
-use crate::device::workers::gateway::Gateway;
-use crate::device::workers::hub::Passed;
 use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
 
 mod clients;
 mod crossing;
-mod shared;
 mod windows;
 
-pub(crate) use clients::Seat;
 use crossing::Crossings;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
@@ -67,7 +63,7 @@ pub(crate) enum DataIn {
 pub(crate) struct Core {
     pub(crate) device: String,
     pub(crate) clock: Clock,
-    pub(crate) gate: Gateway,
+    pub(crate) gate: Gate,
     /// Requests that have arrived at the gate so far.
     pub(crate) arrivals: u64,
     /// The scheduler that has replaced the first one, and whether its gate merges.
@@ -78,8 +74,6 @@ pub(crate) struct Core {
     pub(crate) vms: Slab<VmId, Vm>,
     /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
-    /// The VMs by their numbers at the gate, by which the threads of a device name them to each other.
-    pub(crate) vms_by_owner: HashMap<OwnerId, VmId>,
     pub(crate) cpu: CpuMeter,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
@@ -104,8 +98,6 @@ pub(crate) struct Core {
     continued: VecDeque<IoId>,
     /// VMs whose waiting clients may fit into the window again.
     vms_to_resume: VecDeque<VmId>,
-    /// VMs, each with its only volume, of whose windows this thread has freed a part that it has not given back to the others.
-    spares: Vec<(VmId, VolumeKey)>,
     /// Volumes from which a client has disconnected. It may have abandoned requests.
     volumes_to_cancel: Vec<VolumeKey>,
     /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
@@ -126,7 +118,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 impl Core {
     pub(crate) fn new(
         device: String,
-        (gate, clock): (Gateway, Clock),
+        (gate, clock): (Gate, Clock),
         backend: Backend,
         delay: Option<Delay>,
         waker: Waker,
@@ -141,7 +133,6 @@ impl Core {
             delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
-            vms_by_owner: HashMap::new(),
             cpu: CpuMeter::default(),
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),
@@ -155,7 +146,6 @@ impl Core {
             completed: VecDeque::new(),
             continued: VecDeque::new(),
             vms_to_resume: VecDeque::new(),
-            spares: Vec::new(),
             volumes_to_cancel: Vec::new(),
             volumes_to_admit: VecDeque::new(),
             crossing: Crossings::default(),
@@ -170,7 +160,7 @@ impl Core {
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
         let vm = self.occupy(opening);
         // A VM that holds little gets memory even if its neighbours have used up what there was.
-        let room = if self.vms[vm].outstanding.load().bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let room = if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
         list.push(id);
@@ -206,16 +196,7 @@ impl Core {
             remote: None,
         };
         self.arrivals += 1;
-        let refused = volume.leaving
-            || match &mut self.gate {
-                Gateway::Own(gate) => gate.insert(now, &arrival).is_err(),
-                Gateway::Shared(port) => {
-                    (io.at_gate, vm.at_gate) = (true, vm.at_gate + 1);
-                    port.arrived(&arrival, io.kind.is_some());
-                    false
-                }
-            };
-        if refused {
+        if volume.leaving || self.gate.insert(now, &arrival).is_err() {
             self.fail(id, libc::ESHUTDOWN);
         }
     }
@@ -310,29 +291,16 @@ impl Core {
         }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
-        let names = (self.vms[volume.vm].owner, volume.id);
         if op.kind == Kind::Write && is_done && volume.wrote(now, offset, op.length) {
             self.backend.remap_extents(key);
         }
         if admits {
             self.volumes_to_admit.push_back(key);
         }
-        match &mut self.gate {
-            Gateway::Own(gate) => {
-                let mut finished = std::mem::take(&mut self.finished);
-                self.backend.complete_in_gate(gate, now, (index, op.errno == 0), &mut finished);
-                finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
-                self.finished = finished;
-            }
-            Gateway::Shared(port) => {
-                if admits {
-                    port.pass_to_others(Passed::Admit(names.0, names.1));
-                }
-                if let Some(outcome) = port.ended(self.backend.slot_of(index), op.errno == 0) {
-                    self.left_gate(op.io, outcome);
-                }
-            }
-        }
+        let mut finished = std::mem::take(&mut self.finished);
+        self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
+        finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
+        self.finished = finished;
         if leaving {
             self.remove_left_volume(key);
         }
@@ -407,22 +375,26 @@ impl Core {
         }
     }
 
-    /// Cancels queued requests. Returns those of this thread.
+    /// Cancels requests that are queued or wait for blocks. Returns them.
     pub(crate) fn cancel(&mut self, now: Instant, scope: Scope) -> Vec<(IoId, Outcome)> {
-        let cancelled = self.gate.cancel((now, &self.clock), scope);
-        let cancelled = cancelled.into_iter().map(|over| (self.backend.ios.id_at(over.token), over.outcome));
-        let mut cancelled: Vec<_> = cancelled.collect();
+        let mut finished = Vec::new();
+        self.gate.cancel(now, scope, &mut finished);
+        self.cancelled(scope, finished)
+    }
+
+    /// Returns the requests of `scope` that the gate has cancelled, and takes those that wait for blocks.
+    pub(crate) fn cancelled(&mut self, scope: Scope, finished: Vec<Finished>) -> Vec<(IoId, Outcome)> {
+        let at_gate = finished.into_iter().map(|over| (self.backend.ios.id_at(over.token), over.outcome));
+        let mut cancelled: Vec<_> = at_gate.collect();
         cancelled.extend(self.take_parked(scope).into_iter().map(|io| (io, Outcome::Cancelled)));
-        cancelled.iter().for_each(|(io, _)| self.no_longer_queued(*io));
         cancelled
     }
 
     /// Lets the gate dispatch to the device.
     pub(crate) fn pump(&mut self, now: Instant) {
-        self.wake = match (&mut self.gate, &mut self.delay) {
-            (Gateway::Own(gate), None) => gate.pump(now, &mut self.backend),
-            (Gateway::Own(gate), Some(delay)) => gate.pump(now, &mut delay.wrap(&mut self.backend)),
-            (Gateway::Shared(_), _) => return self.exchange(now),
+        self.wake = match &mut self.delay {
+            None => self.gate.pump(now, &mut self.backend),
+            Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
         };
     }
 
@@ -432,17 +404,12 @@ impl Core {
             None => self.backend.next_wakeup(),
             Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
         };
-        let gate = match &self.gate {
-            Gateway::Own(_) => self.wake,
-            Gateway::Shared(port) => port.next_wakeup(),
-        };
-        [gate, device, self.cpu.next_release()].into_iter().flatten().min()
+        [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether nothing is left to deliver or to report to the gate.
     pub(crate) fn is_settled(&self) -> bool {
-        self.gate.is_settled()
-            && self.backend.completed.is_empty()
+        self.backend.completed.is_empty()
             && self.completed.is_empty()
             && self.continued.is_empty()
             && self.vms_to_resume.is_empty()
@@ -455,11 +422,7 @@ impl Core {
     /// instant at which the gate may dispatch, or the next completion, is early enough to look for more.
     pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
         let vm = &self.vms[self.backend.volumes[volume].vm];
-        vm.is_limited_as_one
-            && match &self.gate {
-                Gateway::Own(gate) => gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0),
-                Gateway::Shared(_) => vm.at_gate > 0,
-            }
+        vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
     }
 
     /// Notes which limits a VM and its volumes have now.

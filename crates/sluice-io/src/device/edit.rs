@@ -2,27 +2,21 @@
 
 use std::sync::Arc;
 
-use sluice_sched::gate::{GateStats, Outcome};
+use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
-use crate::backend::disk::Backend;
 use crate::backend::lost::{Volumes, accept_loss};
 use crate::backend::volume::{Names, Volume, VolumeStore};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
-use crate::slab::{Slab, VmId, VolumeKey};
+use crate::slab::{VmId, VolumeKey};
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
 /// Applies a change.
 pub(crate) fn apply(core: &mut Core, frontends: &mut Frontends, now: Instant, edit: Edit) -> Result<(), EditError> {
     Editor { core, frontends, now }.apply(edit)
-}
-
-/// Whether a change must be made by each thread of a device. Others change what the threads share.
-pub(crate) fn concerns_all_threads(edit: &Edit) -> bool {
-    !matches!(edit, Edit::RefuseClients { .. } | Edit::Reopen { .. } | Edit::AcceptLoss { .. })
 }
 
 /// Returns the changes that give an empty device thread the same VMs, volumes and settings.
@@ -47,11 +41,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
 /// Returns the state of each VM. Requests wait for it, so the work for a VM does not depend on the number of others, and the
 /// statistics of an idle VM are not copied again.
 pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
-    let Core { gate, vms, backend, clock, .. } = core;
-    gate.look(clock, |gate| vm_snapshots_of(gate, vms, backend))
-}
-
-fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Backend) -> Vec<VmSnapshot> {
+    let Core { gate, vms, backend, .. } = core;
     gate.settle_stats();
     let mut snapshots = Vec::with_capacity(vms.len());
     let mut unused = None;
@@ -61,15 +51,14 @@ fn vm_snapshots_of(gate: &mut Gate, vms: &mut Slab<VmId, Vm>, backend: &mut Back
         let Some(account) = account.map(|account| share_unused(account, &mut unused)) else { continue };
         vm.copied_stats = Some(Arc::clone(&account));
         let volumes = vm.volumes_by_name.values();
-        let (protocol_errors, refused) = vm.errors();
         snapshots.push(VmSnapshot {
             vm: vm.name.clone(),
             policy: vm.policy,
             account,
-            protocol_errors,
-            refused,
+            protocol_errors: vm.protocol_errors,
+            refused: vm.refused,
             cpu: vm.cpu.time(),
-            outstanding: vm.outstanding.load().requests,
+            outstanding: vm.outstanding.requests,
             volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
         });
     }
@@ -98,7 +87,7 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         volume: volume.name.clone(),
         policy: volume.policy,
         account,
-        outstanding: volume.outstanding.load().requests,
+        outstanding: volume.outstanding.requests,
         clients: volume.open_clients(),
         faults: volume.faults(),
         client_faults: volume.faults.read(),
@@ -117,13 +106,10 @@ impl Editor<'_> {
         let now = self.now;
         match edit {
             Edit::AddVm { vm, policy, window } => {
-                let Core { gate, clock, memory, .. } = &mut *self.core;
-                let added = gate.add_owner((now, clock), policy);
-                let (owner, common) = added.map_err(|cause| refused(&vm, cause))?;
-                let new = Vm::new(vm.clone(), owner, policy, window, memory.share()).share(common);
+                let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
+                let new = Vm::new(vm.clone(), owner, policy, window, self.core.memory.share());
                 let id = self.core.vms.insert(new);
                 self.core.vms_by_name.insert(vm, id);
-                self.core.vms_by_owner.insert(owner, id);
                 Ok(())
             }
             Edit::SetPolicies { vm, policy, window, volumes } => self.set_policies(&vm, (policy, window), volumes),
@@ -153,11 +139,11 @@ impl Editor<'_> {
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
-                accept_loss(&mut backend.volumes, &backend.files, volume);
+                accept_loss(&mut backend.volumes, &mut backend.files, volume);
                 Ok(())
             }
             Edit::SetDevice { depth, request_bytes } => {
-                let set = self.core.gate.set_device((now, &self.core.clock), depth, request_bytes);
+                let set = self.core.gate.set_device(now, depth, request_bytes);
                 set.map_err(|cause| EditError::Device { cause })?;
                 self.core.backend.ring.allow_workers(depth);
                 Ok(())
@@ -211,11 +197,7 @@ impl Editor<'_> {
     fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
         let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
         let scheduler = spec.build().map_err(wrong)?;
-        let Core { gate, clock, .. } = &mut *self.core;
-        if merging && gate.port().is_some() {
-            return Err(EditError::Merging);
-        }
-        let replaced = gate.replace_scheduler((self.now, clock), scheduler, merging);
+        let replaced = self.core.gate.replace_scheduler(self.now, scheduler, merging);
         replaced.map_err(|cause| EditError::Device { cause })?;
         self.core.scheduler = Some((spec, merging));
         Ok(())
@@ -234,7 +216,7 @@ impl Editor<'_> {
             .collect::<Result<_, EditError>>()?;
         let known = &mut self.core.backend.volumes;
         let by_id: Vec<_> = volumes.iter().map(|(key, policy)| (known[*key].id, *policy)).collect();
-        let set = self.core.gate.set_policies((self.now, &self.core.clock), owner, policy, &by_id);
+        let set = self.core.gate.set_policies(self.now, owner, policy, &by_id);
         set.map_err(|cause| refused(vm, cause))?;
         volumes.into_iter().for_each(|(key, policy)| known[key].policy = policy);
         (self.core.vms[id].policy, self.core.vms[id].window) = (policy, window);
@@ -245,14 +227,12 @@ impl Editor<'_> {
 
     fn add_volume(&mut self, vm: &str, spec: VolumeSpec) -> Result<(), EditError> {
         let (id, owner) = self.find_vm(vm)?;
-        let Core { gate, clock, backend, .. } = &mut *self.core;
-        let place = backend.volumes.next_index();
-        let added = gate.add_volume((self.now, clock), owner, spec.policy, place);
-        let (number, common) = added.map_err(|cause| refused(vm, cause))?;
+        let Core { gate, backend, .. } = &mut *self.core;
+        let number = gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let VolumeSpec { name, generation, policy, store, info } = spec;
-        let store = VolumeStore::open(store, &backend.files);
+        let store = VolumeStore::open(store, &mut backend.files);
         let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
-        let volume = Volume::new(self.now, names, (name.clone(), generation, policy, info), store, common);
+        let volume = Volume::new(self.now, names, (name.clone(), generation, policy, info), store);
         let key = backend.volumes.insert(volume);
         let vm = &mut self.core.vms[id];
         vm.volumes += 1;
@@ -263,7 +243,7 @@ impl Editor<'_> {
 
     fn resize(&mut self, key: VolumeKey, store: Store, info: VolumeInfo) {
         let backend = &mut self.core.backend;
-        let new = VolumeStore::open(store, &backend.files);
+        let new = VolumeStore::open(store, &mut backend.files);
         let volume = &mut backend.volumes[key];
         volume.info = info;
         if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
@@ -275,9 +255,7 @@ impl Editor<'_> {
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {
         let (id, owner) = self.find_vm(name)?;
         self.core.vms_by_name.remove(name);
-        let mut volumes: Vec<VolumeKey> = self.core.vms[id].volumes_by_name.values().copied().collect();
-        // In the same order at all threads of the device.
-        volumes.sort_unstable_by_key(|key| self.core.backend.volumes[*key].id);
+        let volumes: Vec<VolumeKey> = self.core.vms[id].volumes_by_name.values().copied().collect();
         volumes.into_iter().for_each(|key| self.remove_volume(key));
         let removed = self.remove_from_gate(Scope::Owner(owner));
         // Not before: the end of its last volume removes a VM that is being removed.
@@ -306,14 +284,13 @@ impl Editor<'_> {
     }
 
     fn remove_from_gate(&mut self, scope: Scope) -> Result<(), ChangeError> {
-        let (finished, removed) = self.core.gate.remove((self.now, &self.core.clock), scope);
-        for over in finished {
-            let io = self.core.backend.ios.id_at(over.token);
-            self.core.left_gate(io, over.outcome);
-        }
-        for io in self.core.take_parked(scope) {
-            self.core.left_gate(io, Outcome::Cancelled);
-        }
+        let (gate, mut finished) = (&mut self.core.gate, Vec::new());
+        let removed = match scope {
+            Scope::Owner(owner) => gate.remove_owner(self.now, owner, &mut finished),
+            Scope::Volume(owner, volume) => gate.remove_volume(self.now, owner, volume, &mut finished),
+        };
+        let cancelled = self.core.cancelled(scope, finished);
+        cancelled.into_iter().for_each(|(io, outcome)| self.core.left_gate(io, outcome));
         removed
     }
 }

@@ -5,19 +5,16 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
-use std::sync::Arc;
-use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use io_uring::{opcode, types};
-use sluice_sched::Instant;
+use sluice_sched::{Gate, Instant};
 
 use crate::backend::delay::Delay;
 use crate::backend::disk::Backend;
 use crate::backend::retry::Later;
 use crate::backend::ring::{Event, Ring};
 use crate::backend::slot_log;
-use crate::backend::sync::Files;
 use crate::backend::tag::Tag;
 use crate::clock::Clock;
 use crate::device::blocking;
@@ -29,14 +26,9 @@ use crate::device::machine::{Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
 use crate::device::probe::Pulse;
-use crate::device::spec::{ClientSnapshot, DeviceSpec, Edit, EditError, Health, Snapshot, join_clients};
+use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin, Wait};
 use crate::device::trial::Trial;
-use crate::device::workers::crew::{self, Change, Helpers, Others, Plan, WorkerMessage};
-use crate::device::workers::figures::{Sum, Totals};
-use crate::device::workers::gateway::{GateState, Gateway};
-use crate::device::workers::joint::Part;
-use crate::device::workers::port::Port;
 use crate::frontend::{Command, Frontends};
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
@@ -46,14 +38,6 @@ const ROUNDS_MAX: u32 = 16;
 ///
 /// Example: a client that connects takes 20 us, so 8 of them delay the requests of others by 0.2 ms, and 1,000 by as much.
 const MESSAGES_MAX: u32 = 8;
-
-/// Parts of a loop that differ between a device with one thread and one with several. [`crew`](crate::device::workers::crew) builds them.
-pub(crate) struct Parts {
-    pub(crate) gate: Gateway,
-    pub(crate) delay: Option<Delay>,
-    pub(crate) clock: Clock,
-    pub(crate) files: Files,
-}
 
 /// All state of a device thread.
 pub(crate) struct Loop {
@@ -68,10 +52,7 @@ pub(crate) struct Loop {
     /// Time spent with work, in nanoseconds.
     worked_nanos: u64,
     lateness: Lateness,
-    totals: Totals,
-    /// The other threads of the device, if there are several and this is the first.
-    pub(crate) others: Option<Others>,
-    pub(crate) restarts: u64,
+    restarts: u64,
     #[cfg(test)]
     tests: Tests,
 }
@@ -87,30 +68,32 @@ struct Tests {
 }
 
 impl Machine for Loop {
-    type Spec = Arc<Plan>;
-    type Helper = Helpers;
+    type Spec = DeviceSpec;
+    type Helper = blocking::Helper;
 
-    fn name(plan: &Arc<Plan>) -> &str {
-        &plan.spec.name
+    fn name(spec: &DeviceSpec) -> &str {
+        &spec.name
     }
 
-    fn build(plan: &Arc<Plan>, mailbox: &Mailbox, restarts: u64) -> io::Result<(Self, Helpers)> {
-        crew::build(plan, mailbox, restarts)
+    fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Self, blocking::Helper)> {
+        let gate = Gate::new(spec.scheduler.build().map_err(io::Error::other)?, spec.gate);
+        let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
+        let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs);
+        let (delay, clock) = (Loop::delay(spec)?, Clock::start());
+        let core = Core::new(spec.name.clone(), (gate, clock), backend, delay, mailbox.waker());
+        Ok((Loop::new(core, restarts), helper))
     }
 
     fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
-        self.others.iter_mut().for_each(Others::begin);
         let mut ended = self.core.clock.now();
         while !self.has_ended() {
             self.iterations += 1;
             let timeout = self.wait_timeout(ended);
             let load = Load { queued: self.core.gate.queued(), in_flight: self.core.gate.in_flight() };
             let timeout = self.lateness.limit_wait(ended, timeout, load);
-            let timeout = self.core.before_wait(timeout)?;
             let has_waited = self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
-            self.core.after_wait();
             // Reading the clock costs as much as a tenth of a request.
             let now = if has_waited { self.core.clock.now() } else { ended };
             self.lateness.look(now);
@@ -152,45 +135,30 @@ impl Machine for Loop {
             }
             self.core.had_work = found_work;
             self.core.reads_sockets = self.core.busy_poll || self.trial.polls() && self.spin.horizon(ended).is_some();
-            self.state_figures();
         }
         Ok(())
     }
 
     fn snapshot(&mut self) -> Snapshot {
-        self.state_figures();
-        let Core { gate, clock, .. } = &mut self.core;
-        let GateState { stats, queued, in_flight } = gate.look(clock, |gate| GateState::of(gate));
         let vms = edit::vm_snapshots(&mut self.core);
-        let figures = match self.core.gate.hub() {
-            None => Sum {
-                iterations: self.iterations,
-                worked_nanos: self.worked_nanos,
-                stale_messages: self.core.stale_messages,
-                late: self.lateness.stats(),
-            },
-            Some(hub) => self.totals.read(&hub.seats),
-        };
-        let connections = match &self.others {
-            None => self.frontends.clients() as u64,
-            Some(_) => vms.iter().flat_map(|vm| &vm.volumes).map(|volume| u64::from(volume.clients)).sum(),
-        };
+        let (late_nanos, late) = self.lateness.stats();
+        let gate = &self.core.gate;
         Snapshot {
             device: self.core.device.clone(),
             at: self.core.clock.now(),
             health: Health::Serving,
-            depth: self.core.gate.settings().depth,
-            stats,
-            worked_nanos: figures.worked_nanos,
-            late_nanos: figures.late.0,
-            late: figures.late.1,
-            queued,
-            in_flight,
-            connections,
-            iterations: figures.iterations,
+            depth: gate.settings().depth,
+            stats: gate.device_stats().clone(),
+            worked_nanos: self.worked_nanos,
+            late_nanos,
+            late,
+            queued: gate.queued(),
+            in_flight: gate.in_flight(),
+            connections: self.frontends.clients() as u64,
+            iterations: self.iterations,
             restarts: self.restarts,
             failure: None,
-            stale_messages: figures.stale_messages,
+            stale_messages: self.core.stale_messages,
             uplink: None,
             vms,
         }
@@ -208,14 +176,11 @@ impl Machine for Loop {
     fn take_over(&mut self, kept: &Kept) -> Result<(), EditError> {
         let now = self.core.clock.now();
         self.core.stale_messages = kept.stale_messages;
-        self.apply_everywhere(now, kept.edits.clone(), None)
+        self.apply(now, kept.edits.clone())
     }
 
     /// Shuts down all sockets and stops listening to guests, so that all operations in the kernel end.
     fn shut_down(&mut self) {
-        if let Some(hub) = self.core.gate.hub().filter(|_| self.others.is_some()) {
-            hub.end();
-        }
         self.frontends.shut_down(&mut self.core);
         self.deadline_timer.cancel(&mut self.core.backend.ring);
     }
@@ -226,39 +191,14 @@ impl Machine for Loop {
 }
 
 impl Loop {
-    /// Puts the loop of one thread of a device together.
-    pub(crate) fn assemble(
-        spec: &DeviceSpec,
-        mailbox: &Mailbox,
-        restarts: u64,
-        parts: Parts,
-    ) -> io::Result<(Self, blocking::Helper)> {
-        let Parts { gate, delay, clock, files } = parts;
-        let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-        let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs, files);
-        let core = Core::new(spec.name.clone(), (gate, clock), backend, delay, mailbox.waker());
-        Ok((Loop::new(core, restarts), helper))
-    }
-
     /// Returns the delay of a device, with its log and its model.
-    pub(crate) fn delay(spec: &DeviceSpec) -> io::Result<Option<Delay>> {
+    fn delay(spec: &DeviceSpec) -> io::Result<Option<Delay>> {
         let Some(delay) = &spec.delay else { return Ok(None) };
         let log = spec.delay_log.clone().map(slot_log::start).transpose()?;
         Ok(Some(Delay::new(*delay, log)?.with_model(spec.model.as_ref())))
     }
 
-    /// Returns what holds the completions of one of several threads until their time, which the delay at the gate states.
-    pub(crate) fn held_delay(spec: &DeviceSpec) -> io::Result<Option<Delay>> {
-        spec.delay.as_ref().map(|delay| Delay::new(*delay, None)).transpose()
-    }
-
-    /// Makes the changes that a thread other than the first begins with.
-    pub(crate) fn begin(&mut self, changes: Vec<Change>) {
-        let now = self.core.clock.now();
-        changes.into_iter().for_each(|change| self.change(now, change));
-    }
-
-    pub(crate) fn new(core: Core, restarts: u64) -> Self {
+    fn new(core: Core, restarts: u64) -> Self {
         Loop {
             core,
             frontends: Frontends::new(),
@@ -270,8 +210,6 @@ impl Loop {
             iterations: 0,
             worked_nanos: 0,
             lateness: Lateness::default(),
-            totals: Totals::default(),
-            others: None,
             restarts,
             #[cfg(test)]
             tests: Tests::default(),
@@ -279,16 +217,9 @@ impl Loop {
     }
 
     fn has_ended(&self) -> bool {
-        let hub = self.core.gate.hub();
-        if hub.is_some_and(|hub| self.others.is_none() && hub.is_ending()) {
-            return true;
-        }
         match self.core.ending {
             Ending::No => false,
-            Ending::Draining => {
-                let is_last = hub.is_none_or(|hub| self.others.is_none() || hub.others_have_ended());
-                self.frontends.is_drained() && is_last
-            }
+            Ending::Draining => self.frontends.is_drained(),
             Ending::Now => true,
         }
     }
@@ -319,7 +250,7 @@ impl Loop {
             return false;
         }
         let Some(since) = self.spin.horizon(now) else { return false };
-        let for_device = self.core.gate.is_busy() && self.spin.is_spinning(now);
+        let for_device = self.core.gate.in_flight() > 0 && self.spin.is_spinning(now);
         for_device || self.frontends.may_find(&mut self.core, since)
     }
 
@@ -413,24 +344,21 @@ impl Loop {
 
     fn message(&mut self, now: Instant, message: Message) {
         match message {
-            Message::Edit(edits, reply) => self.edit(now, edits, reply),
+            Message::Edit(edits, reply) => drop(reply.send(self.apply(now, edits))),
             Message::Frontend(command) => self.frontends.command(&mut self.core, now, command),
             Message::Session(message) => self.frontends.command(&mut self.core, now, Command::VhostBlk(message)),
             Message::Snapshot(reply) => {
                 let _ = reply.send(self.snapshot());
             }
-            Message::Clients(reply) => self.list_clients(Part::of(reply, Vec::new())),
-            Message::Probe(reply) => self.answer_probe(Part::of(reply, Pulse::default())),
-            Message::Worker(WorkerMessage::Change(change)) if change.restarts != self.restarts => {
-                change.reply.into_iter().for_each(Part::done);
+            Message::Clients(reply) => drop(reply.send(self.frontends.list(&self.core))),
+            Message::Probe(reply) => {
+                let gate = &self.core.gate;
+                let pulse = Pulse { in_flight: gate.in_flight(), completed: gate.device_stats().completed };
+                let _ = reply.send(pulse);
             }
-            Message::Worker(WorkerMessage::Change(change)) => self.change(now, *change),
-            Message::Worker(WorkerMessage::Clients(part)) => self.list_clients(part),
-            Message::Worker(WorkerMessage::Probe(part)) => self.answer_probe(part),
             Message::Drain => {
                 self.core.ending = Ending::Draining;
                 self.frontends.drain(&mut self.core);
-                self.others.iter().for_each(|others| others.send(|| Message::Drain));
             }
             Message::Stop => self.core.ending = Ending::Now,
             // A job from before a restart names requests that no longer exist.
@@ -441,78 +369,9 @@ impl Loop {
         }
     }
 
-    fn edit(&mut self, now: Instant, edits: Vec<Edit>, reply: Sender<Result<(), EditError>>) {
-        // Without other threads it is sent immediately.
-        let part = Part::of(reply, Ok(()));
-        let result = self.apply_everywhere(now, edits, Some(&part));
-        part.update(|made| *made = result);
-        part.done();
-    }
-
-    /// Applies changes in order, at this thread and then at the others. Stops at the first that fails.
-    pub(crate) fn apply_everywhere(
-        &mut self,
-        now: Instant,
-        edits: Vec<Edit>,
-        reply: Option<&Part<Result<(), EditError>>>,
-    ) -> Result<(), EditError> {
-        self.core.give_back(true);
-        for edit in edits {
-            let copy = self.others.is_some().then(|| edit.clone()).filter(edit::concerns_all_threads);
-            let made = edit::apply(&mut self.core, &mut self.frontends, now, edit);
-            let tape = self.core.gate.port().map(Port::take_tape).unwrap_or_default();
-            made?;
-            if let (Some(edit), Some(others)) = (copy, &mut self.others) {
-                let change = Change { edit, tape, restarts: self.restarts, reply: reply.cloned() };
-                others.change(&change);
-                change.reply.into_iter().for_each(Part::done);
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes a change that the first thread has made.
-    fn change(&mut self, now: Instant, change: Change) {
-        let Change { edit, tape, reply, .. } = change;
-        self.core.give_back(true);
-        if let Some(port) = self.core.gate.port() {
-            port.tape = tape;
-        }
-        if let Err(error) = edit::apply(&mut self.core, &mut self.frontends, now, edit) {
-            let device = &self.core.device;
-            tracing::error!(device, %error, "A thread of the device did not make a change that the others have made");
-        }
-        reply.into_iter().for_each(Part::done);
-    }
-
-    fn list_clients(&self, part: Part<Vec<ClientSnapshot>>) {
-        part.update(|clients| join_clients(clients, self.frontends.list(&self.core)));
-        if let Some(others) = &self.others {
-            others.send(|| Message::Worker(WorkerMessage::Clients(part.clone())));
-        }
-        part.done();
-    }
-
-    /// A probe is answered when each thread has shown that it runs.
-    fn answer_probe(&self, part: Part<Pulse>) {
-        let (in_flight, completed) = (self.core.gate.in_flight(), self.core.gate.completed());
-        part.update(|pulse| {
-            pulse.in_flight += in_flight;
-            pulse.completed += completed;
-        });
-        if let Some(others) = &self.others {
-            others.send(|| Message::Worker(WorkerMessage::Probe(part.clone())));
-        }
-        part.done();
-    }
-
-    /// States what this thread has done, for the first one's snapshots.
-    fn state_figures(&self) {
-        let Some(figures) = self.core.gate.figures() else { return };
-        figures.state(self.iterations, self.worked_nanos, self.core.stale_messages);
-        if figures.late_nanos() != self.lateness.nanos() {
-            figures.state_late(self.lateness.stats());
-        }
+    /// Applies changes in order. Stops at the first that fails.
+    fn apply(&mut self, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
+        edits.into_iter().try_for_each(|edit| edit::apply(&mut self.core, &mut self.frontends, now, edit))
     }
 
     /// Returns the changes that give an empty loop the same VMs, volumes and settings.
@@ -532,7 +391,6 @@ impl Loop {
             Message::PutOff(times) => self.tests.puts_off = times,
             Message::Advance(time) => self.core.clock.advance(time),
             Message::Sleeps(reply) => drop(reply.send(self.tests.sleeps)),
-            Message::Hub(reply) => drop(reply.send(self.core.gate.hub().cloned())),
             Message::HoldWork(holding) => backend.ring.faults.holding = holding,
             Message::Pause(until) => drop(until.recv()),
             Message::HangHelper(until) => assert!(backend.blocking.send(BlockingJob::Hang(until))),

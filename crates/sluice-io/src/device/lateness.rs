@@ -57,11 +57,6 @@ impl Lateness {
         }
     }
 
-    /// The sum of all times by which it was late, in nanoseconds.
-    pub(crate) fn nanos(&self) -> u64 {
-        self.nanos
-    }
-
     /// The sum of all times by which it was late, in nanoseconds, and how often it was how late.
     pub(crate) fn stats(&self) -> (u64, Histogram) {
         (self.nanos, self.times.clone())

@@ -5,7 +5,6 @@ use std::sync::mpsc::Sender;
 use crate::backend::jobs::BlockingResult;
 use crate::device::probe::Pulse;
 use crate::device::spec::{ClientSnapshot, Edit, EditError, Snapshot};
-use crate::device::workers::crew::WorkerMessage;
 use crate::frontend::Command;
 use crate::vhost_user::message::SessionMessage;
 
@@ -20,8 +19,6 @@ pub(crate) enum Message {
     /// Lists the clients.
     Clients(Sender<Vec<ClientSnapshot>>),
     Probe(Sender<Pulse>),
-    /// A message of the first thread of a device to the others.
-    Worker(WorkerMessage),
     /// Reads no more requests, and ends when every request has been answered.
     Drain,
     /// Ends now; queued requests are dropped.
@@ -43,9 +40,6 @@ pub(crate) enum Message {
     /// Advances the clock.
     #[cfg(test)]
     Advance(std::time::Duration),
-    /// Returns what the threads of the device share.
-    #[cfg(test)]
-    Hub(Sender<Option<std::sync::Arc<crate::device::workers::hub::Hub>>>),
     /// Holds disk operations back, or releases them.
     #[cfg(test)]
     HoldWork(bool),

@@ -20,7 +20,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -28,12 +27,11 @@ use std::time::{Duration, Instant};
 use crate::device::event_loop::Loop;
 use crate::device::life::Life;
 use crate::device::machine::Machine;
-use crate::device::mailbox::{Inbox, Mailbox};
+use crate::device::mailbox::Mailbox;
 use crate::device::message::Message;
 use crate::device::probe::Probe;
-use crate::device::workers::crew::Plan;
 use crate::frontend::Command;
-use crate::frontend::nbd::{Look, NbdCommand};
+use crate::frontend::nbd::NbdCommand;
 use crate::pace::VmPaces;
 use crate::vhost_user::message::SessionMessage;
 
@@ -58,7 +56,6 @@ pub(crate) mod spin;
 pub(crate) mod supervisor;
 pub(crate) mod trial;
 pub(crate) mod vm;
-pub(crate) mod workers;
 
 pub use crate::frontend::nbd::Arrived;
 pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
@@ -77,7 +74,7 @@ const EDIT_MAX: Duration = Duration::from_secs(5);
 pub struct Device {
     name: String,
     pub(crate) mailbox: Mailbox,
-    threads: DeviceHandle,
+    handle: DeviceHandle,
     life: Arc<Life>,
     /// Returns the last snapshot, or `None` if the device has failed permanently.
     thread: Option<JoinHandle<Option<Snapshot>>>,
@@ -118,19 +115,12 @@ impl Device {
 
     /// As [`Device::start`]. `went_down` is called on the device's thread when it has failed permanently.
     pub fn start_watched(spec: DeviceSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
-        let (mailbox, inbox) = mailbox::mailbox()?;
-        let plan = Arc::new(Plan::new(spec, mailbox)?);
-        let mailboxes = plan.mailboxes().into();
-        Device::spawn::<Loop>(plan, (mailboxes, inbox), went_down)
+        Device::spawn::<Loop>(spec, went_down)
     }
 
     /// Starts the thread of a disk or of an uplink.
-    pub(crate) fn spawn<M: Machine>(
-        spec: M::Spec,
-        (mailboxes, inbox): (Arc<[Mailbox]>, Inbox),
-        went_down: Box<dyn Fn() + Send + Sync>,
-    ) -> io::Result<Device> {
-        let mailbox = mailboxes[0].clone();
+    pub(crate) fn spawn<M: Machine>(spec: M::Spec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
+        let (mailbox, inbox) = mailbox::mailbox()?;
         let (started, starting) = channel();
         let name = M::name(&spec).to_owned();
         let life = Arc::new(Life::new(went_down));
@@ -146,8 +136,8 @@ impl Device {
             RecvTimeoutError::Disconnected => io::Error::other("The device thread ended during its start"),
         });
         begun??;
-        let threads = DeviceHandle { mailboxes, turn: Arc::default(), paces: VmPaces::default() };
-        Ok(Device { name, mailbox, threads, life, thread: Some(thread) })
+        let handle = DeviceHandle { mailbox: mailbox.clone(), paces: VmPaces::default() };
+        Ok(Device { name, mailbox, handle, life, thread: Some(thread) })
     }
 
     /// Returns the name in the host file.
@@ -184,7 +174,7 @@ impl Device {
     /// Returns a handle by which other threads can attach clients.
     #[must_use]
     pub fn handle(&self) -> DeviceHandle {
-        self.threads.clone()
+        self.handle.clone()
     }
 
     /// Returns a handle by which other threads can look at the device.
@@ -304,25 +294,18 @@ impl DeviceWatch {
     }
 }
 
-/// A handle of a device's threads, for clients that have finished their handshake.
+/// A handle of a device's thread, for clients that have finished their handshake.
 #[derive(Clone)]
 pub struct DeviceHandle {
-    /// The first thread makes all changes.
-    mailboxes: Arc<[Mailbox]>,
-    /// Number of clients so far.
-    turn: Arc<AtomicUsize>,
+    mailbox: Mailbox,
     /// The rate limits for connections of each VM's clients.
     paces: VmPaces,
 }
 
 impl DeviceHandle {
-    /// Attaches a client, to each thread in turn. Its socket is closed if the device has stopped.
+    /// Attaches a client. Its socket is closed if the device has stopped.
     pub fn attach(&self, arrived: Arrived) {
-        let thread = self.next_thread();
-        let (awaited, looks) = Look::of(&arrived, &self.mailboxes[thread], self.threads());
-        let send = |to, command| self.send_to(to, Message::Frontend(Command::Nbd(command)));
-        send(thread, NbdCommand::Connect(Box::new(arrived), awaited));
-        (0..self.threads()).zip(looks).for_each(|(to, look)| send(to, NbdCommand::Look(Box::new(look))));
+        self.send_message(Message::Frontend(Command::Nbd(NbdCommand::Connect(Box::new(arrived)))));
     }
 
     /// Waits until a client of a VM may be attached. A VM whose clients connect all the time waits here.
@@ -332,30 +315,21 @@ impl DeviceHandle {
 
     /// Accepts clients of these volumes again. Waits for nothing.
     pub fn reopen(&self, volumes: Vec<(String, String)>) {
-        self.send_to(0, Message::Edit(vec![Edit::Reopen { volumes }], channel().0));
+        self.send_message(Message::Edit(vec![Edit::Reopen { volumes }], channel().0));
     }
 
     /// Whether both are handles of the same device.
     pub(crate) fn is(&self, other: &DeviceHandle) -> bool {
-        self.mailboxes[0].is(&other.mailboxes[0])
+        self.mailbox.is(&other.mailbox)
     }
 
-    pub(crate) fn threads(&self) -> usize {
-        self.mailboxes.len()
+    /// Sends a message about a VMM's session. Its reply channel is dropped if the device has stopped.
+    pub(crate) fn send(&self, message: SessionMessage) {
+        self.send_message(Message::Session(message));
     }
 
-    /// Returns the thread for the next client.
-    pub(crate) fn next_thread(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % self.threads()
-    }
-
-    /// Sends a message about a VMM's session to a thread. Its reply channel is dropped if the device has stopped.
-    pub(crate) fn send(&self, thread: usize, message: SessionMessage) {
-        self.send_to(thread, Message::Session(message));
-    }
-
-    fn send_to(&self, thread: usize, message: Message) {
-        let _ = self.mailboxes[thread].send(message);
+    fn send_message(&self, message: Message) {
+        let _ = self.mailbox.send(message);
     }
 }
 

@@ -20,7 +20,7 @@ use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
 use crate::volume::{Store, VolumeInfo, VolumeSpec};
 
-/// Specification of a shared device, which has one gate, and one ring for each of its threads.
+/// Specification of a shared device, with one gate and one ring.
 #[derive(Debug, Clone)]
 pub struct DeviceSpec {
     /// Name in the host file.
@@ -35,8 +35,6 @@ pub struct DeviceSpec {
     pub delay_log: Option<Arc<File>>,
     /// Model that replaces the delay's servers; without effect if there is no delay.
     pub model: Option<ModelMaker>,
-    /// Number of threads that serve it. With more than one it neither merges requests nor has a model.
-    pub threads: u32,
 }
 
 /// A scheduler, its parameters and what it may know of the device. It is built again after each restart.
@@ -153,9 +151,6 @@ pub enum EditError {
     /// The scheduler's parameters are invalid.
     #[error("Scheduler {name}: {cause}")]
     Scheduler { name: &'static str, cause: ParamError },
-    /// A device with several threads does not merge requests.
-    #[error("A device with several threads does not merge requests; set merging = false, or threads = 1")]
-    Merging,
     /// These volumes, by VM and volume, have clients.
     #[error("In use: {}", .0.iter().map(|(vm, volume)| format!("{vm}/{volume}")).collect::<Vec<_>>().join(", "))]
     InUse(Vec<(String, String)>),
@@ -333,25 +328,6 @@ pub struct ClientSnapshot {
     pub queues: Option<u32>,
     /// Requests that were taken from it and are not answered.
     pub outstanding: u32,
-}
-
-/// Adds the clients of another thread to a list. A VMM that has queues with several threads is listed by each of them, and
-/// becomes one entry.
-pub(crate) fn join_clients(clients: &mut Vec<ClientSnapshot>, others: Vec<ClientSnapshot>) {
-    let mut known: Vec<usize> = (0..clients.len()).collect();
-    for other in others {
-        let is_same = |client: &ClientSnapshot| {
-            let has_queues = client.queues.is_some() && other.queues.is_some();
-            has_queues && (&client.vm, &client.volume, &client.peer) == (&other.vm, &other.volume, &other.peer)
-        };
-        let Some(place) = known.iter().position(|at| is_same(&clients[*at])) else {
-            clients.push(other);
-            continue;
-        };
-        let client = &mut clients[known.remove(place)];
-        client.queues = client.queues.zip(other.queues).map(|(queues, more)| queues + more);
-        client.outstanding += other.outstanding;
-    }
 }
 
 /// Returns the statistics to which the requests `outstanding` belong: `last`, the previous ones, if nothing has happened since;

@@ -23,11 +23,11 @@ use sluice_client::nbd::{Client, ClientOptions, Command};
 
 mod bridged;
 mod budget;
+mod clients;
 mod cpu;
 mod departures;
 mod polling;
 mod restarts;
-mod workers;
 mod zeroes;
 
 fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
@@ -37,7 +37,7 @@ fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None, threads: 1 }
+    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None }
 }
 
 fn device(delay: Option<DelaySpec>) -> Device {
@@ -466,11 +466,7 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
-    (
-        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None, threads: 1 })
-            .unwrap(),
-        log,
-    )
+    (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None }).unwrap(), log)
 }
 
 /// Submits all commands together. Returns the results by cookie.

@@ -2,20 +2,15 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use sluice_sched::gate::GateStats;
 use sluice_sched::{OwnerId, Policy};
 
-use crate::backend::occupancy::{BYTES_MAX, Occupancy, Outstanding};
+use crate::backend::occupancy::Outstanding;
 use crate::cpu::{HasCpu, VmCpu};
 use crate::device::spec::Window;
-use crate::device::workers::common::VmCommon;
 use crate::memory_budget::MemoryShare;
 use crate::slab::{ClientRef, VolumeKey};
-
-/// Part of a window that a thread of several may keep, although no request of its clients occupies it: an eighth.
-const SPARE_PART: u32 = 8;
 
 /// Whether requests are taken from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +18,7 @@ pub(crate) enum Intake {
     Open,
     /// It waits for window space, in its VM's queue.
     WaitsForRoom,
-    /// It waits until all threads of the device have looked whether clients of its volume have disconnected.
+    /// It waits until the loop has looked whether earlier clients of its volume have gone.
     WaitsForLook,
     /// It waits for in-flight requests of disconnected clients of its volume.
     WaitsForPredecessor,
@@ -47,22 +42,16 @@ pub(crate) struct Vm {
     pub(crate) volumes: u32,
     /// Its volumes that have not been removed.
     pub(crate) volumes_by_name: HashMap<String, VolumeKey>,
-    pub(crate) outstanding: Occupancy,
+    pub(crate) outstanding: Outstanding,
     /// Whether each of its requests is subject to the same limit, so that none overtakes those that the limit holds.
     pub(crate) is_limited_as_one: bool,
     /// Memory of the daemon for data of its requests.
     pub(crate) memory: MemoryShare,
     /// Clients with requests that do not fit into the window, in order.
     pub(crate) waiting: VecDeque<ClientRef>,
-    protocol_errors: u64,
-    refused: u64,
+    pub(crate) protocol_errors: u64,
+    pub(crate) refused: u64,
     pub(crate) cpu: VmCpu,
-    /// Its requests of this thread that wait at a shared gate.
-    pub(crate) at_gate: u32,
-    /// Whether this thread keeps a part of its window that it has freed.
-    pub(crate) has_spare: bool,
-    /// If the device has several threads: what they know of it together.
-    pub(crate) common: Option<Arc<VmCommon>>,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
@@ -87,60 +76,14 @@ impl Vm {
             removed: false,
             volumes: 0,
             volumes_by_name: HashMap::new(),
-            outstanding: Occupancy::new(None),
+            outstanding: Outstanding::default(),
             is_limited_as_one: is_limited_as_one(&policy, &[]),
             memory,
             waiting: VecDeque::new(),
             protocol_errors: 0,
             refused: 0,
             cpu: VmCpu::default(),
-            at_gate: 0,
-            has_spare: false,
-            common: None,
             copied_stats: None,
-        }
-    }
-
-    /// Makes it known to several threads.
-    pub(crate) fn share(self, common: Option<Arc<VmCommon>>) -> Self {
-        let outstanding = Occupancy::new(common.as_ref().map(|common| Arc::clone(&common.outstanding)));
-        Vm { cpu: self.cpu.share(common.as_ref().map(|common| Arc::clone(&common.cpu))), outstanding, common, ..self }
-    }
-
-    /// Counts a protocol violation. Returns the number of them.
-    pub(crate) fn count_protocol_error(&mut self) -> u64 {
-        self.protocol_errors += 1;
-        match &self.common {
-            None => self.protocol_errors,
-            Some(common) => common.protocol_errors.fetch_add(1, Ordering::Relaxed) + 1,
-        }
-    }
-
-    /// Counts a request that was refused when it arrived.
-    pub(crate) fn count_refused(&mut self) {
-        match &self.common {
-            None => self.refused += 1,
-            Some(common) => drop(common.refused.fetch_add(1, Ordering::Relaxed)),
-        }
-    }
-
-    /// Returns the number of protocol violations, and of refused requests.
-    pub(crate) fn errors(&self) -> (u64, u64) {
-        let common = self.common.as_ref();
-        let common = common.map(|it| (it.protocol_errors.load(Ordering::Relaxed), it.refused.load(Ordering::Relaxed)));
-        common.unwrap_or((self.protocol_errors, self.refused))
-    }
-
-    /// Returns how much of its window a thread of several may keep for its next requests. It gives back the rest, and all of it
-    /// before it sleeps or when clients of another thread wait. The parts of several volumes depend on each other, so nothing is
-    /// kept then.
-    pub(crate) fn spare_max(&self) -> Outstanding {
-        match self.volumes {
-            0 | 1 => Outstanding {
-                requests: self.window.requests / SPARE_PART,
-                bytes: self.window.bytes / u64::from(SPARE_PART),
-            },
-            _ => Outstanding::default(),
         }
     }
 
@@ -151,9 +94,9 @@ impl Vm {
     /// the whole window. One volume of several whose own limit slows it down takes half of the window, two of them a
     /// third each, and the rest stays free for the others.
     pub(crate) fn has_room(&self, held: Outstanding) -> bool {
-        let total = self.outstanding.load();
+        let total = self.outstanding;
         let requests = self.window.requests.saturating_sub(total.requests);
-        let bytes = self.window.bytes.min(BYTES_MAX).saturating_sub(total.bytes);
+        let bytes = self.window.bytes.saturating_sub(total.bytes);
         let leaves_some = self.volumes <= 1 || held.requests < requests && held.bytes < bytes;
         requests > 0 && bytes > 0 && leaves_some
     }
@@ -183,13 +126,12 @@ mod tests {
     /// Lets each volume take requests until none may take more. Returns the number of requests of each.
     fn filled(volumes: usize, window: u32, bytes: u64) -> Vec<u32> {
         let mut vm = vm(volumes as u32, window);
-        let mut held: Vec<Occupancy> = (0..volumes).map(|_| Occupancy::new(None)).collect();
-        let may = |vm: &Vm, held: &Occupancy| vm.has_room(held.load());
-        while let Some(held) = held.iter_mut().filter(|held| may(&vm, held)).min_by_key(|held| held.load().requests) {
+        let mut held = vec![Outstanding::default(); volumes];
+        while let Some(held) = held.iter_mut().filter(|held| vm.has_room(**held)).min_by_key(|held| held.requests) {
             held.add(bytes);
             vm.outstanding.add(bytes);
         }
-        held.iter().map(|held| held.load().requests).collect()
+        held.iter().map(|held| held.requests).collect()
     }
 
     #[test]
@@ -226,10 +168,10 @@ mod tests {
     #[test]
     fn the_only_busy_volume_of_several_takes_half_of_the_window() {
         let mut vm = vm(5, 128);
-        while vm.has_room(vm.outstanding.load()) {
+        while vm.has_room(vm.outstanding) {
             vm.outstanding.add(0);
         }
-        assert_eq!(vm.outstanding.load().requests, 64);
+        assert_eq!(vm.outstanding.requests, 64);
         assert!(vm.has_room(Outstanding::default()));
     }
 }

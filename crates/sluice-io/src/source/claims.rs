@@ -7,20 +7,11 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The claimed ranges of a source, shared by the threads of its device.
+/// The claimed ranges of a source: start and end of each, in bytes. They do not overlap.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Claims(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// Start and end of each range, in bytes. They do not overlap.
-    taken: Mutex<BTreeMap<u64, u64>>,
-    /// Requests that wait for a claim.
-    waiting: AtomicU32,
-}
+pub(crate) struct Claims(Arc<Mutex<BTreeMap<u64, u64>>>);
 
 /// A claimed range. Dropping it releases the range.
 #[derive(Debug)]
@@ -28,10 +19,6 @@ pub(crate) struct Claim {
     claims: Claims,
     start: u64,
 }
-
-/// A request that waits for a claim. Dropping it ends the wait.
-#[derive(Debug)]
-pub(crate) struct Waiting(Claims);
 
 impl Claims {
     /// Claims a range in bytes; `None` if a part of it is claimed.
@@ -45,32 +32,14 @@ impl Claims {
         Some(Claim { claims: self.clone(), start: range.start })
     }
 
-    /// Counts a request that waits for a claim. To be called before the last attempt to claim: then either that succeeds, or
-    /// the release of the range finds the request counted.
-    pub(crate) fn wait(&self) -> Waiting {
-        self.0.waiting.fetch_add(1, Ordering::SeqCst);
-        Waiting(self.clone())
-    }
-
-    /// Whether requests wait, of any thread.
-    pub(crate) fn are_awaited(&self) -> bool {
-        self.0.waiting.load(Ordering::SeqCst) > 0
-    }
-
     fn taken(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         self.claims.taken().remove(&self.start);
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.0.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -88,9 +57,5 @@ mod tests {
         let (_before, _after) = (claims.claim(&(0..4096)).unwrap(), claims.clone().claim(&(12288..16384)).unwrap());
         drop(middle);
         assert!(claims.claim(&(4096..12288)).is_some());
-        let waiting = claims.wait();
-        assert!(claims.are_awaited());
-        drop(waiting);
-        assert!(!claims.are_awaited());
     }
 }

@@ -8,7 +8,7 @@ use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
 
-use crate::backend::client_faults::SharedFaults;
+use crate::backend::client_faults::ClientFaults;
 use crate::cpu::VmCpu;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::slab::{Id as _, VmId};
@@ -262,7 +262,7 @@ impl Editor<'_> {
             session: None,
             watch: Watch::Idle,
             protocol_errors: 0,
-            faults: SharedFaults::default(),
+            faults: ClientFaults::default(),
             unsent: 0,
             leaving: false,
             refuses_clients: false,

@@ -11,10 +11,8 @@
 //! added, changed and looked at by the same messages, and a NIC stands where a volume does.
 
 use std::io;
-use std::sync::Arc;
 
 use crate::device::Device;
-use crate::device::mailbox::mailbox;
 
 pub(crate) mod core;
 mod deliver;
@@ -41,6 +39,5 @@ pub use spec::{NicPlug, NicSpec, UplinkSpec};
 /// # Errors
 /// The error of creating the ring, or of the scheduler's parameters.
 pub fn start(spec: UplinkSpec, went_down: Box<dyn Fn() + Send + Sync>) -> io::Result<Device> {
-    let (mailbox, inbox) = mailbox()?;
-    Device::spawn::<event_loop::UplinkLoop>(spec, (Arc::new([mailbox]), inbox), went_down)
+    Device::spawn::<event_loop::UplinkLoop>(spec, went_down)
 }

@@ -15,7 +15,7 @@ use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
 use sluice_sched::{Kind, Policy, VolumeId};
 
-use crate::backend::client_faults::SharedFaults;
+use crate::backend::client_faults::ClientFaults;
 use crate::slab::VmId;
 use crate::source::{Failure, FaultReport};
 use crate::uplink::ids::PacketId;
@@ -164,7 +164,7 @@ pub(crate) struct Nic {
     /// Whether the kernel reports frames of its TAP.
     pub(crate) watch: Watch,
     pub(crate) protocol_errors: u64,
-    pub(crate) faults: SharedFaults,
+    pub(crate) faults: ClientFaults,
     /// Frames that the interface of the uplink did not take, because it is down or fails.
     pub(crate) unsent: u64,
     pub(crate) leaving: bool,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot::Sender;
 
-use crate::device::core::Seat;
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::memory::Memory;
 use crate::virtio::queue::{QueueSpec, SessionId};
@@ -23,8 +22,6 @@ pub(crate) enum SessionMessage {
         /// Process of the VMM, for output.
         peer: String,
         permit: Box<dyn Send>,
-        /// Which thread of the device counts the session.
-        seat: Seat,
         reply: Sender<Option<SessionId>>,
     },
     Change(SessionId, SessionChange),

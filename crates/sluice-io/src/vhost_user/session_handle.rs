@@ -2,7 +2,7 @@
 //! it is in force.
 
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -10,7 +10,6 @@ use super::device_kind::Driver;
 use super::memory::Memory;
 use super::message::{SessionChange, SessionMessage};
 use crate::device::DeviceHandle;
-use crate::device::core::Seat;
 use crate::virtio::queue::{QueueSpec, SessionId};
 use crate::volume::VolumeGeneration;
 
@@ -27,14 +26,9 @@ pub enum SessionError {
 
 /// The control thread's handle of a VMM's session. Dropping it closes the session, as [`SessionHandle::close`] does, but does not
 /// wait.
-///
-/// On a device with several threads each thread has a part of the session, with some of its queues.
 pub struct SessionHandle {
     device: DeviceHandle,
-    /// The part of each thread.
-    parts: Vec<SessionId>,
-    /// The thread of the first queue; each further queue is with the next thread.
-    first: usize,
+    id: SessionId,
     of: (String, String),
     closed: bool,
 }
@@ -53,23 +47,14 @@ impl DeviceHandle {
         peer: String,
         permit: Box<dyn Send>,
     ) -> Result<SessionHandle, SessionError> {
-        let (of, first) = ((vm.to_owned(), volume.to_owned()), self.next_thread());
-        let mut session = SessionHandle { device: self.clone(), parts: Vec::new(), first, of, closed: false };
-        // It is dropped with the last part.
-        let permit = Arc::new(Mutex::new(permit));
-        for thread in 0..self.threads() {
-            let (reply, answer) = oneshot::channel();
-            let (vm, volume) = session.of.clone();
-            let (peer, permit) = (peer.clone(), Box::new(Arc::clone(&permit)));
-            let seat = if thread == first { Seat::Own } else { Seat::Other };
-            self.send(thread, SessionMessage::Open { vm, volume, generation, peer, permit, seat, reply });
-            match answer.await {
-                Ok(Some(part)) => session.parts.push(part),
-                // What was opened is closed when the handle is dropped.
-                Ok(None) | Err(_) => return Err(session.gone()),
-            }
+        let (reply, answer) = oneshot::channel();
+        let (vm, volume) = (vm.to_owned(), volume.to_owned());
+        let of = (vm.clone(), volume.clone());
+        self.send(SessionMessage::Open { vm, volume, generation, peer, permit, reply });
+        match answer.await {
+            Ok(Some(id)) => Ok(SessionHandle { device: self.clone(), id, of, closed: false }),
+            Ok(None) | Err(_) => Err(SessionError::Gone(of.0, of.1)),
         }
-        Ok(session)
     }
 }
 
@@ -86,12 +71,8 @@ impl SessionHandle {
         driver: Driver,
     ) -> Result<u16, SessionError> {
         let index = queue.index;
-        let own = self.thread_of(index);
-        for thread in (0..self.parts.len()).filter(|thread| *thread != own) {
-            self.set_driver_at(thread, driver).await?;
-        }
         let (reply, answer) = oneshot::channel();
-        self.change(own, SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
+        self.change(SessionChange::Start { queue: Box::new(queue), memory, driver, reply });
         match answer.await {
             Ok(Some(recovered)) => Ok(recovered),
             Ok(None) => Err(SessionError::Rings(index)),
@@ -107,46 +88,36 @@ impl SessionHandle {
     /// [`SessionError::Gone`].
     pub async fn stop_queue(&self, index: u16) -> Result<u16, SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(self.thread_of(index), SessionChange::StopQueue { index, reply });
+        self.change(SessionChange::StopQueue { index, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Disables or enables a running queue.
     pub async fn enable_queue(&self, index: u16, enabled: bool) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(self.thread_of(index), SessionChange::Enable { index, enabled, reply });
+        self.change(SessionChange::Enable { index, enabled, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Replaces the eventfd for interrupts.
     pub async fn set_call(&self, index: u16, call: Option<Arc<OwnedFd>>) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(self.thread_of(index), SessionChange::SetCall { index, call, reply });
+        self.change(SessionChange::SetCall { index, call, reply });
         answer.await.map_err(|_| self.gone())
     }
 
     /// Replaces the memory table for requests that are taken from now on. A queue whose rings are not in it stops.
     pub async fn set_memory(&self, memory: Arc<Memory>) -> Result<(), SessionError> {
-        let mut outside = None;
-        for thread in 0..self.parts.len() {
-            let (reply, answer) = oneshot::channel();
-            self.change(thread, SessionChange::SetMemory { memory: Arc::clone(&memory), reply });
-            outside = outside.or(answer.await.map_err(|_| self.gone())?);
-        }
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::SetMemory { memory, reply });
+        let outside = answer.await.map_err(|_| self.gone())?;
         outside.map_or(Ok(()), |queue| Err(SessionError::Rings(queue)))
     }
 
     /// Applies a change of the write cache by the driver.
     pub async fn set_driver(&self, driver: Driver) -> Result<(), SessionError> {
-        for thread in 0..self.parts.len() {
-            self.set_driver_at(thread, driver).await?;
-        }
-        Ok(())
-    }
-
-    async fn set_driver_at(&self, thread: usize, driver: Driver) -> Result<(), SessionError> {
         let (reply, answer) = oneshot::channel();
-        self.change(thread, SessionChange::SetDriver { driver, reply });
+        self.change(SessionChange::SetDriver { driver, reply });
         answer.await.map_err(|_| self.gone())
     }
 
@@ -154,15 +125,9 @@ impl SessionHandle {
     /// completed and all resources are free.
     pub async fn close(mut self) {
         self.closed = true;
-        let mut answers = Vec::new();
-        for thread in 0..self.parts.len() {
-            let (reply, answer) = oneshot::channel();
-            self.change(thread, SessionChange::Close { reply: Some(reply) });
-            answers.push(answer);
-        }
-        for answer in answers {
-            let _ = answer.await;
-        }
+        let (reply, answer) = oneshot::channel();
+        self.change(SessionChange::Close { reply: Some(reply) });
+        let _ = answer.await;
     }
 
     /// Drops the handle of a session that the device thread has already closed.
@@ -170,12 +135,8 @@ impl SessionHandle {
         self.closed = true;
     }
 
-    fn thread_of(&self, queue: u16) -> usize {
-        (self.first + usize::from(queue)) % self.parts.len()
-    }
-
-    fn change(&self, thread: usize, change: SessionChange) {
-        self.device.send(thread, SessionMessage::Change(self.parts[thread], change));
+    fn change(&self, change: SessionChange) {
+        self.device.send(SessionMessage::Change(self.id, change));
     }
 
     fn gone(&self) -> SessionError {
@@ -187,7 +148,7 @@ impl SessionHandle {
 impl Drop for SessionHandle {
     fn drop(&mut self) {
         if !self.closed {
-            (0..self.parts.len()).for_each(|thread| self.change(thread, SessionChange::Close { reply: None }));
+            self.change(SessionChange::Close { reply: None });
         }
     }
 }

@@ -28,7 +28,6 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log
         delay: device.delay.as_ref().map(delay),
         delay_log: delay_log.map(Arc::new),
         model: None,
-        threads: device.threads,
     }
 }
 
@@ -92,7 +91,6 @@ pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config:
         (old.reference != new.reference || old.cost != new.cost, "cost model"),
         (old.rotational != new.rotational, "rotational flag"),
         (old.delay != new.delay, "delay"),
-        (old.threads != new.threads, "number of threads"),
     ];
     fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
 }

@@ -17,8 +17,6 @@ pub(super) enum Kind {
     Sluice,
     /// Another build of it.
     Beside(usize),
-    /// The daemon, with mClock and two threads for the device.
-    TwoThreads,
     /// The daemon, with noop.
     Noop,
     /// qemu-storage-daemon.
@@ -34,7 +32,6 @@ impl contest::Kind for Kind {
         match self {
             Kind::Sluice => "sluice",
             Kind::Beside(number) => contest::BESIDE[number],
-            Kind::TwoThreads => "two threads",
             Kind::Noop => "noop",
             Kind::Qsd => "qsd",
             Kind::Plain => "plain device",
@@ -44,7 +41,7 @@ impl contest::Kind for Kind {
 
     fn program(self) -> Option<&'static str> {
         match self {
-            Kind::Sluice | Kind::Beside(_) | Kind::TwoThreads | Kind::Noop | Kind::Plain => None,
+            Kind::Sluice | Kind::Beside(_) | Kind::Noop | Kind::Plain => None,
             Kind::Qsd => Some("qemu-storage-daemon"),
             Kind::Fio => Some("fio"),
         }
@@ -52,11 +49,9 @@ impl contest::Kind for Kind {
 
     fn start(self, setting: &ServerSettings<'_>, socket: PathBuf) -> Result<Option<Server>, String> {
         let ServerSettings { store, file, sockets, beside } = *setting;
-        let threads = if self == Kind::TwoThreads { 2 } else { 1 };
-        let host = |scheduler| host_file(self.name(), (scheduler, threads), store, file, &socket);
+        let host = |scheduler| host_file(self.name(), scheduler, store, file, &socket);
         let server = match self {
             Kind::Sluice => Server::sluice(sockets, "mclock", &host("mclock"), vec![socket])?,
-            Kind::TwoThreads => Server::sluice(sockets, "threads", &host("mclock"), vec![socket])?,
             Kind::Noop => Server::sluice(sockets, "noop", &host("noop"), vec![socket])?,
             Kind::Beside(number) => {
                 Server::build_of_sluice(&beside[number], sockets, self.name(), &host("mclock"), vec![socket])?
@@ -75,7 +70,7 @@ impl contest::Kind for Kind {
 /// Returns the host file of one VM. With mClock it has a reservation, a limit and a weight, none of which is reached.
 /// The VM is named after its server: a daemon that finds the same file locked for the same VM takes the other daemon
 /// for its predecessor, and waits for it to exit.
-fn host_file(server: &str, (scheduler, threads): (&str, u32), store: Store, file: &Path, socket: &Path) -> String {
+fn host_file(server: &str, scheduler: &str, store: Store, file: &Path, socket: &Path) -> String {
     let vm = server.replace(' ', "-");
     let (device, source) = match store {
         Store::Null => ("backend = \"null\"".to_owned(), "size = \"1GiB\"".to_owned()),
@@ -86,7 +81,7 @@ fn host_file(server: &str, (scheduler, threads): (&str, u32), store: Store, file
         _ => "reservation = \"1000 iops@8KiB\"\nlimit = \"9000000 iops@8KiB\"\nweight = 200\n",
     };
     format!(
-        "[device.disk]\n{device}\nscheduler = \"{scheduler}\"\nthreads = {threads}\ndepth = 128\ncapacity = \"9000000 iops@8KiB\"\n\
+        "[device.disk]\n{device}\nscheduler = \"{scheduler}\"\ndepth = 128\ncapacity = \"9000000 iops@8KiB\"\n\
          [vm.{vm}]\n{policy}[vm.{vm}.volume.disk]\ndevice = \"disk\"\n{source}\nread_only = true\n\
          export = {{ type = \"vhost-user-blk\", socket = \"{}\" }}\n",
         socket.display()
@@ -135,8 +130,9 @@ mod tests {
 
     #[test]
     fn the_measured_host_files_are_valid() {
-        for (belief, store) in [(("mclock", 2), Store::Null), (("noop", 1), Store::File)] {
-            let host = host_file("beside 2", belief, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
+        for (scheduler, store) in [("mclock", Store::Null), ("noop", Store::File)] {
+            let host =
+                host_file("beside 2", scheduler, store, Path::new("/srv/vm/disk.img"), Path::new("/run/sluice/vm"));
             sluice_config::parse("measured", &host).unwrap();
         }
     }

@@ -8,15 +8,6 @@ use crate::device::core::Core;
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
 
-/// Which thread counts a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seat {
-    /// This one.
-    Own,
-    /// Another one, with which the client has queues too.
-    Other,
-}
-
 impl Core {
     /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
     /// name, or is about to be.
@@ -37,24 +28,18 @@ impl Core {
         (volume.vm_name.clone(), volume.name.clone())
     }
 
-    /// Adds a client to a volume. `None`: its clients are refused since a moment ago, by another thread. Otherwise whether it may be
-    /// served now. It may not while requests of disconnected clients of this volume are in flight, because an old write could
-    /// overwrite a newer one.
-    pub(crate) fn client_opened(&mut self, volume: VolumeKey, seat: Seat) -> Option<bool> {
+    /// Adds a client to a volume. Returns `false` if its clients are refused.
+    pub(crate) fn client_opened(&mut self, volume: VolumeKey) -> bool {
         let volume = &mut self.backend.volumes[volume];
-        if seat == Seat::Own && !volume.open_client() {
-            return None;
-        }
-        volume.clients += 1;
-        Some(!volume.has_abandoned())
+        let opened = volume.open_client();
+        volume.clients += u32::from(opened);
+        opened
     }
 
     /// Records that a client of a volume has disconnected. Its requests at the gate are cancelled; those in flight end
     /// at the device.
-    pub(crate) fn client_closed(&mut self, volume: VolumeKey, seat: Seat) {
-        if seat == Seat::Own {
-            self.backend.volumes[volume].close_client();
-        }
+    pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
+        self.backend.volumes[volume].close_client();
         self.volumes_to_cancel.push(volume);
     }
 
@@ -86,13 +71,14 @@ impl Core {
     /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
     pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
         let vm = &mut self.vms[self.backend.volumes[volume].vm];
-        vm.count_protocol_error()
+        vm.protocol_errors += 1;
+        vm.protocol_errors
     }
 
     /// Counts a request of a client of `volume` that is refused.
     pub(crate) fn count_refused(&mut self, volume: VolumeKey, reason: &'static str) {
         let volume = &self.backend.volumes[volume];
-        self.vms[volume.vm].count_refused();
+        self.vms[volume.vm].refused += 1;
         let times = volume.faults.refuse(reason);
         // A client that does this repeatedly must not fill the log.
         if times.is_power_of_two() {
@@ -121,11 +107,7 @@ impl Core {
     /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
     pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
         if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
-            let owner = self.vms.remove(vm).owner;
-            // Its number may be that of another VM by now.
-            if self.vms_by_owner.get(&owner) == Some(&vm) {
-                self.vms_by_owner.remove(&owner);
-            }
+            self.vms.remove(vm);
         }
     }
 }

@@ -7,8 +7,6 @@ use sluice_sched::{Instant, Scope};
 use crate::backend::bridge::{Crossing, Parked};
 use crate::backend::parts::transfer_max;
 use crate::device::core::Core;
-use crate::device::workers::gateway::Gateway;
-use crate::device::workers::hub::Passed;
 use crate::slab::{IoId, VolumeKey};
 
 /// Requests that wait for blocks of the disk.
@@ -16,15 +14,13 @@ use crate::slab::{IoId, VolumeKey};
 pub(crate) struct Crossings {
     /// Those of each volume, in the order in which they came.
     parked: BTreeMap<VolumeKey, Vec<Parked>>,
-    /// Volumes of which this thread has released blocks.
+    /// Volumes of which blocks were released.
     pub(crate) released: Vec<VolumeKey>,
-    /// Volumes of which another thread has. The others have been told by that thread.
-    pub(crate) released_elsewhere: Vec<VolumeKey>,
 }
 
 impl Crossings {
     pub(crate) fn is_settled(&self) -> bool {
-        self.released.is_empty() && self.released_elsewhere.is_empty()
+        self.released.is_empty()
     }
 }
 
@@ -39,12 +35,7 @@ impl Core {
         if volume.leaving {
             return true;
         }
-        let Some(waiting) = volume.park(id, blocks) else { return true };
-        // It counts as waiting from here. What was released before that is not reported.
-        if matches!(volume.cross(io, before, most), Crossing::Free) {
-            return true;
-        }
-        self.crossing.parked.entry(key).or_default().push(waiting);
+        self.crossing.parked.entry(key).or_default().push(Parked { io: id, blocks });
         false
     }
 
@@ -62,30 +53,17 @@ impl Core {
 
     /// Lets requests go to the gate whose blocks were released.
     pub(crate) fn cross_released(&mut self, now: Instant) {
-        if self.crossing.is_settled() {
-            return;
+        let mut released = std::mem::take(&mut self.crossing.released);
+        released.sort_unstable();
+        released.dedup();
+        for key in released {
+            let parked = self.crossing.parked.remove(&key).unwrap_or_default();
+            parked.into_iter().for_each(|parked| self.arrive(now, parked.io));
         }
-        for key in distinct(&mut self.crossing.released_elsewhere) {
-            self.cross_parked(now, key);
-        }
-        for key in distinct(&mut self.crossing.released) {
-            self.cross_parked(now, key);
-            let Some(volume) = self.backend.volumes.get(key) else { continue };
-            if volume.claims().is_some_and(|claims| claims.are_awaited())
-                && let Gateway::Shared(port) = &mut self.gate
-            {
-                port.pass_to_others(Passed::Unclaimed(self.vms[volume.vm].owner, volume.id));
-            }
-        }
-    }
-
-    fn cross_parked(&mut self, now: Instant, key: VolumeKey) {
-        let parked = self.crossing.parked.remove(&key).unwrap_or_default();
-        parked.into_iter().for_each(|parked| self.arrive(now, parked.io));
     }
 
     /// Takes the waiting requests of a volume or a VM.
-    pub(crate) fn take_parked(&mut self, scope: Scope) -> Vec<IoId> {
+    pub(super) fn take_parked(&mut self, scope: Scope) -> Vec<IoId> {
         if self.crossing.parked.is_empty() {
             return Vec::new();
         }
@@ -99,12 +77,4 @@ impl Core {
         let parked = keys.into_iter().filter_map(|key| self.crossing.parked.remove(&key));
         parked.flatten().map(|parked| parked.io).collect()
     }
-}
-
-/// Takes the volumes of a list, each once.
-fn distinct(volumes: &mut Vec<VolumeKey>) -> Vec<VolumeKey> {
-    let mut taken = std::mem::take(volumes);
-    taken.sort_unstable();
-    taken.dedup();
-    taken
 }

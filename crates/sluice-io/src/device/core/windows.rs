@@ -7,7 +7,6 @@ use crate::backend::request::Opening;
 use crate::cpu;
 use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
-use crate::device::workers::hub::Passed;
 use crate::slab::{ClientRef, VmId, VolumeKey};
 use sluice_sched::Instant;
 
@@ -28,7 +27,7 @@ impl Core {
         transfer_max(self.gate.settings(), window).min(length.into())
     }
 
-    /// Frees the room that a request of a volume occupied, here and for clients of other threads.
+    /// Frees the room that a request of a volume occupied.
     pub(super) fn vacate(&mut self, key: VolumeKey, held: u64, buffered: u64) {
         let volume = &mut self.backend.volumes[key];
         volume.outstanding.remove(held);
@@ -36,47 +35,16 @@ impl Core {
         let vm = &mut self.vms[id];
         vm.outstanding.remove(held);
         vm.memory.remove(buffered);
-        if let (Some(common), Some(port)) = (&vm.common, self.gate.port()) {
-            let most = vm.spare_max();
-            let kept = vm.outstanding.spare();
-            if kept.requests > most.requests || kept.bytes > most.bytes || common.is_awaited(port.worker()) {
-                volume.outstanding.give_back();
-                vm.outstanding.give_back();
-                port.pass_to(common.take_waiting(port.worker()), Passed::Room(vm.owner));
-            } else if !std::mem::replace(&mut vm.has_spare, true) {
-                self.spares.push((id, key));
-            }
-        }
         if !vm.waiting.is_empty() {
             self.schedule_resume(id);
         }
-    }
-
-    /// Gives back what this thread has freed in the windows of VMs: all of it, or only for VMs for whose room clients of other
-    /// threads wait. These are told.
-    pub(crate) fn give_back(&mut self, all: bool) {
-        let Some(port) = self.gate.port() else { return };
-        self.spares.retain(|&(id, key)| {
-            let Some(vm) = self.vms.get_mut(id) else { return false };
-            let Some(common) = vm.common.as_ref().filter(|common| all || common.is_awaited(port.worker())) else {
-                vm.has_spare = vm.outstanding.spare().requests > 0;
-                return vm.has_spare;
-            };
-            if let Some(volume) = self.backend.volumes.get_mut(key) {
-                volume.outstanding.give_back();
-            }
-            vm.outstanding.give_back();
-            port.pass_to(common.take_waiting(port.worker()), Passed::Room(vm.owner));
-            vm.has_spare = false;
-            false
-        });
     }
 
     /// Whether the window has room for one more request of a volume, whose data are in `data`.
     pub(crate) fn has_room(&self, volume: VolumeKey, data: DataIn) -> bool {
         let volume = &self.backend.volumes[volume];
         let vm = &self.vms[volume.vm];
-        vm.has_room(volume.outstanding.load()) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
+        vm.has_room(volume.outstanding) && !vm.cpu.is_held() && (data == DataIn::Guest || vm.memory.has_room())
     }
 
     /// Counts units of work for an event of a client of a volume. Returns whether its VM's limit allows more.
@@ -110,9 +78,6 @@ impl Core {
     pub(crate) fn park(&mut self, volume: VolumeKey, client: ClientRef, data: DataIn) {
         let vm = self.backend.volumes[volume].vm;
         self.vms[vm].waiting.push_back(client);
-        if let (Some(common), Some(port)) = (&self.vms[vm].common, self.gate.port()) {
-            common.wait(port.worker());
-        }
         if data == DataIn::Buffers && !self.vms[vm].memory.has_room() {
             self.await_memory(vm);
         }

@@ -29,10 +29,6 @@ fn content(file: &tempfile::NamedTempFile) -> Vec<u8> {
     bytes
 }
 
-fn with_threads(threads: u32, delay: Option<DelaySpec>) -> Device {
-    Device::start(DeviceSpec { threads, ..spec(delay) }).unwrap()
-}
-
 /// A request of a client: kind, first sector, number of sectors, byte of its data.
 type Sent = (u8, u64, u64, u8);
 
@@ -116,15 +112,15 @@ fn byte_of(sector: u64, round: u8) -> u8 {
 
 #[test]
 fn writes_to_one_block_do_not_undo_each_other() {
-    for (threads, delay) in [(1, Some(SLOW)), (3, None), (3, Some(SLOW))] {
+    for delay in [None, Some(SLOW)] {
         let (file, store) = large_blocks();
-        let device = with_threads(threads, delay);
+        let device = device(delay);
         add(&device, Policy::default(), store, SIZE);
         let clients: Vec<_> = (0..CLIENTS).map(|own| write_own(connect(&device, SIZE), own, 3)).collect();
         clients.into_iter().for_each(|client| client.join().unwrap());
         for (sector, bytes) in content(&file).chunks(SECTOR as usize).enumerate() {
             let expected = byte_of(sector as u64, 3);
-            assert!(bytes.iter().all(|byte| *byte == expected), "sector {sector}, {threads} threads: {}", bytes[0]);
+            assert!(bytes.iter().all(|byte| *byte == expected), "sector {sector}: {}", bytes[0]);
         }
     }
 }
@@ -135,7 +131,7 @@ fn a_block_stays_claimed_until_the_last_operation_of_a_client_that_has_gone_ends
     let (_file, store) = large_blocks();
     let Store::File { source, .. } = &store else { unreachable!("it is a file") };
     let source = Arc::clone(source);
-    let device = with_threads(1, Some(slow));
+    let device = device(Some(slow));
     add(&device, Policy::default(), store, SIZE);
     let _stays = connect(&device, SIZE);
     let mut goes = connect(&device, SIZE);
@@ -162,7 +158,7 @@ fn a_block_stays_claimed_until_the_last_operation_of_a_client_that_has_gone_ends
 fn a_volume_is_removed_while_requests_wait_for_a_block() {
     let never = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(20)), ..SLOW };
     let (_file, store) = large_blocks();
-    let device = with_threads(1, Some(never));
+    let device = device(Some(never));
     add(&device, Policy::default(), store, SIZE);
     let mut client = connect(&device, SIZE);
     for cookie in 0..8 {

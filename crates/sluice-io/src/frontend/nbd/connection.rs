@@ -8,7 +8,7 @@ use sluice_sched::Instant;
 use crate::backend::buffer::{Buffer, Room};
 use crate::backend::request::RequestList;
 use crate::device::vm::Intake;
-use crate::frontend::nbd::{Arrived, Awaited};
+use crate::frontend::nbd::Arrived;
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{IoId, VolumeKey};
 
@@ -91,8 +91,6 @@ pub(crate) struct Connection {
     pub(crate) replies_due: Option<Instant>,
     pub(crate) receive: Receive,
     pub(crate) intake: Intake,
-    /// The threads that must look for clients that have gone before it is served.
-    pub(crate) awaited: Awaited,
     pub(crate) phase: Phase,
     /// Requests from their header to the sent reply, in no order.
     pub(crate) requests: RequestList,
@@ -176,7 +174,6 @@ impl Connection {
             replies_due: None,
             receive: Receive::Idle,
             intake: Intake::Open,
-            awaited: Awaited::default(),
             phase: Phase::Open,
             requests: RequestList::default(),
             replies: Vec::new(),

@@ -15,7 +15,7 @@ use std::time::Duration;
 use sluice_sched::Instant;
 
 use crate::device::budget::Budget;
-use crate::device::core::{Core, Ending, Seat};
+use crate::device::core::{Core, Ending};
 use crate::device::spec::ClientSnapshot;
 use crate::device::vm::Intake;
 use crate::frontend::Frontend;
@@ -23,7 +23,6 @@ use crate::nbd::handshake::Negotiated;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
-pub(crate) use look::{Awaited, Look};
 use replies::Segment;
 
 ids! {
@@ -60,12 +59,7 @@ pub struct Arrived {
 
 /// A message about NBD clients.
 pub(crate) enum NbdCommand {
-    /// A client, and the threads of the device that must look first.
-    Connect(Box<Arrived>, Awaited),
-    /// A client of a volume has come to a thread.
-    Look(Box<Look>),
-    /// All threads have looked.
-    Looked,
+    Connect(Box<Arrived>),
 }
 
 /// The NBD clients of a device thread.
@@ -78,8 +72,8 @@ pub(crate) struct Nbd {
     recent: Vec<ConnectionId>,
     /// Connections whose sockets the loop reads, and former ones.
     looped: VecDeque<ConnectionId>,
-    /// Orders of this iteration.
-    looks: Vec<Look>,
+    /// Clients that wait for a look at the others of their volumes.
+    new: Vec<ConnectionId>,
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
@@ -97,7 +91,7 @@ impl Frontend for Nbd {
             tx_pending: Vec::new(),
             recent: Vec::new(),
             looped: VecDeque::new(),
-            looks: Vec::new(),
+            new: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
             deadline: None,
@@ -106,9 +100,7 @@ impl Frontend for Nbd {
 
     fn command(&mut self, core: &mut Core, now: Instant, command: NbdCommand) {
         match command {
-            NbdCommand::Connect(arrived, awaited) => self.connect(core, now, *arrived, awaited),
-            NbdCommand::Look(look) => self.looks.push(*look),
-            NbdCommand::Looked => self.looked(core),
+            NbdCommand::Connect(arrived) => self.connect(core, now, *arrived),
         }
     }
 
@@ -215,7 +207,7 @@ impl Nbd {
         self.connections.iter().filter(|(_, known)| known.volume == volume).map(|(id, _)| id).collect()
     }
 
-    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived, awaited: Awaited) {
+    fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
         if core.ending != Ending::No {
             return;
         }
@@ -232,17 +224,14 @@ impl Nbd {
             tracing::warn!(vm, "Client rejected: too little memory is left");
             return;
         };
-        let Some(is_free) = core.client_opened(volume, Seat::Own) else {
+        if !core.client_opened(volume) {
             tracing::info!(vm, "Client disconnected: its volume is being removed");
             return;
-        };
-        connection.intake = if awaited.is_over() { Intake::of_new(is_free) } else { Intake::WaitsForLook };
-        connection.awaited = awaited;
-        let waits = connection.intake != Intake::Open;
-        let id = self.connections.insert(connection);
-        if waits {
-            self.watch_for_hang_up(core, id);
         }
+        connection.intake = Intake::WaitsForLook;
+        let id = self.connections.insert(connection);
+        self.new.push(id);
+        self.watch_for_hang_up(core, id);
         self.receive(core, id);
     }
 
@@ -254,7 +243,7 @@ impl Nbd {
         }
         connection.shut_down();
         connection.end_reads_by_loop();
-        core.client_closed(connection.volume, Seat::Own);
+        core.client_closed(connection.volume);
         core.abandon(&connection.requests);
         if connection.sending.is_none() {
             let replies = std::mem::take(&mut connection.replies);
@@ -295,7 +284,7 @@ impl Nbd {
             if connection.can_be_removed() && connection.is_watched {
                 // The kernel reports it when the socket is shut down.
                 if !connection.is_closed() {
-                    core.client_closed(connection.volume, Seat::Own);
+                    core.client_closed(connection.volume);
                     connection.shut_down();
                 }
             } else if connection.can_be_removed() {
@@ -309,7 +298,7 @@ impl Nbd {
         self.recent.retain(|recent| *recent != id);
         core.unpark(connection.volume, self.client(id));
         if !connection.is_closed() {
-            core.client_closed(connection.volume, Seat::Own);
+            core.client_closed(connection.volume);
         }
         core.client_removed(connection.volume);
     }

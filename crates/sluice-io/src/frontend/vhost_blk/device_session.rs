@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::device::core::{Core, Ending, Seat};
+use crate::device::core::{Core, Ending};
 use crate::device::vm::Intake;
 use crate::frontend::vhost_blk::VhostBlk;
 use crate::slab::{ClientRef, VolumeKey};
@@ -26,8 +26,6 @@ pub(crate) struct DeviceSession {
     _permit: Box<dyn Send>,
     queues: Vec<QueueId>,
     pub(crate) write_back: bool,
-    /// Which thread counts it as a client.
-    seat: Seat,
     /// Whether it has been closed.
     pub(crate) closing: bool,
     closed: Option<Sender<()>>,
@@ -42,9 +40,9 @@ impl DeviceSession {
 impl VhostBlk {
     pub(crate) fn session_message(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, generation, peer, permit, seat, reply } => {
+            SessionMessage::Open { vm, volume, generation, peer, permit, reply } => {
                 let volume = core.find_generation(&vm, &volume, generation);
-                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, (peer, permit), seat)));
+                let _ = reply.send(volume.and_then(|volume| self.open_session(core, volume, (peer, permit))));
             }
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
@@ -96,19 +94,16 @@ impl VhostBlk {
         core: &mut Core,
         volume: VolumeKey,
         (peer, permit): (String, Box<dyn Send>),
-        seat: Seat,
     ) -> Option<SessionId> {
-        if core.ending != Ending::No {
+        if core.ending != Ending::No || !core.client_opened(volume) {
             return None;
         }
-        core.client_opened(volume, seat)?;
         let state = DeviceSession {
             volume,
             peer,
             _permit: permit,
             queues: Vec::new(),
             write_back: true,
-            seat,
             closing: false,
             closed: None,
         };
@@ -188,7 +183,7 @@ impl VhostBlk {
     pub(crate) fn close_session(&mut self, core: &mut Core, session: SessionId) {
         let state = &mut self.sessions[session];
         let again = std::mem::replace(&mut state.closing, true);
-        let (volume, seat, queues) = (state.volume, state.seat, state.queues.clone());
+        let (volume, queues) = (state.volume, state.queues.clone());
         if !again {
             for &index in &queues {
                 self.queues.queue(index).state.close();
@@ -197,7 +192,7 @@ impl VhostBlk {
                 core.abandon(&self.queues.queue(index).requests);
                 self.queues.look_for_end(index);
             }
-            core.client_closed(volume, seat);
+            core.client_closed(volume);
         }
         if queues.is_empty() {
             self.end_session(core, session);

@@ -95,7 +95,7 @@ fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, d
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None, threads: 1 };
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None };
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
     let info = VolumeInfo { size_bytes, serial: "WD-4711".to_owned(), ..sample() };

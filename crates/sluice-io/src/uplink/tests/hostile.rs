@@ -71,8 +71,7 @@ impl Lab {
         self.state.apply(self.now, add(&vm, Policy::default(), spec)).unwrap();
         let (reply, mut opened) = oneshot::channel();
         let (peer, permit) = ("test".to_owned(), Box::new(()));
-        let seat = crate::device::core::Seat::Own;
-        self.tell(SessionMessage::Open { vm: vm.clone(), volume, generation, peer, permit, seat, reply });
+        self.tell(SessionMessage::Open { vm: vm.clone(), volume, generation, peer, permit, reply });
         let session = opened.try_recv().unwrap().unwrap();
         let memory = Arc::new(unshared(&[(GuestAddress(0), MEMORY)]).unwrap());
         let mut guest = Guest { vm, session, memory, size, kicks: Vec::new() };

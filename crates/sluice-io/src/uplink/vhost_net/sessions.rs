@@ -55,7 +55,7 @@ impl VhostNet {
     /// Handles a message about a session.
     pub(crate) fn message(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
         match message {
-            SessionMessage::Open { vm, volume, generation, peer, permit, seat: _, reply } => {
+            SessionMessage::Open { vm, volume, generation, peer, permit, reply } => {
                 let nic = core.find_nic(&vm, &volume).filter(|id| {
                     let nic = &core.nics[*id];
                     nic.generation == generation && !nic.refuses_clients && nic.session.is_none()

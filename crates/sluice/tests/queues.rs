@@ -1,4 +1,4 @@
-//! A device with several threads behaves as one with a single thread: limits, changes, detachment, reports.
+//! Several queues and clients of a volume: one limit, changes, detachment, reports.
 
 use std::time::Instant;
 
@@ -49,8 +49,8 @@ fn seconds_for(guest: &mut Client, count: u16) -> f64 {
 }
 
 #[test]
-fn queues_of_a_vm_at_different_threads_have_one_limit_which_is_changed_while_they_work() {
-    let (place, daemon) = served("threads = 2");
+fn queues_of_a_vm_have_one_limit_which_is_changed_while_they_work() {
+    let (place, daemon) = served("");
     let mut guest = guest(&place);
     let bytes = noise(1, 64 << 10);
     guest.write(MIB / 2, &bytes).unwrap();
@@ -64,11 +64,7 @@ fn queues_of_a_vm_at_different_threads_have_one_limit_which_is_changed_while_the
     let free = seconds_for(&mut guest, 50);
     assert!(free < 9.0, "200 requests without a limit in {free} s");
     let account = daemon.accounts().vm("a")["outstanding"].as_u64();
-    assert_eq!(
-        (account, daemon.accounts().connections()),
-        (Some(0), 1),
-        "a VMM with queues at two threads is one client"
-    );
+    assert_eq!((account, daemon.accounts().connections()), (Some(0), 1), "a VMM with several queues is one client");
     for verb in ["status", "get vms -o wide", "describe a", "why a", "get devices"] {
         ask(&place, &verb.split(' ').collect::<Vec<_>>()).ok();
     }
@@ -76,7 +72,7 @@ fn queues_of_a_vm_at_different_threads_have_one_limit_which_is_changed_while_the
 
 #[test]
 fn a_queue_is_stopped_and_started_again_while_others_work() {
-    let (place, _daemon) = served("threads = 2\nmerging = false");
+    let (place, _daemon) = served("merging = false");
     ask(&place, &["set", "a", "limit=100 iops", "burst=1"]).ok();
     let mut guest = guest(&place);
     for queue in 0..QUEUES {
@@ -96,8 +92,8 @@ fn a_queue_is_stopped_and_started_again_while_others_work() {
 }
 
 #[test]
-fn a_volume_is_detached_and_attached_while_several_threads_serve_it() {
-    let (place, daemon) = served("threads = 2");
+fn a_volume_is_detached_and_attached_while_it_has_several_clients() {
+    let (place, daemon) = served("");
     let mut clients: Vec<Raw> = (0..4).map(|_| Raw::open(&place.volume_socket("b", "v"), "b/v").unwrap()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.write(number as u64 * 4096, &[number as u8; 4096]).unwrap();
@@ -117,14 +113,10 @@ fn a_volume_is_detached_and_attached_while_several_threads_serve_it() {
 }
 
 #[test]
-fn threads_are_changed_by_a_restart_only_and_do_not_merge() {
+fn a_host_file_that_states_threads_is_served_and_a_warning_says_that_they_have_no_effect() {
     let (place, daemon) = served("threads = 2");
-    let log = daemon.reload(&host(&place, "threads = 3"));
-    assert!(
-        log.contains("Device disk: its number of threads cannot change while it runs; restart the daemon"),
-        "{log}"
-    );
-    let log = daemon.reload(&host(&place, "threads = 2\nmerging = true"));
-    assert!(log.contains("2 threads cannot merge requests, and this device does"), "{log}");
-    daemon.accept(&host(&place, "threads = 2\nscheduler = \"noop\"\nmerging = false"));
+    let log = daemon.reload(&host(&place, "threads = 3\nmerging = true\nscheduler = \"noop\""));
+    assert!(log.contains("Device disk: threads has no effect: one thread serves the device"), "{log}");
+    let found = run(sluice().arg("check").arg(place.file("host.toml")));
+    assert!(found.ok().contains("threads has no effect"));
 }
