@@ -3,11 +3,12 @@
 //! rustfmt checks formatting and clippy checks correctness. Tidy checks the length of functions and files, words and
 //! paths that must not appear, and calls that are not allowed in the scheduling core and in tests. Rules for text are
 //! in `text`, rules for Rust in `rust`. The latter work on tokens, so a word in a string or a comment is not taken
-//! for code, and code inside a macro is checked. Each rule is a function from a file to its violations, with its
-//! tests in the same file.
+//! for code, and code inside a macro is checked. Each of these rules is a function from a file to its violations, with
+//! its tests in the same file. Rules for links need all pages, and are in `pages`.
 //!
 //! The patterns are written with `concat!`, so that tidy does not find them here.
 
+mod pages;
 mod rust;
 mod text;
 mod tokens;
@@ -69,13 +70,13 @@ impl Source<'_> {
 /// Prints every violation in every file, and their number. Returns the number.
 pub(crate) fn check_workspace() -> Result<usize, String> {
     let files = workspace::files()?;
-    let mut count = 0;
+    let mut violations = Vec::new();
     for path in &files {
-        for violation in check_file(path)? {
-            println!("{violation}");
-            count += 1;
-        }
+        violations.extend(check_file(path)?);
     }
+    violations.extend(check_pages(&files)?);
+    violations.iter().for_each(|violation| println!("{violation}"));
+    let count = violations.len();
     match count {
         0 => println!("tidy: {} files, no violations", files.len()),
         1 => println!("tidy: {} files, 1 violation", files.len()),
@@ -84,8 +85,20 @@ pub(crate) fn check_workspace() -> Result<usize, String> {
     Ok(count)
 }
 
+fn read(path: &str) -> Result<Vec<u8>, String> {
+    std::fs::read(workspace::root().join(path)).map_err(|error| format!("Cannot read {path}: {error}"))
+}
+
+fn check_pages(files: &[String]) -> Result<Vec<Violation>, String> {
+    let paths: Vec<&String> = files.iter().filter(|path| pages::is_page(path)).collect();
+    let text = |path: &&String| Ok(String::from_utf8_lossy(&read(path)?).into_owned());
+    let texts: Vec<String> = paths.iter().map(text).collect::<Result<_, String>>()?;
+    let sources: Vec<Source<'_>> = paths.iter().zip(&texts).map(|(path, text)| Source { path, text }).collect();
+    Ok(pages::check(&sources, files))
+}
+
 fn check_file(path: &str) -> Result<Vec<Violation>, String> {
-    let bytes = std::fs::read(workspace::root().join(path)).map_err(|error| format!("Cannot read {path}: {error}"))?;
+    let bytes = read(path)?;
     // Binary files are not checked.
     Ok(match std::str::from_utf8(&bytes) {
         Ok(text) if !text.contains('\0') => check(&Source { path, text }),

@@ -197,30 +197,6 @@ fn the_first_vm_with_libvirt_works_as_printed() {
     }
 }
 
-/// Each link from a page to another file leads somewhere, and the index names each page.
-#[test]
-fn links_of_the_manual_lead_somewhere() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs");
-    let pages = |folder: &Path| -> Vec<PathBuf> {
-        let files = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
-        files.filter(|file| file.extension().is_some_and(|extension| extension == "md")).collect()
-    };
-    let how_to = pages(&docs.join("how-to"));
-    let own = [docs.join("../README.md"), docs.join("vmms.md"), docs.join("service.md")];
-    for page in how_to.iter().chain(&own) {
-        let text = std::fs::read_to_string(page).unwrap();
-        for link in text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(link, _)| link) {
-            let target = link.split_once('#').map_or(link, |(file, _)| file);
-            let target = page.parent().unwrap().join(target);
-            assert!(link.starts_with("http") || target.exists(), "{}: {link}", page.display());
-        }
-    }
-    let index = std::fs::read_to_string(docs.join("how-to/README.md")).unwrap();
-    for page in how_to.iter().filter_map(|page| page.file_name()?.to_str()).filter(|page| *page != "README.md") {
-        assert!(index.contains(&format!("]({page})")), "{page} is not in the index");
-    }
-}
-
 /// Host files in the pages, and parts of them, are read by the program.
 #[test]
 fn host_files_in_the_pages_are_accepted() {
