@@ -215,7 +215,7 @@ fn status(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> Fail
 
 /// The end of a source inside its volume, in words.
 pub(crate) fn shortened_in_words(needs: f64, end: f64) -> String {
-    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: reads and writes past the end fail")
+    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: requests past the end fail")
 }
 
 /// Failures in words: `41 writes failed with ENOSPC (No space left on device), first at 12:00:01 and last at 12:00:09 UTC`.

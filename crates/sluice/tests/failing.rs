@@ -142,7 +142,6 @@ fn writes_past_the_end_of_a_cut_source_grew_it_again() {
     daemon.stderr().up_to(&["Source of a/v was cut: its source ends at byte 2097152, and the volume needs 8388608"]);
     assert_eq!(a.write(4 * MIB, &data), Err(EIO));
     assert_eq!(a.write(2 * MIB - 4096, &[data.as_slice(), &data].concat()), Err(EIO), "half of it");
-    assert_eq!(a.ask(WRITE_ZEROES, 0, 4 * MIB, 4096, &[]), Ok(()), "a hole extends nothing");
     assert_eq!(a.ask(WRITE_ZEROES, 2, 4 * MIB, 4096, &[]), Err(EIO));
     assert_eq!(a.write(2 * MIB - 4096, &data), Ok(()), "up to the end");
     assert_eq!(a.flush(), Ok(()));
@@ -155,6 +154,28 @@ fn writes_past_the_end_of_a_cut_source_grew_it_again() {
     event(&place, "source_shortened", "ended");
     assert_eq!(a.write(4 * MIB, &data), Ok(()));
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn holes_past_the_end_of_a_cut_source_succeeded() {
+    let place = Place::new();
+    let image = place.image("cut.img", 8 * MIB);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &image, "")));
+    let mut a = open(&place, "a");
+    assert_eq!(a.ask(TRIM, 0, 4 * MIB, 4096, &[]), Ok(()));
+    let file = File::options().write(true).open(&image).unwrap();
+    file.set_len(2 * MIB).unwrap();
+    // A hole grows nothing, so each of them can be checked, and none needs an earlier look at the size.
+    assert_eq!(a.ask(TRIM, 0, 4 * MIB, 4096, &[]), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 4 * MIB, 4096, &[]), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 2 * MIB - 4096, 8192, &[]), Err(EIO), "half of it");
+    assert_eq!(a.ask(TRIM, 0, 2 * MIB - 4096, 4096, &[]), Ok(()), "up to the end");
+    assert_eq!(file.metadata().unwrap().len(), 2 * MIB);
+    let began = event(&place, "errors", "began");
+    assert_eq!(began["cause"], "source_shortened", "{began}");
+    let failures = &json(&place, &["status"])["failing"][0]["failures"];
+    let failed = |at: usize| (failures[at]["operation"].as_str().unwrap(), failures[at]["count"].as_u64().unwrap());
+    assert_eq!((failed(0), failed(1)), (("discard", 1), ("write_zeroes", 2)), "{failures}");
 }
 
 #[test]

@@ -8,6 +8,9 @@
 //! the size before each write would cost as much as a small request. So a device thread asks at most once in
 //! `LOOK_EVERY` for each volume, with the first write after that time. A write that follows the cut by less may still extend the
 //! file. On file systems with a server, where the question may hang, only the control plane asks.
+//!
+//! Discards and holes past the end extend nothing, and the kernel reports success for them. So they fail as a write does. They are
+//! rarer and take longer than writes, and a device thread asks before each of them.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -109,8 +112,8 @@ impl Source {
         !self.block_device && !self.submission_may_block
     }
 
-    /// Whether an operation that ends at byte `end` of the file would extend a file that was cut.
-    pub(crate) fn would_extend(&self, end: u64) -> bool {
+    /// Whether the file was cut and ends before byte `end`, up to which an operation changes it.
+    pub(crate) fn is_cut_before(&self, end: u64) -> bool {
         end > self.faults.end.load(Ordering::Relaxed)
     }
 }
@@ -128,14 +131,14 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let source = Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap();
         assert_eq!(source.look_at_sizes().unwrap(), FileSizes { size_bytes: 1 << 20, allocated_bytes: 0 });
-        assert!(!source.would_extend(1 << 20));
+        assert!(!source.is_cut_before(1 << 20));
         file.set_len(4096).unwrap();
         source.look_at_sizes().unwrap();
-        assert!(source.would_extend(4097) && !source.would_extend(4096));
+        assert!(source.is_cut_before(4097) && !source.is_cut_before(4096));
         assert_eq!((source.faults().ends_at, source.faults().needs), (Some(4096), 1 << 20));
         file.set_len(1 << 20).unwrap();
         source.look_at_sizes().unwrap();
-        assert!(!source.would_extend(1 << 20));
+        assert!(!source.is_cut_before(1 << 20));
     }
 
     #[test]
