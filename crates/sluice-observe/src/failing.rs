@@ -14,7 +14,7 @@ use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
 use crate::judge::{Broken, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
-use crate::sample::{Failure, VolumeSample};
+use crate::sample::{Failure, Faults, VolumeSample};
 
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
@@ -82,6 +82,8 @@ struct Spell {
     count: u64,
     first: u64,
     last: u64,
+    /// Whether the last one failed for lack of space ([`EventKind::NoSpace`]), or for another reason ([`EventKind::Errors`]).
+    event: EventKind,
     /// Successful requests of that kind when the last one had failed.
     succeeded: u64,
     /// Whether one has succeeded since then.
@@ -99,26 +101,34 @@ pub(crate) struct Failing {
     shortened: Watch<About>,
 }
 
-/// Whether an errno means that there is no room for what is to be written.
-fn is_lack_of_space(errno: i32) -> bool {
-    matches!(errno, ENOSPC | EDQUOT)
+/// Returns which event a failure belongs to. A block device that has shrunk has no space past its end, and cannot get any by freeing some.
+fn event_of(errno: i32, shortened: Option<Cause>) -> EventKind {
+    match errno {
+        ENOSPC | EDQUOT if shortened != Some(Cause::DeviceShrunk) => EventKind::NoSpace,
+        _ => EventKind::Errors,
+    }
+}
+
+/// Returns the cause if a source has become shorter than its volume.
+fn shortened(faults: &Faults) -> Option<Cause> {
+    faults.ends_at.map(|_| if faults.is_device { Cause::DeviceShrunk } else { Cause::SourceShortened })
 }
 
 impl Failing {
     /// Looks at the counters of a sample. `stats` has the successful requests of the volume.
     pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample, stats: &GateStats) {
-        self.count(now.time, &sample.faults.failures, &stats.completed());
+        let shortened = shortened(&sample.faults);
+        self.count(now.time, &sample.faults.failures, shortened, &stats.completed());
         let subject = |kind| Subject { kind, vm: Some(vm), volume: Some(&sample.volume) };
         for (kind, watch) in [(EventKind::NoSpace, &mut self.no_space), (EventKind::Errors, &mut self.errors)] {
-            let of_kind = |errno: i32| is_lack_of_space(errno) == (kind == EventKind::NoSpace);
-            let spells = self.spells.iter().filter(|((_, errno), _)| of_kind(*errno));
+            let spells = self.spells.iter().filter(|(_, spell)| spell.event == kind);
             let spells: Vec<_> = spells.map(|(key, spell)| (*key, *spell)).collect();
             let lasts = spells.iter().any(|(_, spell)| !spell.has_ended);
             let count: u64 = spells.iter().map(|(_, spell)| spell.count).sum();
             let found = lasts.then_some(Shortfall { wanted: 0.0, got: count as f64, unit: Unit::Requests });
             let cause = match kind {
                 EventKind::NoSpace => Cause::NoSpace,
-                _ if sample.faults.ends_at.is_some() => Cause::SourceShortened,
+                _ if let Some(cause) = shortened => cause,
                 _ if sample.faults.is_lost => Cause::LostWrites,
                 _ if sample.nic.is_some() => Cause::Interface,
                 _ => Cause::Errors,
@@ -126,7 +136,7 @@ impl Failing {
             let statuses = || spells.iter().map(|spell| status(spell, sample.nic.is_some())).collect::<Vec<_>>();
             now.judge(subject(kind), watch, found, || About::new(cause, Vec::new()).failed(statuses()));
             if watch.broken().is_none() {
-                self.spells.retain(|(_, errno), _| !of_kind(*errno));
+                self.spells.retain(|_, spell| spell.event != kind);
             }
         }
         let found = sample.faults.ends_at.map(|end| Shortfall {
@@ -134,11 +144,11 @@ impl Failing {
             got: end as f64,
             unit: Unit::Bytes,
         });
-        let about = || About::new(Cause::SourceShortened, Vec::new());
+        let about = || About::new(shortened.expect("the source ends too early"), Vec::new());
         now.judge(subject(EventKind::SourceShortened), &mut self.shortened, found, about);
     }
 
-    fn count(&mut self, time: u64, failures: &[Failure], completed: &[u64; 5]) {
+    fn count(&mut self, time: u64, failures: &[Failure], shortened: Option<Cause>, completed: &[u64; 5]) {
         for spell in self.spells.iter_mut() {
             let ((kind, _), spell) = spell;
             let completed = completed[*kind as usize];
@@ -152,10 +162,11 @@ impl Failing {
             let more = count.checked_sub(*seen).unwrap_or(count);
             *seen = count;
             if more > 0 {
-                let new = Spell { count: 0, first: time, last: time, succeeded: 0, has_ended: false };
+                let event = event_of(errno, shortened);
+                let new = Spell { count: 0, first: time, last: time, event, succeeded: 0, has_ended: false };
                 let spell = self.spells.entry((kind, errno)).or_insert(new);
                 let (count, succeeded) = (spell.count + more, completed[kind as usize]);
-                *spell = Spell { count, last: time, succeeded, has_ended: false, ..*spell };
+                *spell = Spell { count, last: time, event, succeeded, has_ended: false, ..*spell };
             }
         }
     }
@@ -257,7 +268,6 @@ mod tests {
 
     use super::*;
     use crate::event::{Event, Phase};
-    use crate::sample::Faults;
 
     /// A volume whose operations have failed or succeeded so often, in each second.
     struct Lab {
@@ -353,6 +363,27 @@ mod tests {
         lab.second();
         lab.succeed(Kind::Flush);
         assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [(EventKind::Errors, Phase::Ended)]);
+    }
+
+    #[test]
+    fn a_device_that_shrank_got_the_advice_for_a_full_file_system() {
+        let mut lab = Lab::new();
+        (lab.sample.faults.is_device, lab.sample.faults.ends_at) = (true, Some(4096));
+        lab.fail(Kind::Write, ENOSPC, 1);
+        let began = lab.second();
+        assert_eq!(
+            began.iter().map(|event| event.kind).collect::<Vec<_>>(),
+            [EventKind::Errors, EventKind::SourceShortened]
+        );
+        for event in began {
+            assert!(event.in_words().contains("The device is smaller than the volume"), "{}", event.in_words());
+        }
+        // When it has its size again, the old failure is still none for lack of space.
+        lab.sample.faults.ends_at = None;
+        let later: Vec<_> = (0..5).flat_map(|_| lab.kinds()).collect();
+        assert_eq!(later, [(EventKind::SourceShortened, Phase::Ended)]);
+        lab.fail(Kind::Write, ENOSPC, 1);
+        assert_eq!(lab.kinds(), [(EventKind::NoSpace, Phase::Began)], "a thin pool is full");
     }
 
     #[test]

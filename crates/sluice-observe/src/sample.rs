@@ -123,6 +123,8 @@ pub struct Faults {
     pub ends_at: Option<u64>,
     /// End of the volume in its source, in bytes.
     pub needs: u64,
+    /// Whether the source is a block device.
+    pub is_device: bool,
 }
 
 /// Failed requests of one kind with one errno.

@@ -179,6 +179,32 @@ fn holes_past_the_end_of_a_cut_source_succeeded() {
 }
 
 #[test]
+fn a_device_that_shrank_got_the_advice_for_a_full_file_system() {
+    let place = Place::new();
+    let below = place.image("below.img", 64 * MIB);
+    let disk = Loop::new(&below);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &disk.path, "")));
+    let mut a = open(&place, "a");
+    let data = noise(1, 4096);
+    assert_eq!(a.write(32 * MIB, &data), Ok(()));
+    disk.resize(&below, 16 * MIB);
+    assert_eq!(a.ask(TRIM, 0, 32 * MIB, 4096, &[]), Err(EIO), "before it a look is due, unlike before a write");
+    assert_eq!(a.write(32 * MIB, &data), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 16 * MIB - 4096, 8192, &[]), Err(EIO), "half of it");
+    assert_eq!(a.read(32 * MIB, 4096), Err(EIO));
+    for began in [event(&place, "errors", "began"), event(&place, "source_shortened", "began")] {
+        assert_eq!(began["cause"], "device_shrunk", "{began}");
+        assert!(began["text"].as_str().unwrap().contains("The device is smaller than the volume"), "{began}");
+    }
+    let status = ask(&place, &["status"]).stdout;
+    assert!(status.contains("a/v is FAILING") && !status.contains("Free space on the file system"), "{status}");
+    assert!(events(&place, "no_space").is_empty());
+    disk.resize(&below, 64 * MIB);
+    event(&place, "source_shortened", "ended");
+    assert_eq!(a.write(32 * MIB, &data), Ok(()));
+}
+
+#[test]
 fn a_resize_did_not_see_that_the_file_was_replaced_by_a_rename() {
     let place = Place::new();
     let image = place.image("a.img", MIB);

@@ -7,7 +7,8 @@
 //! gone, and a file that is whole again hides that. The kernel has no write that refuses to extend a file, and asking for
 //! the size before each write would cost as much as a small request. So a device thread asks at most once in
 //! `LOOK_EVERY` for each volume, with the first write after that time. A write that follows the cut by less may still extend the
-//! file. On file systems with a server, where the question may hang, only the control plane asks.
+//! file. On file systems with a server, where the question may hang, only the control plane asks. A block device cannot grow by a
+//! write, but the kernel says of one past its end that there is no space, and leaves out that part of zeroes without an error.
 //!
 //! Discards and holes past the end extend nothing, and the kernel reports success for them. So they fail as a write does. They are
 //! rarer and take longer than writes, and a device thread asks before each of them.
@@ -39,6 +40,8 @@ pub struct FaultReport {
     pub ends_at: Option<u64>,
     /// End of the volume in the file, in bytes.
     pub needs: u64,
+    /// Whether the file is a block device.
+    pub is_device: bool,
 }
 
 /// Failed requests of one kind with one error.
@@ -75,10 +78,15 @@ pub struct FileSizes {
 }
 
 impl Source {
-    /// Counts a request that has failed.
+    /// Counts a request that has failed, and looks whether the reason is that the file or device has become too short.
     pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
         let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
         *failed.entry((kind, errno)).or_default() += 1;
+        drop(failed);
+        if self.has_size_at_hand() {
+            // The failure counts without a size as well.
+            let _ = self.look_at_sizes();
+        }
     }
 
     /// Returns what has failed.
@@ -88,7 +96,8 @@ impl Source {
         let failures = failed.iter().map(|(&(kind, errno), &count)| Failure { kind, errno, count });
         let (end, needs) = (self.faults.end.load(Ordering::Relaxed), self.range.end());
         let ends_at = (end < needs).then_some(end);
-        FaultReport { failures: failures.collect(), is_lost: self.loss() != Loss::None, ends_at, needs }
+        let (is_lost, is_device) = (self.loss() != Loss::None, self.block_device);
+        FaultReport { failures: failures.collect(), is_lost, ends_at, needs, is_device }
     }
 
     /// Asks for the sizes of the file. Records where it ends, if it is shorter than the volume.
@@ -107,9 +116,9 @@ impl Source {
         Ok(FileSizes { size_bytes, allocated_bytes })
     }
 
-    /// Whether a device thread may ask for the size: it is known without a disk or a server.
+    /// Whether a device thread may ask for the size: it is known without a server.
     pub(crate) fn has_size_at_hand(&self) -> bool {
-        !self.block_device && !self.submission_may_block
+        !self.submission_may_block
     }
 
     /// Whether the file was cut and ends before byte `end`, up to which an operation changes it.
