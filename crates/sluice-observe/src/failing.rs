@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sluice_sched::Kind;
-use sluice_sched::gate::GateStats;
 
 use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
@@ -84,9 +83,7 @@ struct Spell {
     last: u64,
     /// Whether the last one failed for lack of space ([`EventKind::NoSpace`]), or for another reason ([`EventKind::Errors`]).
     event: EventKind,
-    /// Successful requests of that kind when the last one had failed.
-    succeeded: u64,
-    /// Whether one has succeeded since then.
+    /// Whether it was over at the last sample: none has failed since the one before it, and one of that kind has succeeded since.
     has_ended: bool,
 }
 
@@ -115,10 +112,10 @@ fn shortened(faults: &Faults) -> Option<Cause> {
 }
 
 impl Failing {
-    /// Looks at the counters of a sample. `stats` has the successful requests of the volume.
-    pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample, stats: &GateStats) {
+    /// Looks at the counters of a sample.
+    pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample) {
         let shortened = shortened(&sample.faults);
-        self.count(now.time, &sample.faults.failures, shortened, &stats.completed());
+        self.count(now.time, &sample.faults.failures, shortened);
         let subject = |kind| Subject { kind, vm: Some(vm), volume: Some(&sample.volume) };
         for (kind, watch) in [(EventKind::NoSpace, &mut self.no_space), (EventKind::Errors, &mut self.errors)] {
             let spells = self.spells.iter().filter(|(_, spell)| spell.event == kind);
@@ -148,25 +145,20 @@ impl Failing {
         now.judge(subject(EventKind::SourceShortened), &mut self.shortened, found, about);
     }
 
-    fn count(&mut self, time: u64, failures: &[Failure], shortened: Option<Cause>, completed: &[u64; 5]) {
-        for spell in self.spells.iter_mut() {
-            let ((kind, _), spell) = spell;
-            let completed = completed[*kind as usize];
-            spell.has_ended |= completed > spell.succeeded;
-            // A thread that has restarted counts from zero.
-            spell.succeeded = spell.succeeded.min(completed);
-        }
-        for &Failure { kind, errno, count } in failures {
+    fn count(&mut self, time: u64, failures: &[Failure], shortened: Option<Cause>) {
+        for &Failure { kind, errno, count, has_recovered } in failures {
             let seen = self.seen.entry((kind, errno)).or_default();
             // A volume that was opened again counts from zero.
             let more = count.checked_sub(*seen).unwrap_or(count);
             *seen = count;
             if more > 0 {
                 let event = event_of(errno, shortened);
-                let new = Spell { count: 0, first: time, last: time, event, succeeded: 0, has_ended: false };
+                let new = Spell { count: 0, first: time, last: time, event, has_ended: false };
                 let spell = self.spells.entry((kind, errno)).or_insert(new);
-                let (count, succeeded) = (spell.count + more, completed[kind as usize]);
-                *spell = Spell { count, last: time, event, succeeded, has_ended: false, ..*spell };
+                // It is told also if it is over already.
+                *spell = Spell { count: spell.count + more, last: time, event, has_ended: false, ..*spell };
+            } else if let Some(spell) = self.spells.get_mut(&(kind, errno)) {
+                spell.has_ended = has_recovered;
             }
         }
     }
@@ -264,7 +256,6 @@ fn clock(time: u64) -> String {
 #[cfg(test)]
 mod tests {
     use sluice_sched::Policy;
-    use sluice_sched::gate::Outcome;
 
     use super::*;
     use crate::event::{Event, Phase};
@@ -273,7 +264,6 @@ mod tests {
     struct Lab {
         failing: Failing,
         second: u64,
-        stats: GateStats,
         sample: VolumeSample,
     }
 
@@ -289,19 +279,20 @@ mod tests {
                 faults: Faults { needs: 8192, ..Faults::default() },
                 nic: None,
             };
-            Lab { failing: Failing::default(), second: 0, stats: GateStats::default(), sample }
+            Lab { failing: Failing::default(), second: 0, sample }
         }
 
         fn fail(&mut self, kind: Kind, errno: i32, more: u64) {
             let failures = &mut self.sample.faults.failures;
             match failures.iter_mut().find(|known| (known.kind, known.errno) == (kind, errno)) {
-                Some(known) => known.count += more,
-                None => failures.push(Failure { kind, errno, count: more }),
+                Some(known) => (known.count, known.has_recovered) = (known.count + more, false),
+                None => failures.push(Failure { kind, errno, count: more, has_recovered: false }),
             }
         }
 
         fn succeed(&mut self, kind: Kind) {
-            self.stats.ended[Outcome::Done as usize][kind as usize] += 1;
+            let failures = self.sample.faults.failures.iter_mut();
+            failures.filter(|known| known.kind == kind).for_each(|known| known.has_recovered = true);
         }
 
         /// The events of the next second.
@@ -310,7 +301,7 @@ mod tests {
             let mut events = Vec::new();
             let (time, second) = (43_200 + self.second, self.second);
             let mut now = Now { time, second, is_late: false, device: "disk", is_link: false, events: &mut events };
-            self.failing.look(&mut now, "v", &self.sample, &self.stats);
+            self.failing.look(&mut now, "v", &self.sample);
             events
         }
 
@@ -345,6 +336,18 @@ mod tests {
         assert_eq!(lab.failing.status(lab.second), []);
         lab.fail(Kind::Write, ENOSPC, 1);
         assert_eq!(lab.second()[0].failures[0].count, 1, "it counts from zero");
+    }
+
+    #[test]
+    fn a_success_in_the_second_of_a_failure_did_not_end_it() {
+        let mut lab = Lab::new();
+        lab.fail(Kind::Read, 5, 1);
+        lab.succeed(Kind::Read);
+        assert_eq!(lab.kinds(), [(EventKind::Errors, Phase::Began)]);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [(EventKind::Errors, Phase::Ended)]);
+        lab.fail(Kind::Read, 5, 1);
+        assert_eq!(lab.kinds(), [(EventKind::Errors, Phase::Began)]);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [], "nothing came after it");
     }
 
     #[test]

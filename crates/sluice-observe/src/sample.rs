@@ -133,6 +133,8 @@ pub struct Failure {
     pub kind: Kind,
     pub errno: i32,
     pub count: u64,
+    /// Whether a request of that kind has succeeded since the last of them.
+    pub has_recovered: bool,
 }
 
 impl DeviceSample {

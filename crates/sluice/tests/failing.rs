@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::disk::{FileSystem, Loop};
 use common::raw::{EIO, ENOSPC, Raw, TRIM, WRITE_ZEROES};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
 
 mod common;
@@ -202,6 +202,37 @@ fn a_device_that_shrank_got_the_advice_for_a_full_file_system() {
     disk.resize(&below, 64 * MIB);
     event(&place, "source_shortened", "ended");
     assert_eq!(a.write(32 * MIB, &data), Ok(()));
+}
+
+#[test]
+fn a_failure_with_nothing_after_it_is_told() {
+    let place = Place::new();
+    let small = FileSystem::new(&place.image("small.img", 16 * MIB), place.file("mounted"));
+    let image = small.folder.join("full.img");
+    sparse(&image, 256 * MIB);
+    let daemon = Daemon::serve(&place, &controlled(&place, &place.volume("full", "v", &image, "")));
+    run(tool("fallocate", "util-linux").args(["-l", "13M"]).arg(small.folder.join("other"))).ok();
+    let mut full = open(&place, "full");
+    assert_eq!(full.write(0, &noise(1, 8 * MIB as usize)), Err(ENOSPC));
+    drop(full);
+    daemon.stderr().up_to(&["Requests of full/v fail because there is no space"]);
+    event(&place, "no_space", "began");
+}
+
+#[test]
+fn a_success_in_the_second_of_a_failure_did_not_end_it() {
+    let place = Place::new();
+    let image = place.image("cut.img", 8 * MIB);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &image, "")));
+    let mut a = open(&place, "a");
+    let file = File::options().write(true).open(&image).unwrap();
+    file.set_len(2 * MIB).unwrap();
+    assert_eq!(a.read(4 * MIB, 4096), Err(EIO));
+    file.set_len(8 * MIB).unwrap();
+    a.read(4 * MIB, 4096).unwrap();
+    event(&place, "errors", "began");
+    event(&place, "errors", "ended");
+    assert_eq!(ask(&place, &["status"]).code(), Some(0));
 }
 
 #[test]

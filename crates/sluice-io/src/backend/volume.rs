@@ -253,10 +253,13 @@ impl Volume {
         }
     }
 
-    /// Counts a request that has failed at the device.
-    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
+    /// Counts a request that has ended at the device, with this error or 0.
+    pub(crate) fn count_end(&self, kind: Kind, errno: i32) {
         if let VolumeStore::File { source, .. } = &self.store {
-            source.count_failure(kind, errno);
+            match errno {
+                0 => source.count_success(kind),
+                _ => source.count_failure(kind, errno),
+            }
         }
     }
 

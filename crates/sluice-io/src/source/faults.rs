@@ -16,7 +16,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -51,20 +51,31 @@ pub struct Failure {
     pub errno: i32,
     /// Their number since the volume was opened.
     pub count: u64,
+    /// Whether a request of that kind has succeeded since the last of them.
+    pub has_recovered: bool,
 }
 
 /// Faults of a volume so far.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// Only accessed when an operation has failed, or for a snapshot.
-    failed: Mutex<BTreeMap<(Kind, i32), u64>>,
+    failed: Mutex<BTreeMap<(Kind, i32), Tally>>,
+    /// The kinds with a failure that has not recovered, a bit for each [`Kind`]. So that a success finds nothing to do without the lock.
+    failing: AtomicU8,
     /// End of the file in bytes; `u64::MAX` if the whole volume lies in front of it.
     end: AtomicU64,
 }
 
+/// Number of failures, and whether a request of their kind has succeeded since the last one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    count: u64,
+    has_recovered: bool,
+}
+
 impl Default for Faults {
     fn default() -> Self {
-        Faults { failed: Mutex::default(), end: AtomicU64::new(u64::MAX) }
+        Faults { failed: Mutex::default(), failing: AtomicU8::new(0), end: AtomicU64::new(u64::MAX) }
     }
 }
 
@@ -81,7 +92,9 @@ impl Source {
     /// Counts a request that has failed, and looks whether the reason is that the file or device has become too short.
     pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
         let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        *failed.entry((kind, errno)).or_default() += 1;
+        let tally = failed.entry((kind, errno)).or_default();
+        *tally = Tally { count: tally.count + 1, has_recovered: false };
+        self.faults.failing.fetch_or(bit(kind), Ordering::Relaxed);
         drop(failed);
         if self.has_size_at_hand() {
             // The failure counts without a size as well.
@@ -89,11 +102,26 @@ impl Source {
         }
     }
 
+    /// Records that a request has succeeded.
+    pub(crate) fn count_success(&self, kind: Kind) {
+        if self.faults.failing.load(Ordering::Relaxed) & bit(kind) == 0 {
+            return;
+        }
+        let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.faults.failing.fetch_and(!bit(kind), Ordering::Relaxed);
+        failed.iter_mut().filter(|((failed, _), _)| *failed == kind).for_each(|(_, tally)| tally.has_recovered = true);
+    }
+
     /// Returns what has failed.
     #[must_use]
     pub fn faults(&self) -> FaultReport {
         let failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = failed.iter().map(|(&(kind, errno), &count)| Failure { kind, errno, count });
+        let failures = failed.iter().map(|(&(kind, errno), &Tally { count, has_recovered })| Failure {
+            kind,
+            errno,
+            count,
+            has_recovered,
+        });
         let (end, needs) = (self.faults.end.load(Ordering::Relaxed), self.range.end());
         let ends_at = (end < needs).then_some(end);
         let (is_lost, is_device) = (self.loss() != Loss::None, self.block_device);
@@ -125,6 +153,10 @@ impl Source {
     pub(crate) fn is_cut_before(&self, end: u64) -> bool {
         end > self.faults.end.load(Ordering::Relaxed)
     }
+}
+
+fn bit(kind: Kind) -> u8 {
+    1 << kind as u8
 }
 
 #[cfg(test)]
@@ -160,7 +192,15 @@ mod tests {
         let smaller = source.resized(Some(4096)).unwrap();
         smaller.count_failure(Kind::Write, libc::ENOSPC);
         smaller.count_failure(Kind::Read, libc::EIO);
-        let expected = [(Kind::Read, libc::EIO, 1), (Kind::Write, libc::ENOSPC, 2)];
-        assert_eq!(source.faults().failures, expected.map(|(kind, errno, count)| Failure { kind, errno, count }));
+        source.count_success(Kind::Write);
+        smaller.count_failure(Kind::Write, libc::EIO);
+        let expected = [
+            (Kind::Read, libc::EIO, 1, false),
+            (Kind::Write, libc::EIO, 1, false),
+            (Kind::Write, libc::ENOSPC, 2, true),
+        ];
+        let expected =
+            expected.map(|(kind, errno, count, has_recovered)| Failure { kind, errno, count, has_recovered });
+        assert_eq!(source.faults().failures, expected);
     }
 }
