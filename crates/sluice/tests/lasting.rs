@@ -435,6 +435,41 @@ fn a_state_that_was_damaged_for_one_vm_kept_all_others_from_starting() {
 }
 
 #[test]
+fn a_pipe_in_place_of_the_state_kept_the_daemon_from_starting() {
+    let place = Place::new();
+    let host = host(&place);
+    let (state, aside) = (place.file("state/state.json"), place.file("state/state.json.damaged"));
+    let mut listener = None;
+    for what in ["a pipe", "a folder", "a socket", "a character device", "1099511627776 bytes long"] {
+        let daemon = Daemon::serve(&place, &host);
+        daemon.force(&place, &host);
+        json(ask(&place, &["set", "a", "limit=100 iops"]));
+        assert_eq!(daemon.terminate().code(), Some(0));
+        std::fs::remove_file(&state).unwrap();
+        match what {
+            "a pipe" => drop(run(tool("mkfifo", "coreutils").arg(&state)).ok()),
+            "a folder" => std::fs::create_dir(&state).unwrap(),
+            "a socket" => listener = Some(std::os::unix::net::UnixListener::bind(&state).unwrap()),
+            "a character device" => std::os::unix::fs::symlink("/dev/zero", &state).unwrap(),
+            _ => std::fs::File::create_new(&state).unwrap().set_len(1 << 40).unwrap(),
+        }
+        let strict = Daemon::refused(&place, &host);
+        assert!(strict.contains(&format!("is corrupt: it is {what}")), "{strict}");
+        let daemon = Daemon::serve(&place, &host);
+        let log = daemon.stderr().with("State set aside as state.json.damaged");
+        assert!(log.contains(&format!("is corrupt: it is {what}")), "{log}");
+        let status: Value = serde_json::from_str(&ask(&place, &["status"]).stdout).unwrap();
+        assert_eq!((overrides(&place), &status["held_back"][0]["volume"]), (Vec::new(), &"a/v".into()), "{what}");
+        // The next change replaces it.
+        daemon.force(&place, &host);
+        json(ask(&place, &["set", "a", "limit=200 iops"]));
+        assert!(state.symlink_metadata().unwrap().is_file() && aside.symlink_metadata().is_ok(), "{what}");
+        assert_eq!(daemon.terminate().code(), Some(0));
+    }
+    drop(listener);
+}
+
+#[test]
 fn one_change_that_could_not_end_kept_all_others_in_force() {
     let place = Place::new();
     let (image, aside) = (place.image("b.img", MIB), place.file("aside.img"));
