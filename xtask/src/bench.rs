@@ -1,104 +1,25 @@
-//! `cargo xtask bench`: measures every promised number next to a baseline.
-//!
-//! On a shared machine the same program may run 30 % faster or slower from one minute to the next. So nothing is
-//! measured alone: subject and baseline alternate in short rounds. Each round gives a ratio, and the report states
-//! the median of the rounds with its spread. Absolute figures apply to the machine that the report names.
-//!
-//! Reports go to standard output, as Markdown tables or as JSON. Progress goes to standard error.
-//! `docs/benchmarks.md` explains each number.
+//! `cargo xtask bench`: builds the benchmarks (`tools/bench`) for release, where alone their numbers mean something, and runs them.
 
-mod accuracy;
-mod baseline;
-mod contest;
-mod control;
-mod core;
-mod fio;
-mod hostile;
-mod load;
-mod nbd;
-mod network;
-mod observe;
-mod pin;
-mod report;
-mod server;
-mod sim;
-mod stats;
-mod vhost;
-
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use crate::{Verb, workspace};
-use report::{Format, Report};
 
 /// Measure promised numbers next to their baselines.
 #[derive(clap::Args)]
+#[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    #[command(subcommand)]
-    what: What,
-    /// Run briefly, to prove that the benchmark works. The numbers mean little.
-    #[arg(long, global = true)]
-    quick: bool,
-    /// Format of the report.
-    #[arg(short, long, global = true, value_enum, default_value_t = Format::Text)]
-    output: Format,
-}
-
-#[derive(clap::Subcommand)]
-enum What {
-    /// CPU time and memory of the core per request, with 10 to 100,000 VMs.
-    Core(core::Options),
-    /// Cost of a request over NBD, next to other servers.
-    Nbd(nbd::Options),
-    /// Cost of a request over vhost-user-blk, next to other back ends.
-    Vhost(vhost::Options),
-    /// Requests per second of the simulator.
-    Sim,
-    /// Cost of the start and of changes on a host with many VMs.
-    Control(control::Options),
-    /// Cost of metrics and of `sluice get` on a host with many VMs.
-    Observe(observe::Options),
-    /// Cost of a VM for its neighbour, by work that never reaches the device.
-    Hostile(hostile::Options),
-    /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
-    Accuracy(accuracy::Options),
-    /// Parts of a network link, next to a plain queue and HTB, and what the daemon carries.
-    Network(network::Options),
+    /// What is measured, with its options; `--help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
 }
 
 impl Verb for Bench {
     const NAME: &'static str = "bench";
 
     fn run(self) -> Result<ExitCode, String> {
-        if cfg!(debug_assertions) {
-            return again_in_release();
-        }
-        let report = match &self.what {
-            What::Core(options) => core::run(options, self.quick)?,
-            What::Nbd(options) => nbd::run(options, self.quick)?,
-            What::Vhost(options) => vhost::run(options, self.quick)?,
-            What::Control(options) => control::run(options, self.quick)?,
-            What::Observe(options) => observe::run(options, self.quick)?,
-            What::Sim => sim::run(self.quick)?,
-            What::Hostile(options) => hostile::run(options, self.quick)?,
-            What::Accuracy(options) => accuracy::run(options, self.quick)?,
-            What::Network(options) => network::run(options, self.quick)?,
-        };
-        print(&report, self.output);
-        Ok(ExitCode::SUCCESS)
-    }
-}
-
-/// Restarts in a release build: numbers of an unoptimised build mean nothing.
-fn again_in_release() -> Result<ExitCode, String> {
-    let mut command: Command = workspace::cargo();
-    command.args(["run", "--quiet", "--release", "--package", "xtask", "--"]).args(std::env::args_os().skip(1));
-    let status = command.status().map_err(|error| format!("Cannot start cargo: {error}"))?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn print(report: &Report, format: Format) {
-    match format {
-        Format::Text => print!("{}", report.markdown()),
-        Format::Json => println!("{}", report.json()),
+        let mut command = workspace::cargo();
+        command.args(["run", "--quiet", "--release", "--package", "sluice-bench", "--"]).args(self.args);
+        let status = command.status().map_err(|error| format!("Cannot start cargo: {error}"))?;
+        Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

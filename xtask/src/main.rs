@@ -9,6 +9,7 @@
 
 mod bench;
 mod fuzz;
+mod lines;
 mod manual;
 mod package;
 mod papers;
@@ -27,6 +28,7 @@ const VERBS: &[Entry] = &[
     entry::<fuzz::Fuzz>(),
     entry::<manual::Manual>(),
     entry::<papers::Papers>(),
+    entry::<lines::Lines>(),
     entry::<package::Package>(),
 ];
 

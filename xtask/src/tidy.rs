@@ -9,9 +9,9 @@
 //! The patterns are written with `concat!`, so that tidy does not find them here.
 
 mod pages;
-mod rust;
+pub(crate) mod rust;
 mod text;
-mod tokens;
+pub(crate) mod tokens;
 
 use crate::{Verb, workspace};
 use std::fmt;

@@ -1,7 +1,6 @@
 //! Policies: the fields of each table, and how inner tables override named policies.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use sluice_sched::admission::reservation_for;
 use sluice_sched::policy::{Class, Field, LatencyTarget, PriorityClass, TimedBurst};
@@ -16,27 +15,27 @@ use crate::tree::Value;
 /// Policy fields of one table, or of several that override each other.
 #[derive(Debug, Clone, Default)]
 pub struct Part {
-    pub(crate) reservation: Option<Stated<Rates>>,
-    pub(crate) limit: Option<Stated<Rates>>,
-    pub(crate) read_limit: Option<Stated<Rates>>,
-    pub(crate) write_limit: Option<Stated<Rates>>,
-    pub(crate) weight: Option<Stated<Option<Weight>>>,
-    pub(crate) burst: Option<Stated<Burst>>,
-    pub(crate) idle_credit: Option<Stated<u32>>,
-    pub(crate) class: Option<Stated<Class>>,
-    pub(crate) priority_class: Option<Stated<PriorityClass>>,
-    pub(crate) priority_level: Option<Stated<u32>>,
-    pub(crate) latency: Option<Stated<Option<LatencyTarget>>>,
-    pub(crate) allow_unenforced: Option<Stated<bool>>,
+    /// The fields that are stated, each once, in order.
+    fields: Vec<(Field, Stated<Setting>)>,
+    allow_unenforced: Option<Stated<bool>>,
     /// Whether it has an error, so that consequences are not reported.
     pub broken: bool,
 }
 
+/// What a field is set to.
+#[derive(Debug, Clone, Copy, Default)]
+struct Setting {
+    /// Only the field itself counts.
+    policy: Policy,
+    /// Its rate of requests, if it has one.
+    iops: Option<(StatedIops, Span)>,
+}
+
 /// Rates of requests and of bytes, one or both.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Rates {
-    pub(crate) iops: Option<(StatedIops, Span)>,
-    pub(crate) bytes: Option<ByteRate>,
+#[derive(Debug, Clone, Copy, Default)]
+struct Rates {
+    iops: Option<(StatedIops, Span)>,
+    bytes: Option<ByteRate>,
 }
 
 impl Rates {
@@ -45,82 +44,64 @@ impl Rates {
     }
 }
 
-/// Both forms of a burst.
-#[derive(Debug, Clone)]
-pub(crate) enum Burst {
-    Requests(u32),
-    Timed(Rates, Duration),
+impl Setting {
+    /// The value of a field in a table, if it is stated there.
+    fn read(reader: &Reader<'_>, field: Field) -> Option<Setting> {
+        let key = field.name();
+        let mut setting = Setting::default();
+        let Setting { policy, iops } = &mut setting;
+        match field {
+            Field::Reservation => {
+                let rates = read_reservation(reader)?;
+                let Limit { iops: requests, bytes } = rates.limit();
+                (policy.reservation, *iops) = (Reservation { iops: requests, bytes }, rates.iops);
+            }
+            Field::Limit | Field::ReadLimit | Field::WriteLimit => {
+                let rates = read_limit(reader, key)?;
+                *iops = rates.iops;
+                match field {
+                    Field::ReadLimit => policy.read_limit = rates.limit(),
+                    Field::WriteLimit => policy.write_limit = rates.limit(),
+                    _ => policy.limit = rates.limit(),
+                }
+            }
+            Field::Weight => policy.weight = read_weight(reader)?,
+            Field::Burst => *iops = read_burst(reader, policy)?,
+            Field::IdleCredit => policy.idle_credit = reader.small(key)?,
+            Field::Latency => policy.latency = read_latency(reader)?,
+            Field::Class => policy.class = class_of(reader.word(key)?),
+            Field::PriorityClass => policy.priority_class = priority_class_of(reader.word(key)?),
+            Field::PriorityLevel => policy.priority_level = reader.small(key)? as u8,
+        }
+        Some(setting)
+    }
 }
 
 impl Part {
     /// The policy fields of a table.
     pub fn read(reader: &Reader<'_>) -> Part {
         let before = reader.report.errors();
-        let part = Part {
-            reservation: read_reservation(reader).map(|rates| reader.stated("reservation", rates)),
-            limit: read_limit(reader, "limit"),
-            read_limit: read_limit(reader, "read_limit"),
-            write_limit: read_limit(reader, "write_limit"),
-            weight: read_weight(reader).map(|weight| reader.stated("weight", weight)),
-            burst: read_burst(reader).map(|burst| reader.stated("burst", burst)),
-            idle_credit: reader.small("idle_credit").map(|credit| reader.stated("idle_credit", credit)),
-            class: reader.word("class").map(|class| reader.stated("class", class_of(class))),
-            priority_class: reader
-                .word("priority_class")
-                .map(|class| reader.stated("priority_class", priority_class_of(class))),
-            priority_level: reader.small("priority_level").map(|level| reader.stated("priority_level", level)),
-            latency: read_latency(reader).map(|target| reader.stated("latency", target)),
-            allow_unenforced: reader.bool("allow_unenforced").map(|allow| reader.stated("allow_unenforced", allow)),
-            broken: false,
-        };
-        Part { broken: reader.report.errors() > before, ..part }
+        let read = |field: Field| Some((field, reader.stated(field.name(), Setting::read(reader, field)?)));
+        let fields = Field::ALL.into_iter().filter_map(read).collect();
+        let allow_unenforced = reader.bool("allow_unenforced").map(|allow| reader.stated("allow_unenforced", allow));
+        Part { fields, allow_unenforced, broken: reader.report.errors() > before }
     }
 
     /// This, overridden by the fields of `over`.
     pub fn overlaid(&self, over: Part) -> Part {
-        let base = self.clone();
-        Part {
-            reservation: over.reservation.or(base.reservation),
-            limit: over.limit.or(base.limit),
-            read_limit: over.read_limit.or(base.read_limit),
-            write_limit: over.write_limit.or(base.write_limit),
-            weight: over.weight.or(base.weight),
-            burst: over.burst.or(base.burst),
-            idle_credit: over.idle_credit.or(base.idle_credit),
-            class: over.class.or(base.class),
-            priority_class: over.priority_class.or(base.priority_class),
-            priority_level: over.priority_level.or(base.priority_level),
-            latency: over.latency.or(base.latency),
-            allow_unenforced: over.allow_unenforced.or(base.allow_unenforced),
-            broken: over.broken || base.broken,
-        }
+        let stays = |(field, _): &&(Field, Stated<Setting>)| over.stated(*field).is_none();
+        let mut fields: Vec<_> = self.fields.iter().filter(stays).cloned().collect();
+        fields.extend(over.fields);
+        fields.sort_by_key(|(field, _)| *field);
+        let allow_unenforced = over.allow_unenforced.or_else(|| self.allow_unenforced.clone());
+        Part { fields, allow_unenforced, broken: over.broken || self.broken }
     }
 
     /// The resulting policy; the sizes after an `@` are checked against each device separately.
     pub fn policy(&self) -> Policy {
-        let default = Policy::default();
-        let limit =
-            |stated: &Option<Stated<Rates>>| stated.as_ref().map_or(Limit::default(), |stated| stated.value.limit());
-        let Limit { iops, bytes } = limit(&self.reservation);
-        let (burst, timed_burst) = match self.burst.as_ref().map(|stated| &stated.value) {
-            None => (None, None),
-            Some(Burst::Requests(requests)) => (Some(*requests), None),
-            Some(Burst::Timed(rates, length)) => (None, Some(TimedBurst { rate: rates.limit(), length: *length })),
-        };
-        Policy {
-            reservation: Reservation { iops, bytes },
-            limit: limit(&self.limit),
-            read_limit: limit(&self.read_limit),
-            write_limit: limit(&self.write_limit),
-            weight: self.weight.as_ref().map_or(default.weight, |stated| stated.value),
-            burst,
-            timed_burst,
-            idle_credit: self.idle_credit.as_ref().map_or(default.idle_credit, |stated| stated.value),
-            latency: self.latency.as_ref().and_then(|stated| stated.value),
-            class: self.class.as_ref().map_or(default.class, |stated| stated.value),
-            priority_class: self.priority_class.as_ref().map_or(default.priority_class, |stated| stated.value),
-            priority_level: self.priority_level.as_ref().map_or(default.priority_level, |stated| stated.value as u8),
-        }
+        let mut policy = Policy::default();
+        self.fields.iter().for_each(|(field, stated)| field.copy(&stated.value.policy, &mut policy));
+        policy
     }
 
     /// Whether fields that no scheduler enforces are accepted.
@@ -130,45 +111,24 @@ impl Part {
 
     /// Whether any field is stated.
     pub fn states_anything(&self) -> bool {
-        self.allow_unenforced.is_some() || Field::ALL.into_iter().any(|field| self.span_of(field).is_some())
+        self.allow_unenforced.is_some() || !self.fields.is_empty()
+    }
+
+    fn stated(&self, field: Field) -> Option<&Stated<Setting>> {
+        self.fields.iter().find(|(known, _)| *known == field).map(|(_, stated)| stated)
     }
 
     /// Span of a field, and the table that it belongs to.
     pub(crate) fn span_of(&self, field: Field) -> Option<(Span, Arc<str>)> {
-        match field {
-            Field::Reservation => self.reservation.as_ref().map(Stated::place),
-            Field::Limit => self.limit.as_ref().map(Stated::place),
-            Field::ReadLimit => self.read_limit.as_ref().map(Stated::place),
-            Field::WriteLimit => self.write_limit.as_ref().map(Stated::place),
-            Field::Weight => self.weight.as_ref().map(Stated::place),
-            Field::Burst => self.burst.as_ref().map(Stated::place),
-            Field::IdleCredit => self.idle_credit.as_ref().map(Stated::place),
-            Field::Latency => self.latency.as_ref().map(Stated::place),
-            Field::Class => self.class.as_ref().map(Stated::place),
-            Field::PriorityClass => self.priority_class.as_ref().map(Stated::place),
-            Field::PriorityLevel => self.priority_level.as_ref().map(Stated::place),
-        }
+        self.stated(field).map(Stated::place)
     }
 
     /// All rates of requests, with their keys and the tables that they belong to.
     pub(crate) fn stated_iops(&self) -> impl Iterator<Item = (&'static str, &Arc<str>, StatedIops, Span)> {
-        let rates = [
-            ("reservation", &self.reservation),
-            ("limit", &self.limit),
-            ("read_limit", &self.read_limit),
-            ("write_limit", &self.write_limit),
-        ];
-        let rates = rates.into_iter().filter_map(|(key, stated)| {
-            let stated = stated.as_ref()?;
-            Some((key, &stated.whose, &stated.value))
-        });
-        let burst = self.burst.as_ref().and_then(|stated| match &stated.value {
-            Burst::Timed(rates, _) => Some(("burst.rate", &stated.whose, rates)),
-            Burst::Requests(_) => None,
-        });
-        rates.chain(burst).filter_map(|(key, whose, rates)| {
-            let (iops, span) = rates.iops?;
-            Some((key, whose, iops, span))
+        self.fields.iter().filter_map(|(field, stated)| {
+            let (iops, span) = stated.value.iops?;
+            let key = if *field == Field::Burst { "burst.rate" } else { field.name() };
+            Some((key, &stated.whose, iops, span))
         })
     }
 }
@@ -233,8 +193,8 @@ fn read_reservation_table(reader: &Reader<'_>) -> Option<Rates> {
     Some(Rates { iops: Some((iops, reader.span)), bytes })
 }
 
-fn read_limit(reader: &Reader<'_>, key: &str) -> Option<Stated<Rates>> {
-    let rates = match &reader.node(key)?.value {
+fn read_limit(reader: &Reader<'_>, key: &str) -> Option<Rates> {
+    Some(match &reader.node(key)?.value {
         Value::Table(_) => {
             let table = reader.table(key)?;
             let iops = limited(&table, "iops").and_then(|()| table.iops("iops")).map(|iops| (iops, table.at("iops")));
@@ -243,8 +203,7 @@ fn read_limit(reader: &Reader<'_>, key: &str) -> Option<Stated<Rates>> {
         }
         Value::Text(text) if text == "unlimited" => Rates::default(),
         _ => limited(reader, key).and_then(|()| read_rate(reader, key))?,
-    };
-    Some(reader.stated(key, rates))
+    })
 }
 
 /// The CPU time that a policy or a VM allows, if that is stated; `Some(None)`: any.
@@ -256,9 +215,13 @@ pub(crate) fn read_cpu_limit(reader: &Reader<'_>) -> Option<Option<Percent>> {
     }
 }
 
-fn read_burst(reader: &Reader<'_>) -> Option<Burst> {
+/// Sets the burst, in requests or for a time. Returns its rate of requests, if it has one.
+fn read_burst(reader: &Reader<'_>, policy: &mut Policy) -> Option<Option<(StatedIops, Span)>> {
     const KEY: &str = "burst";
-    let Value::Table(_) = &reader.node(KEY)?.value else { return reader.small(KEY).map(Burst::Requests) };
+    let Value::Table(_) = &reader.node(KEY)?.value else {
+        policy.burst = Some(reader.small(KEY)?);
+        return Some(None);
+    };
     let table = reader.table(KEY)?;
     for key in ["rate", "for"].into_iter().filter(|key| table.node(key).is_none()) {
         table.missing(key, "; a burst has a rate and a time");
@@ -276,7 +239,8 @@ fn read_burst(reader: &Reader<'_>) -> Option<Burst> {
         }
         _ => read_rate(&table, "rate")?,
     };
-    Some(Burst::Timed(rates, length?))
+    policy.timed_burst = Some(TimedBurst { rate: rates.limit(), length: length? });
+    Some(rates.iops)
 }
 
 /// Whether a limit is stated under `key`: neither `unlimited`, nor 0 or `none`, which are rejected.

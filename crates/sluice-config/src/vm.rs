@@ -172,13 +172,16 @@ impl VolumeDraft {
 
 /// The named policy overridden by the table's own fields, and whether there are any.
 pub fn read_policy(reader: &Reader<'_>, policies: &BTreeMap<String, Part>) -> (Part, bool) {
-    let own = Part::read(reader);
+    let mut own = Part::read(reader);
     let has_own = own.broken || own.states_anything();
     let named = reader.known("policy", policies);
     match named.and_then(|name| policies.get(name)) {
         Some(base) => (base.overlaid(own), has_own),
         // An unknown name is reported; missing fields must not be reported again.
-        None => (Part { broken: own.broken || reader.node("policy").is_some(), ..own }, has_own),
+        None => {
+            own.broken |= reader.node("policy").is_some();
+            (own, has_own)
+        }
     }
 }
 

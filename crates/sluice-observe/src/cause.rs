@@ -64,17 +64,26 @@ pub enum Cause {
     Errors,
     /// A sync failed, so that writes may be lost, and writes fail until the loss is accepted.
     LostWrites,
-    /// The source is shorter than the volume.
+    /// The source is a file that has become shorter than the volume.
     SourceShortened,
+    /// The source is a block device that has become smaller than the volume.
+    DeviceShrunk,
     /// Sparse images may still grow by more than is free on their file system.
     LowSpace,
 }
+
+const NO_SPACE: &str = "Free space on the file system of the source (of a thin volume, in its pool), extend it, or raise its quota. Then resume a VM that \
+     QEMU has paused; a guest that has made its file system read-only must check it and mount it again.";
+
+const SHRUNK: &str = "The device is smaller than the volume, and what was behind its end may be lost: give the device its size back (`lvextend`, its \
+     partition table, or `losetup -c` after its file has been extended), and let the guest check its file system, or restore the data \
+     from a backup. Until then requests past the end fail.";
 
 const SHORTENED: &str = "Another program has cut the file, and what was behind the end is lost: find that program, and restore the data from a \
      backup. The daemon does not extend the file; `truncate -s` to the size of the volume does, with zeroes.";
 
 impl Cause {
-    pub const ALL: [Cause; 18] = [
+    pub const ALL: [Cause; 19] = [
         Cause::OwnLimit,
         Cause::OwnCpuLimit,
         Cause::OwnQueue,
@@ -92,6 +101,7 @@ impl Cause {
         Cause::Errors,
         Cause::LostWrites,
         Cause::SourceShortened,
+        Cause::DeviceShrunk,
         Cause::LowSpace,
     ];
 
@@ -116,6 +126,7 @@ impl Cause {
             Cause::Errors => "errors",
             Cause::LostWrites => "lost_writes",
             Cause::SourceShortened => "source_shortened",
+            Cause::DeviceShrunk => "device_shrunk",
             Cause::LowSpace => "low_space",
         }
     }
@@ -141,6 +152,7 @@ impl Cause {
             Cause::Errors => "errors of its disk or file system",
             Cause::LostWrites => "a sync failed, and writes may be lost",
             Cause::SourceShortened => "its source was cut",
+            Cause::DeviceShrunk => "its device is smaller than the volume",
             Cause::LowSpace => "sparse images may outgrow their file system",
         }
     }
@@ -191,10 +203,7 @@ impl Cause {
                 "Look at the reason in `sluice events` and at the guest's kernel log. If it is memory that the daemon was not given, make \
                  every memory backend of the VM share=on, and restart the VM."
             }
-            Cause::NoSpace => {
-                "Free space on the file system of the source, extend it, or raise its quota. Then resume a VM that QEMU has paused; a \
-                 guest that has made its file system read-only must check it and mount it again."
-            }
+            Cause::NoSpace => NO_SPACE,
             Cause::Errors => {
                 "Look at the kernel log and at the disk and the file system of the source. If the disk is failing, move the volume \
                  while its data can be read."
@@ -205,6 +214,7 @@ impl Cause {
             }
             Cause::LowSpace => "Free space, extend the file system, or allocate images (`fallocate -l SIZE IMAGE`).",
             Cause::SourceShortened => SHORTENED,
+            Cause::DeviceShrunk => SHRUNK,
         }
     }
 }

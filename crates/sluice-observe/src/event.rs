@@ -217,7 +217,8 @@ impl Event {
             EventKind::NoSpace => format!("Requests of {subject} fail because there is no space"),
             EventKind::Errors => format!("Requests of {subject} fail"),
             EventKind::SourceShortened => {
-                format!("Source of {subject} was cut: {}", failing::shortened_in_words(self.wanted, self.got))
+                let what = if self.cause == Cause::DeviceShrunk { "has shrunk" } else { "was cut" };
+                format!("Source of {subject} {what}: {}", failing::shortened_in_words(self.wanted, self.got))
             }
             EventKind::LowSpace => format!("Images of device {device} may outgrow their file system"),
         };

@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use sluice_sched::Kind;
-use sluice_sched::gate::GateStats;
 
 use crate::cause::Cause;
 use crate::event::{EventKind, Unit};
 use crate::judge::{Broken, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
-use crate::sample::{Failure, VolumeSample};
+use crate::sample::{Failure, Faults, VolumeSample};
 
 const ENOSPC: i32 = 28;
 const EDQUOT: i32 = 122;
@@ -82,9 +81,9 @@ struct Spell {
     count: u64,
     first: u64,
     last: u64,
-    /// Successful requests of that kind when the last one had failed.
-    succeeded: u64,
-    /// Whether one has succeeded since then.
+    /// Whether the last one failed for lack of space ([`EventKind::NoSpace`]), or for another reason ([`EventKind::Errors`]).
+    event: EventKind,
+    /// Whether it was over at the last sample: none has failed since the one before it, and one of that kind has succeeded since.
     has_ended: bool,
 }
 
@@ -99,26 +98,34 @@ pub(crate) struct Failing {
     shortened: Watch<About>,
 }
 
-/// Whether an errno means that there is no room for what is to be written.
-fn is_lack_of_space(errno: i32) -> bool {
-    matches!(errno, ENOSPC | EDQUOT)
+/// Returns which event a failure belongs to. A block device that has shrunk has no space past its end, and cannot get any by freeing some.
+fn event_of(errno: i32, shortened: Option<Cause>) -> EventKind {
+    match errno {
+        ENOSPC | EDQUOT if shortened != Some(Cause::DeviceShrunk) => EventKind::NoSpace,
+        _ => EventKind::Errors,
+    }
+}
+
+/// Returns the cause if a source has become shorter than its volume.
+fn shortened(faults: &Faults) -> Option<Cause> {
+    faults.ends_at.map(|_| if faults.is_device { Cause::DeviceShrunk } else { Cause::SourceShortened })
 }
 
 impl Failing {
-    /// Looks at the counters of a sample. `stats` has the successful requests of the volume.
-    pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample, stats: &GateStats) {
-        self.count(now.time, &sample.faults.failures, &stats.completed());
+    /// Looks at the counters of a sample.
+    pub(crate) fn look(&mut self, now: &mut Now<'_>, vm: &str, sample: &VolumeSample) {
+        let shortened = shortened(&sample.faults);
+        self.count(now.time, &sample.faults.failures, shortened);
         let subject = |kind| Subject { kind, vm: Some(vm), volume: Some(&sample.volume) };
         for (kind, watch) in [(EventKind::NoSpace, &mut self.no_space), (EventKind::Errors, &mut self.errors)] {
-            let of_kind = |errno: i32| is_lack_of_space(errno) == (kind == EventKind::NoSpace);
-            let spells = self.spells.iter().filter(|((_, errno), _)| of_kind(*errno));
+            let spells = self.spells.iter().filter(|(_, spell)| spell.event == kind);
             let spells: Vec<_> = spells.map(|(key, spell)| (*key, *spell)).collect();
             let lasts = spells.iter().any(|(_, spell)| !spell.has_ended);
             let count: u64 = spells.iter().map(|(_, spell)| spell.count).sum();
             let found = lasts.then_some(Shortfall { wanted: 0.0, got: count as f64, unit: Unit::Requests });
             let cause = match kind {
                 EventKind::NoSpace => Cause::NoSpace,
-                _ if sample.faults.ends_at.is_some() => Cause::SourceShortened,
+                _ if let Some(cause) = shortened => cause,
                 _ if sample.faults.is_lost => Cause::LostWrites,
                 _ if sample.nic.is_some() => Cause::Interface,
                 _ => Cause::Errors,
@@ -126,7 +133,7 @@ impl Failing {
             let statuses = || spells.iter().map(|spell| status(spell, sample.nic.is_some())).collect::<Vec<_>>();
             now.judge(subject(kind), watch, found, || About::new(cause, Vec::new()).failed(statuses()));
             if watch.broken().is_none() {
-                self.spells.retain(|(_, errno), _| !of_kind(*errno));
+                self.spells.retain(|_, spell| spell.event != kind);
             }
         }
         let found = sample.faults.ends_at.map(|end| Shortfall {
@@ -134,28 +141,24 @@ impl Failing {
             got: end as f64,
             unit: Unit::Bytes,
         });
-        let about = || About::new(Cause::SourceShortened, Vec::new());
+        let about = || About::new(shortened.expect("the source ends too early"), Vec::new());
         now.judge(subject(EventKind::SourceShortened), &mut self.shortened, found, about);
     }
 
-    fn count(&mut self, time: u64, failures: &[Failure], completed: &[u64; 5]) {
-        for spell in self.spells.iter_mut() {
-            let ((kind, _), spell) = spell;
-            let completed = completed[*kind as usize];
-            spell.has_ended |= completed > spell.succeeded;
-            // A thread that has restarted counts from zero.
-            spell.succeeded = spell.succeeded.min(completed);
-        }
-        for &Failure { kind, errno, count } in failures {
+    fn count(&mut self, time: u64, failures: &[Failure], shortened: Option<Cause>) {
+        for &Failure { kind, errno, count, has_recovered } in failures {
             let seen = self.seen.entry((kind, errno)).or_default();
             // A volume that was opened again counts from zero.
             let more = count.checked_sub(*seen).unwrap_or(count);
             *seen = count;
             if more > 0 {
-                let new = Spell { count: 0, first: time, last: time, succeeded: 0, has_ended: false };
+                let event = event_of(errno, shortened);
+                let new = Spell { count: 0, first: time, last: time, event, has_ended: false };
                 let spell = self.spells.entry((kind, errno)).or_insert(new);
-                let (count, succeeded) = (spell.count + more, completed[kind as usize]);
-                *spell = Spell { count, last: time, succeeded, has_ended: false, ..*spell };
+                // It is told also if it is over already.
+                *spell = Spell { count: spell.count + more, last: time, event, has_ended: false, ..*spell };
+            } else if let Some(spell) = self.spells.get_mut(&(kind, errno)) {
+                spell.has_ended = has_recovered;
             }
         }
     }
@@ -215,7 +218,7 @@ fn status(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> Fail
 
 /// The end of a source inside its volume, in words.
 pub(crate) fn shortened_in_words(needs: f64, end: f64) -> String {
-    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: reads and writes past the end fail")
+    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: requests past the end fail")
 }
 
 /// Failures in words: `41 writes failed with ENOSPC (No space left on device), first at 12:00:01 and last at 12:00:09 UTC`.
@@ -253,17 +256,14 @@ fn clock(time: u64) -> String {
 #[cfg(test)]
 mod tests {
     use sluice_sched::Policy;
-    use sluice_sched::gate::Outcome;
 
     use super::*;
     use crate::event::{Event, Phase};
-    use crate::sample::Faults;
 
     /// A volume whose operations have failed or succeeded so often, in each second.
     struct Lab {
         failing: Failing,
         second: u64,
-        stats: GateStats,
         sample: VolumeSample,
     }
 
@@ -279,19 +279,20 @@ mod tests {
                 faults: Faults { needs: 8192, ..Faults::default() },
                 nic: None,
             };
-            Lab { failing: Failing::default(), second: 0, stats: GateStats::default(), sample }
+            Lab { failing: Failing::default(), second: 0, sample }
         }
 
         fn fail(&mut self, kind: Kind, errno: i32, more: u64) {
             let failures = &mut self.sample.faults.failures;
             match failures.iter_mut().find(|known| (known.kind, known.errno) == (kind, errno)) {
-                Some(known) => known.count += more,
-                None => failures.push(Failure { kind, errno, count: more }),
+                Some(known) => (known.count, known.has_recovered) = (known.count + more, false),
+                None => failures.push(Failure { kind, errno, count: more, has_recovered: false }),
             }
         }
 
         fn succeed(&mut self, kind: Kind) {
-            self.stats.ended[Outcome::Done as usize][kind as usize] += 1;
+            let failures = self.sample.faults.failures.iter_mut();
+            failures.filter(|known| known.kind == kind).for_each(|known| known.has_recovered = true);
         }
 
         /// The events of the next second.
@@ -300,7 +301,7 @@ mod tests {
             let mut events = Vec::new();
             let (time, second) = (43_200 + self.second, self.second);
             let mut now = Now { time, second, is_late: false, device: "disk", is_link: false, events: &mut events };
-            self.failing.look(&mut now, "v", &self.sample, &self.stats);
+            self.failing.look(&mut now, "v", &self.sample);
             events
         }
 
@@ -338,6 +339,18 @@ mod tests {
     }
 
     #[test]
+    fn a_success_in_the_second_of_a_failure_did_not_end_it() {
+        let mut lab = Lab::new();
+        lab.fail(Kind::Read, 5, 1);
+        lab.succeed(Kind::Read);
+        assert_eq!(lab.kinds(), [(EventKind::Errors, Phase::Began)]);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [(EventKind::Errors, Phase::Ended)]);
+        lab.fail(Kind::Read, 5, 1);
+        assert_eq!(lab.kinds(), [(EventKind::Errors, Phase::Began)]);
+        assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [], "nothing came after it");
+    }
+
+    #[test]
     fn errors_of_the_disk_are_another_event_than_a_lack_of_space() {
         let mut lab = Lab::new();
         lab.fail(Kind::Write, EDQUOT, 1);
@@ -353,6 +366,27 @@ mod tests {
         lab.second();
         lab.succeed(Kind::Flush);
         assert_eq!((0..9).flat_map(|_| lab.kinds()).collect::<Vec<_>>(), [(EventKind::Errors, Phase::Ended)]);
+    }
+
+    #[test]
+    fn a_device_that_shrank_got_the_advice_for_a_full_file_system() {
+        let mut lab = Lab::new();
+        (lab.sample.faults.is_device, lab.sample.faults.ends_at) = (true, Some(4096));
+        lab.fail(Kind::Write, ENOSPC, 1);
+        let began = lab.second();
+        assert_eq!(
+            began.iter().map(|event| event.kind).collect::<Vec<_>>(),
+            [EventKind::Errors, EventKind::SourceShortened]
+        );
+        for event in began {
+            assert!(event.in_words().contains("The device is smaller than the volume"), "{}", event.in_words());
+        }
+        // When it has its size again, the old failure is still none for lack of space.
+        lab.sample.faults.ends_at = None;
+        let later: Vec<_> = (0..5).flat_map(|_| lab.kinds()).collect();
+        assert_eq!(later, [(EventKind::SourceShortened, Phase::Ended)]);
+        lab.fail(Kind::Write, ENOSPC, 1);
+        assert_eq!(lab.kinds(), [(EventKind::NoSpace, Phase::Began)], "a thin pool is full");
     }
 
     #[test]

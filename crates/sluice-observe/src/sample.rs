@@ -123,6 +123,8 @@ pub struct Faults {
     pub ends_at: Option<u64>,
     /// End of the volume in its source, in bytes.
     pub needs: u64,
+    /// Whether the source is a block device.
+    pub is_device: bool,
 }
 
 /// Failed requests of one kind with one errno.
@@ -131,6 +133,8 @@ pub struct Failure {
     pub kind: Kind,
     pub errno: i32,
     pub count: u64,
+    /// Whether a request of that kind has succeeded since the last of them.
+    pub has_recovered: bool,
 }
 
 impl DeviceSample {

@@ -197,7 +197,7 @@ impl VmTrack {
             let recent = (recent, flow.as_ref().unwrap_or(own));
             track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
             track.clients.push(now, (vm, &volume.volume), &volume.client_faults);
-            track.failing.look(now, vm, volume, volume.stats.as_deref().unwrap_or(&sample.stats));
+            track.failing.look(now, vm, volume);
         }
     }
 

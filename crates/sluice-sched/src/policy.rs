@@ -212,6 +212,31 @@ impl Field {
             Field::PriorityLevel => "priority_level",
         }
     }
+
+    /// Whether two policies differ in the field.
+    #[must_use]
+    pub fn differs(self, a: &Policy, b: &Policy) -> bool {
+        let mut copy = *a;
+        self.copy(b, &mut copy);
+        copy != *a
+    }
+
+    /// Copies the field.
+    pub const fn copy(self, from: &Policy, to: &mut Policy) {
+        match self {
+            Field::Reservation => to.reservation = from.reservation,
+            Field::Limit => to.limit = from.limit,
+            Field::ReadLimit => to.read_limit = from.read_limit,
+            Field::WriteLimit => to.write_limit = from.write_limit,
+            Field::Weight => to.weight = from.weight,
+            Field::Burst => (to.burst, to.timed_burst) = (from.burst, from.timed_burst),
+            Field::IdleCredit => to.idle_credit = from.idle_credit,
+            Field::Latency => to.latency = from.latency,
+            Field::Class => to.class = from.class,
+            Field::PriorityClass => to.priority_class = from.priority_class,
+            Field::PriorityLevel => to.priority_level = from.priority_level,
+        }
+    }
 }
 
 /// A policy that is not accepted.
@@ -326,21 +351,8 @@ impl Policy {
 
     /// Fields that differ from the default; a scheduler must enforce them.
     pub fn stated(&self) -> impl Iterator<Item = Field> + use<> {
-        let default = Policy::default();
-        let stated = [
-            self.is_reserved(),
-            self.limit != default.limit,
-            self.read_limit != default.read_limit,
-            self.write_limit != default.write_limit,
-            self.weight != default.weight,
-            self.burst != default.burst || self.timed_burst != default.timed_burst,
-            self.idle_credit != default.idle_credit,
-            self.latency.is_some(),
-            self.class != default.class,
-            self.priority_class != default.priority_class,
-            self.priority_level != default.priority_level,
-        ];
-        Field::ALL.into_iter().zip(stated).filter_map(|(field, stated)| stated.then_some(field))
+        let policy = *self;
+        Field::ALL.into_iter().filter(move |field| field.differs(&policy, &Policy::default()))
     }
 }
 

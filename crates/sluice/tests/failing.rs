@@ -6,7 +6,7 @@ use std::path::Path;
 
 use common::disk::{FileSystem, Loop};
 use common::raw::{EIO, ENOSPC, Raw, TRIM, WRITE_ZEROES};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
+use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
 
 mod common;
@@ -142,7 +142,6 @@ fn writes_past_the_end_of_a_cut_source_grew_it_again() {
     daemon.stderr().up_to(&["Source of a/v was cut: its source ends at byte 2097152, and the volume needs 8388608"]);
     assert_eq!(a.write(4 * MIB, &data), Err(EIO));
     assert_eq!(a.write(2 * MIB - 4096, &[data.as_slice(), &data].concat()), Err(EIO), "half of it");
-    assert_eq!(a.ask(WRITE_ZEROES, 0, 4 * MIB, 4096, &[]), Ok(()), "a hole extends nothing");
     assert_eq!(a.ask(WRITE_ZEROES, 2, 4 * MIB, 4096, &[]), Err(EIO));
     assert_eq!(a.write(2 * MIB - 4096, &data), Ok(()), "up to the end");
     assert_eq!(a.flush(), Ok(()));
@@ -155,6 +154,85 @@ fn writes_past_the_end_of_a_cut_source_grew_it_again() {
     event(&place, "source_shortened", "ended");
     assert_eq!(a.write(4 * MIB, &data), Ok(()));
     assert_eq!(daemon.terminate().code(), Some(0));
+}
+
+#[test]
+fn holes_past_the_end_of_a_cut_source_succeeded() {
+    let place = Place::new();
+    let image = place.image("cut.img", 8 * MIB);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &image, "")));
+    let mut a = open(&place, "a");
+    assert_eq!(a.ask(TRIM, 0, 4 * MIB, 4096, &[]), Ok(()));
+    let file = File::options().write(true).open(&image).unwrap();
+    file.set_len(2 * MIB).unwrap();
+    // A hole grows nothing, so each of them can be checked, and none needs an earlier look at the size.
+    assert_eq!(a.ask(TRIM, 0, 4 * MIB, 4096, &[]), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 4 * MIB, 4096, &[]), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 2 * MIB - 4096, 8192, &[]), Err(EIO), "half of it");
+    assert_eq!(a.ask(TRIM, 0, 2 * MIB - 4096, 4096, &[]), Ok(()), "up to the end");
+    assert_eq!(file.metadata().unwrap().len(), 2 * MIB);
+    let began = event(&place, "errors", "began");
+    assert_eq!(began["cause"], "source_shortened", "{began}");
+    let failures = &json(&place, &["status"])["failing"][0]["failures"];
+    let failed = |at: usize| (failures[at]["operation"].as_str().unwrap(), failures[at]["count"].as_u64().unwrap());
+    assert_eq!((failed(0), failed(1)), (("discard", 1), ("write_zeroes", 2)), "{failures}");
+}
+
+#[test]
+fn a_device_that_shrank_got_the_advice_for_a_full_file_system() {
+    let place = Place::new();
+    let below = place.image("below.img", 64 * MIB);
+    let disk = Loop::new(&below);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &disk.path, "")));
+    let mut a = open(&place, "a");
+    let data = noise(1, 4096);
+    assert_eq!(a.write(32 * MIB, &data), Ok(()));
+    disk.resize(&below, 16 * MIB);
+    assert_eq!(a.ask(TRIM, 0, 32 * MIB, 4096, &[]), Err(EIO), "before it a look is due, unlike before a write");
+    assert_eq!(a.write(32 * MIB, &data), Err(EIO));
+    assert_eq!(a.ask(WRITE_ZEROES, 0, 16 * MIB - 4096, 8192, &[]), Err(EIO), "half of it");
+    assert_eq!(a.read(32 * MIB, 4096), Err(EIO));
+    for began in [event(&place, "errors", "began"), event(&place, "source_shortened", "began")] {
+        assert_eq!(began["cause"], "device_shrunk", "{began}");
+        assert!(began["text"].as_str().unwrap().contains("The device is smaller than the volume"), "{began}");
+    }
+    let status = ask(&place, &["status"]).stdout;
+    assert!(status.contains("a/v is FAILING") && !status.contains("Free space on the file system"), "{status}");
+    assert!(events(&place, "no_space").is_empty());
+    disk.resize(&below, 64 * MIB);
+    event(&place, "source_shortened", "ended");
+    assert_eq!(a.write(32 * MIB, &data), Ok(()));
+}
+
+#[test]
+fn a_failure_with_nothing_after_it_is_told() {
+    let place = Place::new();
+    let small = FileSystem::new(&place.image("small.img", 16 * MIB), place.file("mounted"));
+    let image = small.folder.join("full.img");
+    sparse(&image, 256 * MIB);
+    let daemon = Daemon::serve(&place, &controlled(&place, &place.volume("full", "v", &image, "")));
+    run(tool("fallocate", "util-linux").args(["-l", "13M"]).arg(small.folder.join("other"))).ok();
+    let mut full = open(&place, "full");
+    assert_eq!(full.write(0, &noise(1, 8 * MIB as usize)), Err(ENOSPC));
+    drop(full);
+    daemon.stderr().up_to(&["Requests of full/v fail because there is no space"]);
+    event(&place, "no_space", "began");
+}
+
+#[test]
+fn a_success_in_the_second_of_a_failure_did_not_end_it() {
+    let place = Place::new();
+    let image = place.image("cut.img", 8 * MIB);
+    let _daemon = Daemon::serve(&place, &controlled(&place, &place.volume("a", "v", &image, "")));
+    let mut a = open(&place, "a");
+    let file = File::options().write(true).open(&image).unwrap();
+    file.set_len(2 * MIB).unwrap();
+    assert_eq!(a.read(4 * MIB, 4096), Err(EIO));
+    file.set_len(8 * MIB).unwrap();
+    a.read(4 * MIB, 4096).unwrap();
+    event(&place, "errors", "began");
+    event(&place, "errors", "ended");
+    assert_eq!(ask(&place, &["status"]).code(), Some(0));
 }
 
 #[test]

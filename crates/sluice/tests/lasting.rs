@@ -434,6 +434,74 @@ fn a_state_that_was_damaged_for_one_vm_kept_all_others_from_starting() {
     assert_eq!(held(), ["a/v", "b/v"]);
 }
 
+#[test]
+fn a_pipe_in_place_of_the_state_kept_the_daemon_from_starting() {
+    let place = Place::new();
+    let host = host(&place);
+    let (state, aside) = (place.file("state/state.json"), place.file("state/state.json.damaged"));
+    let mut listener = None;
+    for what in ["a pipe", "a folder", "a socket", "a character device", "1099511627776 bytes long"] {
+        let daemon = Daemon::serve(&place, &host);
+        daemon.force(&place, &host);
+        json(ask(&place, &["set", "a", "limit=100 iops"]));
+        assert_eq!(daemon.terminate().code(), Some(0));
+        std::fs::remove_file(&state).unwrap();
+        match what {
+            "a pipe" => drop(run(tool("mkfifo", "coreutils").arg(&state)).ok()),
+            "a folder" => std::fs::create_dir(&state).unwrap(),
+            "a socket" => listener = Some(std::os::unix::net::UnixListener::bind(&state).unwrap()),
+            "a character device" => std::os::unix::fs::symlink("/dev/zero", &state).unwrap(),
+            _ => std::fs::File::create_new(&state).unwrap().set_len(1 << 40).unwrap(),
+        }
+        let strict = Daemon::refused(&place, &host);
+        assert!(strict.contains(&format!("is corrupt: it is {what}")), "{strict}");
+        let daemon = Daemon::serve(&place, &host);
+        let log = daemon.stderr().with("State set aside as state.json.damaged");
+        assert!(log.contains(&format!("is corrupt: it is {what}")), "{log}");
+        let status: Value = serde_json::from_str(&ask(&place, &["status"]).stdout).unwrap();
+        assert_eq!((overrides(&place), &status["held_back"][0]["volume"]), (Vec::new(), &"a/v".into()), "{what}");
+        // The next change replaces it.
+        daemon.force(&place, &host);
+        json(ask(&place, &["set", "a", "limit=200 iops"]));
+        assert!(state.symlink_metadata().unwrap().is_file() && aside.symlink_metadata().is_ok(), "{what}");
+        assert_eq!(daemon.terminate().code(), Some(0));
+    }
+    drop(listener);
+}
+
+#[test]
+fn one_change_that_could_not_end_kept_all_others_in_force() {
+    let place = Place::new();
+    let (image, aside) = (place.image("b.img", MIB), place.file("aside.img"));
+    let host =
+        host(&place) + &place.volume("b", "v", &image, "") + &place.volume("b", "w", &place.image("w.img", MIB), "");
+    let daemon = Daemon::serve(&place, &host);
+    let over = |name: &str| format!("Override expired name=\"{name}\"");
+    json(ask(&place, &["detach", "b/v", "--force", "b", "--for", "2s"]));
+    json(ask(&place, &["detach", "b/w", "--force", "b", "--for", "2s"]));
+    json(ask(&place, &["set", "a", "limit=100 iops", "--for", "2s"]));
+    std::fs::rename(&image, &aside).unwrap();
+    // All of them are over at the same time, and one after the others.
+    json(ask(&place, &["set", "a", "weight=7", "--for", "4s"]));
+    let log = daemon.stderr().up_to(&[&over("a/weight")]);
+    assert!(log.contains(&over("a/limit")) && log.contains(&over("b/w")), "{log}");
+    let refused: Vec<&str> = log.lines().filter(|line| line.contains("Expired override stays in force")).collect();
+    assert!(refused.len() == 1 && refused[0].contains("name=\"b/v\"") && refused[0].contains("b.img"), "{log}");
+    assert_eq!(
+        (limit(&place), size(&place, "b", "w"), overrides(&place)),
+        (500.0, MIB, vec!["b/v=detached".to_owned()])
+    );
+    let known = &json(ask(&place, &["get", "overrides"]))["overrides"][0];
+    assert!(
+        known["overdue"] == true && known["until"].as_str().unwrap().ends_with(", over: cannot end yet, see the log"),
+        "{known}"
+    );
+    // It is tried again.
+    std::fs::rename(&aside, &image).unwrap();
+    daemon.stderr().up_to(&[&over("b/v")]);
+    assert_eq!((size(&place, "b", "v"), overrides(&place)), (MIB, Vec::new()));
+}
+
 /// Runs a program in its own mounts, with a small file system at this folder.
 fn small_state(place: &Place) -> Daemon {
     let folder = place.file("state");
@@ -478,6 +546,21 @@ fn a_change_that_could_not_be_written_was_half_made() {
     beside(&daemon, "mount -o remount,rw \"$0\"", &folder);
     json(ask(&place, &["set", "a", "limit=100 iops"]));
     assert_eq!(overrides(&place), ["a/limit=100 iops"]);
+}
+
+#[test]
+fn no_change_ended_while_the_state_could_not_be_written() {
+    let place = Place::new();
+    let daemon = small_state(&place);
+    json(ask(&place, &["set", "a", "limit=100 iops", "--for", "2s"]));
+    json(ask(&place, &["set", "a", "weight=7", "--for", "3s"]));
+    beside(&daemon, "head -c 1M /dev/zero > \"$0\"/full 2>/dev/null; true", &place.file("state"));
+    assert_eq!(ask(&place, &["set", "a", "burst=3"]).code(), Some(4));
+    let within = std::time::Instant::now();
+    daemon.stderr().up_to(&["Override expired name=\"a/limit\""]);
+    daemon.stderr().up_to(&["Override expired name=\"a/weight\""]);
+    assert!(within.elapsed() < std::time::Duration::from_secs(8), "{:?}", within.elapsed());
+    assert_eq!(overrides(&place), [""; 0]);
 }
 
 #[test]

@@ -118,5 +118,5 @@ fn a_host_file_that_states_threads_is_served_and_a_warning_says_that_they_have_n
     let log = daemon.reload(&host(&place, "threads = 3\nmerging = true\nscheduler = \"noop\""));
     assert!(log.contains("Device disk: threads has no effect: one thread serves the device"), "{log}");
     let found = run(sluice().arg("check").arg(place.file("host.toml")));
-    assert!(found.ok().contains("threads has no effect"));
+    assert!(found.stderr.contains("threads has no effect"), "{}", found.stderr);
 }

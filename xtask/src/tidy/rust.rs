@@ -10,14 +10,14 @@ const FUNCTION_LINES_MAX: usize = 60;
 const FILE_LINES_MAX: usize = 600;
 
 /// Crates that may contain `unsafe`: the data plane that accesses guest memory, and the front end that shares it.
-const UNSAFE_CRATES: &[&str] = &["crates/sluice-io/", "crates/sluice-client/"];
+const UNSAFE_CRATES: &[&str] = &["crates/sluice-io/", "tools/clients/"];
 
 /// The scheduling core, whose decisions must be repeatable.
 const CORE: &str = "crates/sluice-sched/src/";
 
 /// Folders of code that reads memory which a guest or its VMM may change at the same time.
 const SHARED: &[&str] =
-    &["crates/sluice-io/src/vhost/", "crates/sluice-io/src/device/vhost/", "crates/sluice-client/src/vhost/"];
+    &["crates/sluice-io/src/vhost/", "crates/sluice-io/src/device/vhost/", "tools/clients/src/vhost/"];
 
 /// Reads for which the compiler assumes that nothing else writes.
 const PLAIN_READS: &[&str] =
@@ -298,6 +298,11 @@ fn test_sleeps(file: &File<'_>) -> Vec<Violation> {
     violations
 }
 
+/// Returns the lines of each item that is only for tests.
+pub(crate) fn test_lines(tokens: &Tokens) -> Vec<RangeInclusive<usize>> {
+    test_items(tokens).into_iter().map(|item| item.lines).collect()
+}
+
 fn test_items(tokens: &Tokens) -> Vec<TestItem> {
     let mut items = Vec::new();
     for at in 0..tokens.len() {
@@ -425,7 +430,7 @@ mod tests {
             let forbids = "//! About.\n\n#![forbid(unsafe_code)]\n\nmod a;\n";
             assert_eq!(lines(path, forbids), NO_LINES, "{path}");
         }
-        for path in ["crates/sluice-io/src/lib.rs", "crates/sluice-client/src/lib.rs"] {
+        for path in ["crates/sluice-io/src/lib.rs", "tools/clients/src/lib.rs"] {
             assert_eq!(lines(path, "mod a;\n"), NO_LINES);
         }
         assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), NO_LINES);

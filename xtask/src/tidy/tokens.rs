@@ -6,13 +6,13 @@
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use std::ops::RangeInclusive;
 
-pub(super) struct Token {
-    pub(super) kind: Kind,
-    pub(super) line: usize,
+pub(crate) struct Token {
+    pub(crate) kind: Kind,
+    pub(crate) line: usize,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Word(String),
     Mark(char),
     Literal,
@@ -24,53 +24,53 @@ pub(super) enum Kind {
     Close,
 }
 
-pub(super) struct Tokens(Vec<Token>);
+pub(crate) struct Tokens(Vec<Token>);
 
 /// `#[...]` or `#![...]` at `start`; `inside` are the tokens between the brackets.
-pub(super) struct Attribute {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) inner: bool,
+pub(crate) struct Attribute {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    pub(crate) inner: bool,
 }
 
 impl Tokens {
     /// Lexes `text`. The error is the line from which the text is not Rust.
-    pub(super) fn lex(text: &str) -> Result<Self, usize> {
+    pub(crate) fn lex(text: &str) -> Result<Self, usize> {
         let stream: TokenStream = text.parse().map_err(|error: proc_macro2::LexError| error.span().start().line)?;
         let mut tokens = Vec::new();
         flatten(stream, &mut tokens);
         Ok(Self(tokens))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn line(&self, at: usize) -> usize {
+    pub(crate) fn line(&self, at: usize) -> usize {
         self.0[at].line
     }
 
-    pub(super) fn kind(&self, at: usize) -> Option<&Kind> {
+    pub(crate) fn kind(&self, at: usize) -> Option<&Kind> {
         self.0.get(at).map(|token| &token.kind)
     }
 
-    pub(super) fn word(&self, at: usize) -> Option<&str> {
+    pub(crate) fn word(&self, at: usize) -> Option<&str> {
         match self.kind(at) {
             Some(Kind::Word(word)) => Some(word),
             _ => None,
         }
     }
 
-    pub(super) fn is_word(&self, at: usize, word: &str) -> bool {
+    pub(crate) fn is_word(&self, at: usize, word: &str) -> bool {
         self.word(at) == Some(word)
     }
 
-    pub(super) fn is_mark(&self, at: usize, mark: char) -> bool {
+    pub(crate) fn is_mark(&self, at: usize, mark: char) -> bool {
         self.kind(at) == Some(&Kind::Mark(mark))
     }
 
     /// Returns the index of the closing bracket, if an opening `delimiter` is at `at`.
-    pub(super) fn group(&self, at: usize, delimiter: Delimiter) -> Option<usize> {
+    pub(crate) fn group(&self, at: usize, delimiter: Delimiter) -> Option<usize> {
         match self.kind(at) {
             Some(Kind::Open { delimiter: found, closes }) if *found == delimiter => Some(*closes),
             _ => None,
@@ -78,14 +78,14 @@ impl Tokens {
     }
 
     /// Whether `first::second` is at `at`.
-    pub(super) fn is_path(&self, at: usize, first: &str, second: &str) -> bool {
+    pub(crate) fn is_path(&self, at: usize, first: &str, second: &str) -> bool {
         self.is_word(at, first)
             && self.is_mark(at + 1, ':')
             && self.is_mark(at + 2, ':')
             && self.is_word(at + 3, second)
     }
 
-    pub(super) fn attribute(&self, at: usize) -> Option<Attribute> {
+    pub(crate) fn attribute(&self, at: usize) -> Option<Attribute> {
         if !self.is_mark(at, '#') {
             return None;
         }
@@ -95,13 +95,13 @@ impl Tokens {
         Some(Attribute { start: open + 1, end, inner })
     }
 
-    pub(super) fn attribute_has(&self, attribute: &Attribute, word: &str) -> bool {
+    pub(crate) fn attribute_has(&self, attribute: &Attribute, word: &str) -> bool {
         (attribute.start..attribute.end).any(|at| self.is_word(at, word))
     }
 
     /// Returns the index of the last token of the item that starts at `at`: the closing bracket of its body, or its
     /// semicolon.
-    pub(super) fn item_end(&self, at: usize) -> Option<usize> {
+    pub(crate) fn item_end(&self, at: usize) -> Option<usize> {
         let mut at = at;
         loop {
             match self.kind(at)? {
@@ -115,7 +115,7 @@ impl Tokens {
         }
     }
 
-    pub(super) fn lines(&self, first: usize, last: usize) -> RangeInclusive<usize> {
+    pub(crate) fn lines(&self, first: usize, last: usize) -> RangeInclusive<usize> {
         self.line(first)..=self.line(last)
     }
 }

@@ -170,9 +170,7 @@ impl Backend {
         let skip = io.done + part.skip;
         io.in_flight += 1;
         volume.in_flight += 1;
-        if matches!(kind, Kind::Write | Kind::WriteZeroes) {
-            volume.look_at_end(now);
-        }
+        volume.look_at_end(now, kind);
         let op = SlotOp { io: id, kind, skip, length, progress: 0, tries: 0, step: Step::Nothing, errno: 0 };
         if !io.abandoned && volume.is_null() {
             self.slot_ops[at] = Some(op);
@@ -258,7 +256,7 @@ impl Backend {
             return self.end(index, libc::EIO);
         }
         let end = source.range().offset + io.offset + u64::from(skip + length);
-        if step.allocates() && !is_read && source.would_extend(end) {
+        if step != Step::Sync && !is_read && source.is_cut_before(end) {
             return self.end(index, libc::EIO);
         }
         match step {

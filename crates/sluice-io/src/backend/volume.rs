@@ -30,13 +30,6 @@ pub(crate) enum Step {
     Sync,
 }
 
-impl Step {
-    /// Whether it may allocate blocks past the end of a file.
-    pub(crate) fn allocates(self) -> bool {
-        matches!(self, Step::Transfer | Step::ZeroRange | Step::WriteZeroes)
-    }
-}
-
 /// A volume of the device thread.
 pub(crate) struct Volume {
     pub(crate) name: String,
@@ -212,20 +205,29 @@ impl Volume {
         }
     }
 
-    /// Looks where its file ends, if the last look is too long ago; see [`faults`](crate::source::faults).
-    pub(crate) fn look_at_end(&mut self, now: Instant) {
+    /// Looks where its file ends before a submission of this kind, if the last look is too long ago for it; see
+    /// [`faults`](crate::source::faults).
+    pub(crate) fn look_at_end(&mut self, now: Instant, kind: Kind) {
         let VolumeStore::File { source, .. } = &self.store else { return };
-        if now.since(self.looked) >= LOOK_EVERY && source.has_size_at_hand() {
+        let is_due = match kind {
+            Kind::Read | Kind::Flush => false,
+            Kind::Write => now.since(self.looked) >= LOOK_EVERY,
+            Kind::Discard | Kind::WriteZeroes => true,
+        };
+        if is_due && source.has_size_at_hand() {
             self.looked = now;
-            // A file system that does not answer fails the write itself.
+            // A file system that does not answer fails the request itself.
             let _ = source.look_at_sizes();
         }
     }
 
-    /// Counts a request that has failed at the device.
-    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
+    /// Counts a request that has ended at the device, with this error or 0.
+    pub(crate) fn count_end(&self, kind: Kind, errno: i32) {
         if let VolumeStore::File { source, .. } = &self.store {
-            source.count_failure(kind, errno);
+            match errno {
+                0 => source.count_success(kind),
+                _ => source.count_failure(kind, errno),
+            }
         }
     }
 

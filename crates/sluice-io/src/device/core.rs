@@ -277,7 +277,7 @@ impl Core {
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
         // abandoned request was cancelled.
         let is_fault = !(io.abandoned || io.fast && op.errno == libc::EOPNOTSUPP);
-        let failed = op.errno != 0 && io.errno == 0 && is_fault;
+        let counts = io.errno == 0 && (op.errno == 0 || is_fault);
         if op.errno != 0 {
             io.errno = op.errno;
         }
@@ -286,8 +286,8 @@ impl Core {
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
-        if failed {
-            volume.count_failure(op.kind, op.errno);
+        if counts {
+            volume.count_end(op.kind, op.errno);
         }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;

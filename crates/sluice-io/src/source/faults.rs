@@ -7,12 +7,16 @@
 //! gone, and a file that is whole again hides that. The kernel has no write that refuses to extend a file, and asking for
 //! the size before each write would cost as much as a small request. So a device thread asks at most once in
 //! `LOOK_EVERY` for each volume, with the first write after that time. A write that follows the cut by less may still extend the
-//! file. On file systems with a server, where the question may hang, only the control plane asks.
+//! file. On file systems with a server, where the question may hang, only the control plane asks. A block device cannot grow by a
+//! write, but the kernel says of one past its end that there is no space, and leaves out that part of zeroes without an error.
+//!
+//! Discards and holes past the end extend nothing, and the kernel reports success for them. So they fail as a write does. They are
+//! rarer and take longer than writes, and a device thread asks before each of them.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,6 +40,8 @@ pub struct FaultReport {
     pub ends_at: Option<u64>,
     /// End of the volume in the file, in bytes.
     pub needs: u64,
+    /// Whether the file is a block device.
+    pub is_device: bool,
 }
 
 /// Failed requests of one kind with one error.
@@ -45,20 +51,31 @@ pub struct Failure {
     pub errno: i32,
     /// Their number since the volume was opened.
     pub count: u64,
+    /// Whether a request of that kind has succeeded since the last of them.
+    pub has_recovered: bool,
 }
 
 /// Faults of a volume so far.
 #[derive(Debug)]
 pub(super) struct Faults {
     /// Only accessed when an operation has failed, or for a snapshot.
-    failed: Mutex<BTreeMap<(Kind, i32), u64>>,
+    failed: Mutex<BTreeMap<(Kind, i32), Tally>>,
+    /// The kinds with a failure that has not recovered, a bit for each [`Kind`]. So that a success finds nothing to do without the lock.
+    failing: AtomicU8,
     /// End of the file in bytes; `u64::MAX` if the whole volume lies in front of it.
     end: AtomicU64,
 }
 
+/// Number of failures, and whether a request of their kind has succeeded since the last one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    count: u64,
+    has_recovered: bool,
+}
+
 impl Default for Faults {
     fn default() -> Self {
-        Faults { failed: Mutex::default(), end: AtomicU64::new(u64::MAX) }
+        Faults { failed: Mutex::default(), failing: AtomicU8::new(0), end: AtomicU64::new(u64::MAX) }
     }
 }
 
@@ -72,20 +89,43 @@ pub struct FileSizes {
 }
 
 impl Source {
-    /// Counts a request that has failed.
+    /// Counts a request that has failed, and looks whether the reason is that the file or device has become too short.
     pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
         let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        *failed.entry((kind, errno)).or_default() += 1;
+        let tally = failed.entry((kind, errno)).or_default();
+        *tally = Tally { count: tally.count + 1, has_recovered: false };
+        self.faults.failing.fetch_or(bit(kind), Ordering::Relaxed);
+        drop(failed);
+        if self.has_size_at_hand() {
+            // The failure counts without a size as well.
+            let _ = self.look_at_sizes();
+        }
+    }
+
+    /// Records that a request has succeeded.
+    pub(crate) fn count_success(&self, kind: Kind) {
+        if self.faults.failing.load(Ordering::Relaxed) & bit(kind) == 0 {
+            return;
+        }
+        let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.faults.failing.fetch_and(!bit(kind), Ordering::Relaxed);
+        failed.iter_mut().filter(|((failed, _), _)| *failed == kind).for_each(|(_, tally)| tally.has_recovered = true);
     }
 
     /// Returns what has failed.
     #[must_use]
     pub fn faults(&self) -> FaultReport {
         let failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let failures = failed.iter().map(|(&(kind, errno), &count)| Failure { kind, errno, count });
+        let failures = failed.iter().map(|(&(kind, errno), &Tally { count, has_recovered })| Failure {
+            kind,
+            errno,
+            count,
+            has_recovered,
+        });
         let (end, needs) = (self.faults.end.load(Ordering::Relaxed), self.range.end());
         let ends_at = (end < needs).then_some(end);
-        FaultReport { failures: failures.collect(), is_lost: self.loss() != Loss::None, ends_at, needs }
+        let (is_lost, is_device) = (self.loss() != Loss::None, self.block_device);
+        FaultReport { failures: failures.collect(), is_lost, ends_at, needs, is_device }
     }
 
     /// Asks for the sizes of the file. Records where it ends, if it is shorter than the volume.
@@ -104,15 +144,19 @@ impl Source {
         Ok(FileSizes { size_bytes, allocated_bytes })
     }
 
-    /// Whether a device thread may ask for the size: it is known without a disk or a server.
+    /// Whether a device thread may ask for the size: it is known without a server.
     pub(crate) fn has_size_at_hand(&self) -> bool {
-        !self.block_device && !self.submission_may_block
+        !self.submission_may_block
     }
 
-    /// Whether an operation that ends at byte `end` of the file would extend a file that was cut.
-    pub(crate) fn would_extend(&self, end: u64) -> bool {
+    /// Whether the file was cut and ends before byte `end`, up to which an operation changes it.
+    pub(crate) fn is_cut_before(&self, end: u64) -> bool {
         end > self.faults.end.load(Ordering::Relaxed)
     }
+}
+
+fn bit(kind: Kind) -> u8 {
+    1 << kind as u8
 }
 
 #[cfg(test)]
@@ -128,14 +172,14 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let source = Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap();
         assert_eq!(source.look_at_sizes().unwrap(), FileSizes { size_bytes: 1 << 20, allocated_bytes: 0 });
-        assert!(!source.would_extend(1 << 20));
+        assert!(!source.is_cut_before(1 << 20));
         file.set_len(4096).unwrap();
         source.look_at_sizes().unwrap();
-        assert!(source.would_extend(4097) && !source.would_extend(4096));
+        assert!(source.is_cut_before(4097) && !source.is_cut_before(4096));
         assert_eq!((source.faults().ends_at, source.faults().needs), (Some(4096), 1 << 20));
         file.set_len(1 << 20).unwrap();
         source.look_at_sizes().unwrap();
-        assert!(!source.would_extend(1 << 20));
+        assert!(!source.is_cut_before(1 << 20));
     }
 
     #[test]
@@ -148,7 +192,15 @@ mod tests {
         let smaller = source.resized(Some(4096)).unwrap();
         smaller.count_failure(Kind::Write, libc::ENOSPC);
         smaller.count_failure(Kind::Read, libc::EIO);
-        let expected = [(Kind::Read, libc::EIO, 1), (Kind::Write, libc::ENOSPC, 2)];
-        assert_eq!(source.faults().failures, expected.map(|(kind, errno, count)| Failure { kind, errno, count }));
+        source.count_success(Kind::Write);
+        smaller.count_failure(Kind::Write, libc::EIO);
+        let expected = [
+            (Kind::Read, libc::EIO, 1, false),
+            (Kind::Write, libc::EIO, 1, false),
+            (Kind::Write, libc::ENOSPC, 2, true),
+        ];
+        let expected =
+            expected.map(|(kind, errno, count, has_recovered)| Failure { kind, errno, count, has_recovered });
+        assert_eq!(source.faults().failures, expected);
     }
 }

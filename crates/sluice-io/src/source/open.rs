@@ -12,8 +12,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::fs::{FileType, OFlags, SeekFrom, Stat};
+use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
+use rustix::ioctl::{Getter, Opcode, ioctl, opcode};
 
 use super::alignment::{self, Alignment};
 use super::block_size::{self, BlockSize, Known, MbrOnLargeBlocks, Partitions};
@@ -287,10 +288,13 @@ fn open_description(spec: &SourceSpec, found: &Found) -> Result<OwnedFd, SourceE
     })
 }
 
-/// A block device has no size in its inode; its size is the offset of its end.
+/// A block device has no size in its inode. The kernel answers the question for it without a lock; a seek to its end would wait for
+/// discards and zeroes that are under way.
 pub(super) fn size_of(fd: BorrowedFd<'_>, stat: &Stat, block_device: bool) -> io::Result<u64> {
     if block_device {
-        return Ok(rustix::fs::seek(fd, SeekFrom::End(0))?);
+        const BLKGETSIZE64: Opcode = opcode::read::<usize>(0x12, 114);
+        // SAFETY: the opcode is BLKGETSIZE64, which writes 64 bits, whatever the size of a pointer that is in its number.
+        return Ok(unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }?);
     }
     Ok(u64::try_from(stat.st_size).expect("the kernel keeps no file of negative size"))
 }

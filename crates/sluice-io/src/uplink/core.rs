@@ -405,11 +405,7 @@ impl Core {
             self.gate.complete(now, landed.slot, landed.lost.is_none());
             let id = self.wire.packets[landed.packet].nic;
             let nic = &mut self.nics[id];
-            nic.flying -= 1;
-            if let Some(reason) = landed.lost {
-                nic.drop_frame(reason);
-                nic.unsent += u64::from(reason == Reason::LinkDown);
-            }
+            nic.left_wire(landed.lost);
             self.forget(landed.packet);
             self.remove_left(id);
         }

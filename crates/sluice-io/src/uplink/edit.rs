@@ -264,6 +264,7 @@ impl Editor<'_> {
             protocol_errors: 0,
             faults: ClientFaults::default(),
             unsent: 0,
+            has_recovered: false,
             leaving: false,
             refuses_clients: false,
             copied_stats: None,

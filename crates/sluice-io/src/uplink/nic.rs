@@ -167,6 +167,8 @@ pub(crate) struct Nic {
     pub(crate) faults: ClientFaults,
     /// Frames that the interface of the uplink did not take, because it is down or fails.
     pub(crate) unsent: u64,
+    /// Whether it has taken one since.
+    pub(crate) has_recovered: bool,
     pub(crate) leaving: bool,
     pub(crate) refuses_clients: bool,
     /// Its statistics in the last snapshot.
@@ -192,6 +194,17 @@ impl Nic {
         self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
+    /// Records that a frame has left the wire, or was lost there for a reason.
+    pub(crate) fn left_wire(&mut self, lost: Option<Reason>) {
+        self.flying -= 1;
+        match lost {
+            None => self.has_recovered = true,
+            Some(Reason::LinkDown) => (self.unsent, self.has_recovered) = (self.unsent + 1, false),
+            Some(_) => {}
+        }
+        lost.into_iter().for_each(|reason| self.drop_frame(reason));
+    }
+
     /// Whether another frame of a TAP may wait.
     pub(crate) fn has_room_to_wait(&self, bytes: usize) -> bool {
         self.waiting_bytes + bytes <= WAITING_MAX && self.waiting.len() < WAITING_FRAMES_MAX
@@ -209,7 +222,8 @@ impl Nic {
 
     /// Returns the frames that the interface of the uplink did not take.
     pub(crate) fn faults(&self) -> FaultReport {
-        let failed = Failure { kind: Kind::Write, errno: libc::ENETDOWN, count: self.unsent };
+        let (count, has_recovered) = (self.unsent, self.has_recovered);
+        let failed = Failure { kind: Kind::Write, errno: libc::ENETDOWN, count, has_recovered };
         FaultReport { failures: if self.unsent > 0 { vec![failed] } else { Vec::new() }, ..FaultReport::default() }
     }
 

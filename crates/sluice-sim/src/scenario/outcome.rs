@@ -173,30 +173,13 @@ pub(super) fn collect(scenario: &Scenario, seed: u64, parts: &[Part]) -> Outcome
     }
 }
 
-/// Whether two policies differ in a field.
-fn differ(a: &Policy, b: &Policy, field: Field) -> bool {
-    match field {
-        Field::Reservation => a.reservation != b.reservation,
-        Field::Limit => a.limit != b.limit,
-        Field::ReadLimit => a.read_limit != b.read_limit,
-        Field::WriteLimit => a.write_limit != b.write_limit,
-        Field::Weight => a.weight != b.weight,
-        Field::Burst => a.burst != b.burst || a.timed_burst != b.timed_burst,
-        Field::IdleCredit => a.idle_credit != b.idle_credit,
-        Field::Latency => a.latency != b.latency,
-        Field::Class => a.class != b.class,
-        Field::PriorityClass => a.priority_class != b.priority_class,
-        Field::PriorityLevel => a.priority_level != b.priority_level,
-    }
-}
-
 fn policy_changes(scenario: &Scenario) -> Vec<PolicyChange> {
     let mut policies: Vec<Policy> = scenario.vms.iter().map(|vm| vm.policy).collect();
     let changes = scenario.timeline.iter().filter_map(|planned| {
         let Event::Vm(vm, VmEvent::Policy(now)) = planned.event else { return None };
         let before = std::mem::replace(&mut policies[vm], now);
         let (changed, as_before): (Vec<Field>, Vec<Field>) =
-            Field::ALL.into_iter().partition(|field| differ(&before, &now, *field));
+            Field::ALL.into_iter().partition(|field| field.differs(&before, &now));
         let as_before = as_before.into_iter().filter(|field| now.stated().any(|stated| stated == *field));
         let at = Duration::from_nanos(planned.at.as_nanos());
         let vm = scenario.vms[vm].name.clone();

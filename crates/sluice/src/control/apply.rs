@@ -1,7 +1,7 @@
 //! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
 //! nothing.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
+use super::changer::expiry::Overdue;
 use super::describe::{describe, difference};
 use super::socket::Peer;
 use super::{Code, Reply, Request, Term};
@@ -24,8 +25,8 @@ use crate::state::time::Time;
 pub(crate) struct State {
     pub(crate) files: Files,
     pub(crate) saved: Saved,
-    /// Names of overrides that are kept although their time is over, because their volumes are in use.
-    pub(crate) overdue: BTreeSet<String>,
+    /// Overrides that are kept although their time is over, by name.
+    pub(crate) overdue: BTreeMap<String, Overdue>,
 }
 
 /// Location of the daemon's configuration, and the time.
@@ -284,7 +285,8 @@ pub(crate) fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
 
 /// Returns what differs from the files.
 pub(crate) fn get_overrides(state: &State) -> Reply {
-    let all = state.saved.overrides.iter().map(|known| known.to_json(state.overdue.contains(&known.name())));
+    let overdue = |known: &Override| state.overdue.get(&known.name()).map(Overdue::in_words);
+    let all = state.saved.overrides.iter().map(|known| known.to_json(overdue(known)));
     Reply::with(json!({ "overrides": all.collect::<Vec<_>>() }))
 }
 

@@ -48,11 +48,10 @@ use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::{Keeper, Written};
 use crate::state::overrides::{Gone, Override};
-use crate::state::time::Time;
 
 pub(crate) mod aside;
 mod exit;
-mod expiry;
+pub(crate) mod expiry;
 mod helpers;
 mod hold;
 mod making;
@@ -66,7 +65,7 @@ pub(crate) mod watch;
 pub(crate) const PATH_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same at the start, where helpers wait up to 5 s for the locks of a dead daemon.
 const PATH_TIMEOUT_AT_START: Duration = Duration::from_secs(10);
-/// Maximum number of pending changes; further ones are rejected.
+/// Maximum number of pending changes; further requested ones are rejected.
 const ATTEMPTS_MAX: usize = 64;
 /// Maximum time that a volume waits for its bytes while the last requests of a detached volume hold them.
 const REMOVED_VOLUME_TIMEOUT: Duration = Duration::from_secs(5);
@@ -203,8 +202,8 @@ enum Kind {
     Reload(Reload),
     /// A retry of this volume, which is out of service.
     Retry(VolumeName),
-    /// Changes whose time is over end.
-    Expire,
+    /// Overrides with these names end, because their time is over.
+    Expire(BTreeSet<String>),
 }
 
 /// Configuration that is served first.
@@ -251,8 +250,6 @@ struct Attempt {
     /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
     /// those that are held back already.
     held: BTreeMap<VolumeName, String>,
-    /// Names of overrides that do not end, because their volumes are in use.
-    kept: BTreeSet<String>,
 }
 
 struct Thread {
@@ -289,9 +286,7 @@ struct Thread {
     saving: Option<Saving>,
     /// Number of the last job of the keeper that has hung; until it returns nothing can be saved.
     hung_save: Option<u64>,
-    /// Time of the next attempt to end changes whose time is over and whose volumes are in use.
-    overdue_at: Option<Instant>,
-    /// Time of the next attempt to write a state that could not be written, or to end what has expired.
+    /// Time of the next attempt to write a state that could not be written.
     repeat_at: Option<Instant>,
     events: Sender<Event>,
     news: mpsc::UnboundedSender<ServerEvent>,
@@ -321,7 +316,7 @@ impl Thread {
         let reply = events.clone();
         let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
         let at_start = host.daemon.clone();
-        let state = State { files, saved: on_disk.clone(), overdue: BTreeSet::new() };
+        let state = State { files, saved: on_disk.clone(), overdue: BTreeMap::new() };
         let thread = Thread {
             file,
             format,
@@ -343,7 +338,6 @@ impl Thread {
             on_disk: Some(on_disk),
             saving: None,
             hung_save: None,
-            overdue_at: None,
             repeat_at: None,
             events,
             news,
@@ -394,10 +388,7 @@ impl Thread {
         let is_out = !self.server.missing().is_empty();
         let is_busy = !self.attempts.is_empty() || is_out || self.server.has_links() || self.saving.is_some();
         let busy = (is_busy || self.repeat_at.is_some()).then_some(RETRY_EVERY);
-        let expiry =
-            self.state.saved.overrides.next_expiry(&self.state.overdue).map(|at| at.from(Time::now()).max(PAUSE));
-        let overdue = self.overdue_at.map(|at| at.saturating_duration_since(Instant::now()).max(PAUSE));
-        busy.into_iter().chain(expiry).chain(overdue).min()
+        busy.into_iter().chain(self.until_expiry()).min()
     }
 
     fn take(&mut self, event: Event) {
@@ -472,21 +463,11 @@ impl Thread {
         let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
         let held = match &kind {
             Kind::Start(start) => aside::held(&start.saved.overrides, &start.host),
-            Kind::Reload(_) | Kind::Change(_) | Kind::Retry(_) | Kind::Expire => BTreeMap::new(),
+            Kind::Reload(_) | Kind::Change(_) | Kind::Retry(_) | Kind::Expire(_) => BTreeMap::new(),
         };
-        let attempt = Attempt {
-            number: 0,
-            kind,
-            since,
-            found,
-            waits,
-            proposal: None,
-            has_waited: false,
-            held,
-            kept: BTreeSet::new(),
-        };
+        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false, held };
         match attempt.kind {
-            _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_)) => {
+            _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_) | Kind::Expire(_)) => {
                 self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
             }
             Kind::Reload(Reload { read: None, ref asked }) => {

@@ -45,9 +45,14 @@ fn client_faults(of: &sluice_io::device::spec::Faults) -> ClientFaults {
 }
 
 fn faults(report: FaultReport) -> Faults {
-    let FaultReport { failures, is_lost, ends_at, needs } = report;
-    let failures = failures.into_iter().map(|one| Failure { kind: one.kind, errno: one.errno, count: one.count });
-    Faults { failures: failures.collect(), is_lost, ends_at, needs }
+    let FaultReport { failures, is_lost, ends_at, needs, is_device } = report;
+    let failures = failures.into_iter().map(|one| Failure {
+        kind: one.kind,
+        errno: one.errno,
+        count: one.count,
+        has_recovered: one.has_recovered,
+    });
+    Faults { failures: failures.collect(), is_lost, ends_at, needs, is_device }
 }
 
 fn vm(snapshot: VmSnapshot) -> VmSample {

@@ -307,7 +307,7 @@ impl Violation {
             "queue_stopped" => "a queue of it had stopped",
             "no_space" => "requests failed because there was no space",
             "errors" => "requests failed",
-            "source_shortened" => "its source was cut",
+            "source_shortened" => "its source was shorter than the volume",
             other => other,
         };
         let times = if self.count == 1 { "once".to_owned() } else { format!("{} times", self.count) };

@@ -6,14 +6,15 @@
 //! A damaged state is no empty state: to take it for one would serve a volume that was detached, or another file than before. A
 //! start keeps the file as `state.json.damaged`. Each part has a checksum, so what is not damaged is kept. Volumes
 //! whose entry is lost are held back, and changes made at run time that are lost are named in the log as far as they can be read. A
-//! file that cannot be read at all, because of a bad sector for example, is a damaged one of which nothing is known.
+//! file that cannot be read at all, because of a bad sector for example, is a damaged one of which nothing is known. So is what is no
+//! regular file, and one that is longer than any state: it is not opened, because a pipe would keep the start waiting for a writer.
 //!
 //! A state of an older version stays there as `state.json.vN` when the first one of this version is written, in place of those
 //! of still older versions. A program that reads version N at most takes it back with [`StateFolder::restore`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,8 +25,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use rustix::fs::{CWD, FileType, OFlags, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use sluice_io::folder_access;
-use sluice_io::path_walk::{self, Trust, WalkError};
+use sluice_io::path_walk::{self, Stranger, Trust, WalkError};
 
 use super::overrides::Override;
 use super::{Saved, Served};
@@ -37,6 +40,10 @@ const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Maximum length of the file, which is neither read nor written if it is longer. 10,000 volumes take about 3 MB.
+const BYTES_MAX: u64 = 64 << 20;
+/// Number of attempts to open a file that a daemon replaces meanwhile.
+const OPENS_MAX: u32 = 100;
 /// Name of the file.
 const FILE: &str = "state.json";
 /// Name under which a damaged file is kept.
@@ -251,6 +258,55 @@ fn damage_beside(version: u64, text: &[u8]) -> Option<String> {
     checked(text, true).ok().map(|_| format!("its version is {version}, and its content is of version {VERSION}"))
 }
 
+/// Reads a state file; `None` if there is none. Opens only a regular file.
+fn text_of(path: &Path) -> Result<Option<Vec<u8>>, StateError> {
+    let failed = |error: io::Error| StateError::Read { path: path.to_owned(), error };
+    let corrupt = |what: String| StateError::Corrupt { path: path.to_owned(), what };
+    let too_long = |bytes: u64| corrupt(format!("it is {bytes} bytes long, and a state at most {BYTES_MAX}"));
+    let absolute = std::path::absolute(path).map_err(failed)?;
+    let mut opens = 0;
+    let file = loop {
+        let found = match path_walk::to_file(&absolute, &Trust::daemon()) {
+            Ok(found) => found,
+            Err(WalkError::System(Errno::NOENT)) => return Ok(None),
+            Err(WalkError::System(errno)) => return Err(failed(errno.into())),
+            Err(WalkError::Link { link, by }) => return Err(exposed(path, link, by)),
+        };
+        if let Some(kind) = irregular(FileType::from_raw_mode(found.stat().st_mode)) {
+            return Err(corrupt(format!("it is {kind}, and no regular file")));
+        }
+        let bytes = u64::try_from(found.stat().st_size).unwrap_or(u64::MAX);
+        if bytes > BYTES_MAX {
+            return Err(too_long(bytes));
+        }
+        opens += 1;
+        match found.open(OFlags::RDONLY) {
+            Err(Errno::STALE) if opens < OPENS_MAX => {}
+            opened => break File::from(opened.map_err(|errno| failed(errno.into()))?),
+        }
+    };
+    let mut text = Vec::new();
+    let bytes = file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(failed)? as u64;
+    if bytes > BYTES_MAX { Err(too_long(bytes)) } else { Ok(Some(text)) }
+}
+
+/// Returns the name of a kind of file, unless it is regular.
+fn irregular(kind: FileType) -> Option<&'static str> {
+    match kind {
+        FileType::RegularFile => None,
+        FileType::Directory => Some("a folder"),
+        FileType::Fifo => Some("a pipe"),
+        FileType::Socket => Some("a socket"),
+        FileType::CharacterDevice => Some("a character device"),
+        FileType::BlockDevice => Some("a block device"),
+        _ => Some("a special file"),
+    }
+}
+
+fn exposed(path: &Path, place: PathBuf, by: Stranger) -> StateError {
+    StateError::Exposed { path: path.to_owned(), place, by: by.to_string() }
+}
+
 fn refuse_missing(path: &Path) -> Result<(), StateError> {
     match path.metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StateError::Missing(path.to_owned())),
@@ -298,7 +354,7 @@ impl StateFolder {
         let older = (1..version.min(VERSION + 1)).rev().find(|older| path.join(kept(*older)).exists());
         // A state of an older version is already the one to go back to.
         let older = older.filter(|_| version >= VERSION).ok_or_else(|| StateError::NotKept(path.to_owned()))?;
-        let read = |path: &Path| fs::read(path).map_err(|error| StateError::Read { path: path.to_owned(), error });
+        let read = |path: &Path| text_of(path)?.ok_or_else(|| StateError::NoFile(path.to_owned()));
         let kept_file = path.join(kept(older));
         let newer_text = read(&file)?;
         unsealed(&kept_file, &read(&kept_file)?)?;
@@ -354,7 +410,7 @@ impl StateFolder {
         match self.read() {
             Ok(saved) => Ok(Damaged { saved, ..Damaged::default() }),
             Err(error) if error.is_damage() => {
-                let text = fs::read(self.path.join(FILE)).unwrap_or_default();
+                let text = text_of(&self.path.join(FILE)).ok().flatten().unwrap_or_default();
                 Ok(Damaged { error: Some(error), ..salvaged(&text) })
             }
             Err(error) => Err(error),
@@ -392,11 +448,7 @@ impl StateFolder {
 
     fn read(&self) -> Result<Saved, StateError> {
         let path = self.path.join(FILE);
-        let text = match fs::read(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Saved::default()),
-            Err(error) => return Err(StateError::Read { path, error }),
-        };
+        let Some(text) = text_of(&path)? else { return Ok(Saved::default()) };
         let saved = unsealed(&path, &text)?;
         self.version.store(version_of(&text).unwrap_or(0), Ordering::Relaxed);
         Ok(saved)
@@ -413,10 +465,17 @@ impl StateFolder {
         let sealed = Sealed { version: VERSION, checksum, parts: Parts::of(saved), state: &state };
         let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
         text.push(b'\n');
+        if text.len() as u64 > BYTES_MAX {
+            return Err(io::Error::other(format!(
+                "it would be {} bytes long, and may be at most {BYTES_MAX}",
+                text.len()
+            )));
+        }
         let file = self.path.join(FILE);
         let before = self.version.load(Ordering::Relaxed);
         if (1..VERSION).contains(&before) {
-            replace(&self.path.join(kept(before)), &fs::read(&file)?, 0o600)?;
+            let old = text_of(&file).map_err(io::Error::other)?.ok_or(io::ErrorKind::NotFound)?;
+            replace(&self.path.join(kept(before)), &old, 0o600)?;
             for older in (1..before).map(|older| self.path.join(kept(older))).filter(|older| older.exists()) {
                 fs::remove_file(older)?;
             }
@@ -428,12 +487,17 @@ impl StateFolder {
 }
 
 /// Keeps a damaged file under another name, without the space of a copy. It stays in place until another state replaces it, so a crash
-/// does not make it an empty state.
+/// does not make it an empty state. A folder, which no file replaces, changes places with an empty file, which is a damaged state as well.
 fn set_aside(path: &Path) -> io::Result<()> {
-    let aside = path.join(DAMAGED);
-    match fs::remove_file(&aside) {
+    let (file, aside) = (path.join(FILE), path.join(DAMAGED));
+    let removed = fs::remove_file(&aside).or_else(|error| fs::remove_dir(&aside).map_err(|_| error));
+    match removed {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::hard_link(path.join(FILE), aside),
+        _ if file.symlink_metadata()?.is_dir() => {
+            OpenOptions::new().create_new(true).write(true).mode(0o600).open(&aside)?;
+            Ok(renameat_with(CWD, &aside, CWD, &file, RenameFlags::EXCHANGE)?)
+        }
+        _ => fs::hard_link(file, aside),
     }
 }
 
@@ -441,22 +505,18 @@ fn set_aside(path: &Path) -> io::Result<()> {
 fn refuse_exposed(path: &Path) -> Result<(), StateError> {
     let failed = |error| StateError::Folder { path: path.to_owned(), error };
     let path = std::path::absolute(path).map_err(failed)?;
-    let exposed = match path_walk::to_folder(&path, &Trust::daemon()) {
+    let found = match path_walk::to_folder(&path, &Trust::daemon()) {
         Ok(walked) => walked.exposed.map(|exposed| (exposed.folder, exposed.by)),
         Err(WalkError::Link { link, by }) => Some((link, by)),
         // It is looked at again when it is used.
         Err(WalkError::System(_)) => None,
     };
-    let refused = exposed.map(|(place, by)| StateError::Exposed { path, place, by: by.to_string() });
-    refused.map_or(Ok(()), Err)
+    found.map_or(Ok(()), |(place, by)| Err(exposed(&path, place, by)))
 }
 
+/// Opens a folder. Does not wait for a pipe that is in its place.
 fn open_folder(path: &Path) -> io::Result<File> {
-    let file = File::open(path)?;
-    match file.metadata()?.is_dir() {
-        true => Ok(file),
-        false => Err(io::ErrorKind::NotADirectory.into()),
-    }
+    OpenOptions::new().read(true).custom_flags(OFlags::DIRECTORY.bits() as i32).open(path)
 }
 
 /// Replaces a file, or creates it: afterwards it has this text, also after a crash. A file that exists keeps its mode and its
@@ -485,7 +545,7 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
         _ => {}
     }
     let mut file = OpenOptions::new().create_new(true).write(true).mode(mode).open(new)?;
-    if let Ok(known) = fs::metadata(old) {
+    if let Some(known) = fs::metadata(old).ok().filter(fs::Metadata::is_file) {
         file.set_permissions(known.permissions())?;
         // Without its list the mode alone would give the group what the list gives to others.
         folder_access::copy_list(old, &file)?;
@@ -639,18 +699,46 @@ mod tests {
         let file = place.path().join(FILE);
         fs::create_dir(&file).unwrap();
         let (folder, damaged) = StateFolder::open_damaged(place.path()).unwrap();
-        assert!(matches!(damaged.error, Some(StateError::Read { .. })), "a folder in place of the file");
+        assert!(matches!(damaged.error, Some(StateError::Corrupt { .. })), "a folder in place of the file");
         assert_eq!(damaged.saved, Saved::default());
-        fs::remove_dir(&file).unwrap();
+        assert!(
+            place.path().join(DAMAGED).is_dir() && folder.read().is_err(),
+            "a crash does not make it an empty state"
+        );
         folder.write(&saved()).unwrap();
         drop(folder);
         let flipped = fs::read_to_string(&file).unwrap().replace("\"version\": 3", "\"version\": 7");
         fs::write(&file, &flipped).unwrap();
-        // A folder in place of the copy fails for root as well.
-        fs::create_dir(place.path().join(DAMAGED)).unwrap();
+        // A folder with a file in place of the copy fails for root as well.
+        fs::write(place.path().join(DAMAGED).join("file"), "").unwrap();
         let (_, damaged) = StateFolder::open_damaged(place.path()).unwrap();
         assert!(matches!(damaged.error, Some(StateError::Corrupt { .. })), "a flipped bit of the version");
         assert_eq!(damaged.saved, saved(), "its parts are right");
+    }
+
+    #[test]
+    fn a_pipe_in_place_of_the_directory_was_waited_for() {
+        let place = TempDir::new().unwrap();
+        let path = place.path().join("state");
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, mode, 0).unwrap();
+        for refused in [StateFolder::open(&path).map(drop), StateFolder::look(&path).map(drop)] {
+            assert!(refused.unwrap_err().to_string().contains("Not a directory"));
+        }
+    }
+
+    #[test]
+    fn a_state_that_could_not_be_read_again_was_written() {
+        let place = TempDir::new().unwrap();
+        let (folder, _) = StateFolder::open(place.path()).unwrap();
+        let mut long = saved();
+        let reason = "x".repeat(BYTES_MAX as usize);
+        long.overrides.add(set("db1", "weight", &reason));
+        let error = folder.write(&long).unwrap_err();
+        assert!(error.to_string().contains("may be at most 67108864"), "{error}");
+        fs::File::create(place.path().join(FILE)).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        let error = folder.read().unwrap_err();
+        assert!(error.to_string().contains("it is 67108865 bytes long"), "{error}");
     }
 
     #[test]

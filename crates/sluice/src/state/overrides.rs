@@ -162,8 +162,8 @@ impl Override {
         in_words(&self.change, &self.file)
     }
 
-    /// For `sluice get overrides`. `is_overdue`: its time is over, and it is kept because its volume is in use.
-    pub(crate) fn to_json(&self, is_overdue: bool) -> Value {
+    /// For `sluice get overrides`. `overdue`: its time is over, and why it is kept.
+    pub(crate) fn to_json(&self, overdue: Option<&str>) -> Value {
         let Origin { uid, gid, pid, at, reason } = &self.origin;
         let value = match &self.change {
             Change::Set { value, .. } => json!(value),
@@ -179,8 +179,8 @@ impl Override {
             "pid": pid,
             "at": at.to_string(),
             "reason": reason,
-            "until": format!("{}{}", self.lasts, if is_overdue { ", over: kept while its volume is in use" } else { "" }),
-            "overdue": is_overdue,
+            "until": overdue.map_or_else(|| self.lasts.to_string(), |why| format!("{}, over: {why}", self.lasts)),
+            "overdue": overdue.is_some(),
             "set_aside": self.is_aside,
         })
     }
@@ -233,11 +233,11 @@ impl Gone {
 /// Those that stay in force with a host file, those that stay set aside, and those that end with it and why, for `sluice apply`.
 pub(crate) fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Value {
     let ended = gone.iter().map(|(old, why)| {
-        let mut ended = old.to_json(false);
+        let mut ended = old.to_json(None);
         ended["why"] = why.in_words(&old.hidden()).into();
         ended
     });
-    let as_json = |known: &Override| known.to_json(false);
+    let as_json = |known: &Override| known.to_json(None);
     let in_force: Vec<Value> = kept.in_force().map(as_json).collect();
     let aside: Vec<Value> = kept.aside().map(as_json).collect();
     json!({ "overrides": in_force, "overrides_set_aside": aside, "overrides_ended": ended.collect::<Vec<_>>() })
@@ -378,13 +378,12 @@ impl Overrides {
         self.0.extract_if(.., ends).map(|old| (old, Gone::Expired)).collect()
     }
 
-    /// When the first one expires, apart from those that are `overdue`.
-    pub(crate) fn next_expiry(&self, overdue: &BTreeSet<String>) -> Option<Time> {
-        let times =
-            self.0.iter().filter(|known| !overdue.contains(&known.name())).filter_map(|known| match known.lasts {
-                Lasts::Until(time) => Some(time),
-                Lasts::Always | Lasts::UntilRestart | Lasts::Persisted => None,
-            });
+    /// When the first one expires, apart from those whose names are known to be over.
+    pub(crate) fn next_expiry(&self, is_over: impl Fn(&str) -> bool) -> Option<Time> {
+        let times = self.0.iter().filter_map(|known| match known.lasts {
+            Lasts::Until(time) => (!is_over(&known.name())).then_some(time),
+            Lasts::Always | Lasts::UntilRestart | Lasts::Persisted => None,
+        });
         times.min()
     }
 
@@ -621,7 +620,7 @@ mod tests {
         overrides.add(one);
         for (now, end) in [(1_000_100, 1_000_600), (50, 650), (60, 650)] {
             overrides.correct_clock(Time(now));
-            assert_eq!(overrides.next_expiry(&BTreeSet::new()), Some(Time(end)), "at {now}");
+            assert_eq!(overrides.next_expiry(|_| false), Some(Time(end)), "at {now}");
         }
     }
 
@@ -696,10 +695,10 @@ mod tests {
         overrides.add(Override { lasts: Lasts::Until(Time(2000)), ..set("a", "limit", "1 iops") });
         overrides.add(Override { lasts: Lasts::UntilRestart, ..set("a", "weight", "3") });
         overrides.add(set("a", "burst", "3"));
-        assert_eq!(overrides.next_expiry(&BTreeSet::new()), Some(Time(2000)));
+        assert_eq!(overrides.next_expiry(|_| false), Some(Time(2000)));
         assert_eq!(overrides.expire(Time(1999), |_| false), []);
         assert_eq!(overrides.expire(Time(2000), |_| false).len(), 1);
-        assert_eq!(overrides.next_expiry(&BTreeSet::new()), None);
+        assert_eq!(overrides.next_expiry(|_| false), None);
         assert_eq!(overrides.stop().len(), 1);
         assert_eq!(names(&overrides), ["a/burst"]);
     }

@@ -299,7 +299,7 @@ impl Overrides {
         let overrides = match self.state {
             Some(folder) => {
                 let (_folder, saved) = StateFolder::open_existing(&folder)?;
-                saved.overrides.iter().map(|known| known.to_json(false)).collect()
+                saved.overrides.iter().map(|known| known.to_json(None)).collect()
             }
             None => part(self.daemon.get(&Request::GetOverrides)?, "overrides"),
         };

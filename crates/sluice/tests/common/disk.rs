@@ -21,6 +21,12 @@ impl Loop {
         assert!(found.status.success(), "loop devices are needed, and root: {}", found.stderr);
         Loop { path: PathBuf::from(found.stdout.trim()) }
     }
+
+    /// Changes the length of its file, and its capacity with it.
+    pub(crate) fn resize(&self, file: &Path, size_bytes: u64) {
+        std::fs::File::options().write(true).open(file).unwrap().set_len(size_bytes).unwrap();
+        run(tool("losetup", "mount").arg("--set-capacity").arg(&self.path)).ok();
+    }
 }
 
 impl Drop for Loop {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::helpers::hangs;
 use super::making::Saving;
-use super::{Event, Thread};
+use super::{Event, Kind, Thread};
 use crate::state::keeper::Job;
 use crate::state::overrides::report_gone;
 
@@ -19,7 +19,10 @@ impl Thread {
         let mut unmade = self.hung_save;
         if let Some(Saving { number, change: Some((attempt, _, prepared)), .. }) = self.saving.take() {
             drop(prepared);
-            self.refuse(attempt, "The daemon is exiting");
+            // The next start ends what is over.
+            if !matches!(attempt.kind, Kind::Expire(_)) {
+                self.refuse(attempt, "The daemon is exiting");
+            }
             (unmade, self.on_disk) = (Some(number), None);
         }
         if is_stop {

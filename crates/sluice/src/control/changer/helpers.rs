@@ -1,6 +1,7 @@
 //! Helper threads: their maximum number, and the retries of volumes that are out of service.
 //!
-//! At most [`HELPERS_MAX`] helpers run for requested changes, and at most [`SAME_PATH_MAX`] wait for the same path.
+//! At most [`HELPERS_MAX`] helpers run for requested changes, as many for the end of overrides, and at most [`SAME_PATH_MAX`] wait for the
+//! same path.
 //! Volumes that are out of service are retried each second, each by a separate helper, at most [`RETRIES_MAX`] for
 //! one device. A volume gets no further helper until its last one has returned. A start leaves one helper at each
 //! path that hangs.
@@ -14,7 +15,8 @@ use std::time::{Duration, Instant};
 use super::{Attempt, Event, Kind, Outcome, PATH_TIMEOUT, RETRY_EVERY, Thread, WaitsFor};
 use crate::server::{Progress, ServerError, VolumeName};
 
-/// Maximum number of helpers for requested changes; further changes are rejected.
+/// Maximum number of helpers for requested changes; further changes are rejected. The same for the end of overrides, which do not
+/// take those of requested changes.
 const HELPERS_MAX: usize = 16;
 /// Maximum number of helpers that wait for the same path; further changes that need it are rejected immediately.
 /// There may be more than one because the first helper may not have returned although the path responds again.
@@ -34,6 +36,8 @@ enum Purpose {
     Start,
     /// A requested change.
     Change,
+    /// The end of overrides.
+    Expiry,
     /// A retry of this volume, which is out of service.
     Retry(VolumeName),
 }
@@ -81,11 +85,11 @@ impl Thread {
     fn retrying(&self) -> BTreeSet<&VolumeName> {
         let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
             Kind::Retry(name) => Some(name),
-            Kind::Start(_) | Kind::Change(_) | Kind::Reload(_) | Kind::Expire => None,
+            Kind::Start(_) | Kind::Change(_) | Kind::Reload(_) | Kind::Expire(_) => None,
         });
         let helpers = self.helpers.values().filter_map(|helper| match &helper.purpose {
             Purpose::Retry(name) => Some(name),
-            Purpose::Start | Purpose::Change => None,
+            Purpose::Start | Purpose::Change | Purpose::Expiry => None,
         });
         helpers.chain(attempts).collect()
     }
@@ -99,11 +103,12 @@ impl Thread {
     ) {
         let purpose = match &attempt.kind {
             Kind::Start(_) => Purpose::Start,
-            Kind::Change(_) | Kind::Reload(_) | Kind::Expire => Purpose::Change,
+            Kind::Change(_) | Kind::Reload(_) => Purpose::Change,
+            Kind::Expire(_) => Purpose::Expiry,
             Kind::Retry(name) => Purpose::Retry(name.clone()),
         };
-        if purpose == Purpose::Change
-            && let Err(error) = self.may_help(paths)
+        if matches!(purpose, Purpose::Change | Purpose::Expiry)
+            && let Err(error) = self.may_help(paths, &purpose)
         {
             return self.refuse(attempt, &error);
         }
@@ -126,7 +131,7 @@ impl Thread {
     }
 
     /// Checks whether a helper may be started for a change that needs `paths`. The error is the reason why not.
-    fn may_help(&self, paths: &[PathBuf]) -> Result<(), String> {
+    fn may_help(&self, paths: &[PathBuf], purpose: &Purpose) -> Result<(), String> {
         let now = Instant::now();
         let at = self.helpers.values().map(|helper| helper.progress.now());
         let hung: Vec<_> = at.filter(|(_, since)| now.duration_since(*since) >= PATH_TIMEOUT).collect();
@@ -137,7 +142,7 @@ impl Thread {
                 return Err(hangs(path, now.duration_since(first)));
             }
         }
-        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.purpose == Purpose::Change).collect();
+        let busy: Vec<_> = self.helpers.values().filter(|helper| helper.purpose == *purpose).collect();
         if busy.len() < HELPERS_MAX {
             return Ok(());
         }

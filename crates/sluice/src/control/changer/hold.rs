@@ -10,7 +10,7 @@ impl Thread {
     pub(super) fn held_with(&self, attempt: &Attempt) -> BTreeMap<VolumeName, String> {
         let mut held = match attempt.kind {
             Kind::Start(_) | Kind::Reload(_) => BTreeMap::new(),
-            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => self.server.held.clone(),
+            Kind::Change(_) | Kind::Retry(_) | Kind::Expire(_) => self.server.held.clone(),
         };
         held.extend(attempt.held.clone());
         held

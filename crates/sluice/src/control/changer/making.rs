@@ -36,7 +36,7 @@ use crate::state::overrides::{Override, report_gone, with_file};
 use crate::state::time::Time;
 use serde_json::Value;
 
-/// Interval between attempts to write a state that could not be written, and to end what has expired.
+/// Interval between attempts to write a state that could not be written.
 const REPEAT_EVERY: Duration = Duration::from_secs(10);
 
 /// A change that is being saved.
@@ -123,7 +123,7 @@ impl Thread {
                 let vms = self.server.host().vms.values();
                 vms.flat_map(|vm| vm.volumes.keys().map(|volume| format!("{}/{volume}", vm.name))).collect()
             }
-            Kind::Change(_) | Kind::Retry(_) | Kind::Expire => return Ok(()),
+            Kind::Change(_) | Kind::Retry(_) | Kind::Expire(_) => return Ok(()),
         };
         if old.is_empty()
             || force.is_all()
@@ -182,10 +182,9 @@ impl Thread {
                 Ok(proposal)
             }
             Kind::Retry(name) => Ok(Proposal::retry(Arc::clone(self.server.host()), saved, name.clone())),
-            Kind::Expire => {
+            Kind::Expire(names) => {
                 let (mut saved, files) = (saved, &self.state.files);
-                let kept = &attempt.kept;
-                let mut gone = saved.overrides.expire(Time::now(), |known| kept.contains(&known.name()));
+                let mut gone = saved.overrides.expire(Time::now(), |known| !names.contains(&known.name()));
                 gone.extend(saved.overrides.settle(files));
                 let host = files.changed(&saved.overrides.changes()).map_err(Refused::File)?;
                 Ok(Proposal::of(Arc::new(host), saved, gone))
@@ -316,7 +315,7 @@ impl Thread {
                 self.refuse(attempt, error);
                 self.repeat_later();
             }
-            Kind::Start(_) | Kind::Retry(_) | Kind::Expire => {
+            Kind::Start(_) | Kind::Retry(_) | Kind::Expire(_) => {
                 tracing::error!(
                     error,
                     "Cannot write the state directory: its content differs from the changes in force; retrying"
@@ -390,9 +389,9 @@ impl Thread {
                 );
             }
             Kind::Retry(_) => self.state.saved = proposal.saved,
-            Kind::Expire => {
+            Kind::Expire(names) => {
                 self.state.saved = proposal.saved;
-                self.retry_overdue(attempt.kept);
+                self.state.overdue.retain(|name, _| !names.contains(name));
             }
             Kind::Change(Asked { reply, .. }) => {
                 let accepted = apply::accept(&self.server, &mut self.state, proposal, &done.unapplied);
@@ -458,10 +457,8 @@ impl Thread {
         }
     }
 
-    fn failed(&mut self, mut attempt: Attempt, error: ServerError) {
-        if matches!(attempt.kind, Kind::Expire) && self.keep_used(&mut attempt, &error) {
-            return self.advance(attempt);
-        }
+    fn failed(&mut self, attempt: Attempt, error: ServerError) {
+        let Some(attempt) = self.without_used(attempt, &error) else { return };
         match attempt.kind {
             Kind::Start(_) => drop(self.news.send(ServerEvent::Started(Err(error.into_failure())))),
             _ => self.refuse(attempt, &chain(&error)),
@@ -490,18 +487,16 @@ impl Thread {
                 let (vm, volume) = &name;
                 tracing::error!(vm, volume, error, "{} stays out of service", kind_of(&name));
             }
-            Kind::Expire => {
-                tracing::error!(
-                    error,
-                    "Cannot end expired overrides: the file's values that would replace them cannot be applied; retrying"
-                );
-                self.repeat_later();
-            }
+            Kind::Expire(names) => self.cannot_end(&names, error),
         }
     }
 
     /// Rejects files with errors.
     pub(super) fn refuse_file(&mut self, attempt: Attempt, diagnostics: &Diagnostics) {
+        let without_warnings = || diagnostics.clone().without_warnings().to_string();
+        if let Kind::Expire(names) = &attempt.kind {
+            return self.cannot_end(names, &without_warnings());
+        }
         crate::output::message(diagnostics);
         self.count_refused(&attempt);
         match attempt.kind {
@@ -517,7 +512,7 @@ impl Thread {
                 let errors = diagnostics.errors();
                 tracing::error!(errors, "Reload rejected: the running configuration is unchanged");
                 if let Kind::Reload(reload) = attempt.kind {
-                    reload.answer(Code::Invalid, &diagnostics.clone().without_warnings().to_string());
+                    reload.answer(Code::Invalid, &without_warnings());
                 }
             }
             _ => self.refuse(attempt, "the configuration would not be valid; see above"),
@@ -545,7 +540,7 @@ impl Attempt {
         match &self.kind {
             Kind::Start(start) => start.force.clone(),
             Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => asked.request.force(),
-            Kind::Reload(_) | Kind::Retry(_) | Kind::Expire => Force::default(),
+            Kind::Reload(_) | Kind::Retry(_) | Kind::Expire(_) => Force::default(),
         }
     }
 

@@ -21,7 +21,7 @@ const MAKERS: [&str; 5] = [
     include_str!("image.rs"),
     include_str!("kernel.rs"),
     include_str!("modules.rs"),
-    include_str!("../../../../sluice-client/src/initramfs.rs"),
+    include_str!("../../../../../tools/clients/src/initramfs.rs"),
 ];
 
 /// The files that a guest boots.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use sluice_client::net::Namespace;
 use sluice_client::vhost::net::{HEADER_LEN, NetClient, NetOptions};
 
-use crate::bench::server::{self, Server};
+use crate::server::{self, Server};
 
 /// Frames on their way.
 const SLOTS: u16 = 512;

@@ -14,7 +14,7 @@ use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
 use tempfile::TempDir;
 
 use super::forwarder::Forwarder;
-use crate::bench::server::{self, Server};
+use crate::server::{self, Server};
 
 /// Address of the station outside.
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 100);

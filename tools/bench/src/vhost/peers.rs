@@ -118,7 +118,7 @@ pub(super) fn build_plain() -> Result<(), String> {
     eprintln!("building the plain device");
     let mut cargo = workspace::cargo();
     cargo.env("CARGO_TARGET_DIR", plain_folder()).args(["build", "--quiet", "--release", "--manifest-path"]);
-    match cargo.arg("xtask/plain-device/Cargo.toml").status() {
+    match cargo.arg("tools/plain-device/Cargo.toml").status() {
         Ok(status) if status.success() => Ok(()),
         _ => Err("Cannot build the plain device; see cargo's messages".to_owned()),
     }

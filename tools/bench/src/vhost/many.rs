@@ -7,7 +7,7 @@
 //!
 //! A null device shows what it costs to look at a hundred queues that have little each: there each of the many VMs has
 //! four requests in flight, and the one has 32. The bare echo answers the same rings from one thread, without gate, statistics and
-//! disk (`xtask/plain-device`). So its ratio is that of the rings, the caches and the front end alone. Other builds of the daemon
+//! disk (`tools/plain-device`). So its ratio is that of the rings, the caches and the front end alone. Other builds of the daemon
 //! (`--beside`) serve null devices too.
 //!
 //! On the null device and the bare echo, one of the hundred VMs is measured, too, while the others have paused after some requests.

@@ -17,7 +17,7 @@ use sluice_client::vhost::net::{HEADER_LEN, NetOptions};
 use sluice_client::vhost::{Client, ClientError, ClientOptions, Request};
 use tempfile::TempDir;
 
-use crate::bench::server::{self, Server};
+use crate::server::{self, Server};
 
 /// Frames and requests on their way.
 const SLOTS: u16 = 64;
