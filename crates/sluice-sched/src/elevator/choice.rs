@@ -1,30 +1,6 @@
 //! Choice of the request that is nearer to the head.
 
-use crate::elevator::pool::Node;
-use crate::request::Request;
-
-/// Offset of a request; requests at the same offset are ordered by arrival.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SortKey(pub(super) u128);
-
-impl SortKey {
-    pub(crate) fn of(request: &Request) -> SortKey {
-        SortKey(u128::from(request.offset) << 64 | u128::from(request.id.0))
-    }
-
-    /// Before all requests at `offset`.
-    pub(super) fn before_all(offset: u64) -> SortKey {
-        SortKey(u128::from(offset) << 64)
-    }
-
-    pub(crate) fn offset(self) -> u64 {
-        (self.0 >> 64) as u64
-    }
-
-    pub(super) fn id(self) -> u64 {
-        self.0 as u64
-    }
-}
+use crate::elevator::SortKey;
 
 /// Measure of distance: forward as it is; backward multiplied by a penalty, and only up to a maximum.
 #[derive(Debug, Clone, Copy)]
@@ -39,10 +15,10 @@ impl Nearness {
     /// `None` if the request counts as wrapped around.
     // rule: anticipatory.back-max, anticipatory.back-penalty
     fn distance(self, head: u64, key: SortKey) -> Option<u64> {
-        match key.offset().checked_sub(head) {
+        match key.offset.checked_sub(head) {
             Some(forward) => Some(forward),
             None => {
-                let back = head - key.offset();
+                let back = head - key.offset;
                 (back <= self.back_max).then(|| back.saturating_mul(self.back_penalty))
             }
         }
@@ -51,20 +27,20 @@ impl Nearness {
     /// Whether `a` is dispatched before `b`, with the head at `head`.
     // rule: anticipatory.choose-distance, anticipatory.choose-wrapped, anticipatory.choose-tie, cfq.choose
     pub(crate) fn prefers(self, head: u64, a: SortKey, b: SortKey) -> bool {
-        let elder = a.id() < b.id();
+        let elder = a.id < b.id;
         match (self.distance(head, a), self.distance(head, b)) {
             (Some(_), None) => true,
             (None, Some(_)) => false,
             (None, None) => a < b,
             (Some(near), Some(far)) if near != far => near < far,
-            _ => a.offset() > b.offset() || a.offset() == b.offset() && elder,
+            _ => a.offset > b.offset || a.offset == b.offset && elder,
         }
     }
 
     /// The nearer request, if there is one.
-    pub(crate) fn nearer(self, head: u64, a: Option<Node>, b: Option<Node>) -> Option<Node> {
+    pub(crate) fn nearer(self, head: u64, a: Option<SortKey>, b: Option<SortKey>) -> Option<SortKey> {
         match (a, b) {
-            (Some(a), Some(b)) => Some(if self.prefers(head, a.key(), b.key()) { a } else { b }),
+            (Some(a), Some(b)) => Some(if self.prefers(head, a, b) { a } else { b }),
             (a, b) => a.or(b),
         }
     }
@@ -73,7 +49,7 @@ impl Nearness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::pool::tests::request;
+    use crate::elevator::drive::request;
     use crate::request::Kind;
 
     // rule: anticipatory.back-max, anticipatory.back-penalty
@@ -95,7 +71,7 @@ mod tests {
         for (pages, expected) in table {
             let [a, b] = pages.map(|page| SortKey::of(&request(page, 0, Kind::Read, page)));
             let chosen = if nearness.prefers(100 * 4096, a, b) { a } else { b };
-            assert_eq!(chosen.offset(), expected * 4096, "{pages:?}");
+            assert_eq!(chosen.offset, expected * 4096, "{pages:?}");
             assert_ne!(nearness.prefers(100 * 4096, a, b), nearness.prefers(100 * 4096, b, a), "{pages:?}");
         }
         let [older, younger] = [1, 2].map(|id| SortKey::of(&request(id, 0, Kind::Read, 120)));

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::elevator::pool::tests::request;
+use crate::cost::Cost;
 use crate::params::{ParamTable, Value};
 use crate::policy::Policy;
-use crate::request::{Completion, Flags, Kind, OwnerId, Request, VolumeId};
+use crate::request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 use crate::scheduler::{Change, Decision, Descriptor, DeviceInfo, Scheduler, Scope};
 use crate::time::Instant;
 
@@ -137,6 +137,26 @@ impl Drive {
     }
 }
 
+/// A request of 4 KiB at a page.
+pub(crate) fn request(id: u64, owner: u32, kind: Kind, page: u64) -> Request {
+    Request {
+        id: RequestId(id),
+        arrival: Instant::ZERO,
+        offset: page * 4096,
+        length: 4096,
+        cost: Cost::ONE,
+        owner: OwnerId(owner),
+        token: id as u32,
+        rho: 0,
+        delta: 0,
+        volume: VolumeId(0),
+        kind,
+        flags: Flags::MERGED,
+        phase: Phase::None,
+        wait: Wait::None,
+    }
+}
+
 /// A request of the first owner at a page.
 pub(crate) fn at(kind: Kind, page: u64) -> Request {
     request(0, 0, kind, page)
@@ -144,7 +164,7 @@ pub(crate) fn at(kind: Kind, page: u64) -> Request {
 
 impl Drive {
     /// Number of the next request.
-    pub(crate) fn next_id(&self) -> crate::request::RequestId {
-        crate::request::RequestId(self.asked)
+    pub(crate) fn next_id(&self) -> RequestId {
+        RequestId(self.asked)
     }
 }

@@ -1,23 +1,17 @@
 //! Common parts of the elevators: requests in two orders, the choice between two of them, averages, and ticks.
 //!
 //! An elevator looks up its queue by offset (which request is near the head?) and by age (which request has waited too
-//! long?). A [`Pool`] keeps the requests of all queues in both orders. A step takes logarithmic time in the length of
-//! the queue, and nothing is allocated after the queues have reached their largest size.
+//! long?). A [`Queue`] keeps its requests in both orders. A step takes logarithmic time in the length of the queue.
 
 mod average;
 mod choice;
-mod pool;
-mod sorted;
-mod sweep_set;
+mod queue;
 mod ticks;
-mod tree;
 
 pub(crate) use average::{Average, SeekAverage};
 pub(crate) use choice::Nearness;
-pub(crate) use pool::{Node, Pool, Queue, Taken};
-pub(crate) use sweep_set::SweepSet;
+pub(crate) use queue::{Queue, SortKey};
 pub(crate) use ticks::Ticks;
-pub(crate) use tree::{Forest, Tree};
 
 use core::time::Duration;
 

@@ -24,7 +24,7 @@ use std::collections::VecDeque;
 
 use serde::Deserialize;
 
-use crate::elevator::{Node, Pool, Queue, SweepSet, TICK, Taken, Ticks};
+use crate::elevator::{Queue, SortKey, TICK, Ticks};
 use crate::guarantees::{Guarantees, Waits};
 use crate::params::{self, ParamError, ParamTable, Parameter, Range};
 use crate::request::{Completion, Kind, Request};
@@ -160,10 +160,9 @@ pub struct Deadline {
     fifo_batch: u64,
     front_merges: bool,
     ticks: Ticks,
-    pool: Pool<SweepSet>,
-    queues: [Queue<SweepSet>; 2],
+    queues: [Queue; 2],
     /// Successor of the last dispatched request, by direction; the other direction has none.
-    next: [Option<Node>; 2],
+    next: [Option<SortKey>; 2],
     /// Requests dispatched in the batch.
     batching: u64,
     /// Read batches that have passed over queued writes since the last write batch.
@@ -183,7 +182,6 @@ impl Deadline {
             fifo_batch: u64::from(params.fifo_batch),
             front_merges: params.front_merges,
             ticks: Ticks::new(params.tick),
-            pool: Pool::default(),
             queues: Default::default(),
             next: [None; 2],
             batching: 0,
@@ -196,10 +194,10 @@ impl Deadline {
 
     /// The request with which the batch continues.
     // rule: deadline.batch-continues, deadline.early-contiguous, deadline.batch-order
-    fn continues(&mut self) -> Option<(usize, Node)> {
+    fn continues(&mut self) -> Option<(usize, SortKey)> {
         let direction = if self.next[WRITE].is_some() { WRITE } else { READ };
         let node = self.next[direction]?;
-        if self.mode == Mode::V2618 && node.offset() != self.last_end {
+        if self.mode == Mode::V2618 && node.offset != self.last_end {
             self.batching = self.batching.saturating_add(self.fifo_batch);
         }
         (self.batching < self.fifo_batch).then_some((direction, node))
@@ -228,10 +226,10 @@ impl Deadline {
     /// The first request of a batch.
     // rule: deadline.fifo-expire, deadline.early-wrap, deadline.early-batch-reset, deadline.lateness
     // rule: deadline.one-expired, deadline.expired-storm
-    fn begin_batch(&mut self, now: Instant, direction: usize) -> Node {
+    fn begin_batch(&mut self, now: Instant, direction: usize) -> SortKey {
         let queue = &self.queues[direction];
-        let oldest = self.pool.oldest(queue).expect("a chosen direction has requests");
-        let expired = self.ticks.shown(now) > self.pool.expiry(oldest);
+        let oldest = queue.oldest().expect("a chosen direction has requests");
+        let expired = self.ticks.shown(now) > queue.expiry(oldest);
         match (self.mode, self.next[direction]) {
             (Mode::V2618, Some(next)) if !expired => next,
             (Mode::V2632, Some(next)) if !expired => {
@@ -240,7 +238,7 @@ impl Deadline {
             }
             (Mode::V2618, None) if !expired => {
                 self.batching = 0;
-                self.pool.lowest(queue).expect("a chosen direction has requests")
+                queue.lowest().expect("a chosen direction has requests")
             }
             _ => {
                 self.batching = 0;
@@ -250,29 +248,29 @@ impl Deadline {
     }
 
     // rule: deadline.successor
-    fn send(&mut self, direction: usize, node: Node) -> Request {
+    fn send(&mut self, direction: usize, node: SortKey) -> Request {
         self.batching += 1;
-        let Taken { request, after, .. } = self.pool.take(&mut self.queues[direction], node);
+        let request = self.queues[direction].remove(node);
         self.next = [None; 2];
-        self.next[direction] = after;
+        self.next[direction] = self.queues[direction].after(node);
         self.last_end = request.end();
         request
     }
 
     /// Takes the oldest request at the offset of an inserted one out of the queue, if there is an older one.
     fn force_older(&mut self, direction: usize, inserted: &Request) {
-        let queue = &self.queues[direction];
-        let oldest = self.pool.starting_at(queue, inserted.offset).expect("at least the inserted request");
-        if oldest.id() < inserted.id {
+        let [_, oldest] = self.queues[direction].around(inserted.offset);
+        let oldest = oldest.expect("at least the inserted request");
+        if oldest.id < inserted.id {
             self.step_over(direction, oldest);
-            self.forced.push_back(self.pool.remove(&mut self.queues[direction], oldest));
+            self.forced.push_back(self.queues[direction].remove(oldest));
         }
     }
 
     /// Removes a node without dispatching it. A batch that would continue with it continues after it.
-    fn step_over(&mut self, direction: usize, node: Node) {
+    fn step_over(&mut self, direction: usize, node: SortKey) {
         if self.next[direction] == Some(node) {
-            self.next[direction] = self.pool.after(&self.queues[direction], node);
+            self.next[direction] = self.queues[direction].after(node);
         }
     }
 }
@@ -281,11 +279,10 @@ impl Scheduler for Deadline {
     // rule: deadline.arrive, deadline.alias
     fn insert(&mut self, _now: Instant, request: Request) {
         let direction = direction(&request);
-        let queue = &mut self.queues[direction];
         // After a change of schedulers, a request may have been queued for a while.
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let (_, near) = self.pool.insert_asking(queue, request, expiry);
-        if near && request.kind != Kind::Flush {
+        self.queues[direction].insert(request, expiry);
+        if request.kind != Kind::Flush {
             self.force_older(direction, &request);
         }
     }
@@ -294,12 +291,12 @@ impl Scheduler for Deadline {
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         let direction = direction(&grown);
         let queue = &mut self.queues[direction];
-        let Some(node) = self.pool.find_part(queue, &grown) else { return false };
-        let front = node.offset() != grown.offset;
+        let Some(node) = queue.find_part(&grown) else { return false };
+        let front = node.offset != grown.offset;
         if front && !self.front_merges {
             return false;
         }
-        let moved = self.pool.grow(queue, node, grown);
+        let moved = queue.grow(node, grown);
         if self.next[direction] == Some(node) {
             self.next[direction] = Some(moved);
         }
@@ -341,16 +338,18 @@ impl Scheduler for Deadline {
         removed.extend(self.forced.iter().filter(|request| scope.contains(request)));
         self.forced.retain(|request| !scope.contains(request));
         for direction in [READ, WRITE] {
-            while let Some(node) = self.next[direction].filter(|node| scope.contains(self.pool.request(*node))) {
+            while let Some(node) =
+                self.next[direction].filter(|node| scope.contains(self.queues[direction].request(*node)))
+            {
                 self.step_over(direction, node);
             }
-            self.pool.cancel(&mut self.queues[direction], scope, removed);
+            self.queues[direction].cancel(scope, removed);
         }
     }
 
     fn inspect(&self, _now: Instant) -> State {
         let mut state = State { in_flight: self.in_flight, ..State::default() };
-        for request in self.queues.iter().flat_map(|queue| self.pool.iter(queue)).chain(&self.forced) {
+        for request in self.queues.iter().flat_map(Queue::iter).chain(&self.forced) {
             state.queued += 1;
             state.owners.entry(request.owner.0).or_default().queued += 1;
         }

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::elevator::{Nearness, Node, Pool, Queue, SECTOR, SweepSet, Taken, Ticks, is_sync};
+use crate::elevator::{Nearness, Queue, SECTOR, SortKey, Ticks, is_sync};
 use crate::request::{Completion, OwnerId, Request};
 use crate::scheduler::{Change, ChangeError, Decision, Scheduler, Scope, State};
 use crate::schedulers::anticipatory::Params;
@@ -35,9 +35,8 @@ pub(super) struct Anticipatory {
     think_max: u64,
     /// Time for which distance counts while the disk idles.
     distance_grace: u64,
-    pool: Pool<SweepSet>,
-    queues: [Queue<SweepSet>; 2],
-    next: [Option<Node>; 2],
+    queues: [Queue; 2],
+    next: [Option<SortKey>; 2],
     last_end: [u64; 2],
     /// Time of the last check for expired requests.
     last_check: [Instant; 2],
@@ -80,7 +79,6 @@ impl Anticipatory {
             antic_expire: nanos(params.antic_expire),
             think_max: nanos(params.think_time_max).saturating_sub(ticks.grain()),
             distance_grace: nanos(params.think_time_max.min(params.antic_expire)),
-            pool: Pool::default(),
             queues: Default::default(),
             next: [None; 2],
             last_end: [0; 2],
@@ -216,18 +214,19 @@ impl Anticipatory {
 
     /// The oldest request of a direction, if it has expired; checked at most once per expiry time.
     // rule: anticipatory.expiry-rate, anticipatory.expiry-in-batch
-    fn expired(&mut self, now: Instant, direction: usize) -> Option<Node> {
+    fn expired(&mut self, now: Instant, direction: usize) -> Option<SortKey> {
         if now.since(self.last_check[direction]) < self.expire[direction] {
             return None;
         }
-        let oldest = self.pool.oldest(&self.queues[direction])?;
+        let queue = &self.queues[direction];
+        let oldest = queue.oldest()?;
         self.last_check[direction] = now;
-        (now > self.pool.expiry(oldest)).then_some(oldest)
+        (now > queue.expiry(oldest)).then_some(oldest)
     }
 
     /// The oldest request of the direction to be served now.
     // rule: anticipatory.switch-to-sync, anticipatory.switch-to-async, anticipatory.alternation
-    fn choose_direction(&mut self, now: Instant) -> Option<Node> {
+    fn choose_direction(&mut self, now: Instant) -> Option<SortKey> {
         let was = self.batch.direction;
         if self.waits(SYNC) && !(self.waits(ASYNC) && was == SYNC) {
             self.batch.changed |= was == ASYNC;
@@ -242,12 +241,12 @@ impl Anticipatory {
             return None;
         }
         self.last_check[self.batch.direction] = now;
-        self.pool.oldest(&self.queues[self.batch.direction])
+        self.queues[self.batch.direction].oldest()
     }
 
     /// The request to dispatch; `None` to idle.
     // rule: anticipatory.batch-runs, anticipatory.expired-or-anticipate, anticipatory.batch-extends
-    fn select(&mut self, now: Instant) -> Option<Node> {
+    fn select(&mut self, now: Instant) -> Option<SortKey> {
         let both = self.waits(SYNC) && self.waits(ASYNC);
         let mut chosen = None;
         if !(both && self.batch.has_ended(now)) {
@@ -256,7 +255,7 @@ impl Anticipatory {
                 if let Some(expired) = self.expired(now, SYNC) {
                     return self.start(now, expired);
                 }
-                let candidate = chosen.map(|node| *self.pool.request(node));
+                let candidate = chosen.map(|node| *self.queues[SYNC].request(node));
                 if self.can_anticipate(now, candidate) {
                     self.status = if self.since.is_some() { Status::WaitNext } else { Status::WaitRequest };
                     return None;
@@ -276,7 +275,7 @@ impl Anticipatory {
 
     /// Delays the first request of a batch until the previous batch has completed at the device.
     // rule: anticipatory.drain
-    fn start(&mut self, now: Instant, node: Node) -> Option<Node> {
+    fn start(&mut self, now: Instant, node: SortKey) -> Option<SortKey> {
         if self.batch.changed {
             if self.in_flight > 0 {
                 return None;
@@ -291,11 +290,12 @@ impl Anticipatory {
     }
 
     // rule: anticipatory.dispatch-state, anticipatory.next-update, anticipatory.one-in-device
-    fn send(&mut self, node: Node) -> Request {
-        let direction = direction(self.pool.request(node));
-        let Taken { request, before, after } = self.pool.take(&mut self.queues[direction], node);
+    fn send(&mut self, node: SortKey) -> Request {
+        let direction = self.batch.direction;
+        let queue = &mut self.queues[direction];
+        let request = queue.remove(node);
         self.last_end[direction] = request.end();
-        let after = after.or_else(|| self.pool.lowest(&self.queues[direction]));
+        let (before, after) = (queue.before(node), queue.after(node).or_else(|| queue.lowest()));
         self.next[direction] = self.nearer(direction, before, after);
         self.status = Status::Off;
         self.since = None;
@@ -312,7 +312,7 @@ impl Anticipatory {
         request
     }
 
-    fn nearer(&self, direction: usize, a: Option<Node>, b: Option<Node>) -> Option<Node> {
+    fn nearer(&self, direction: usize, a: Option<SortKey>, b: Option<SortKey>) -> Option<SortKey> {
         self.nearness.nearer(self.last_end[direction], a, b)
     }
 }
@@ -330,7 +330,7 @@ impl Scheduler for Anticipatory {
         }
         owner.queued += 1;
         let expiry = self.ticks.shown(request.arrival) + self.expire[direction];
-        let node = self.pool.insert(&mut self.queues[direction], request, expiry);
+        let node = self.queues[direction].insert(request, expiry);
         self.next[direction] = self.nearer(direction, self.next[direction], Some(node));
         if matches!(self.status, Status::WaitRequest | Status::WaitNext)
             && let Some(awaited) = self.awaited
@@ -343,8 +343,8 @@ impl Scheduler for Anticipatory {
     fn grow(&mut self, _now: Instant, grown: Request) -> bool {
         let direction = direction(&grown);
         let queue = &mut self.queues[direction];
-        let Some(node) = self.pool.find_part(queue, &grown) else { return false };
-        let moved = self.pool.grow(queue, node, grown);
+        let Some(node) = queue.find_part(&grown) else { return false };
+        let moved = queue.grow(node, grown);
         if self.next[direction] == Some(node) {
             self.next[direction] = Some(moved);
         }
@@ -423,9 +423,9 @@ impl Scheduler for Anticipatory {
     fn cancel(&mut self, _now: Instant, scope: Scope, removed: &mut Vec<Request>) {
         let from = removed.len();
         for direction in [ASYNC, SYNC] {
-            self.pool.cancel(&mut self.queues[direction], scope, removed);
-            let [before, after] = self.pool.around(&self.queues[direction], self.last_end[direction]);
-            let after = after.or_else(|| self.pool.lowest(&self.queues[direction]));
+            self.queues[direction].cancel(scope, removed);
+            let [before, after] = self.queues[direction].around(self.last_end[direction]);
+            let after = after.or_else(|| self.queues[direction].lowest());
             self.next[direction] = self.nearer(direction, before, after);
         }
         let count = (removed.len() - from) as u32;
@@ -436,7 +436,7 @@ impl Scheduler for Anticipatory {
 
     fn inspect(&self, _now: Instant) -> State {
         let mut state = State { in_flight: u64::from(self.in_flight), ..State::default() };
-        for request in self.queues.iter().flat_map(|queue| self.pool.iter(queue)) {
+        for request in self.queues.iter().flat_map(Queue::iter) {
             state.queued += 1;
             state.owners.entry(request.owner.0).or_default().queued += 1;
         }

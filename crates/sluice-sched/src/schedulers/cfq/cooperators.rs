@@ -1,6 +1,8 @@
 //! Cooperators: streams whose next request is close to the head may continue where another stream stopped.
 
-use crate::elevator::{Forest, SECTOR, Tree};
+use std::collections::BTreeSet;
+
+use crate::elevator::SECTOR;
 use crate::schedulers::cfq::core::Core;
 use crate::schedulers::cfq::stream::StreamId;
 
@@ -10,8 +12,7 @@ const CLOSE: u64 = 8192;
 /// Sync streams with requests, by the offset of their candidates, for each class and level.
 #[derive(Debug, Default)]
 pub(super) struct Cooperators {
-    forest: Forest<(u64, StreamId)>,
-    trees: [Tree; 24],
+    trees: [BTreeSet<(u64, StreamId)>; 24],
     /// The tree of a stream, and its key there.
     inside: Vec<Option<(u8, u64)>>,
 }
@@ -32,16 +33,16 @@ impl Cooperators {
             self.inside.resize(index + 1, None);
         }
         let next = stream.next.filter(|_| stream.is_sync());
-        let new = next.map(|next| (stream.priority.index() as u8, next.offset()));
+        let new = next.map(|next| (stream.priority.index() as u8, next.offset));
         let old = std::mem::replace(&mut self.inside[index], new);
         if new == old {
             return;
         }
         if let Some((tree, place)) = old {
-            self.forest.remove(&mut self.trees[usize::from(tree)], &(place, id));
+            self.trees[usize::from(tree)].remove(&(place, id));
         }
         if let Some((tree, place)) = new {
-            self.forest.insert(&mut self.trees[usize::from(tree)], (place, id), id);
+            self.trees[usize::from(tree)].insert((place, id));
         }
     }
 
@@ -54,10 +55,10 @@ impl Cooperators {
             return None;
         }
         let tree = &self.trees[stream.priority.index()];
-        let [before, behind] = self.forest.around(tree, &(core.head, 0)).map(|found| found.map(|(key, _)| key));
+        let (before, behind) = (tree.range(..(core.head, 0)).next_back(), tree.range((core.head, 0)..).next());
         let fits = |(place, id): &(u64, StreamId)| *id != active && !core.seeky(*id) && is_close(core, active, *place);
         let distance = |(place, _): (u64, StreamId)| place.abs_diff(core.head);
-        let chosen = match (behind.filter(fits), before.filter(fits)) {
+        let chosen = match (behind.copied().filter(fits), before.copied().filter(fits)) {
             (Some(behind), Some(before)) => Some(if distance(before) < distance(behind) { before } else { behind }),
             (behind, before) => behind.or(before),
         };

@@ -1,7 +1,7 @@
 //! Common state of all variants of CFQ: streams and their requests, the head, the requests in flight, and the
 //! parameters.
 
-use crate::elevator::{Nearness, Pool, Taken, Ticks, is_sync};
+use crate::elevator::{Nearness, SortKey, Ticks, is_sync};
 use crate::policy::Policy;
 use crate::request::{OwnerId, Request, RequestId, VolumeId};
 use crate::scheduler::{DeviceInfo, Scope, State};
@@ -33,7 +33,6 @@ pub(super) struct Core {
     pub(super) ticks: Ticks,
     pub(super) rotational: bool,
     nearness: Nearness,
-    pub(super) pool: Pool,
     pub(super) streams: Slab<Stream>,
     pub(super) owners: Vec<Option<Owner>>,
     /// By class and level.
@@ -71,7 +70,6 @@ impl Core {
             // observed.
             hw_tag: params.mode != Mode::V2618,
             params,
-            pool: Pool::default(),
             streams: Slab::default(),
             owners: Vec::new(),
             asyncs: [None; 24],
@@ -187,29 +185,29 @@ impl Core {
 
     // rule: cfq.fifo-expire, cfq.never-across
     fn enqueue(&mut self, id: StreamId, request: Request) {
-        let Core { streams, pool, ticks, params, nearness, head, .. } = self;
+        let Core { streams, ticks, params, nearness, head, .. } = self;
         let stream = &mut streams[id];
         let expire = if stream.is_sync() { params.fifo_expire_sync } else { params.fifo_expire_async };
         let expiry = ticks.shown(request.arrival) + expire;
-        let node = pool.insert(&mut stream.requests, request, expiry);
+        let node = stream.requests.insert(request, expiry);
         stream.next = nearness.nearer(*head, stream.next, Some(node));
         // rule: cfq.c-seeky-window
-        stream.deep = stream.deep || pool.iter(&stream.requests).take(DEEP).count() == DEEP;
+        stream.deep = stream.deep || stream.requests.len() >= DEEP;
         self.queued += 1;
     }
 
     /// The request that a stream sends next.
-    fn choose(&mut self, id: StreamId, now: Instant) -> crate::elevator::Node {
+    fn choose(&mut self, id: StreamId, now: Instant) -> SortKey {
         let shown = self.ticks.shown(now);
         let mode = self.mode;
         let stream = &mut self.streams[id];
-        let oldest = self.pool.oldest(&stream.requests).expect("a stream with requests was chosen");
+        let oldest = stream.requests.oldest().expect("a stream with requests was chosen");
         let next = stream.next.expect("a stream with requests has a candidate");
         // rule: cfq.queue-expiry
         if stream.slice.checked {
             return next;
         }
-        let expired = shown > self.pool.expiry(oldest);
+        let expired = shown > stream.requests.expiry(oldest);
         stream.slice.checked = expired || mode != Mode::V2618;
         if expired { oldest } else { next }
     }
@@ -219,9 +217,10 @@ impl Core {
     pub(super) fn take(&mut self, id: StreamId, now: Instant) -> Request {
         let node = self.choose(id, now);
         let stream = &mut self.streams[id];
-        let Taken { request, before, after } = self.pool.take(&mut stream.requests, node);
+        let queue = &mut stream.requests;
+        let request = queue.remove(node);
         self.head = request.end();
-        let after = after.or_else(|| self.pool.lowest(&stream.requests));
+        let (before, after) = (queue.before(node), queue.after(node).or_else(|| queue.lowest()));
         stream.next = self.nearness.nearer(self.head, before, after);
         stream.in_flight += 1;
         stream.slice.sent += 1;
@@ -289,17 +288,17 @@ impl Core {
 
     /// Removes the requests in `scope` from a stream. Returns whether this emptied it.
     pub(super) fn cancel(&mut self, id: StreamId, scope: Scope, removed: &mut Vec<Request>) -> bool {
-        let Core { streams, pool, nearness, head, .. } = self;
+        let Core { streams, nearness, head, .. } = self;
         let stream = &mut streams[id];
         let before = removed.len();
-        pool.cancel(&mut stream.requests, scope, removed);
+        stream.requests.cancel(scope, removed);
         if removed.len() == before {
             return false;
         }
         self.queued -= (removed.len() - before) as u32;
-        let [low, high] = pool.around(&stream.requests, *head);
-        let low = low.or_else(|| pool.lowest(&stream.requests));
-        let high = high.or_else(|| pool.lowest(&stream.requests));
+        let [low, high] = stream.requests.around(*head);
+        let low = low.or_else(|| stream.requests.lowest());
+        let high = high.or_else(|| stream.requests.lowest());
         stream.next = nearness.nearer(*head, low, high);
         stream.requests.is_empty()
     }
@@ -312,10 +311,9 @@ impl Core {
 
     pub(super) fn grow(&mut self, grown: Request) -> Option<StreamId> {
         let id = self.stream_of(&grown);
-        let Core { streams, pool, .. } = self;
-        let stream = &mut streams[id];
-        let node = pool.find_part(&stream.requests, &grown)?;
-        let moved = pool.grow(&mut stream.requests, node, grown);
+        let stream = &mut self.streams[id];
+        let node = stream.requests.find_part(&grown)?;
+        let moved = stream.requests.grow(node, grown);
         if stream.next == Some(node) {
             stream.next = Some(moved);
         }
@@ -333,7 +331,7 @@ impl Core {
     pub(super) fn inspect(&self) -> State {
         let in_flight = u64::from(self.in_device());
         let mut state = State { queued: u64::from(self.queued), in_flight, ..State::default() };
-        for request in self.streams.entries().iter().flat_map(|stream| self.pool.iter(&stream.requests)) {
+        for request in self.streams.entries().iter().flat_map(|stream| stream.requests.iter()) {
             state.owners.entry(request.owner.0).or_default().queued += 1;
         }
         state

@@ -6,8 +6,9 @@
 //! Example: a charge of 100 ms at weight 200 advances virtual time as much as one of 50 ms at weight 100.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 
-use crate::elevator::{Forest, Ticks, Tree};
+use crate::elevator::Ticks;
 use crate::policy::{Policy, PriorityClass};
 use crate::schedulers::cfq::Params;
 use crate::schedulers::cfq::core::{Core, nanos};
@@ -59,8 +60,7 @@ impl Group {
 #[derive(Debug)]
 pub(super) struct Groups {
     groups: Slab<Group>,
-    forest: Forest<(u128, u64)>,
-    tree: Tree,
+    tree: BTreeMap<(u128, u64), u32>,
     entered: u64,
     /// Sum of the weights of the groups that wait.
     weights: u64,
@@ -99,8 +99,7 @@ impl Groups {
         assert_eq!(groups.insert(root), ROOT);
         Groups {
             groups,
-            forest: Forest::default(),
-            tree: Tree::default(),
+            tree: BTreeMap::new(),
             entered: 0,
             weights: 0,
             streams: 0,
@@ -165,7 +164,7 @@ impl Groups {
     pub(super) fn came(&mut self, core: &Core, id: StreamId) {
         let stream = core.stream(id);
         let index = stream.group;
-        let behind = self.forest.last(&self.tree).map_or(self.least, |(last, _)| last.0);
+        let behind = self.tree.last_key_value().map_or(self.least, |(last, _)| last.0);
         self.streams += 1;
         let group = &mut self.groups[index];
         group.streams += 1;
@@ -183,7 +182,7 @@ impl Groups {
         self.entered += 1;
         let group = &mut self.groups[index];
         group.entered = self.entered;
-        self.forest.insert(&mut self.tree, group.place(), index);
+        self.tree.insert(group.place(), index);
     }
 
     pub(super) fn went(&mut self, core: &Core, id: StreamId) {
@@ -202,7 +201,7 @@ impl Groups {
             group.saved = None;
             self.weights -= group.weight;
             let place = group.place();
-            self.forest.remove(&mut self.tree, &place);
+            self.tree.remove(&place);
         }
     }
 
@@ -231,7 +230,7 @@ impl Groups {
         let (serving, kind, until) = self.serving;
         group.saved = (serving == index && until > now).then(|| (kind, until.nanos_since(now)));
         if group.waiting {
-            self.forest.remove(&mut self.tree, &place);
+            self.tree.remove(&place);
             self.enter(index);
         }
     }
@@ -244,7 +243,7 @@ impl Groups {
     /// The stream to serve next.
     // rule: cfq.c-workload
     pub(super) fn next(&mut self, core: &Core, trees: &ServiceTrees, now: Instant) -> Option<StreamId> {
-        let ((virtual_time, _), index) = self.forest.first(&self.tree)?;
+        let (&(virtual_time, _), &index) = self.tree.first_key_value()?;
         self.least = self.least.max(virtual_time);
         let saved = self.groups[index].saved.take();
         let waits = |kind: u32| trees.count(index * TREES + kind) > 0;

@@ -1,6 +1,7 @@
 //! Service trees: the order of streams by class and key.
 
-use crate::elevator::{Forest, Tree};
+use std::collections::BTreeMap;
+
 use crate::schedulers::cfq::core::{Core, nanos};
 use crate::schedulers::cfq::stream::StreamId;
 use crate::time::Instant;
@@ -15,9 +16,7 @@ type Key = (u8, i128, u64);
 // rule: cfq.tree-order, cfq.starvation
 #[derive(Debug, Default)]
 pub(super) struct ServiceTrees {
-    forest: Forest<Key>,
-    trees: Vec<Tree>,
-    counts: Vec<u32>,
+    trees: Vec<BTreeMap<Key, StreamId>>,
     /// The key of each stream that is in a tree.
     keys: Vec<Key>,
     entered: u64,
@@ -25,20 +24,19 @@ pub(super) struct ServiceTrees {
 
 impl ServiceTrees {
     pub(super) fn count(&self, tree: u32) -> u32 {
-        self.counts.get(tree as usize).copied().unwrap_or(0)
+        self.trees.get(tree as usize).map_or(0, |tree| tree.len() as u32)
     }
 
     pub(super) fn first(&self, tree: u32) -> Option<StreamId> {
-        self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(_, id)| id)
+        self.trees.get(tree as usize)?.first_key_value().map(|(_, id)| *id)
     }
 
     pub(super) fn first_key(&self, tree: u32) -> Option<i128> {
-        self.trees.get(tree as usize).and_then(|tree| self.forest.first(tree)).map(|(key, _)| key.1)
+        self.trees.get(tree as usize)?.first_key_value().map(|(key, _)| key.1)
     }
 
     pub(super) fn last_key(&self, tree: u32) -> Option<i128> {
-        let last = self.trees.get(tree as usize).and_then(|tree| self.forest.last(tree));
-        last.map(|(key, _)| key.1)
+        self.trees.get(tree as usize)?.last_key_value().map(|(key, _)| key.1)
     }
 
     /// Inserts a stream into a tree by its class and a key.
@@ -50,8 +48,7 @@ impl ServiceTrees {
     pub(super) fn enter_as(&mut self, core: &mut Core, tree: u32, id: StreamId, class: u8, key: i128) {
         let index = tree as usize;
         if self.trees.len() <= index {
-            self.trees.resize(index + 1, Tree::default());
-            self.counts.resize(index + 1, 0);
+            self.trees.resize(index + 1, BTreeMap::new());
         }
         self.entered += 1;
         let key = (class, key, self.entered);
@@ -59,16 +56,14 @@ impl ServiceTrees {
             self.keys.resize(id as usize + 1, key);
         }
         self.keys[id as usize] = key;
-        self.forest.insert(&mut self.trees[index], key, id);
-        self.counts[index] += 1;
+        self.trees[index].insert(key, id);
         core.stream_mut(id).tree = Some(tree);
     }
 
     /// Removes a stream; returns whether it was in a tree.
     pub(super) fn leave(&mut self, core: &mut Core, id: StreamId) -> bool {
         let Some(tree) = core.stream_mut(id).tree.take() else { return false };
-        self.forest.remove(&mut self.trees[tree as usize], &self.keys[id as usize]);
-        self.counts[tree as usize] -= 1;
+        self.trees[tree as usize].remove(&self.keys[id as usize]);
         true
     }
 

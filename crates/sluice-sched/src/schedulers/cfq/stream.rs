@@ -1,7 +1,7 @@
 //! Stream: one internal queue of CFQ, with the sync requests of one owner, or the async requests of all owners of a
 //! class and level.
 
-use crate::elevator::{Average, Node, Queue, SECTOR, SeekAverage};
+use crate::elevator::{Average, Queue, SECTOR, SeekAverage, SortKey};
 use crate::policy::{Class, Policy, PriorityClass};
 use crate::request::{OwnerId, VolumeId};
 use crate::time::Instant;
@@ -54,7 +54,7 @@ pub(super) struct Stream {
     pub(super) priority: Priority,
     pub(super) requests: Queue,
     /// The request that is nearest to the head.
-    pub(super) next: Option<Node>,
+    pub(super) next: Option<SortKey>,
     pub(super) in_flight: u32,
     /// Whether the disk may idle for its next request.
     pub(super) window: bool,
