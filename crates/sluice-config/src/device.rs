@@ -203,9 +203,10 @@ pub fn read_scheduler(
         Some(_) => reader.text("scheduler"),
         None => Some(default.name),
     };
-    let found = name.and_then(schedulers::find);
+    let found = name.and_then(sluice_papers::find);
     let suits = |scheduler: &Descriptor| device_class.is_none_or(|device_class| scheduler.is_for(device_class));
-    let names = || schedulers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
+    let names =
+        || sluice_papers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
     let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
         let what = match info.device_class {

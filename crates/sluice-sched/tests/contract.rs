@@ -81,10 +81,10 @@ fn every_scheduler_is_in_the_list_once_and_builds() {
     for expected in ["mclock (product)", "mclock (paper)", "noop"] {
         assert!(labels.iter().any(|label| label == expected), "{expected} in {labels:?}");
     }
-    let mut names: Vec<&str> = schedulers::ALL.iter().map(|descriptor| descriptor.name).collect();
+    let mut names: Vec<&str> = sluice_papers::ALL.iter().map(|descriptor| descriptor.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), schedulers::ALL.len());
+    assert_eq!(names.len(), sluice_papers::ALL.len());
     for subject in subjects() {
         let unknown = subject.clone().text("no_such_parameter", "1");
         assert!(subject.descriptor.build(&DeviceInfo::default(), &unknown.params).is_err(), "{}", subject.label());

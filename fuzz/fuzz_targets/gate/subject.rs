@@ -23,9 +23,9 @@ impl Subject {
     /// Chooses a scheduler, half of the time mClock in product mode, and sets about a quarter of its parameters. A
     /// parameter that it rejects is left out.
     pub fn read(input: &mut Input<'_>) -> Self {
-        let place = input.below(2 * schedulers::ALL.len());
+        let place = input.below(2 * sluice_papers::ALL.len());
         let mut subject = Subject::product();
-        subject.descriptor = schedulers::ALL.get(place).unwrap_or(&subject.descriptor);
+        subject.descriptor = sluice_papers::ALL.get(place).unwrap_or(&subject.descriptor);
         if !input.one_in(2) {
             return subject;
         }

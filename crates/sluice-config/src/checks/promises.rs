@@ -7,7 +7,6 @@ use sluice_sched::Descriptor;
 use sluice_sched::admission::{self, Supply};
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::scheduler::DeviceClass;
-use sluice_sched::schedulers;
 
 use super::Draft;
 use super::admission::check_capacity;
@@ -181,7 +180,7 @@ pub(super) fn refuse_unenforced(
     let message = format!(
         "{whose}: {field_name}{of_inner} is not enforced by {scheduler}, the scheduler of {title}: no guarantee is given"
     );
-    let able = schedulers::for_class(device.device_class).filter(|scheduler| match inside {
+    let able = sluice_papers::for_class(device.device_class).filter(|scheduler| match inside {
         true => scheduler.enforces_inside(field),
         false => scheduler.enforces(field),
     });

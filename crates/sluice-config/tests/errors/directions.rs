@@ -38,7 +38,7 @@ fn limits_of_reads_and_of_writes() {
 #[test]
 fn a_scheduler_that_does_not_tell_reads_from_writes_rejects_their_limits() {
     let mut enforcing = Vec::new();
-    for scheduler in sluice_sched::schedulers::ALL {
+    for scheduler in sluice_papers::ALL {
         let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{}\"", scheduler.name));
         for key in ["read_limit", "write_limit"] {
             let host = host.replace("weight = 100", &format!("{key} = \"50 iops\""));

@@ -4,9 +4,7 @@ use sluice_sched::gate::RemoteService;
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, Scheduler, State};
-use sluice_sched::{
-    Completion, Instant, OwnerId, Policy, Request, Scope, Standing, VolumeId, schedulers, units::Weight,
-};
+use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, Standing, VolumeId, units::Weight};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
@@ -19,7 +17,7 @@ pub struct Subject {
 
 impl Subject {
     pub fn of(name: &str) -> Self {
-        let descriptor = schedulers::find(name).expect("a scheduler of the list");
+        let descriptor = sluice_papers::find(name).expect("a scheduler of the list");
         Subject { descriptor, params: ParamTable::new(), device_class: descriptor.device_classes[0] }
     }
 
@@ -147,7 +145,7 @@ pub fn paper() -> Subject {
 /// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values, and mClock for frames too.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         let mut plain = Subject::of(descriptor.name);
         if descriptor.parameters.iter().any(|parameter| parameter.name == "tick") {
             // Exact time; the clock of an old kernel has separate tests.
