@@ -15,6 +15,7 @@ pub mod edf_credit;
 mod elevator;
 pub mod flubber;
 pub mod mcfq;
+pub mod mclock_paper;
 pub mod netback;
 pub mod sfqd;
 pub mod wrr;
@@ -28,6 +29,7 @@ pub const ALL: &[&Descriptor] = &[
     &flubber::DESCRIPTOR,
     &mcfq::DESCRIPTOR,
     &mclock::DESCRIPTOR,
+    &mclock_paper::DESCRIPTOR,
     &netback::DESCRIPTOR,
     &noop::DESCRIPTOR,
     &sfqd::DESCRIPTOR,

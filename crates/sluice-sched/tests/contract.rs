@@ -78,7 +78,7 @@ fn mm13_without_idling_a_free_device_gets_a_queued_request() {
 #[test]
 fn every_scheduler_is_in_the_list_once_and_builds() {
     let labels: Vec<String> = subjects().iter().map(Subject::label).collect();
-    for expected in ["mclock (product)", "mclock (paper)", "noop"] {
+    for expected in ["mclock", "mclock (frames)", "mclock-paper", "noop"] {
         assert!(labels.iter().any(|label| label == expected), "{expected} in {labels:?}");
     }
     let mut names: Vec<&str> = sluice_papers::ALL.iter().map(|descriptor| descriptor.name).collect();
@@ -249,7 +249,7 @@ fn no_vm_with_a_weight_starves() {
         // The smallest share of the lightest VM, less two requests.
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         assert!(least >= 1000.0 / sum - 0.1, "{}: {rates:?}", subject.label());
-        if subject.is("mclock", "product") {
+        if subject.descriptor.name == "mclock" {
             assert_close("shares", &rates, &weights.map(|weight| 1000.0 * weight / sum), 0.01);
         }
     }

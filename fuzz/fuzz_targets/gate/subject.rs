@@ -15,12 +15,12 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Returns mClock in product mode with its default parameters.
+    /// Returns mClock with its default parameters.
     pub fn product() -> Self {
         Subject { descriptor: &schedulers::mclock::DESCRIPTOR, params: ParamTable::new() }
     }
 
-    /// Chooses a scheduler, half of the time mClock in product mode, and sets about a quarter of its parameters. A
+    /// Chooses a scheduler, half of the time mClock, and sets about a quarter of its parameters. A
     /// parameter that it rejects is left out.
     pub fn read(input: &mut Input<'_>) -> Self {
         let place = input.below(2 * sluice_papers::ALL.len());

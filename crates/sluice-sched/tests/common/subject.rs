@@ -57,11 +57,12 @@ impl Subject {
     }
 
     pub fn label(&self) -> String {
-        let device =
-            if self.is("mclock", "product") && self.device_class == DeviceClass::Network { ", frames" } else { "" };
-        match self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string)) {
-            Some(form) => format!("{} ({form}{device})", self.descriptor.name),
-            None => self.descriptor.name.to_owned(),
+        let form = self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string));
+        let frames = self.device_class == DeviceClass::Network && self.descriptor.is_for(DeviceClass::Disk);
+        let forms: Vec<String> = form.into_iter().chain(frames.then(|| "frames".to_owned())).collect();
+        match forms.is_empty() {
+            true => self.descriptor.name.to_owned(),
+            false => format!("{} ({})", self.descriptor.name, forms.join(", ")),
         }
     }
 }
@@ -132,14 +133,14 @@ impl Scheduler for WithoutRequests {
     }
 }
 
-/// mClock in product mode.
+/// mClock as VMs get it.
 pub fn product() -> Subject {
-    Subject::of("mclock").text("mode", "product")
+    Subject::of("mclock")
 }
 
 /// mClock as published.
 pub fn paper() -> Subject {
-    Subject::of("mclock").text("mode", "paper")
+    Subject::of("mclock-paper")
 }
 
 /// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values, and mClock for frames too.

@@ -1,28 +1,95 @@
 //! mClock as published, formula by formula, with its failures.
 //!
-//! A request gets its tags when it reaches the head of its VM's queue, with its arrival as "current time". These are
+//! Idea: that of [`mclock`], without our fixes.
+//!
+//! Rules: a request gets its tags when it reaches the head of its VM's queue, with its arrival as "current time". These are
 //! the tags that it would get at arrival if parameters do not change and requests have the same cost
 //! (`tests/oracle_mclock_paper.rs` compares both), and a change of parameters also affects queued requests. If costs
 //! differ, or if a client reports no reservation service at other servers, the correction after a dispatch by weight
 //! could move tags given at arrival before that dispatch; tags given at the head cannot. There is one level: the
-//! volumes of a VM share its queue. VMs are scanned linearly, since this mode is for the reproduction.
+//! volumes of a VM share its queue. VMs are scanned linearly, since this scheduler is for the reproduction.
+//!
+//! Parameters: see [`Params`].
 //!
 //! Example: reservation 250 IOPS, limit 1000 IOPS and weight 100, requests of cost 1 that all arrive at 0 s. R tags are
 //! 4 ms apart, L tags 1 ms, and P tags 10 ms (1/100 s).
+//!
+//! Deviations: tags are given at the head of the queue, see above.
+//!
+//! Source: \[mclock\] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
+//! Scheduling, OSDI 2010.
 
 use std::collections::VecDeque;
 
-use crate::cost::Cost;
-use crate::policy::Policy;
-use crate::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait};
-use crate::scheduler::{Change, ChangeError, Decision, DeviceInfo, OwnerState, Scheduler, Scope, State};
-use crate::standing::{Balance, Standing};
-use crate::tag::{Spacing, TAGS_PER_NANO};
-use crate::time::Instant;
-use crate::tracker::CLIENT_IDLE;
-use crate::units::{ByteRate, Iops};
+use serde::Deserialize;
+use sluice_sched::cost::Cost;
+use sluice_sched::policy::Policy;
+use sluice_sched::request::{Completion, Flags, OwnerId, Phase, Request, RequestId, Wait};
+use sluice_sched::scheduler::{
+    Change, ChangeError, Decision, Descriptor, DeviceInfo, OwnerState, Scheduler, Scope, State,
+};
+use sluice_sched::standing::{Balance, Standing};
+use sluice_sched::tag::{Spacing, TAGS_PER_NANO};
+use sluice_sched::time::Instant;
+use sluice_sched::tracker::{CLIENT_IDLE, Form};
+use sluice_sched::units::{ByteRate, Bytes, Iops};
 
-use super::Params;
+use sluice_sched::guarantees::{Guarantees, Order, Waits};
+use sluice_sched::params::{self, ParamError, ParamTable, Parameter};
+use sluice_sched::policy::Field;
+use sluice_sched::schedulers::mclock;
+
+/// The parameters in `[device.NAME.mclock-paper]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    /// Maximum number of requests of one VM in a locality batch; 0 is 8 on a rotational device and 1 on others.
+    /// \[mclock\] 3.1.
+    pub batch: u32,
+    /// Maximum distance between consecutive requests of a batch, in bytes. \[mclock\] 3.1: 4 MB.
+    pub batch_distance: Bytes,
+    /// Whether a VM that becomes active starts at the others' share tags. \[mclock\] 3, "Tag Adjustment".
+    pub tag_adjustment: bool,
+}
+
+pub const DESCRIPTOR: Descriptor = Descriptor {
+    name: "mclock-paper",
+    summary: "mClock as published, with its known failures (OSDI 2010)",
+    idea: "The formulas of the paper: every VM has a reservation tag, a limit tag and a share tag, given to the request at the \
+           head of its queue. While a reservation tag is in the past, the smallest one is served. Otherwise, of the VMs whose \
+           limit tag is in the past, the one with the smallest share tag is served.",
+    when: "To reproduce the paper. mclock keeps what the published formulas break: limits after a stall, and weights at every \
+           scale.",
+    source: mclock::DESCRIPTOR.source,
+    enforces: &[
+        (Field::Reservation, "the reservation tag: due requests go first"),
+        (Field::Limit, "the limit tag, in requests and in bytes; both must allow the request"),
+        (Field::Weight, "the share tag: the spare capacity is divided in proportion"),
+        (Field::IdleCredit, "how far the share tag may lag behind after the VM was idle, at most 256 requests"),
+        (Field::Class, "background: the smallest weight, 0.01; the reservation applies unchanged"),
+    ],
+    remote: |_| Some(Form::Paper),
+    // A limit is exceeded after a stall.
+    guarantees: |_, _| Guarantees { order: Order::Volume, waits: Waits::Tags { inside: false }, ..Guarantees::BASE },
+    parameters: &[
+        mclock::BATCH,
+        mclock::BATCH_DISTANCE,
+        Parameter {
+            name: "tag_adjustment",
+            kind: "true or false",
+            range: params::Range::Flag,
+            default: "true",
+            help: "Whether the tags of a VM that becomes active start level with the smallest tags of the others. \
+                   Without it, VMs whose tags are ahead of real time starve while the new VM is served",
+        },
+    ],
+    build,
+    ..Descriptor::BASE
+};
+
+fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
+    Ok(Box::new(Paper::new(info, &params::read(DESCRIPTOR.parameters, table)?)))
+}
 
 /// In units of 1/16 ns on the caller's clock; signed, since offsets may be negative.
 type Tag = i128;
@@ -181,7 +248,7 @@ impl Paper {
     #[must_use]
     pub fn new(info: &DeviceInfo, params: &Params) -> Self {
         Paper {
-            batch_max: params.batch_on(info),
+            batch_max: mclock::batch_on(params.batch, info),
             batch_distance: params.batch_distance.0,
             tag_adjustment: params.tag_adjustment,
             owners: Vec::new(),
