@@ -5,7 +5,7 @@
 
 use crate::{Verb, workspace};
 use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
-use sluice_sched::{Descriptor, schedulers};
+use sluice_sched::Descriptor;
 use sluice_sim::scenario::file::fields::SCENARIO;
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -35,7 +35,7 @@ impl Verb for Manual {
 fn pages() -> Vec<(String, String)> {
     let mut pages =
         vec![("docs/host-file.md".to_owned(), host_file()), ("docs/scenario-file.md".to_owned(), scenario_file())];
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         pages.push((format!("docs/schedulers/{}.md", descriptor.name), scheduler(descriptor)));
     }
     pages

@@ -3,9 +3,9 @@
 
 use core::time::Duration;
 
+use sluice_sched::Descriptor;
 use sluice_sched::params::Parameter;
 use sluice_sched::scheduler::DeviceClass;
-use sluice_sched::{Descriptor, schedulers};
 
 mod kinds;
 mod net;
@@ -150,7 +150,7 @@ impl Section {
     /// Schedulers with a table for parameters.
     pub(crate) fn schedulers(&self) -> impl Iterator<Item = &'static Descriptor> + use<> {
         let classes = self.scheduler_tables;
-        let all = schedulers::ALL.iter().copied();
+        let all = sluice_papers::ALL.iter().copied();
         all.filter(move |scheduler| classes.iter().any(|class| scheduler.is_for(*class)))
     }
 }

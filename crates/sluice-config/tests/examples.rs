@@ -111,7 +111,8 @@ admission = "off"
 cost = { flush = 0.5, discard = 2, discard_mib = 0.25 }
 window.requests = 7
 delay = { time = { min = "3ms", max = "11ms" }, bandwidth = "60MB/s", log = "/srv/slots.csv", seed = 9 }
-mclock = { batch = 4, mode = "paper" }
+scheduler = "mclock-paper"
+mclock-paper = { batch = 4 }
 [vm.a]
 reservation = { iops = "10 iops@4KiB", bytes = "10MiB/s" }
 limit = { iops = "unlimited", bytes = "20MiB/s" }

@@ -7,7 +7,7 @@ use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::stack::{Guest, Ring};
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::engine::Simulation;
 use sluice_sim::workloads::{Address, Closed, Mix, Workload};
@@ -95,7 +95,7 @@ impl Host {
     /// # Errors
     /// Parameters that it rejects.
     pub fn build(&self) -> Result<Box<dyn Scheduler>, LabError> {
-        let descriptor = schedulers::find(self.scheduler);
+        let descriptor = sluice_papers::find(self.scheduler);
         let descriptor = descriptor.ok_or_else(|| LabError::Refused(format!("No scheduler {}", self.scheduler)))?;
         let info = DeviceInfo::of(&self.settings, self.rotational, &Capacity::default());
         descriptor.build(&info, &self.parameters).map_err(refused)

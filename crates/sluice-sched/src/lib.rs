@@ -20,7 +20,6 @@
 
 pub mod admission;
 pub mod cost;
-mod elevator;
 pub mod gate;
 pub mod guarantees;
 pub mod inline_vec;

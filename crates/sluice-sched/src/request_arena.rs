@@ -29,7 +29,7 @@ const CHUNK: usize = 1 << CHUNK_BITS;
 const NIL: u32 = u32::MAX;
 
 /// Fills unused entries of a block.
-const NOTHING: Request = Request {
+pub(crate) const NOTHING: Request = Request {
     id: RequestId(u64::MAX),
     arrival: Instant::ZERO,
     offset: 0,

@@ -323,8 +323,6 @@ pub struct Descriptor {
     pub enforces: &'static [(Field, &'static str)],
     /// Whether a volume may have its own policy inside its VM's. Otherwise the volumes of a VM share its queue.
     pub volumes: bool,
-    /// The parameter, and its values, with which volumes may have a policy, if not with all.
-    pub volumes_depend: Option<(&'static str, &'static [&'static str])>,
     /// Fields of `enforces` that depend on a parameter: field, parameter, and the values with which it is enforced.
     pub depends: &'static [(Field, &'static str, &'static [&'static str])],
     /// Kinds of devices that it is for.
@@ -387,7 +385,6 @@ impl Descriptor {
         source: "",
         enforces: &[],
         volumes: false,
-        volumes_depend: None,
         depends: &[],
         device_classes: &[DeviceClass::Disk],
         merging: false,
@@ -455,15 +452,10 @@ impl Descriptor {
 
     /// Treatment of the volumes of a VM, in a sentence for the manual.
     #[must_use]
-    pub fn about_volumes(&self) -> String {
-        match (self.volumes, self.volumes_depend) {
-            (true, None) => "A volume may have its own policy within that of its VM.".to_owned(),
-            (true, Some((name, words))) => format!(
-                "With {name} \"{}\" a volume may have its own policy within that of its VM. Otherwise the volumes of a \
-                 VM share its queue, and a volume with its own policy is rejected.",
-                words.join("\" or \"")
-            ),
-            (false, _) => "The volumes of a VM share its queue; a volume with its own policy is rejected.".to_owned(),
+    pub fn about_volumes(&self) -> &'static str {
+        match self.volumes {
+            true => "A volume may have its own policy within that of its VM.",
+            false => "The volumes of a VM share its queue; a volume with its own policy is rejected.",
         }
     }
 
@@ -476,8 +468,7 @@ impl Descriptor {
     /// Whether the scheduler enforces `field` of a volume inside a VM with these parameters.
     #[must_use]
     pub fn enforces_inside_with(&self, field: Field, params: &ParamTable) -> bool {
-        let given = self.volumes_depend.is_none_or(|(name, words)| words.contains(&self.word(name, params)));
-        given && self.enforces_inside(field) && self.enforces_with(field, params)
+        self.volumes && self.enforces_with(field, params)
     }
 
     /// Whether the scheduler enforces `field` with these parameters.

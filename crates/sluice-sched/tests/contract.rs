@@ -78,13 +78,13 @@ fn mm13_without_idling_a_free_device_gets_a_queued_request() {
 #[test]
 fn every_scheduler_is_in_the_list_once_and_builds() {
     let labels: Vec<String> = subjects().iter().map(Subject::label).collect();
-    for expected in ["mclock (product)", "mclock (paper)", "noop"] {
+    for expected in ["mclock", "mclock (frames)", "mclock-paper", "noop"] {
         assert!(labels.iter().any(|label| label == expected), "{expected} in {labels:?}");
     }
-    let mut names: Vec<&str> = schedulers::ALL.iter().map(|descriptor| descriptor.name).collect();
+    let mut names: Vec<&str> = sluice_papers::ALL.iter().map(|descriptor| descriptor.name).collect();
     names.sort_unstable();
     names.dedup();
-    assert_eq!(names.len(), schedulers::ALL.len());
+    assert_eq!(names.len(), sluice_papers::ALL.len());
     for subject in subjects() {
         let unknown = subject.clone().text("no_such_parameter", "1");
         assert!(subject.descriptor.build(&DeviceInfo::default(), &unknown.params).is_err(), "{}", subject.label());
@@ -249,7 +249,7 @@ fn no_vm_with_a_weight_starves() {
         // The smallest share of the lightest VM, less two requests.
         let least = rates.iter().copied().fold(f64::MAX, f64::min);
         assert!(least >= 1000.0 / sum - 0.1, "{}: {rates:?}", subject.label());
-        if subject.is("mclock", "product") {
+        if subject.descriptor.name == "mclock" {
             assert_close("shares", &rates, &weights.map(|weight| 1000.0 * weight / sum), 0.01);
         }
     }

@@ -209,7 +209,7 @@ fn mm3_the_scale_of_time_has_no_effect() {
                 policy.reservation.iops = slower(policy.reservation.iops, k);
                 policy.limit.iops = slower(policy.limit.iops, k);
                 policy.limit.bytes = slower_bytes(policy.limit.bytes, k);
-                if subject.is("mclock", "paper") {
+                if subject.descriptor.name == "mclock-paper" {
                     // The published share tag treats a weight as a rate.
                     policy.weight = policy.weight.map(|weight| Weight::from_hundredths(weight.hundredths() / k));
                 }
@@ -384,7 +384,7 @@ fn mm10_a_longer_pause_of_all_has_no_effect() {
         let mut rng = chance(10);
         for _ in 0..20 {
             let mut trace = random_trace(&mut rng);
-            if subject.is("mclock", "paper") {
+            if subject.descriptor.name == "mclock-paper" {
                 trace = weights_times(&trace, 1000);
             }
             let length = trace.arrivals.last().unwrap().0;

@@ -51,7 +51,7 @@ fn builds(descriptor: &Descriptor, table: &ParamTable) -> Result<(), String> {
 #[test]
 fn parameters_without_bounds_were_accepted_with_any_value() {
     let mut refused = 0;
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         for parameter in descriptor.parameters {
             let what = format!("{}.{}", descriptor.name, parameter.name);
             assert_ne!(parameter.range, Range::Any, "{what} has a range");
@@ -72,7 +72,7 @@ fn parameters_without_bounds_were_accepted_with_any_value() {
 
 #[test]
 fn defaults_are_in_their_range() {
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         for parameter in descriptor.parameters {
             let value = match (parameter.range, parameter.default) {
                 // A default that depends on other parameters is stated in words.
@@ -103,7 +103,7 @@ fn each_two_parameters_at_their_ends_keep_the_contract() {
     let keep = std::cell::RefCell::new(&mut plans);
     for_plans(24, plan(true), |plan| keep.borrow_mut().push(plan.flavoured()));
     let mut run = 0;
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         let known = descriptor.parameters;
         for (index, one) in known.iter().enumerate() {
             for other in &known[index + 1..] {
@@ -123,7 +123,7 @@ fn each_two_parameters_at_their_ends_keep_the_contract() {
 #[test]
 fn random_corners_keep_the_contract() {
     let rng = std::cell::RefCell::new(chance(5));
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         for_plans(40, plan(true), |plan| {
             let corner = descriptor.parameters.iter().map(|parameter| {
                 let corners = corners_of(parameter);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{ByteRate, CostModel, Gate, Instant, Limit, Policy, Reservation, schedulers};
+use sluice_sched::{ByteRate, CostModel, Gate, Instant, Limit, Policy, Reservation};
 use sluice_sim::checks::check;
 use sluice_sim::cpu::credit1::Params;
 use sluice_sim::cpu::{Class, Host};
@@ -32,7 +32,7 @@ fn secs(seconds: u64) -> Instant {
 
 fn gate(name: &str, params: &[(&str, Value)], depth: u32) -> Gate {
     let params: ParamTable = params.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    let scheduler = schedulers::find(name)
+    let scheduler = sluice_papers::find(name)
         .expect("it is in the list")
         .build(&DeviceInfo { depth, ..DeviceInfo::default() }, &params);
     let settings = GateSettings { depth, queue_max: 256, cost: CostModel::per_request(), ..GateSettings::default() };

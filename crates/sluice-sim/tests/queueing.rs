@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Gate, GateSettings, Instant, Kind, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Kind, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
@@ -16,7 +16,7 @@ use sluice_sim::traces::Row;
 use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Replay, ReplayTiming, Workload};
 
 fn simulation(scheduler: &str, depth: u32, model: Box<dyn Model>, warm_s: u64) -> Simulation {
-    let descriptor = schedulers::find(scheduler).unwrap();
+    let descriptor = sluice_papers::find(scheduler).unwrap();
     let info = DeviceInfo { depth, ..DeviceInfo::default() };
     let scheduler = descriptor.build(&info, &Default::default()).unwrap();
     let settings = GateSettings { depth, merging: false, ..GateSettings::default() };

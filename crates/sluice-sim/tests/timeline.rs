@@ -6,7 +6,7 @@ use sluice_sched::scheduler::{DeviceInfo, Scheduler};
 use sluice_sched::stack::{Guest, Ring, Stack};
 use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::servers::{Servers, ServiceTime};
@@ -19,7 +19,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 fn scheduler(name: &str, depth: u32) -> Box<dyn Scheduler> {
     let info = DeviceInfo { depth, ..DeviceInfo::default() };
-    schedulers::find(name).unwrap().build(&info, &Default::default()).unwrap()
+    sluice_papers::find(name).unwrap().build(&info, &Default::default()).unwrap()
 }
 
 fn gate(name: &str, depth: u32) -> Gate {

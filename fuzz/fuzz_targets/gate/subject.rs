@@ -15,17 +15,17 @@ pub struct Subject {
 }
 
 impl Subject {
-    /// Returns mClock in product mode with its default parameters.
+    /// Returns mClock with its default parameters.
     pub fn product() -> Self {
         Subject { descriptor: &schedulers::mclock::DESCRIPTOR, params: ParamTable::new() }
     }
 
-    /// Chooses a scheduler, half of the time mClock in product mode, and sets about a quarter of its parameters. A
+    /// Chooses a scheduler, half of the time mClock, and sets about a quarter of its parameters. A
     /// parameter that it rejects is left out.
     pub fn read(input: &mut Input<'_>) -> Self {
-        let place = input.below(2 * schedulers::ALL.len());
+        let place = input.below(2 * sluice_papers::ALL.len());
         let mut subject = Subject::product();
-        subject.descriptor = schedulers::ALL.get(place).unwrap_or(&subject.descriptor);
+        subject.descriptor = sluice_papers::ALL.get(place).unwrap_or(&subject.descriptor);
         if !input.one_in(2) {
             return subject;
         }

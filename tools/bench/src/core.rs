@@ -11,7 +11,6 @@ mod textbook;
 
 use std::alloc::System;
 
-use sluice_sched::schedulers;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use super::report::{Bound, Cell, Report, Table};
@@ -109,7 +108,7 @@ pub(super) fn run(options: &Options, quick: bool) -> Result<Report, String> {
         add_volumes(&mut report, effort)?;
     }
     if options.only.is_none() {
-        let others = schedulers::ALL.iter().map(|descriptor| descriptor.name).filter(|name| !names.contains(name));
+        let others = sluice_papers::ALL.iter().map(|descriptor| descriptor.name).filter(|name| !names.contains(name));
         for name in others {
             add_other(&mut report, &mut time, &mut memory, (name, options), effort)?;
         }

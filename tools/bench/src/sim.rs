@@ -13,7 +13,7 @@ use sluice_sched::params::Value;
 use sluice_sched::policy::Field;
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
-use sluice_sched::{Gate, GateSettings, Instant, Policy, schedulers};
+use sluice_sched::{Gate, GateSettings, Instant, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::array::{Array, Layout};
@@ -103,7 +103,7 @@ fn flash() -> (Box<dyn Model>, u64) {
 }
 
 fn build(case: &Case, scheduler: &str) -> Result<Simulation, String> {
-    let descriptor = schedulers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
+    let descriptor = sluice_papers::find(scheduler).ok_or_else(|| format!("No scheduler {scheduler}"))?;
     let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
     let scheduler = descriptor.build(&info, &Default::default()).map_err(|error| error.to_string())?;
     let gate = Gate::new(scheduler, GateSettings { depth: DEPTH, merging: false, ..GateSettings::default() });

@@ -7,7 +7,6 @@ use sluice_sched::Descriptor;
 use sluice_sched::admission::{self, Supply};
 use sluice_sched::policy::{Field, PolicyError};
 use sluice_sched::scheduler::DeviceClass;
-use sluice_sched::schedulers;
 
 use super::Draft;
 use super::admission::check_capacity;
@@ -181,11 +180,11 @@ pub(super) fn refuse_unenforced(
     let message = format!(
         "{whose}: {field_name}{of_inner} is not enforced by {scheduler}, the scheduler of {title}: no guarantee is given"
     );
-    let able = schedulers::for_class(device.device_class).filter(|scheduler| match inside {
+    let able = sluice_papers::for_class(device.device_class).filter(|scheduler| match inside {
         true => scheduler.enforces_inside(field),
         false => scheduler.enforces(field),
     });
-    let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field, inside)).collect();
+    let able: Vec<String> = able.map(|scheduler| with_what_it_needs(scheduler, field)).collect();
     if allowed {
         report.warn(*span, message, (!able.is_empty()).then(|| format!("enforced by {}", able.join(", "))));
     } else if able.is_empty() {
@@ -213,14 +212,10 @@ fn check_reads_only(part: &Part, (span, whose): (Span, &str), device: &Device, r
     }
 }
 
-/// Name of a scheduler, with the parameters without which it does not enforce `field`, for a VM or for a volume
-/// `inside` one.
-fn with_what_it_needs(scheduler: &Descriptor, field: Field, inside: bool) -> String {
+/// Name of a scheduler, with the parameters without which it does not enforce `field`.
+fn with_what_it_needs(scheduler: &Descriptor, field: Field) -> String {
     let needs = scheduler.depends.iter().filter(|(of, _, _)| *of == field).map(|(_, name, words)| (*name, *words));
-    let mut needs: Vec<_> = needs.chain(scheduler.volumes_depend.filter(|_| inside)).collect();
-    needs.dedup();
-    let needs: Vec<String> =
-        needs.iter().map(|(name, words)| format!("{name} = \"{}\"", words.join("\" or \""))).collect();
+    let needs: Vec<String> = needs.map(|(name, words)| format!("{name} = \"{}\"", words.join("\" or \""))).collect();
     match needs.is_empty() {
         true => scheduler.name.to_owned(),
         false => format!("{} with {}", scheduler.name, needs.join(" and ")),

@@ -78,10 +78,10 @@ fn reservations_left_nothing_for_vms_without_one() {
     assert!(
         refused && messages[0].contains("with this one 98.01%; at most 98% can be reserved because weight_floor is 2%")
     );
-    for mclock in ["weight_floor = \"0%\"", "mode = \"paper\""] {
+    for floorless in ["mclock = { weight_floor = \"0%\" }", "scheduler = \"mclock-paper\""] {
         let text = two_vms("reservation = \"1000 iops\"", "weight = 3");
-        let text = text.replace("capacity =", &format!("mclock = {{ {mclock} }}\ncapacity ="));
-        assert_eq!(found(&text), (vec![], false), "{mclock} keeps no floor");
+        let text = text.replace("capacity =", &format!("{floorless}\ncapacity ="));
+        assert_eq!(found(&text), (vec![], false), "{floorless} keeps no floor");
     }
 }
 

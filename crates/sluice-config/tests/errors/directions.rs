@@ -38,7 +38,7 @@ fn limits_of_reads_and_of_writes() {
 #[test]
 fn a_scheduler_that_does_not_tell_reads_from_writes_rejects_their_limits() {
     let mut enforcing = Vec::new();
-    for scheduler in sluice_sched::schedulers::ALL {
+    for scheduler in sluice_papers::ALL {
         let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{}\"", scheduler.name));
         for key in ["read_limit", "write_limit"] {
             let host = host.replace("weight = 100", &format!("{key} = \"50 iops\""));
@@ -53,9 +53,9 @@ fn a_scheduler_that_does_not_tell_reads_from_writes_rejects_their_limits() {
         }
     }
     assert_eq!(enforcing, ["mclock", "mclock"]);
-    let paper = GOOD.replace(PATH, "path = \"/dev/sda\"\nmclock = { mode = \"paper\" }");
+    let paper = GOOD.replace(PATH, "path = \"/dev/sda\"\nscheduler = \"mclock-paper\"");
     let found = parse("host.toml", &paper.replace("weight = 100", "write_limit = \"50 iops\"")).unwrap_err().0;
-    assert!(found[0].hint.as_deref().unwrap().contains("mclock with mode = \"product\""), "{found:?}");
+    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock;"), "{found:?}");
 }
 
 #[test]

@@ -45,24 +45,46 @@ fn a_volume_has_no_policy_if_volumes_share_a_queue() {
     let found = parse("host.toml", &sfqd.replace("device = \"d\"", "device = \"d\"\nweight = 200")).unwrap_err().0;
     let message = "Volume a/v: weight of a volume inside a VM is not enforced by sfqd, the scheduler of device d: no guarantee is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
-    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock with mode = \"product\";"), "{found:?}");
+    assert!(found[0].hint.as_deref().unwrap().starts_with("enforced by mclock;"), "{found:?}");
     assert!(parse("host.toml", &sfqd).is_ok(), "the VM's own weight is enforced");
 }
 
 #[test]
 fn the_published_mclock_has_no_volume_policies() {
     let host = |mode: &str, allow: &str| {
-        let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nmclock = {{ mode = \"{mode}\" }}"));
+        let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{mode}\""));
         host.replace("device = \"d\"", &format!("device = \"d\"\nweight = 200{allow}"))
     };
-    assert!(parse("host.toml", &host("product", "")).is_ok());
-    let found = parse("host.toml", &host("paper", "")).unwrap_err().0;
-    let message = "Volume a/v: weight of a volume inside a VM is not enforced by mclock, the scheduler of device d: no guarantee is given";
+    assert!(parse("host.toml", &host("mclock", "")).is_ok());
+    let found = parse("host.toml", &host("mclock-paper", "")).unwrap_err().0;
+    let message = "Volume a/v: weight of a volume inside a VM is not enforced by mclock-paper, the scheduler of device d: no guarantee is given";
     assert_eq!((found.len(), found[0].message.as_str()), (1, message));
-    let hint = "enforced by mclock with mode = \"product\"; or set allow_unenforced = true to accept it without effect";
+    let hint = "enforced by mclock; or set allow_unenforced = true to accept it without effect";
     assert_eq!(found[0].hint.as_deref(), Some(hint));
-    let warnings = parse("host.toml", &host("paper", "\nallow_unenforced = true")).unwrap().warnings;
+    let warnings = parse("host.toml", &host("mclock-paper", "\nallow_unenforced = true")).unwrap().warnings;
     assert!(warnings.iter().any(|found| found.message == message), "{warnings:?}");
+}
+
+#[test]
+fn a_mode_of_mclock_is_accepted_with_a_warning() {
+    let read = |params: &str| {
+        let text = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"mclock\"\nmclock = {{ {params} }}"));
+        parse("host.toml", &text).map(|host| {
+            let device = &host.devices["d"];
+            let names: Vec<String> = device.params.keys().cloned().collect();
+            let found = host.warnings.iter().filter(|found| found.message.contains("earlier version"));
+            let hints: Vec<String> = found.map(|found| found.hint.clone().unwrap()).collect();
+            (device.scheduler.name, names.join(" "), hints.join(" "))
+        })
+    };
+    let of = |scheduler, params: &str, hint: &str| Ok((scheduler, params.to_owned(), hint.to_owned()));
+    let paper = "write scheduler = \"mclock-paper\", and its parameters in [device.NAME.mclock-paper]";
+    assert_eq!(read("batch = 4, mode = \"product\""), of("mclock", "batch", "remove it"));
+    assert_eq!(read("tag_adjustment = false"), of("mclock", "", "remove it"));
+    let both = "batch = 4, mode = \"paper\", tag_adjustment = false, weight_floor = \"1%\"";
+    assert_eq!(read(both), of("mclock-paper", "batch tag_adjustment", paper));
+    assert_eq!(read("batch = 4"), of("mclock", "batch", ""));
+    assert!(read("mode = \"other\"").is_err());
 }
 
 #[test]

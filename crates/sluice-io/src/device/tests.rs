@@ -212,7 +212,7 @@ fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
     policy.reservation.iops = Some(sluice_sched::Iops::per_second(100));
     add(&device, policy, Store::Null, 1 << 30);
     let bytes_alone = SchedulerSpec {
-        descriptor: schedulers::find("wrr").unwrap(),
+        descriptor: sluice_papers::find("wrr").unwrap(),
         info: DeviceInfo::default(),
         params: Default::default(),
     };

@@ -15,7 +15,7 @@ use sluice_net::Mac;
 use sluice_net::drop::Drop as Reason;
 use sluice_net::guard::Guard;
 use sluice_net::header::{GSO_TCP4, HEADER_LEN, NEEDS_CHECKSUM, OffloadHeader};
-use sluice_sched::schedulers::find;
+use sluice_papers::find;
 use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation, Weight};
 
 use crate::device::Device;

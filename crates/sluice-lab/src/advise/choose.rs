@@ -272,13 +272,12 @@ fn preference(pair: &Pair, vms: u32) -> (u8, u8) {
 
 #[cfg(test)]
 mod tests {
-    use sluice_sched::schedulers;
 
     use super::*;
 
     /// A pair with these requests per second in its runs.
     fn pair(guest: &str, host: &str, iops: [f64; 4]) -> Pair {
-        let [guest, host] = [guest, host].map(|name| schedulers::find(name).expect("a scheduler's name"));
+        let [guest, host] = [guest, host].map(|name| sluice_papers::find(name).expect("a scheduler's name"));
         let got = |iops| Got { iops, bytes: iops * 4096.0, p99_ms: 1e4 / iops };
         Pair { guest, host, runs: iops.map(got).to_vec() }
     }

@@ -204,7 +204,7 @@ fn tag_adjustment(on: bool, point: &BandPoint) -> Result<f64, LabError> {
     let starts = [0, 15].into_iter().zip(&makes);
     let vms = starts.map(|(start, make)| experiment::ExperimentVm { policy: policy(0, 0, 100), start, make });
     let experiment = Experiment { vms: vms.collect(), changes: Vec::new(), span: SPAN, seconds: SECONDS.1 as u64 };
-    let host = Host::new("mclock", 32).text("mode", "paper").flag("tag_adjustment", on);
+    let host = Host::new("mclock-paper", 32).flag("tag_adjustment", on);
     Ok(mean_rate(&experiment.run_simulation(host.gate()?, array(point)?, host.scheduler)?, 0, 15, SECONDS.1))
 }
 

@@ -16,7 +16,7 @@ use sluice_sched::gate::Slot;
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::{ByteRate, CostModel, Gate, GateSettings, Instant, Iops, Policy, schedulers};
+use sluice_sched::{ByteRate, CostModel, Gate, GateSettings, Instant, Iops, Policy};
 use sluice_sim::devices::{Job, Model};
 use sluice_sim::engine::{Change, Simulation};
 use sluice_sim::random::stream;
@@ -141,7 +141,7 @@ impl Observed {
             DeviceInfo { depth: setup.depth, rotational: setup.rotational, request_bytes, ..DeviceInfo::default() };
         let value = |text: &str| text.parse().map_or_else(|_| Value::Text(text.to_owned()), Value::Integer);
         let params: ParamTable = setup.params.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect();
-        let scheduler = schedulers::find(setup.scheduler).unwrap().build(&info, &params).unwrap();
+        let scheduler = sluice_papers::find(setup.scheduler).unwrap().build(&info, &params).unwrap();
         let gate = Gate::new(scheduler, GateSettings { depth: setup.depth, request_bytes, ..defaults });
         Observed {
             simulation: Simulation::new(gate, model, Duration::ZERO, Duration::from_secs(3600)),

@@ -305,14 +305,14 @@ impl Merging {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::elevator::drive::at;
     use crate::request::RequestId;
+    use crate::request_arena::NOTHING;
 
     #[test]
     fn a_guest_that_filled_the_chain_of_another_prevented_its_merges() {
         let request = |id: u64, owner: u32, page: u64| {
-            let flags = Flags::NONE;
-            Request { id: RequestId(id), owner: OwnerId(owner), flags, ..at(Kind::Read, page) }
+            let (id, owner) = (RequestId(id), OwnerId(owner));
+            Request { id, owner, offset: page * 4096, length: 4096, kind: Kind::Read, ..NOTHING }
         };
         let mut merging = Merging::default();
         let victim = request(0, 7, 1000);

@@ -1,42 +1,15 @@
-//! The list of schedulers. A scheduler is one file here and one line in [`ALL`]; the command line, the schema, the
-//! manual and the contract tests are generated from the list.
+//! The schedulers that an operator's promises rest on. The crate `sluice-papers` has the others, and the list of all.
 
-use crate::scheduler::{Descriptor, DeviceClass};
+use crate::scheduler::Descriptor;
 
-pub mod anticipatory;
-pub mod cfq;
-pub mod deadline;
-pub mod edf_credit;
-pub mod flubber;
-pub mod mcfq;
 pub mod mclock;
-pub mod netback;
 pub mod noop;
-pub mod sfqd;
-pub mod wrr;
 
-/// Every scheduler, by name.
-pub const ALL: &[&Descriptor] = &[
-    &anticipatory::DESCRIPTOR,
-    &cfq::DESCRIPTOR,
-    &deadline::DESCRIPTOR,
-    &edf_credit::DESCRIPTOR,
-    &flubber::DESCRIPTOR,
-    &mcfq::DESCRIPTOR,
-    &mclock::DESCRIPTOR,
-    &netback::DESCRIPTOR,
-    &noop::DESCRIPTOR,
-    &sfqd::DESCRIPTOR,
-    &wrr::DESCRIPTOR,
-];
+/// The schedulers of this crate, by name.
+pub const ALL: &[&Descriptor] = &[&mclock::DESCRIPTOR, &noop::DESCRIPTOR];
 
-/// The scheduler with that name.
+/// The scheduler of this crate with that name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Descriptor> {
     ALL.iter().copied().find(|descriptor| descriptor.name == name)
-}
-
-/// The schedulers for one kind of device, by name.
-pub fn for_class(device_class: DeviceClass) -> impl Iterator<Item = &'static Descriptor> {
-    ALL.iter().copied().filter(move |descriptor| descriptor.is_for(device_class))
 }

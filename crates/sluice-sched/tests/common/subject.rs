@@ -4,9 +4,7 @@ use sluice_sched::gate::RemoteService;
 use sluice_sched::guarantees::Guarantees;
 use sluice_sched::params::{ParamTable, Range, Value};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Descriptor, DeviceClass, DeviceInfo, Scheduler, State};
-use sluice_sched::{
-    Completion, Instant, OwnerId, Policy, Request, Scope, Standing, VolumeId, schedulers, units::Weight,
-};
+use sluice_sched::{Completion, Instant, OwnerId, Policy, Request, Scope, Standing, VolumeId, units::Weight};
 
 /// A scheduler with parameters.
 #[derive(Clone)]
@@ -19,7 +17,7 @@ pub struct Subject {
 
 impl Subject {
     pub fn of(name: &str) -> Self {
-        let descriptor = schedulers::find(name).expect("a scheduler of the list");
+        let descriptor = sluice_papers::find(name).expect("a scheduler of the list");
         Subject { descriptor, params: ParamTable::new(), device_class: descriptor.device_classes[0] }
     }
 
@@ -59,11 +57,12 @@ impl Subject {
     }
 
     pub fn label(&self) -> String {
-        let device =
-            if self.is("mclock", "product") && self.device_class == DeviceClass::Network { ", frames" } else { "" };
-        match self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string)) {
-            Some(form) => format!("{} ({form}{device})", self.descriptor.name),
-            None => self.descriptor.name.to_owned(),
+        let form = self.mode().map(str::to_owned).or_else(|| self.params.get("rounds").map(Value::to_string));
+        let frames = self.device_class == DeviceClass::Network && self.descriptor.is_for(DeviceClass::Disk);
+        let forms: Vec<String> = form.into_iter().chain(frames.then(|| "frames".to_owned())).collect();
+        match forms.is_empty() {
+            true => self.descriptor.name.to_owned(),
+            false => format!("{} ({})", self.descriptor.name, forms.join(", ")),
         }
     }
 }
@@ -134,20 +133,20 @@ impl Scheduler for WithoutRequests {
     }
 }
 
-/// mClock in product mode.
+/// mClock as VMs get it.
 pub fn product() -> Subject {
-    Subject::of("mclock").text("mode", "product")
+    Subject::of("mclock")
 }
 
 /// mClock as published.
 pub fn paper() -> Subject {
-    Subject::of("mclock").text("mode", "paper")
+    Subject::of("mclock-paper")
 }
 
 /// Every scheduler; one with a parameter `mode` or `rounds` once for each of its values, and mClock for frames too.
 pub fn subjects() -> Vec<Subject> {
     let mut subjects = Vec::new();
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         let mut plain = Subject::of(descriptor.name);
         if descriptor.parameters.iter().any(|parameter| parameter.name == "tick") {
             // Exact time; the clock of an old kernel has separate tests.

@@ -26,7 +26,7 @@ use sluice_io::vhost_user::net::Net;
 use sluice_io::vhost_user::session::Entry;
 use sluice_net::Mac;
 use sluice_net::guard::Guard;
-use sluice_sched::schedulers::find;
+use sluice_papers::find;
 use sluice_sched::{ByteRate, CostModel, Limit, Policy, Reservation, Weight};
 
 use super::setup::{BACKUP, OLTP, VMS};

@@ -10,11 +10,11 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use serde_json::{Value as Json, json};
 use sluice_lab::advise::{self, Answer, By, Load, Question, Sureness, Verdict};
+use sluice_sched::Descriptor;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::DeviceClass;
 use sluice_sched::stack::Ring;
 use sluice_sched::units::parse_duration;
-use sluice_sched::{Descriptor, schedulers};
 use sluice_sim::scenario::models;
 use sluice_sim::scenario::trace::{FORMATS, Scan};
 use sluice_sim::statistics::Mean;
@@ -212,7 +212,7 @@ fn written(text: &str) -> Value {
 /// Guest schedulers by their names, or by those of today's Linux that they are the nearest model of. A model that stands for several of
 /// the names is compared once.
 fn in_guest(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
-    let known = || schedulers::for_class(DeviceClass::Disk);
+    let known = || sluice_papers::for_class(DeviceClass::Disk);
     once(names)?;
     let mut models: Vec<&Descriptor> = Vec::new();
     for name in names {
@@ -238,7 +238,7 @@ fn once(names: &[String]) -> Result<(), Failure> {
 }
 
 fn named(names: &[String]) -> Result<Vec<&'static Descriptor>, Failure> {
-    let known = || schedulers::for_class(DeviceClass::Disk);
+    let known = || sluice_papers::for_class(DeviceClass::Disk);
     let find = |name: &String| {
         let found = known().find(|descriptor| descriptor.name == name);
         found.ok_or_else(|| unknown("scheduler of disks", name, known().map(|descriptor| descriptor.name)))

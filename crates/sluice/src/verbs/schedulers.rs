@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use sluice_sched::{Descriptor, schedulers};
+use sluice_sched::Descriptor;
 
 use crate::failure::Failure;
 use crate::output::{self, Format};
@@ -18,10 +18,10 @@ impl Schedulers {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         match self.name {
             None => list(format),
-            Some(name) => match schedulers::find(&name) {
+            Some(name) => match sluice_papers::find(&name) {
                 Some(descriptor) => describe(descriptor, format),
                 None => {
-                    let known: Vec<_> = schedulers::ALL.iter().map(|descriptor| descriptor.name).collect();
+                    let known: Vec<_> = sluice_papers::ALL.iter().map(|descriptor| descriptor.name).collect();
                     let text = format!("No scheduler is called '{name}'; there are: {}", known.join(", "));
                     return Err(Failure::NotFound(text));
                 }
@@ -33,11 +33,11 @@ impl Schedulers {
 
 fn list(format: Format) {
     if format == Format::Json {
-        let all: Vec<Value> = schedulers::ALL.iter().map(|descriptor| as_json(descriptor)).collect();
+        let all: Vec<Value> = sluice_papers::ALL.iter().map(|descriptor| as_json(descriptor)).collect();
         return output::json(&json!({ "schedulers": all }));
     }
     let mut table = output::table(&["NAME", "ENFORCES", "SUMMARY"]);
-    for descriptor in schedulers::ALL {
+    for descriptor in sluice_papers::ALL {
         let enforces: Vec<_> = descriptor.enforces.iter().map(|(field, _)| field.name()).collect();
         let enforces = if enforces.is_empty() { "nothing".to_owned() } else { enforces.join(" ") };
         table.add_row([descriptor.name, &enforces, descriptor.summary]);

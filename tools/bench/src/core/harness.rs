@@ -13,7 +13,6 @@ use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{
     Arrival, Device, Flags, Gate, GateSettings, Instant, Kind, OwnerId, Phase, Policy, Scheduler, VolumeId, Wait,
-    schedulers,
 };
 
 use super::textbook::Textbook;
@@ -84,7 +83,7 @@ fn build(name: &str) -> Result<(Box<dyn Scheduler>, bool), String> {
     if name == TEXTBOOK {
         return Ok((Box::new(Textbook::default()), true));
     }
-    let descriptor = schedulers::find(name).ok_or_else(|| format!("No scheduler {name}"))?;
+    let descriptor = sluice_papers::find(name).ok_or_else(|| format!("No scheduler {name}"))?;
     let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
     let scheduler = descriptor.build(&info, &ParamTable::new()).map_err(|error| error.to_string())?;
     Ok((scheduler, descriptor.is_for(DeviceClass::Disk)))

@@ -78,7 +78,7 @@ fn off(got: &[f64; 3], due: &[f64; 3], capacity: f64) -> f64 {
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
         ("product", Host::new("mclock", 1).text("weight_floor", "0%")),
-        ("paper", Host::new("mclock", 1).text("mode", "paper")),
+        ("paper", Host::new("mclock-paper", 1)),
         ("SFQ(D)", Host::new("sfqd", 1)),
     ];
     let mut finding = Finding::default();

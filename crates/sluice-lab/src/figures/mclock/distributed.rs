@@ -97,7 +97,7 @@ impl Cluster<'_> {
 
 /// The two forms of the algorithm with their gates.
 fn modes() -> [(&'static str, Option<Form>, Host); 2] {
-    let paper = Host::new("mclock", THREADS).text("mode", "paper");
+    let paper = Host::new("mclock-paper", THREADS);
     [("product", Some(Form::Product), Host::new("mclock", THREADS)), ("paper", Some(Form::Paper), paper)]
 }
 

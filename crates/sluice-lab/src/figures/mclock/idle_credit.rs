@@ -69,7 +69,7 @@ fn run_simulation(host: &Host, weight: u32, credit: u32, point: &BandPoint) -> R
 }
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
-    let modes = [("paper", Host::new("mclock", 32).text("mode", "paper")), ("product", Host::new("mclock", 32))];
+    let modes = [("paper", Host::new("mclock-paper", 32)), ("product", Host::new("mclock", 32))];
     let columns = ["scheduler", "idle credit", "VM1 [IOPS]", "VM1 [ms]", "VM2 [IOPS]", "VM2 [ms]"];
     let mut table = Table::new("Bursty VM1, steady VM2", &columns);
     let mut finding = Finding::default();

@@ -116,7 +116,7 @@ fn array(point: &BandPoint) -> Result<DeviceFile, LabError> {
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
-        ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), [0, 300]),
+        ("mClock, paper", Host::new("mclock-paper", 32), [0, 300]),
         ("mClock, product", Host::new("mclock", 32), [0, 300]),
         ("SFQ(D), no limit", Host::new("sfqd", 32), [0, 0]),
         ("mClock, DM at 1 IOPS all the time", Host::new("mclock", 32), [1, 1]),

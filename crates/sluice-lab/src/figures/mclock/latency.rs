@@ -58,7 +58,7 @@ fn got(run: &Simulation) -> ([f64; 4], [f64; 4]) {
 }
 
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
-    let modes = [("product", Host::new("mclock", 32)), ("paper", Host::new("mclock", 32).text("mode", "paper"))];
+    let modes = [("product", Host::new("mclock", 32)), ("paper", Host::new("mclock-paper", 32))];
     let columns = ["scheduler", "reservation [IOPS]", "throughput [IOPS]", "latency [ms]"];
     let mut table = Table::new("VM1/VM2/VM3/VM4", &columns);
     let (mut all, mut columns) = (Vec::new(), Vec::new());

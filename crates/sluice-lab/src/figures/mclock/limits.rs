@@ -85,7 +85,7 @@ fn simulate(host: &Host, limits: bool, point: &BandPoint) -> Result<Run, LabErro
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let hosts = [
         ("mClock, product", Host::new("mclock", 32), true),
-        ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), true),
+        ("mClock, paper", Host::new("mclock-paper", 32), true),
         ("SFQ(D)", Host::new("sfqd", 32), false),
     ];
     let mut table = Table::new("VM1/VM2/VM3 [IOPS]", &["scheduler", "0 to 60 s", "60 to 120 s", "120 to 180 s"]);

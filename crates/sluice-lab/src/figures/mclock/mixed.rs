@@ -72,7 +72,7 @@ fn run_simulation(host: &Host, promised: bool, point: &BandPoint) -> Result<Simu
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let runs = [
         ("mClock, product", run_simulation(&Host::new("mclock", 32), true, point)?),
-        ("mClock, paper", run_simulation(&Host::new("mclock", 32).text("mode", "paper"), true, point)?),
+        ("mClock, paper", run_simulation(&Host::new("mclock-paper", 32), true, point)?),
         ("SFQ(D)", run_simulation(&Host::new("sfqd", 32), false, point)?),
     ];
     let mut finding = Finding::default();

@@ -115,7 +115,7 @@ fn sweep(point: &BandPoint) -> Result<Table, LabError> {
 fn hosts() -> [(&'static str, Host, bool); 3] {
     [
         ("mClock, product", Host::new("mclock", 32), true),
-        ("mClock, paper", Host::new("mclock", 32).text("mode", "paper"), true),
+        ("mClock, paper", Host::new("mclock-paper", 32), true),
         ("SFQ(D)", Host::new("sfqd", 32), false),
     ]
 }

@@ -96,7 +96,7 @@ fn last(simulation: &Simulation) -> [f64; 5] {
 fn measure(point: &BandPoint) -> Result<Finding, LabError> {
     let (sfq, _) = run_simulation(&Host::new("sfqd", 32), false, point)?;
     let (product, least_product) = run_simulation(&Host::new("mclock", 32), true, point)?;
-    let (paper, least_paper) = run_simulation(&Host::new("mclock", 32).text("mode", "paper"), true, point)?;
+    let (paper, least_paper) = run_simulation(&Host::new("mclock-paper", 32), true, point)?;
     let mut finding = Finding::default();
     let least = [least_product, least_paper];
     let kept = least.iter().all(|[one, two]| *one >= 294 && *two >= 245);

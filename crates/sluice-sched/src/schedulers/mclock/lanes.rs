@@ -1,4 +1,4 @@
-//! Limits of reads and of writes, and of the rate during a burst: what most policies do not state (product mode).
+//! Limits of reads and of writes, and of the rate during a burst: what most policies do not state.
 //!
 //! A volume has one queue. If only its writes are limited, a write at the head would keep the reads behind it waiting
 //! although nothing limits them. So a VM with a limit of reads or of writes, of its own or of a volume, has two queues for

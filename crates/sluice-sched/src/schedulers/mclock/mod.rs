@@ -5,8 +5,7 @@
 //! scheduler serves the most overdue one (reservation phase). Otherwise it serves the VM with the smallest share tag
 //! among those that their limit lets pass (weight phase).
 //!
-//! Rules: one file per idea. [`paper`] is the published algorithm, formula by formula. Mode `product`: `meter` is one
-//! clock, `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service advances
+//! Rules: one file per idea. `meter` is one clock, `bucket` a limit in one currency; `tags` has the clocks of a VM or a volume and says how service advances
 //! them; `level` keeps the orders of VMs, or of the volumes of a VM (`owner`); `lanes` has the limits of reads and of writes;
 //! `floor` keeps a part for the weight phase; `remote` holds what clients report of other servers (dmClock); [`product`] decides.
 //!
@@ -16,8 +15,8 @@
 //! of 1200 IOPS gives 250, 380, 570: the first VM gets its reservation, and the rest is split 2:3. At 2400 IOPS the
 //! third is limited to 1000, and the others get 467 and 933.
 //!
-//! Deviations: mode `product` replaces published formulas where they violate their own guarantees; each place is marked
-//! `DEVIATION`. Mode `paper` keeps them as published, with their failures, to reproduce the paper.
+//! Deviations: published formulas are replaced where they violate their own guarantees; each place is marked `DEVIATION`. The
+//! crate `sluice-papers` has them as published, with their failures, to reproduce the paper.
 //!
 //! Source: \[mclock\] A. Gulati, A. Merchant, P. Varman: mClock: Handling Throughput Variability for Hypervisor IO
 //! Scheduling, OSDI 2010.
@@ -43,51 +42,52 @@ mod lanes;
 mod level;
 mod meter;
 mod owner;
-pub mod paper;
 pub mod product;
 mod remote;
 mod tags;
-
-/// Formulas.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Mode {
-    /// Ours: weights hold at every scale, limits in every window.
-    Product,
-    /// As published.
-    Paper,
-}
 
 /// The parameters in `[device.NAME.mclock]`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Params {
-    pub mode: Mode,
     /// Maximum number of requests of one VM in a locality batch; 0 is 8 on a rotational device and 1 on others.
     /// \[mclock\] 3.1.
     pub batch: u32,
     /// Maximum distance between consecutive requests of a batch, in bytes. \[mclock\] 3.1: 4 MB.
     pub batch_distance: Bytes,
-    /// Maximum reservation time that is caught up after a stall; product mode only.
+    /// Maximum reservation time that is caught up after a stall.
     #[serde(with = "params::duration")]
     pub reservation_catchup_max: Duration,
     /// Minimum part of the device that is divided by weight while a VM without a reservation waits, and of a VM's
-    /// service while a volume without one waits; product mode only.
+    /// service while a volume without one waits.
     pub weight_floor: Percent,
-    /// Whether a VM that becomes active starts at the others' share tags; paper mode only. \[mclock\] 3, "Tag
-    /// Adjustment".
-    pub tag_adjustment: bool,
 }
 
-impl Params {
-    /// Maximum length of a batch on this device.
-    #[must_use]
-    pub fn batch_on(&self, info: &DeviceInfo) -> u32 {
-        match (self.batch, info.rotational) {
-            (0, true) => 8,
-            (0, false) => 1,
-            (stated, _) => stated,
-        }
+/// Parameter of the length of a locality batch.
+pub const BATCH: Parameter = Parameter {
+    name: "batch",
+    kind: "requests",
+    range: params::Range::Number(0, 256),
+    default: "0",
+    help: "Maximum number of requests of one VM that are dispatched in a row because they are close to each other; 0 means \
+           8 on a rotational device, otherwise 1",
+};
+/// Parameter of what is close in a locality batch.
+pub const BATCH_DISTANCE: Parameter = Parameter {
+    name: "batch_distance",
+    kind: "size with unit",
+    range: params::Range::Size(0, 1 << 50),
+    default: "\"4MiB\"",
+    help: "Maximum distance between the end of one request and the start of the next in a batch",
+};
+
+/// Maximum length of a batch on this device, with this value of [`BATCH`].
+#[must_use]
+pub fn batch_on(stated: u32, info: &DeviceInfo) -> u32 {
+    match (stated, info.rotational) {
+        (0, true) => 8,
+        (0, false) => 1,
+        (stated, _) => stated,
     }
 }
 
@@ -106,18 +106,18 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
         (Field::Limit, "checked at every dispatch, in requests and in bytes; both must allow it"),
         (
             Field::ReadLimit,
-            "only in mode \"product\": checked at every dispatch of a read. A throttled read does not delay the writes of \
+            "checked at every dispatch of a read. A throttled read does not delay the writes of \
              the VM",
         ),
         (
             Field::WriteLimit,
-            "only in mode \"product\": checked at every dispatch of another request: write, zeroes, discard, flush. A \
+            "checked at every dispatch of another request: write, zeroes, discard, flush. A \
              throttled one does not delay the reads of the VM",
         ),
         (Field::Weight, "the share tag: the spare capacity is divided in proportion"),
         (
             Field::Burst,
-            "only in mode \"product\": the amount that the limit lets through back to back, one piece of any size plus \
+            "the amount that the limit lets through back to back, one piece of any size plus \
              (`burst` - 1) requests of the reference size, in requests and in bytes; default: the device's depth times \
              its largest piece, or 100 ms of the limit if that is more. With `rate` and `for`: what the VM does not use of a limit is saved, at most (`rate` - \
              limit) x `for`, and the VM may use it later at up to `rate`",
@@ -127,40 +127,14 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
     ],
     device_classes: &[DeviceClass::Disk, DeviceClass::Network],
     volumes: true,
-    volumes_depend: Some(("mode", &["product"])),
-    depends: &[
-        (Field::Burst, "mode", &["product"]),
-        (Field::ReadLimit, "mode", &["product"]),
-        (Field::WriteLimit, "mode", &["product"]),
-    ],
     // Requests are not merged, since the cost is counted per request.
     weight_floor,
-    remote,
+    remote: |_| Some(Form::Product),
     guarantees,
     advice: Advice { rank_for_several: 1, ..Advice::BASE },
     parameters: &[
-        Parameter {
-            name: "mode",
-            kind: "word",
-            range: params::Range::Words(&["product", "paper"]),
-            default: "\"product\"",
-            help: "product: the formulas with our fixes; paper: the formulas as published, with their known failures",
-        },
-        Parameter {
-            name: "batch",
-            kind: "requests",
-            range: params::Range::Number(0, 256),
-            default: "0",
-            help: "Maximum number of requests of one VM that are dispatched in a row because they are close to each \
-                   other; 0 means 8 on a rotational device, otherwise 1",
-        },
-        Parameter {
-            name: "batch_distance",
-            kind: "size with unit",
-            range: params::Range::Size(0, 1 << 50),
-            default: "\"4MiB\"",
-            help: "Maximum distance between the end of one request and the start of the next in a batch",
-        },
+        BATCH,
+        BATCH_DISTANCE,
         Parameter {
             name: "reservation_catchup_max",
             kind: "time with unit",
@@ -169,7 +143,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             help: "How much of a missed reservation is caught up after a device stall. During the catch-up the other \
                    VMs share what weight_floor leaves free. Example with weight_floor 2%: after a stall of 1 s with 90 \
                    % of the device reserved, 0.9 s of work is caught up at 98 - 90 = 8 % of the device, which takes 11 \
-                   s; with 50 or 95 % reserved it takes 1 or 32 s. Only in mode \"product\"",
+                   s; with 50 or 95 % reserved it takes 1 or 32 s",
         },
         Parameter {
             name: "weight_floor",
@@ -178,16 +152,7 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
             default: "\"2%\"",
             help: "Minimum part of the device that is divided by weight while a VM without a reservation has requests \
                    queued, even during the catch-up after a stall. Inside a VM the same part of what it gets is divided by \
-                   weight among its volumes. Admission control leaves both free. Only in mode \"product\"",
-        },
-        Parameter {
-            name: "tag_adjustment",
-            kind: "true or false",
-            range: params::Range::Flag,
-            default: "true",
-            help: "Whether the tags of a VM that becomes active start level with the smallest tags of the others. \
-                   Without it, VMs whose tags are ahead of real time starve while the new VM is served. Only in mode \
-                   \"paper\"",
+                   weight among its volumes. Admission control leaves both free",
         },
     ],
     build,
@@ -196,42 +161,20 @@ pub const DESCRIPTOR: Descriptor = Descriptor {
 
 /// The floor that admission control leaves free.
 fn weight_floor(table: &ParamTable) -> Percent {
-    match params::read::<Params>(DESCRIPTOR.parameters, table) {
-        Ok(Params { mode: Mode::Product, weight_floor, .. }) => weight_floor,
-        _ => Percent::ZERO,
-    }
-}
-
-fn remote(table: &ParamTable) -> Option<Form> {
-    Some(match params::read(DESCRIPTOR.parameters, table) {
-        Ok(Params { mode: Mode::Paper, .. }) => Form::Paper,
-        _ => Form::Product,
-    })
+    params::read::<Params>(DESCRIPTOR.parameters, table).map_or(Percent::ZERO, |params| params.weight_floor)
 }
 
 fn guarantees(info: &DeviceInfo, table: &ParamTable) -> Guarantees {
     let Ok(params) = params::read::<Params>(DESCRIPTOR.parameters, table) else { return Guarantees::BASE };
-    let in_order = Guarantees { order: Order::Volume, ..Guarantees::BASE };
-    match params.mode {
-        // The published form exceeds its limit after a stall.
-        Mode::Paper => Guarantees { waits: Waits::Tags { inside: false }, ..in_order },
-        Mode::Product => Guarantees {
-            waits: Waits::Tags { inside: true },
-            limits: Limits::Buckets,
-            shares: Some(Shares { batch: params.batch_on(info), by_request: false, with_credit: true }),
-            ..in_order
-        },
+    Guarantees {
+        order: Order::Volume,
+        waits: Waits::Tags { inside: true },
+        limits: Limits::Buckets,
+        shares: Some(Shares { batch: batch_on(params.batch, info), by_request: false, with_credit: true }),
+        ..Guarantees::BASE
     }
 }
 
 fn build(info: &DeviceInfo, table: &ParamTable) -> Result<Box<dyn Scheduler>, ParamError> {
-    let params: Params = params::read(DESCRIPTOR.parameters, table)?;
-    Ok(match params.mode {
-        Mode::Product => Box::new(product::Product::new(info, &params)),
-        Mode::Paper if info.device_class == DeviceClass::Network => {
-            let reason = "mode is \"paper\", which counts requests; on a network interface it must be \"product\"";
-            return Err(ParamError(reason.to_owned()));
-        }
-        Mode::Paper => Box::new(paper::Paper::new(info, &params)),
-    })
+    Ok(Box::new(product::Product::new(info, &params::read(DESCRIPTOR.parameters, table)?)))
 }

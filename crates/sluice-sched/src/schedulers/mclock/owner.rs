@@ -1,4 +1,4 @@
-//! A VM and its volumes in mClock's product mode. The fields that a dispatch needs are adjacent.
+//! A VM and its volumes. The fields that a dispatch needs are adjacent.
 
 use crate::inline_vec::InlineVec;
 use crate::policy::Policy;

@@ -1,4 +1,4 @@
-//! mClock's product mode: two levels, and formulas that keep their guarantees.
+//! Decisions of mClock: two levels, and formulas that keep their guarantees.
 //!
 //! A dispatch serves the most overdue reservation, or else the VM with the smallest share tag, among those that their
 //! limits let pass. Then it does the same among the VM's volumes. `level.rs` keeps the orders, `tags.rs` says how a
@@ -91,7 +91,7 @@ impl Product {
         };
         Product {
             info: *info,
-            batch_max: params.batch_on(info),
+            batch_max: super::batch_on(params.batch, info),
             batch_distance: params.batch_distance.0,
             clock: TagClock::default(),
             arena: Arena::new(),

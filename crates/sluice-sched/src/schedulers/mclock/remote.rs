@@ -1,4 +1,4 @@
-//! dmClock's part of product mode: what a gate knows of a VM whose requests go to several servers.
+//! dmClock: what a gate knows of a VM whose requests go to several servers.
 //!
 //! The VM's client counts completions at the other servers and reports them with each request (see [`crate::tracker`]).
 //! The report counts when the request arrives, not when it reaches the head of the queue. Otherwise a VM with a growing

@@ -1,4 +1,4 @@
-//! The tags of one VM, or of one volume inside it: its reservation, its limit and its share (product mode).
+//! The tags of one VM, or of one volume inside it: its reservation, its limit and its share.
 //!
 //! Two currencies: a reservation or a limit may be stated in requests, in bytes, or in both. Each reservation is a
 //! separate minimum, and one dispatch serves both. Each limit is a separate maximum, and a request must pass both.
