@@ -8,7 +8,7 @@ use crate::{Verb, workspace};
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
 pub(crate) struct Bench {
-    /// What is measured, with its options; `--help` lists them.
+    /// The benchmark and its options; `--help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
 }

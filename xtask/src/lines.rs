@@ -1,7 +1,7 @@
-//! `cargo xtask lines`: how much source there is, by what it is for.
+//! `cargo xtask lines`: the number of lines of Rust, by their purpose.
 //!
-//! A line of code has a token that belongs neither to a comment nor to a test. Blank lines and comments do not count, so that nobody
-//! deletes comments for a smaller number; a second column has them.
+//! A line counts as code if it has a token outside comments and tests. Deleting comments does not lower this number. A second column
+//! counts comments and blank lines too.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ use crate::{Verb, workspace};
 #[derive(clap::Args)]
 pub(crate) struct Lines {}
 
-/// What source is for, by the start of its path. The first match counts.
+/// The purpose of source, by the start of its path. The first match counts.
 const PARTS: &[(&str, Part)] = &[
     ("crates/sluice-lab/", Part::Laboratory),
     ("crates/sluice-report/", Part::Laboratory),
@@ -31,11 +31,11 @@ const PARTS: &[(&str, Part)] = &[
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Part {
-    /// What the daemon and the command line are built from.
+    /// The daemon and the command line.
     Product,
     /// Schedulers of the papers.
     Papers,
-    /// The simulator, and what reproduces the papers.
+    /// The simulator, and the reproduction of the papers.
     Laboratory,
     /// Clients, benchmarks, fuzz targets, the developer's tasks.
     Tools,

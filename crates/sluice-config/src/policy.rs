@@ -22,7 +22,7 @@ pub struct Part {
     pub broken: bool,
 }
 
-/// What a field is set to.
+/// The value of a field as a table states it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Setting {
     /// Only the field itself counts.

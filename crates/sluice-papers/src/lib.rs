@@ -1,7 +1,7 @@
 //! The papers' schedulers, the baselines that they are compared with, and the list of all schedulers.
 //!
-//! What an operator's promises rest on is in [`sluice_sched`]: the gate, and the schedulers `noop` and `mclock`. The ones here are
-//! state machines of the same kind, behind the same gate. A scheduler is one file here and one line in [`ALL`]; the command line,
+//! The crate [`sluice_sched`] has the gate and the schedulers `noop` and `mclock`, on which an operator's promises rest. The schedulers
+//! here are state machines of the same kind, behind the same gate. A scheduler is one file here and one line in [`ALL`]; the command line,
 //! the schema, the manual and the contract tests are generated from the list.
 #![forbid(unsafe_code)]
 

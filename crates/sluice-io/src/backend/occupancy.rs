@@ -1,4 +1,4 @@
-//! What the requests of a VM, or of one of its volumes, occupy of the window.
+//! The part of a VM's window that requests occupy, for the VM and for each of its volumes.
 
 /// The part of a VM's window that requests occupy, from their arrival at a frontend to their reply.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -179,26 +179,6 @@ fn a_volume_in_use_is_removed_and_added_again() {
     clients.iter_mut().for_each(|client| receive(client, 64));
 }
 
-/// Otherwise an old write could overwrite a newer one.
-#[test]
-fn a_client_waits_for_requests_that_a_disconnected_one_has_in_flight() {
-    let slow =
-        DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(300)), parallel: 8, bandwidth: None, seed: 1 };
-    let device = device(Some(slow));
-    add(&device, Policy::default(), Store::Null, 1 << 20);
-    let mut gone = connect(&device, 1 << 20);
-    send(&mut gone, 1);
-    // polls: until it is in flight.
-    while device.snapshot().unwrap().in_flight == 0 {}
-    drop(gone);
-    // polls: until its end is known.
-    while device.snapshot().unwrap().connections > 0 {}
-    let began = Instant::now();
-    let mut next = connect(&device, 1 << 20);
-    ask(&mut next, Command::Read { offset: 0, len: 512 }).unwrap();
-    assert!(began.elapsed() >= Duration::from_millis(301), "it was served during the other's request");
-}
-
 #[test]
 fn a_device_with_several_clients_drains_and_stops() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(20)), parallel: 2, bandwidth: None, seed: 1 };
