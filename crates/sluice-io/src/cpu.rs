@@ -137,8 +137,6 @@ pub(crate) struct CpuMeter {
     woke: bool,
     /// Number of events of this iteration that brought no request.
     in_vain: usize,
-    /// Number of reads of sockets by the loop in this iteration.
-    reads: usize,
     /// VMs with units.
     busy: Vec<VmId>,
     /// VMs that are held, the next one to be looked at first. VMs of the same instant are in the order of their arrival.
@@ -150,7 +148,7 @@ pub(crate) struct CpuMeter {
 impl CpuMeter {
     /// Begins an iteration of the loop. `woke`: the thread has slept until an event.
     pub(crate) fn begin_iteration(&mut self, woke: bool) {
-        (self.woke, self.in_vain, self.reads) = (woke, 0, 0);
+        (self.woke, self.in_vain) = (woke, 0);
     }
 
     /// Counts units of work for an event of a client, and the wake-up if it was the first.
@@ -171,16 +169,6 @@ impl CpuMeter {
     /// Records that an event of a client brought no request.
     pub(crate) fn note_in_vain(&mut self) {
         self.in_vain += 1;
-    }
-
-    /// Records that the loop has read something from a client's socket, which is like an event.
-    pub(crate) fn note_read(&mut self) {
-        self.reads += 1;
-    }
-
-    /// Returns the number of such reads in this iteration.
-    pub(crate) fn reads(&self) -> usize {
-        self.reads
     }
 
     /// Whether one of this iteration's `events` may have brought something.

@@ -84,10 +84,8 @@ pub(crate) struct Core {
     pub(crate) ending: Ending,
     /// Whether the thread polls all the time while it has clients.
     pub(crate) busy_poll: bool,
-    /// Whether the thread polls before it sleeps, so that it may read sockets of clients itself.
-    pub(crate) reads_sockets: bool,
-    /// Whether its last iteration had work.
-    pub(crate) had_work: bool,
+    /// The volume of the last request that has arrived.
+    last_volume: Option<VolumeKey>,
     /// Messages for sessions that had ended.
     pub(crate) stale_messages: u64,
     /// When the gate must be called again.
@@ -139,8 +137,7 @@ impl Core {
             waker,
             ending: Ending::No,
             busy_poll: false,
-            reads_sockets: false,
-            had_work: false,
+            last_volume: None,
             stale_messages: 0,
             wake: None,
             completed: VecDeque::new(),
@@ -196,6 +193,7 @@ impl Core {
             remote: None,
         };
         self.arrivals += 1;
+        self.last_volume = Some(io.volume);
         if volume.leaving || self.gate.insert(now, &arrival).is_err() {
             self.fail(id, libc::ESHUTDOWN);
         }
@@ -423,6 +421,11 @@ impl Core {
     pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
         let vm = &self.vms[self.backend.volumes[volume].vm];
         vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
+    }
+
+    /// Whether the client that has sent a request last may send one that could be dispatched.
+    pub(crate) fn may_dispatch_next(&self) -> bool {
+        self.last_volume.is_some_and(|volume| self.backend.volumes.get(volume).is_some() && !self.is_held(volume))
     }
 
     /// Notes which limits a VM and its volumes have now.

@@ -28,7 +28,6 @@ use crate::device::message::Message;
 use crate::device::probe::Pulse;
 use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin, Wait};
-use crate::device::trial::Trial;
 use crate::frontend::{Command, Frontends};
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
@@ -44,7 +43,6 @@ pub(crate) struct Loop {
     pub(crate) core: Core,
     frontends: Frontends,
     spin: Spin,
-    trial: Trial,
     later: Later,
     deadline_timer: DeadlineTimer,
     wakeup: Box<u64>,
@@ -103,7 +101,6 @@ impl Machine for Loop {
                 self.tests.sleeps += u64::from(wait != Wait::None);
             }
             let (event_count, mut found_work) = (events.len(), !events.is_empty());
-            let arrivals = self.core.arrivals;
             self.core.cpu.begin_iteration(wait == Wait::Event);
             for event in events.drain(..) {
                 #[cfg(test)]
@@ -117,11 +114,9 @@ impl Machine for Loop {
             }
             self.core.release_held(now);
             let polled = self.frontends.poll(&mut self.core, now);
-            let reads = self.core.cpu.reads();
-            let is_useful = polled || self.core.cpu.has_useful(event_count + reads);
-            found_work |= polled || reads > 0;
+            let is_useful = polled || self.core.cpu.has_useful(event_count);
+            found_work |= polled;
             self.run_ready(now);
-            self.trial.note(now, self.core.arrivals - arrivals);
             self.frontends.end_of_iteration(&mut self.core, now);
             let began = if wait == Wait::None { ended } else { now };
             ended = self.core.clock.now();
@@ -133,8 +128,6 @@ impl Machine for Loop {
             if is_useful || !found_work {
                 self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
             }
-            self.core.had_work = found_work;
-            self.core.reads_sockets = self.core.busy_poll || self.trial.polls() && self.spin.horizon(ended).is_some();
         }
         Ok(())
     }
@@ -203,7 +196,6 @@ impl Loop {
             core,
             frontends: Frontends::new(),
             spin: Spin::of_process(),
-            trial: Trial::default(),
             later: Later::default(),
             deadline_timer: DeadlineTimer::default(),
             wakeup: Box::new(0),
@@ -241,17 +233,12 @@ impl Loop {
         Some(wake.since(now))
     }
 
-    /// Whether the loop polls again: for the device, or for clients with requests that could be dispatched.
-    fn polls_on(&mut self, now: Instant) -> bool {
+    /// Whether the loop polls again: for the device, or for a request that could be dispatched.
+    fn polls_on(&self, now: Instant) -> bool {
         if self.core.busy_poll && self.frontends.clients() > 0 {
             return true;
         }
-        if !self.trial.polls() {
-            return false;
-        }
-        let Some(since) = self.spin.horizon(now) else { return false };
-        let for_device = self.core.gate.in_flight() > 0 && self.spin.is_spinning(now);
-        for_device || self.frontends.may_find(&mut self.core, since)
+        self.spin.is_spinning(now) && (self.core.gate.in_flight() > 0 || self.core.may_dispatch_next())
     }
 
     /// Starts waiting for the next message.

@@ -54,7 +54,6 @@ pub mod probe;
 pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
-pub(crate) mod trial;
 pub(crate) mod vm;
 
 pub use crate::frontend::nbd::Arrived;

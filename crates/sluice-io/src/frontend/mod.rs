@@ -54,11 +54,6 @@ pub(crate) trait Frontend {
     /// Called at the end of each iteration: sends replies and notifications together, and removes disconnected clients.
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant);
 
-    /// Whether polling may find a request that could be dispatched, at a client that sent or got one after `since`.
-    fn may_find(&mut self, _core: &mut Core, _since: Instant) -> bool {
-        false
-    }
-
     /// Called before the loop sleeps: from now on requests must be announced by an event, except those that the gate
     /// would not dispatch before the loop wakes. Returns `false` if there are requests already.
     fn stop_polling(&mut self, _core: &mut Core, _now: Instant) -> bool {
@@ -165,10 +160,6 @@ macro_rules! frontends {
 
             pub(crate) fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
                 $(self.$field.end_of_iteration(core, now);)+
-            }
-
-            pub(crate) fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
-                false $(|| self.$field.may_find(core, since))+
             }
 
             /// All frontends stop polling, even if one of them has found requests.

@@ -172,8 +172,6 @@ pub(crate) struct VirtQueue {
     pub(crate) intake: Intake,
     /// Whether it is polled in each iteration, so that the guest need not kick.
     pub(crate) polled: bool,
-    /// Whether it has returned a request while it was not polled.
-    pub(crate) returned_unpolled: bool,
     /// When a request was last found or returned.
     pub(crate) active: Instant,
     /// Number of operations of the ring that refer to it.
@@ -228,7 +226,6 @@ impl VirtQueue {
             state: State::Running,
             intake: Intake::Open,
             polled: false,
-            returned_unpolled: false,
             active: Instant::ZERO,
             operations: 0,
             requests: RequestList::default(),

@@ -102,10 +102,6 @@ pub(crate) struct QueueSet {
     queues: Slab<QueueId, VirtQueue>,
     /// Queues that are polled in each iteration.
     polled: Vec<QueueId>,
-    /// Queues that returned a request while they were not polled.
-    returned: Vec<QueueId>,
-    /// Position in `polled` of the queue for which the loop polled last.
-    polled_for: usize,
     /// When to look next whether a polled queue has paused.
     next_look: Instant,
     /// Queues with returned requests, whose guests may have to be interrupted.
@@ -123,8 +119,6 @@ impl QueueSet {
             number,
             queues: Slab::default(),
             polled: Vec::new(),
-            returned: Vec::new(),
-            polled_for: 0,
             next_look: Instant::ZERO,
             irq_pending: Vec::new(),
             raised: VecDeque::new(),
@@ -238,31 +232,6 @@ impl QueueSet {
         !self.polled.is_empty()
     }
 
-    /// Whether polling may find a request that could be dispatched, in a queue that had one, or returned one, after `since`. Looks first at
-    /// the queue for which this was so last, because it is asked in each idle iteration.
-    pub(crate) fn may_find(&mut self, consumer: &impl Consumer, since: Instant) -> bool {
-        self.poll_returned();
-        let first = self.polled_for.min(self.polled.len());
-        let is_candidate = |position: &usize| {
-            let queue = self.queues.get(self.polled[*position]);
-            queue.is_some_and(|queue| queue.active > since && queue.takes() && !consumer.is_held(queue))
-        };
-        let found = (first..self.polled.len()).chain(0..first).find(is_candidate);
-        self.polled_for = found.unwrap_or(0);
-        found.is_some()
-    }
-
-    /// Polls the queues that returned a request after the loop had slept: a guest that waited for it sends the next one now.
-    fn poll_returned(&mut self) {
-        while let Some(id) = self.returned.pop() {
-            let Some(queue) = self.queues.get_mut(id) else { continue };
-            queue.returned_unpolled = false;
-            if queue.takes() {
-                self.start_polling(id);
-            }
-        }
-    }
-
     /// Takes requests from the polled queues. Returns whether there were any. Stops polling queues that have had none for some time.
     pub(crate) fn poll(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
         let mut found = false;
@@ -304,9 +273,6 @@ impl QueueSet {
     /// for each request would wake it twice as often as its limit lets requests through. Returns `false` if a request
     /// has arrived in the meantime.
     pub(crate) fn stop_polling(&mut self, consumer: &mut impl Consumer, now: Instant) -> bool {
-        for id in self.returned.drain(..) {
-            self.queues.get_mut(id).into_iter().for_each(|queue| queue.returned_unpolled = false);
-        }
         let all_idle = self.rearm(consumer, |_| true);
         if !all_idle {
             self.poll(consumer, now);
@@ -453,13 +419,13 @@ impl QueueSet {
         self.give_back_together(id, &[(head, written)]);
     }
 
-    /// Records that a queue has returned a request: its guest may send the next one now.
+    /// Polls a queue that has returned a request: a guest that waited for it sends the next one now. Otherwise, if the disk takes longer
+    /// than the loop polls, each request of such a guest would need a kick.
     pub(crate) fn note_returned(&mut self, now: Instant, id: QueueId) {
         let queue = &mut self.queues[id];
         queue.active = now;
-        if !queue.polled && !queue.returned_unpolled {
-            queue.returned_unpolled = true;
-            self.returned.push(id);
+        if queue.takes() {
+            self.start_polling(id);
         }
     }
 

@@ -45,8 +45,6 @@ pub(crate) enum Receive {
     ToMemory,
     /// io_uring receives directly into the buffer of a request.
     ToBuffer,
-    /// The loop reads into the receive buffer, see `sockets.rs`.
-    ByLoop,
 }
 
 /// State of a connection.
@@ -103,16 +101,8 @@ pub(crate) struct Connection {
     pub(crate) is_deaf: bool,
     /// Whether it is in the list of connections with replies to send.
     pub(crate) listed: bool,
-    /// When it last sent something, or a reply to it was due.
-    pub(crate) active: Instant,
-    /// Whether it is in the list of connections that were active lately.
-    pub(crate) is_recent: bool,
     /// Whether the kernel is to report that the client has closed its end.
     pub(crate) is_watched: bool,
-    /// Number of reads by the loop since the watch began, or was last asked for.
-    pub(crate) reads: u32,
-    /// Attempts of the loop to read that found nothing, since the last one that did, in iterations after one with work.
-    pub(crate) vain: u32,
 }
 
 /// Replies that are sent together.
@@ -181,11 +171,7 @@ impl Connection {
             spare: None,
             is_deaf: false,
             listed: false,
-            active: Instant::ZERO,
-            is_recent: false,
             is_watched: false,
-            reads: 0,
-            vain: 0,
         })
     }
 

@@ -24,7 +24,6 @@ impl Nbd {
     /// Has the kernel report when the client closes its end. The report may come long after the client is read again.
     pub(super) fn watch_for_hang_up(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
-        connection.reads = 0;
         if connection.is_watched || connection.is_closed() {
             return;
         }
@@ -33,13 +32,6 @@ impl Nbd {
         let tag = Tag::Frontend(self.number, HANG_UP, id.index());
         // SAFETY: the operation refers to no memory.
         unsafe { core.backend.ring.push(entry.user_data(tag.pack())) };
-    }
-
-    /// Ends the watch of a client that has been read for some time: it costs the client a wake-up for each system call.
-    pub(super) fn stop_watching(&mut self, core: &mut Core, id: ConnectionId) {
-        let tag = Tag::Frontend(self.number, HANG_UP, id.index());
-        // SAFETY: the operation refers to no memory.
-        unsafe { core.backend.ring.push_silent(opcode::AsyncCancel::new(tag.pack()).build()) };
     }
 
     /// Handles the report, or the end of the watch.

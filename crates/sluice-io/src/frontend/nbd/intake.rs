@@ -46,8 +46,6 @@ impl Nbd {
         self.take_requests(core, now, id, Budget::UNLIMITED);
         if core.arrivals == arrivals {
             core.cpu.note_in_vain();
-        } else {
-            self.note_active(now, id);
         }
     }
 
@@ -254,13 +252,6 @@ impl Nbd {
             connection.wait_for_data(now, left);
             self.watch_deadlines(now);
         }
-        if !self.try_leave_to_loop(core, id) {
-            self.push_receive(core, id);
-        }
-    }
-
-    /// Has io_uring receive from a client's socket.
-    pub(super) fn push_receive(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let (place, room) = match connection.expect {
             Expect::Payload { io, have } if connection.end == 0 && core.backend.ios[io].length - have >= DIRECT_MIN => {

@@ -4,11 +4,8 @@ mod connection;
 mod hangup;
 mod intake;
 mod look;
-mod recent;
 mod replies;
-mod sockets;
 
-use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -68,10 +65,6 @@ pub(crate) struct Nbd {
     connections: Slab<ConnectionId, Connection>,
     /// Connections with something to send.
     tx_pending: Vec<ConnectionId>,
-    /// Connections that sent or got something lately, each once.
-    recent: Vec<ConnectionId>,
-    /// Connections whose sockets the loop reads, and former ones.
-    looped: VecDeque<ConnectionId>,
     /// Clients that wait for a look at the others of their volumes.
     new: Vec<ConnectionId>,
     /// Connections that may be removed.
@@ -89,8 +82,6 @@ impl Frontend for Nbd {
             number,
             connections: Slab::default(),
             tx_pending: Vec::new(),
-            recent: Vec::new(),
-            looped: VecDeque::new(),
             new: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
@@ -120,29 +111,19 @@ impl Frontend for Nbd {
         }
     }
 
-    fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
-        self.queue_reply(core, now, io);
+    fn complete(&mut self, core: &mut Core, _now: Instant, io: IoId) {
+        self.queue_reply(core, io);
     }
 
     fn poll(&mut self, core: &mut Core, now: Instant) -> bool {
         self.close_overdue(core, now);
-        self.read_sockets(core, now);
         false
-    }
-
-    fn stop_polling(&mut self, core: &mut Core, _now: Instant) -> bool {
-        self.leave_all_to_kernel(core);
-        true
     }
 
     fn end_of_iteration(&mut self, core: &mut Core, now: Instant) {
         self.send_replies(core, now);
         self.look(core);
         self.remove_retired(core);
-    }
-
-    fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
-        self.may_hear(core, since)
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -167,7 +148,6 @@ impl Frontend for Nbd {
         for id in self.connections.ids() {
             let connection = &mut self.connections[id];
             connection.finish();
-            connection.end_reads_by_loop();
             if connection.receive != Receive::Idle {
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
             }
@@ -242,7 +222,6 @@ impl Nbd {
             return self.retire(id);
         }
         connection.shut_down();
-        connection.end_reads_by_loop();
         core.client_closed(connection.volume);
         core.abandon(&connection.requests);
         if connection.sending.is_none() {
@@ -295,7 +274,6 @@ impl Nbd {
 
     fn remove(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = self.connections.remove(id);
-        self.recent.retain(|recent| *recent != id);
         core.unpark(connection.volume, self.client(id));
         if !connection.is_closed() {
             core.client_closed(connection.volume);

@@ -33,7 +33,7 @@ pub(crate) enum Segment {
 
 impl Nbd {
     /// Queues the reply of a completed request for this iteration's message.
-    pub(crate) fn queue_reply(&mut self, core: &mut Core, now: Instant, io: IoId) {
+    pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
         let id = core.backend.ios[io].client.id();
         let connection = &mut self.connections[id];
         if connection.is_closed() || connection.is_deaf {
@@ -44,7 +44,6 @@ impl Nbd {
             connection.listed = true;
             self.tx_pending.push(id);
         }
-        self.note_active(now, id);
     }
 
     /// Sends the replies of this iteration.

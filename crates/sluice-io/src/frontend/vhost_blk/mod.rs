@@ -85,11 +85,6 @@ impl Frontend for VhostBlk {
         self.remove_ended_queues(core);
     }
 
-    fn may_find(&mut self, core: &mut Core, since: Instant) -> bool {
-        let (queues, consumer) = self.parts(core);
-        queues.may_find(&consumer, since)
-    }
-
     fn stop_polling(&mut self, core: &mut Core, now: Instant) -> bool {
         let (queues, mut consumer) = self.parts(core);
         queues.stop_polling(&mut consumer, now)

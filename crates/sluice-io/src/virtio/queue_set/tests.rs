@@ -106,23 +106,19 @@ fn a_guest_was_not_polled_after_a_reply_for_which_the_loop_had_slept() {
     let offer = |index| offer(&memory, index);
 
     offer(1);
-    assert!(queues.resume(&mut keeper, at(1000), id) && queues.may_find(&keeper, at(936)));
-    assert!(!queues.may_find(&keeper, at(1006)), "the request arrived before that");
+    assert!(queues.resume(&mut keeper, at(1000), id));
     assert!(queues.stop_polling(&mut keeper, at(1070)));
     assert_eq!(kick(), 1, "the loop sleeps");
 
     queues.give_back(id, 0, 1);
     queues.note_returned(at(1200), id);
-    assert!(queues.may_find(&keeper, at(1136)));
     assert_eq!(kick(), 0, "the loop polls, and the guest's index has passed that");
     offer(2);
     assert!(queues.poll(&mut keeper, at(1230)) && keeper.taken == 2);
 
     queues.note_returned(at(1300), id);
-    assert!(!queues.may_find(&keeper, at(1300)), "it was returned before that");
     assert!(queues.stop_polling(&mut keeper, at(1400)));
     assert_eq!(kick(), 2);
-    assert!(!queues.may_find(&keeper, at(1200)), "nothing was returned since the loop slept");
 }
 
 /// The loop never slept while other guests kept it busy, and looked at this queue in each iteration.
