@@ -19,11 +19,7 @@ const PARTS: &[(&str, Part)] = &[
     ("crates/sluice-lab/", Part::Laboratory),
     ("crates/sluice-report/", Part::Laboratory),
     ("crates/sluice-sim/", Part::Laboratory),
-    ("crates/sluice/src/real/", Part::Laboratory),
-    ("crates/sluice/src/sim/", Part::Laboratory),
-    ("crates/sluice/src/verbs/advise", Part::Laboratory),
-    ("crates/sluice/src/verbs/reproduce", Part::Laboratory),
-    ("crates/sluice/src/verbs/sim", Part::Laboratory),
+    ("crates/sluice-testbed/", Part::Laboratory),
     ("crates/sluice-papers/", Part::Papers),
     ("crates/", Part::Product),
     ("", Part::Tools),
@@ -125,7 +121,7 @@ mod tests {
     fn every_file_has_a_part() {
         for (path, expected) in [
             ("crates/sluice-io/src/lib.rs", Part::Product),
-            ("crates/sluice/src/verbs/sim/run.rs", Part::Laboratory),
+            ("crates/sluice-testbed/src/lib.rs", Part::Laboratory),
             ("tools/bench/src/main.rs", Part::Tools),
             ("fuzz/fuzz_targets/gate.rs", Part::Tools),
         ] {

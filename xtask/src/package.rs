@@ -1,7 +1,7 @@
-//! `cargo xtask package`: the Debian package, and its test in a booted Debian.
+//! `cargo xtask package`: the Debian packages, and their test in a booted Debian.
 //!
-//! The package is made with dpkg-deb from the files in `contrib`, the binary of profile `dist`, and manual pages and completions
-//! that the binary itself writes. Maintainer scripts are in `contrib/debian`.
+//! `sluicegate` has what serves VMs, `sluicegate-lab` the laboratory. They are made with dpkg-deb from the files in `contrib`, the
+//! programs of profile `dist`, and manual pages and completions that `sluice` itself writes. Maintainer scripts are in `contrib/debian`.
 
 mod deb;
 mod guest;
@@ -12,15 +12,15 @@ use crate::{Verb, workspace};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Build the Debian package, or test it in a booted Debian. The test needs root, and downloads Debian once.
+/// Build the Debian packages, or test them in a booted Debian. The test needs root, and downloads Debian once.
 #[derive(clap::Args)]
 pub(crate) struct Package {
-    /// Folder for the package. Default: the build's folder.
+    /// Folder for the packages. Default: the build's folder.
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Package this binary instead of building one with profile `dist`.
-    #[arg(long, value_name = "FILE")]
-    program: Option<PathBuf>,
+    /// Package the programs in this folder instead of building them with profile `dist`.
+    #[arg(long, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
     /// Install the package in a booted Debian, and test the service there.
     #[arg(long)]
     test: bool,
@@ -33,23 +33,25 @@ impl Verb for Package {
     const NAME: &'static str = "package";
 
     fn run(self) -> Result<ExitCode, String> {
-        let program = self.program.map_or_else(build, Ok)?;
+        let programs = self.programs.map_or_else(build, Ok)?;
         if self.test {
-            return Ok(if trial::run_checks(&program, &self.previous, &target())?.1 == 0 {
+            return Ok(if trial::run_checks(&programs, &self.previous, &target())?.1 == 0 {
                 ExitCode::SUCCESS
             } else {
                 ExitCode::FAILURE
             });
         }
         let out = self.out.unwrap_or_else(target);
-        println!("{}", deb::build(&program, 1, deb::Compression::Best, &out)?.display());
+        for package in [&deb::SLUICEGATE, &deb::LABORATORY] {
+            println!("{}", deb::build(package, &programs, 1, deb::Compression::Best, &out)?.display());
+        }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Packages the binary and tests the package. Returns the numbers of passed and failed checks.
-pub(crate) fn test(program: &Path) -> Result<(u64, u64), String> {
-    trial::run_checks(program, previous::COMMIT, &target())
+/// Packages the programs in a folder and tests the packages. Returns the numbers of passed and failed checks.
+pub(crate) fn test(programs: &Path) -> Result<(u64, u64), String> {
+    trial::run_checks(programs, previous::COMMIT, &target())
 }
 
 /// Returns the folder of builds.
@@ -59,9 +61,9 @@ pub(crate) fn target() -> PathBuf {
 
 fn build() -> Result<PathBuf, String> {
     let mut cargo = workspace::cargo();
-    cargo.args(["build", "--profile", "dist", "-p", "sluice"]).env("SLUICE_VERSION", version());
+    cargo.args(["build", "--profile", "dist", "-p", "sluice", "-p", "sluice-lab"]).env("SLUICE_VERSION", version());
     run(&mut cargo)?;
-    Ok(target().join("dist/sluice"))
+    Ok(target().join("dist"))
 }
 
 /// Returns the version of the workspace, with the commit if this is a git checkout.

@@ -15,7 +15,7 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 /// Features that are checked in addition to the defaults. The step `build` uses the defaults.
-const FEATURES: &str = "--features=sluice/parquet";
+const FEATURES: &str = "--features=sluice-lab/parquet";
 /// Seconds to run each fuzz target.
 const FUZZ_SECONDS: u32 = 5;
 
@@ -44,9 +44,9 @@ enum Step {
     Tidy,
     /// Check that every cited rule of the papers exists.
     Papers,
-    /// Build the release binary.
+    /// Build the programs for release.
     Build,
-    /// Build the Debian package, and test it in a booted Debian.
+    /// Build the Debian packages, and test them in a booted Debian.
     Package,
     /// Run unit, contract, black-box and documentation tests.
     Tests,
@@ -108,12 +108,12 @@ impl Test {
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
             Step::Build => {
-                let build = cargo(&["build", "--release", "-p", "sluice"]);
+                let build = cargo(&["build", "--release", "-p", "sluice", "-p", "sluice-lab"]);
                 Tally::of_preparation(succeeds(build)?)
             }
             Step::Package => {
-                succeeds(cargo(&["build", "--release", "-p", "sluice"]))?;
-                let (passed, failed) = package::test(&package::target().join("release/sluice"))?;
+                succeeds(cargo(&["build", "--release", "-p", "sluice", "-p", "sluice-lab"]))?;
+                let (passed, failed) = package::test(&package::target().join("release"))?;
                 Tally { passed, failed }
             }
             Step::Tests => {

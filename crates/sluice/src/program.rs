@@ -1,22 +1,56 @@
-//! The identity of this program: cached results belong to the exact program that made them.
+//! The other programs of Sluicegate, which this one becomes for some verbs.
 //!
-//! The version does not identify it, because all builds between two releases have the same one. So the identity is a
-//! hash of the program's file; identical builds have the same hash.
+//! It stays the same process: the service manager knows the daemon by the number of the process that it started. The program is that in
+//! the folder of this one and never one of `PATH`, because the two must be of one version. It reads the same command line.
 
-use std::collections::hash_map::DefaultHasher;
-use std::hash::Hasher;
+use std::io::ErrorKind;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
-/// Returns the hash of this program, in 16 hexadecimal digits.
-///
-/// # Errors
-/// The program's file cannot be read.
-pub(crate) fn hash() -> Result<String, Failure> {
-    let unread = |error| {
-        Failure::Run(format!("Cannot read this program's file, which identifies cached results: {error}").into())
-    };
-    let mut hash = DefaultHasher::new();
-    hash.write(&std::env::current_exe().and_then(std::fs::read).map_err(unread)?);
-    Ok(format!("{:016x}", hash.finish()))
+/// Another program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// Serves VMs.
+    Daemon,
+    /// Simulates, and reproduces the papers.
+    Laboratory,
+}
+
+impl Program {
+    fn name(self) -> &'static str {
+        match self {
+            Program::Daemon => "sluiced",
+            Program::Laboratory => "sluice-lab",
+        }
+    }
+
+    /// What to do if it is missing.
+    fn remedy(self) -> &'static str {
+        match self {
+            Program::Daemon => "install the package sluicegate again, or run `cargo install --path crates/sluice`",
+            Program::Laboratory => {
+                "install the package sluicegate-lab, or run `cargo install --path crates/sluice-lab`"
+            }
+        }
+    }
+
+    /// Replaces this program by the other one. Returns only if that fails.
+    pub(crate) fn start(self) -> Failure {
+        if self == Program::Laboratory {
+            // The daemon takes its own signals; here they end the program as they end any other.
+            sluice_io::signals::release();
+        }
+        let program = match std::env::current_exe() {
+            Ok(own) => own.with_file_name(self.name()),
+            Err(error) => return Failure::Run(format!("Cannot find the folder of this program: {error}").into()),
+        };
+        let error = Command::new(&program).args(std::env::args_os().skip(1)).exec();
+        let (program, remedy) = (program.display(), self.remedy());
+        Failure::Run(match error.kind() {
+            ErrorKind::NotFound => format!("This command needs {program}, which is missing: {remedy}").into(),
+            _ => format!("Cannot start {program}: {error}").into(),
+        })
+    }
 }

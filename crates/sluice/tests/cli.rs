@@ -372,3 +372,33 @@ fn a_closed_pipe_is_not_an_error() {
         );
     }
 }
+
+#[test]
+fn another_program_is_that_in_its_own_folder_and_a_missing_one_is_named() {
+    let place = Place::new();
+    let program = place.file("sluice");
+    std::fs::copy(sluice().get_program(), &program).unwrap();
+    let start = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(&program);
+        run(command.args(arguments).env("PATH", Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap()))
+    };
+    let missing = [
+        (&["serve", "host.toml"][..], "sluiced", "install the package sluicegate again"),
+        (&["sim", "run", "scenario.toml"], "sluice-lab", "install the package sluicegate-lab"),
+        (&["schema", "scenario"], "sluice-lab", "install the package sluicegate-lab"),
+    ];
+    for (arguments, name, remedy) in missing {
+        let error = start(arguments).failed();
+        let named = format!("error: This command needs {}, which is missing: {remedy}", place.file(name).display());
+        assert!(error.starts_with(&named), "{error}");
+    }
+    assert_eq!(
+        start(&["sim", "run"]).failed().lines().next(),
+        Some("error: the following required arguments were not provided:")
+    );
+    let laboratory = place.file("sluice-lab");
+    std::fs::write(&laboratory, "#!/bin/sh\necho \"$*\"\n").unwrap();
+    std::fs::set_permissions(&laboratory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let output = start(&["-o", "json", "sim", "run", "a b.toml", "--seed=7"]).ok();
+    assert_eq!(output, "-o json sim run a b.toml --seed=7\n");
+}

@@ -1,4 +1,4 @@
-//! Makes the package: its files, its control data, and the archive.
+//! Makes a package: its files, its control data, and the archive.
 
 use super::run;
 use crate::workspace;
@@ -7,11 +7,66 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name of the package. The program and the service are called `sluice`.
-const NAME: &str = "sluicegate";
+/// A package.
+pub(super) struct Package {
+    pub(super) name: &'static str,
+    /// The programs that it installs.
+    programs: &'static [&'static str],
+    /// The program that writes its manual pages and completions.
+    writer: Option<&'static str>,
+    /// Manual pages of programs that are described in another page: page, the other one.
+    links: &'static [(&'static str, &'static str)],
+    /// Files of the repository: from, to, mode.
+    files: &'static [(&'static str, &'static str, u32)],
+    /// Files that an operator changes.
+    conffiles: &'static [&'static str],
+    /// Completions: shell, file.
+    completions: &'static [(&'static str, &'static str)],
+    /// What it needs besides libraries.
+    depends: &'static str,
+    recommends: &'static str,
+    description: &'static str,
+}
+
+/// What serves VMs. The command and the service are called `sluice`.
+pub(super) const SLUICEGATE: Package = Package {
+    name: "sluicegate",
+    programs: &["sluice", "sluiced"],
+    writer: Some("sluice"),
+    links: &[("sluiced", "sluice-serve")],
+    files: FILES,
+    conffiles: &["/etc/sluice/sluice.toml"],
+    completions: COMPLETIONS,
+    depends: "init-system-helpers (>= 1.54)",
+    recommends: "systemd",
+    description: "storage QoS daemon for virtual machine hosts\n \
+         Sluicegate serves virtual disks to VMs over vhost-user-blk and NBD, and runs\n \
+         one I/O scheduler in front of each shared device. It gives every VM a\n \
+         reservation, a limit and a weight.\n",
+};
+
+/// What no VM needs: `sluice sim`, `sluice reproduce` and `sluice advise`.
+pub(super) const LABORATORY: Package = Package {
+    name: "sluicegate-lab",
+    programs: &["sluice-lab"],
+    writer: None,
+    links: &[("sluice-lab", "sluice-sim")],
+    files: &[
+        ("contrib/debian/copyright", "usr/share/doc/sluicegate-lab/copyright", 0o644),
+        ("contrib/debian/lab.lintian-overrides", "usr/share/lintian/overrides/sluicegate-lab", 0o644),
+    ],
+    conffiles: &[],
+    completions: &[],
+    depends: "sluicegate (= ${version})",
+    recommends: "",
+    description: "simulator and paper figures of the Sluicegate storage QoS daemon\n \
+         The laboratory runs the schedulers of Sluicegate on modelled devices: it\n \
+         simulates a scenario, reproduces the figures of five papers, and advises\n \
+         which schedulers suit a workload.\n",
+};
+
 /// Name and address for the package's control data. There is no public address yet, and `.invalid` says so.
 const MAINTAINER: &str = "The Sluicegate developers <maintainers@sluicegate.invalid>";
-/// Files of the repository: from, to, mode.
 const FILES: &[(&str, &str, u32)] = &[
     ("contrib/systemd/sluice.service", "lib/systemd/system/sluice.service", 0o644),
     ("contrib/systemd/sluice.sysusers", "usr/lib/sysusers.d/sluice.conf", 0o644),
@@ -32,7 +87,6 @@ const FILES: &[(&str, &str, u32)] = &[
     ("contrib/debian/prerm", "DEBIAN/prerm", 0o755),
     ("contrib/debian/postrm", "DEBIAN/postrm", 0o755),
 ];
-/// Completions: shell, file.
 const COMPLETIONS: &[(&str, &str)] = &[
     ("bash", "usr/share/bash-completion/completions/sluice"),
     ("zsh", "usr/share/zsh/vendor-completions/_sluice"),
@@ -55,23 +109,30 @@ impl Compression {
     }
 }
 
-/// Makes the package of this binary with this revision in the folder `out`, and returns its file.
-pub(super) fn build(program: &Path, revision: u32, compression: Compression, out: &Path) -> Result<PathBuf, String> {
+/// Makes a package with this revision of the programs in the folder `programs`, and returns its file in the folder `out`.
+pub(super) fn build(
+    package: &Package,
+    programs: &Path,
+    revision: u32,
+    compression: Compression,
+    out: &Path,
+) -> Result<PathBuf, String> {
     fs::create_dir_all(out).map_err(failed(out))?;
     let folder = tempfile::tempdir_in(out).map_err(failed(out))?;
     let root = folder.path().join("root");
     let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
-    for (from, to, mode) in FILES {
+    for (from, to, mode) in package.files {
         place(&workspace::root().join(from), &root.join(to), *mode)?;
     }
-    let installed = root.join("usr/bin/sluice");
-    place(program, &installed, 0o755)?;
-    run(Command::new("strip").arg(&installed))?;
-    write_generated(program, &root)?;
-    write_changelogs(&root, &version)?;
-    write_control(&root, folder.path(), &version)?;
-    let architecture = architecture()?;
-    let file = out.join(format!("{NAME}_{version}_{architecture}.deb"));
+    for program in package.programs {
+        let installed = root.join("usr/bin").join(program);
+        place(&programs.join(program), &installed, 0o755)?;
+        run(Command::new("strip").arg(&installed))?;
+    }
+    write_pages(package, programs, &root)?;
+    write_changelogs(package, &root, &version)?;
+    write_control(package, &root, folder.path(), &version)?;
+    let file = out.join(format!("{}_{version}_{}.deb", package.name, architecture()?));
     // The folders that this made are as open as the umask, and a package must not depend on that.
     run(Command::new("chmod").args(["-R", "u=rwX,go=rX"]).arg(&root))?;
     run(Command::new("dpkg-deb")
@@ -82,28 +143,33 @@ pub(super) fn build(program: &Path, revision: u32, compression: Compression, out
 }
 
 /// Writes manual pages and completions.
-fn write_generated(program: &Path, root: &Path) -> Result<(), String> {
+fn write_pages(package: &Package, programs: &Path, root: &Path) -> Result<(), String> {
     let pages = root.join("usr/share/man/man1");
-    fs::create_dir_all(&pages).map_err(failed(&pages))?;
-    run(Command::new(program).arg("man").arg(&pages))?;
+    for (page, other) in package.links {
+        write(&pages.join(format!("{page}.1")), &format!(".so man1/{other}.1\n"))?;
+    }
+    if let Some(program) = package.writer.map(|program| programs.join(program)) {
+        run(Command::new(&program).arg("man").arg(&pages))?;
+        for (shell, file) in package.completions {
+            let script = run(Command::new(&program).args(["completions", shell]))?;
+            write(&root.join(file), &script)?;
+        }
+    }
     for page in fs::read_dir(&pages).map_err(failed(&pages))? {
         compress(&page.map_err(failed(&pages))?.path())?;
-    }
-    for (shell, file) in COMPLETIONS {
-        let script = run(Command::new(program).args(["completions", shell]))?;
-        write(&root.join(file), &script)?;
     }
     Ok(())
 }
 
-fn write_changelogs(root: &Path, version: &str) -> Result<(), String> {
-    let folder = root.join("usr/share/doc").join(NAME);
+fn write_changelogs(package: &Package, root: &Path, version: &str) -> Result<(), String> {
+    let name = package.name;
+    let folder = root.join("usr/share/doc").join(name);
     place(&workspace::root().join("CHANGELOG.md"), &folder.join("changelog"), 0o644)?;
     compress(&folder.join("changelog"))?;
     let time = run(Command::new("git").args(["log", "-1", "--format=%cD"]).current_dir(workspace::root()))
         .or_else(|_| run(Command::new("date").arg("-R")))?;
     let entry = format!(
-        "{NAME} ({version}) unstable; urgency=medium\n\n  * See changelog.gz for the changes of this version.\n\n -- {MAINTAINER}  \
+        "{name} ({version}) unstable; urgency=medium\n\n  * See changelog.gz for the changes of this version.\n\n -- {MAINTAINER}  \
          {time}"
     );
     let debian = folder.join("changelog.Debian");
@@ -111,30 +177,36 @@ fn write_changelogs(root: &Path, version: &str) -> Result<(), String> {
     compress(&debian)
 }
 
-fn write_control(root: &Path, folder: &Path, version: &str) -> Result<(), String> {
+fn write_control(package: &Package, root: &Path, folder: &Path, version: &str) -> Result<(), String> {
     let architecture = architecture()?;
+    let Package { name, description, .. } = package;
     // dpkg-shlibdeps looks for the source package that it is part of.
-    write(&folder.join("debian/control"), &format!("Source: {NAME}\n\nPackage: {NAME}\nArchitecture: any\n"))?;
+    write(&folder.join("debian/control"), &format!("Source: {name}\n\nPackage: {name}\nArchitecture: any\n"))?;
     let mut shlibdeps = Command::new("dpkg-shlibdeps");
-    let depends = run(shlibdeps.arg("-O").arg(root.join("usr/bin/sluice")).current_dir(folder))?;
-    let depends = depends.trim().strip_prefix("shlibs:Depends=").unwrap_or_default();
+    shlibdeps.arg("-O").args(package.programs.iter().map(|program| root.join("usr/bin").join(program)));
+    let libraries = run(shlibdeps.current_dir(folder))?;
+    let libraries = libraries.trim().strip_prefix("shlibs:Depends=").unwrap_or_default();
+    let depends = package.depends.replace("${version}", version);
     let size: u64 = run(Command::new("du").args(["-sk", "--apparent-size"]).arg(root))?
         .split_whitespace()
         .next()
         .and_then(|size| size.parse().ok())
         .unwrap_or_default();
+    let recommends = match package.recommends {
+        "" => String::new(),
+        names => format!("Recommends: {names}\n"),
+    };
     let control = format!(
-        "Package: {NAME}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n\
-         Installed-Size: {size}\nDepends: {depends}, init-system-helpers (>= 1.54)\nRecommends: systemd\n\
-         Section: admin\nPriority: optional\n\
-         Description: storage QoS daemon for virtual machine hosts\n \
-         Sluicegate serves virtual disks to VMs over vhost-user-blk and NBD, and runs\n \
-         one I/O scheduler in front of each shared device. It gives every VM a\n \
-         reservation, a limit and a weight.\n"
+        "Package: {name}\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: {MAINTAINER}\n\
+         Installed-Size: {size}\nDepends: {libraries}, {depends}\n{recommends}\
+         Section: admin\nPriority: optional\nDescription: {description}"
     );
     write(&root.join("DEBIAN/control"), &control)?;
-    write(&root.join("DEBIAN/conffiles"), "/etc/sluice/sluice.toml\n")?;
-    let sums = "find usr lib etc -type f ! -path 'etc/*' -print0 | LC_ALL=C sort -z | xargs -0 md5sum";
+    if !package.conffiles.is_empty() {
+        write(&root.join("DEBIAN/conffiles"), &(package.conffiles.join("\n") + "\n"))?;
+    }
+    let sums =
+        "find . -type f ! -path './DEBIAN/*' ! -path './etc/*' -printf '%P\\0' | LC_ALL=C sort -z | xargs -0 md5sum";
     let sums = run(Command::new("sh").args(["-c", sums]).current_dir(root))?;
     write(&root.join("DEBIAN/md5sums"), &sums)
 }

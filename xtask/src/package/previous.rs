@@ -42,7 +42,7 @@ pub(super) fn package(commit: &str, target: &Path) -> Result<PathBuf, String> {
     let mut pack = cargo(&["xtask", "package", "--program"]);
     run(pack.arg(built.join("release/sluice")).arg("--out").arg(&out))?;
     let mut files = fs::read_dir(&out).map_err(|error| format!("{}: {error}", out.display()))?.flatten();
-    let made = files.find(|file| file.path().extension().is_some_and(|extension| extension == "deb"));
+    let made = files.find(|file| file.file_name().to_string_lossy().starts_with("sluicegate_"));
     let made = made.ok_or_else(|| format!("The tasks of {commit} made no package in {}", out.display()))?;
     fs::rename(made.path(), &package).map_err(|error| format!("{}: {error}", package.display()))?;
     Ok(package)

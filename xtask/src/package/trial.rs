@@ -49,22 +49,24 @@ const CHECKS: &[(&str, Check)] = &[
     ("a daemon that hangs is restarted by the watchdog", Trial::watchdog),
     ("TAPs keep their carrier over a restart, a crash and a reload", Trial::taps),
     ("an upgrade does not restart the daemon", Trial::upgrade),
+    ("the laboratory is a package of its own", Trial::laboratory),
     ("the manual states the score of the unit", Trial::score),
     ("removing it stops the service, and purging it leaves no file", Trial::purge),
 ];
 
 /// Runs the checks until one fails. Returns the numbers of passed and failed ones.
-pub(super) fn run_checks(program: &Path, previous: &str, target: &Path) -> Result<(u64, u64), String> {
+pub(super) fn run_checks(programs: &Path, previous: &str, target: &Path) -> Result<(u64, u64), String> {
     if !rustix::process::geteuid().is_root() {
         return Err("The test boots a Debian with systemd-nspawn, which needs root; run it as root".to_owned());
     }
     let begun = Instant::now();
     let packages = tempfile::tempdir_in(target).map_err(|error| error.to_string())?;
-    let package = |revision| deb::build(program, revision, deb::Compression::Fast, packages.path());
-    let (first, second) = (package(1)?, package(2)?);
+    let fast = |package, revision| deb::build(package, programs, revision, deb::Compression::Fast, packages.path());
+    let (first, second) = (fast(&deb::SLUICEGATE, 1)?, fast(&deb::SLUICEGATE, 2)?);
+    let laboratory = fast(&deb::LABORATORY, 2)?;
     let previous = previous::package(previous, target)?;
     let links = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let mut trial = Trial { guest: Guest::boot(target)?, previous, first, second, links, client: None };
+    let mut trial = Trial { guest: Guest::boot(target)?, previous, first, second, laboratory, links, client: None };
     println!("booted after {:.1} s", begun.elapsed().as_secs_f64());
     let mut passed = 0;
     for (name, check) in CHECKS {
@@ -87,6 +89,8 @@ struct Trial {
     /// The package, and one with a later version.
     first: PathBuf,
     second: PathBuf,
+    /// The package of the laboratory, with the later version.
+    laboratory: PathBuf,
     /// A folder with a short path, for the link to the guest's sockets.
     links: tempfile::TempDir,
     client: Option<Client>,
@@ -95,7 +99,8 @@ struct Trial {
 impl Trial {
     fn lintian(&mut self) -> Result<(), String> {
         let mut lintian = Command::new("lintian");
-        lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]).arg(&self.first);
+        lintian.args(["--allow-root", "--fail-on", "error,warning", "--tag-display-limit", "0"]);
+        lintian.args([&self.first, &self.laboratory]);
         run(&mut lintian).map(drop)
     }
 
@@ -261,6 +266,14 @@ impl Trial {
         self.client_works(&now)
     }
 
+    fn laboratory(&mut self) -> Result<(), String> {
+        let missing = self.guest.output(&["sluice", "reproduce", "--list"]);
+        expect(&missing.0, "install the package sluicegate-lab")?;
+        self.dpkg(&self.laboratory)?;
+        expect(&self.guest.run(&["sluice", "reproduce", "--list"])?, "mclock-allocation")?;
+        self.guest.run(&["dpkg", "--purge", "sluicegate-lab"]).map(drop)
+    }
+
     fn score(&mut self) -> Result<(), String> {
         let unit = "/lib/systemd/system/sluice.service";
         let report = self.guest.run(&["systemd-analyze", "security", "--no-pager", "--offline=true", unit])?;
@@ -278,7 +291,8 @@ impl Trial {
         guest.fails(&["systemctl", "is-active", "sluice"])?;
         guest.run(&["test", "-e", "/etc/sluice/sluice.toml"])?;
         guest.run(&["dpkg", "--purge", "sluicegate"])?;
-        for path in ["/etc/sluice", "/var/lib/sluice", "/run/sluice", "/usr/bin/sluice", "/usr/share/doc/sluicegate"] {
+        let files = ["/usr/bin/sluice", "/usr/bin/sluiced", "/usr/share/doc/sluicegate"];
+        for path in ["/etc/sluice", "/var/lib/sluice", "/run/sluice"].iter().chain(&files) {
             guest.fails(&["test", "-e", path])?;
         }
         guest.run(&["test", "-e", "/srv/vm/a.img"])?;

@@ -163,12 +163,17 @@ fn ignored_test(file: &File<'_>) -> Vec<Violation> {
     violations
 }
 
+/// Whether a file is the first one of a library or a program, which may be a file or a folder in `src/bin`.
+fn is_root(path: &str) -> bool {
+    let program = path.split_once("src/bin/").map(|(_, program)| program);
+    path.ends_with("src/lib.rs")
+        || path.ends_with("src/main.rs")
+        || program.is_some_and(|program| !program.contains('/') || program.ends_with("/main.rs"))
+}
+
 fn forbid_unsafe(file: &File<'_>) -> Vec<Violation> {
     let path = file.source.path;
-    let is_root = path.ends_with("src/lib.rs")
-        || path.ends_with("src/main.rs")
-        || file.source.has_folder("bin") && path.contains("src/bin/");
-    if !is_root || UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder)) {
+    if !is_root(path) || UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder)) {
         return Vec::new();
     }
     let tokens = file.tokens;
@@ -425,7 +430,7 @@ mod tests {
 
     #[test]
     fn a_crate_that_allows_unsafe_is_found() {
-        for path in ["crates/x/src/lib.rs", "xtask/src/main.rs", "a/src/bin/b.rs"] {
+        for path in ["crates/x/src/lib.rs", "xtask/src/main.rs", "a/src/bin/b.rs", "a/src/bin/b/main.rs"] {
             assert_eq!(lines(path, "//! About.\n\nmod a;\n"), [1], "{path}");
             let forbids = "//! About.\n\n#![forbid(unsafe_code)]\n\nmod a;\n";
             assert_eq!(lines(path, forbids), NO_LINES, "{path}");
@@ -433,7 +438,9 @@ mod tests {
         for path in ["crates/sluice-io/src/lib.rs", "tools/clients/src/lib.rs"] {
             assert_eq!(lines(path, "mod a;\n"), NO_LINES);
         }
-        assert_eq!(lines("crates/x/src/gate.rs", "struct S;\n"), NO_LINES);
+        for path in ["crates/x/src/gate.rs", "a/src/bin/b/gate.rs"] {
+            assert_eq!(lines(path, "struct S;\n"), NO_LINES, "{path}");
+        }
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rand_distr::{Distribution, Exp1, Uniform};
+use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
 use sluice_sched::gate::{Part, Slot, Submission};
@@ -201,12 +201,13 @@ impl Servers {
         let time = match self.spec.time {
             ServiceTime::Fixed(time) => nanos(time),
             ServiceTime::Exponential(mean) => {
-                let factor: f64 = Exp1.sample(&mut self.random);
+                // The inverse of the distribution, at a number from 0 to below 1.
+                let factor = -(1.0 - self.random.random::<f64>()).ln();
                 (nanos(mean) as f64 * factor) as u64
             }
             ServiceTime::Uniform(low, high) => {
                 let (low, high) = (nanos(low), nanos(high).max(nanos(low)));
-                Uniform::new_inclusive(low, high).map_or(low, |between| between.sample(&mut self.random))
+                self.random.random_range(low..=high)
             }
         };
         let moves = matches!(request.kind, sluice_sched::Kind::Read | sluice_sched::Kind::Write);

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use sluice_config::CONTROL_SOCKET;
 
 use super::{Code, Reply, Request};
-use crate::failure::Failure;
 use crate::output::{self, Format};
+use sluice_daemon::failure::Failure;
 
 /// Bytes that are read at once: about what a socket holds. A reply about a large host has megabytes.
 const READ_BYTES: usize = 256 << 10;

@@ -8,7 +8,7 @@
 //! | part | where |
 //! |---|---|
 //! | device, host file, VMs | `setup` |
-//! | disks, server, clients and their measurements | `crate::testbed` |
+//! | disks, server, clients and their measurements | `sluice_testbed` |
 //! | the VMs' NICs and their link | `network` |
 //! | expected shares | `share` |
 //! | guarantees | `verdict` |
@@ -22,9 +22,9 @@ use std::time::{Duration, Instant};
 use sluice_config::Host;
 use sluice_sched::Iops;
 
-use crate::failure::Failure;
-use crate::testbed::load::{Load, Measured, Window};
-use crate::testbed::{Testbed, TestbedError, folder};
+use sluice_daemon::failure::Failure;
+use sluice_testbed::load::{Load, Measured, Window};
+use sluice_testbed::{Testbed, TestbedError, folder};
 
 mod network;
 mod progress;

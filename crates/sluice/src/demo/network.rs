@@ -31,7 +31,7 @@ use sluice_sched::{ByteRate, CostModel, Limit, Policy, Reservation, Weight};
 
 use super::setup::{BACKUP, OLTP, VMS};
 use super::share::Claim;
-use crate::testbed::pauses::Pauses;
+use sluice_testbed::pauses::Pauses;
 
 /// Rate of the link, in Mbit/s of the wire.
 pub(super) const LINK: u64 = 100;

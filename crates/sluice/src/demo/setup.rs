@@ -14,8 +14,8 @@ use std::io;
 use sluice_config::Host;
 use sluice_sched::Kind;
 
-use crate::testbed::folder::{Folder, quoted};
-use crate::testbed::load::{LOG_LEN, LoadVm, Pattern};
+use sluice_testbed::folder::{Folder, quoted};
+use sluice_testbed::load::{LOG_LEN, LoadVm, Pattern};
 
 /// Capacity of the device, in requests of 8 KiB per second.
 const CAPACITY_IOPS: u64 = 2000;

@@ -3,7 +3,7 @@
 //! Each guarantee is checked separately. The use of the device's capacity is one guarantee and its division another,
 //! so the expected shares are computed from the measured total. The text of a guarantee states its tolerance.
 
-use crate::testbed::load::Measured;
+use sluice_testbed::load::Measured;
 
 use super::Outcome;
 use super::network::Shares;

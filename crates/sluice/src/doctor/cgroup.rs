@@ -1,7 +1,7 @@
 //! Nested limits: what control groups take from the daemon, or from VMMs without effect.
 
 use super::Subject;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "cgroup";
 

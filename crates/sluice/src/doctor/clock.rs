@@ -1,7 +1,7 @@
 //! The clock source: time is read once for each iteration of a device thread.
 
 use super::Subject;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "clock";
 

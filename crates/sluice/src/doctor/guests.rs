@@ -1,7 +1,7 @@
 //! Running VMMs: memory that the daemon can map, huge pages, and limits of their own on the same disks.
 
 use super::Subject;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "guests";
 

@@ -3,7 +3,7 @@
 use sluice_io::backend::ring::Ring;
 
 use super::{Subject, field};
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "io_uring";
 

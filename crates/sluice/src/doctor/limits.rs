@@ -4,7 +4,7 @@ use sluice_io::device::priority;
 
 use super::Subject;
 use super::kernel::version;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "limits";
 

@@ -10,9 +10,7 @@ use std::path::{Path, PathBuf};
 use sluice_config::Host;
 use sluice_io::source::DiskSet;
 
-use crate::findings::{Finding, Level};
-
-pub(crate) use self::network::too_long;
+use sluice_daemon::findings::{Finding, Level};
 
 mod cgroup;
 mod clock;
@@ -74,7 +72,9 @@ impl Subject {
         let mut subject = Subject { root: root.to_owned(), host, disks: BTreeMap::new(), daemon: None };
         let is_daemon = |pid: &u32| {
             let words = subject.words(*pid);
-            subject.name_of(*pid) == "sluice" && words.iter().any(|word| word == "serve")
+            // Before it was a program of its own the daemon was `sluice serve`.
+            let name = subject.name_of(*pid);
+            name == "sluiced" || name == "sluice" && words.iter().any(|word| word == "serve")
         };
         let daemon = subject.processes().find(is_daemon);
         subject.daemon = daemon;

@@ -2,8 +2,10 @@
 
 use sluice_config::{Port, Uplink};
 
+use sluice_daemon::preflight::too_long;
+
 use super::Subject;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "network";
 
@@ -69,18 +71,6 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
         _ => {}
     }
     found
-}
-
-/// Returns a finding if frames of the uplink are longer than what its interface carries, with this MTU.
-pub(crate) fn too_long(uplink: &Uplink, mtu: u64) -> Option<Finding> {
-    let (Port::Bridge(name) | Port::Nic(name)) = &uplink.port else { return None };
-    let text = format!(
-        "{name} carries packets of {mtu} bytes, and the uplink's mtu is {}: longer frames are lost",
-        uplink.mtu
-    );
-    let fix = format!("ip link set {name} mtu {}, or lower mtu in the host file", uplink.mtu);
-    let found = Finding::new(Level::Warning, NAME, format!("uplink {}", uplink.link.name), text).fix(fix);
-    (mtu < u64::from(uplink.mtu)).then_some(found)
 }
 
 /// Whether the running daemon has the rights that uplinks need.

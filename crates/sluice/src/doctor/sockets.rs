@@ -6,7 +6,7 @@ use sluice_config::{ListenAddress, Protocol};
 use sluice_io::folder_access::FolderAccess;
 
 use super::Subject;
-use crate::findings::{Finding, Level};
+use sluice_daemon::findings::{Finding, Level};
 
 pub(super) const NAME: &str = "sockets";
 

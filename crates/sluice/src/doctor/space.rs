@@ -1,8 +1,8 @@
 //! Space: file systems on which sparse images may grow by more than is free.
 
 use super::Subject;
-use crate::findings::Finding;
-use crate::space;
+use sluice_daemon::findings::Finding;
+use sluice_daemon::space;
 
 pub(super) const NAME: &str = "space";
 

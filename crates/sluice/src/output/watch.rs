@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::rows::Form;
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
 /// Repeats a command.
 #[derive(Args)]

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::text;
 use crate::output;
-use crate::state::time::Time;
+use sluice_daemon::state::time::Time;
 
 /// Narrowest terminal for which long lines are broken: there is little room beside the time.
 const NARROWEST: u16 = 60;

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{NOTHING, percent, rate, text, throughput, time};
 use crate::output;
-use crate::state::time::Time;
+use sluice_daemon::state::time::Time;
 
 /// The table of the past, oldest first.
 pub(crate) fn table(points: &[Value]) -> String {

@@ -63,6 +63,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_policy_of_a_link_is_shown_in_bits_per_second() {
+        let rows = [json!({
+            "policy_name": "gold", "device": "lan", "vms": [], "volumes": ["a/nic/eth1"], "reserved_percent": 10.0,
+            "policy": { "reservation_bytes_per_second": 12_500_000, "receive_weight": null },
+        })];
+        let table = table(&rows, false);
+        assert!(table.contains("100 Mbit/s") && table.contains("a/nic/eth1"), "{table}");
+    }
+
+    #[test]
     fn a_narrow_table_counts_the_holders_that_it_does_not_name() {
         let vms: Vec<String> = (1..=5).map(|vm| format!("vm{vm}")).collect();
         let rows = [json!({

@@ -10,12 +10,12 @@ use super::rows::{Row, View, rows};
 use super::screen::amount;
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::{Form, csv};
 use crate::output::{self, is_closed};
 use crate::show::promise::{cause, mark};
 use crate::show::{NOTHING, devices, percent, rate, time};
-use crate::state::time::Time;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::Time;
 
 /// Prints the figures `count` times, or until its reader has gone.
 pub(crate) fn run(

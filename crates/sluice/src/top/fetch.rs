@@ -55,7 +55,8 @@ impl Thread {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     next = (next + self.interval).max(Instant::now());
-                    let reply = self.daemon.read::<Snapshot>(&Request::Top).map_err(crate::failure::Failure::into_text);
+                    let reply =
+                        self.daemon.read::<Snapshot>(&Request::Top).map_err(sluice_daemon::failure::Failure::into_text);
                     if self.messages.send(Message::Snapshot(reply)).is_err() || !self.details() {
                         return;
                     }

@@ -17,7 +17,7 @@ use super::theme::Theme;
 use crate::show::devices::verdict;
 use crate::show::promise::{cause, mark};
 use crate::show::{NOTHING, bandwidth, bits, is_link, list, operations, percent, rate, text, throughput, time};
-use crate::state::time::Time;
+use sluice_daemon::state::time::Time;
 
 /// Seconds without a reply from which on the display says so.
 const SILENT: u64 = 3;

@@ -18,7 +18,7 @@ use super::screen;
 use super::theme::Theme;
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
 /// Time after which the display is drawn again if nothing happens, to show how old it is.
 const IDLE: Duration = Duration::from_secs(1);

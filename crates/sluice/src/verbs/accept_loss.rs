@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::Format;
+use sluice_daemon::failure::Failure;
 
 /// Resume writes after a failed sync that may have lost data.
 ///

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 use crate::control::Request;
 use crate::control::client::{Daemon, warnings};
 use crate::control::keys::Reason;
-use crate::failure::Failure;
 use crate::output::{self, Format};
 use crate::show::list;
+use sluice_daemon::failure::Failure;
 
 /// Reload the daemon's host file, wait for the result, and report what has changed.
 ///

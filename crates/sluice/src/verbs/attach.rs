@@ -5,8 +5,8 @@ use clap::Args;
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::control::keys::{self, Assignment, Lasting};
-use crate::failure::Failure;
 use crate::output::Format;
+use sluice_daemon::failure::Failure;
 
 /// Attach a volume or NIC of an existing or a new VM to the running daemon.
 ///

@@ -8,10 +8,10 @@ use sluice_config::{Device, Host};
 use sluice_sched::admission::Part;
 use sluice_sched::{ByteRate, Bytes, Iops, Percent};
 
-use crate::failure::Failure;
-use crate::findings::{self, Finding, Level};
 use crate::output::{self, Format};
-use crate::{preflight, request_sizes};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::findings::{self, Finding, Level};
+use sluice_daemon::{preflight, request_sizes};
 
 mod links;
 mod unit;

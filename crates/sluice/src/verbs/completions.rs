@@ -3,7 +3,7 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
 /// Print shell completions.
 ///

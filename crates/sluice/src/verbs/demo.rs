@@ -1,10 +1,9 @@
 //! `sluice demo`
 
 use crate::demo;
-use crate::failure::Failure;
 use crate::output::Format;
-use crate::testbed;
 use clap::Args;
+use sluice_daemon::failure::Failure;
 
 /// Show in less than a minute how a reservation protects a VM from a noisy neighbour.
 ///
@@ -22,7 +21,7 @@ pub(crate) struct Demo {
 
 impl Demo {
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
-        let report = testbed::run(demo::run(usize::from(self.seconds), quiet))?;
+        let report = sluice_testbed::run(demo::run(usize::from(self.seconds), quiet))?;
         report.print(format);
         if report.is_ok() { Ok(()) } else { Err(Failure::No) }
     }

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::Form;
 use crate::output::watch;
-use crate::server::Blocks;
 use crate::show::{list, object, text};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::server::Blocks;
 
 /// Show everything that is known of a VM, a volume, a NIC, a device or an uplink.
 ///

@@ -5,8 +5,8 @@ use clap::Args;
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::control::keys::Lasting;
-use crate::failure::Failure;
 use crate::output::Format;
+use sluice_daemon::failure::Failure;
 
 /// Detach a volume, a NIC or a whole VM from the running daemon.
 ///

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::doctor::Subject;
-use crate::failure::Failure;
-use crate::findings::{self, Level};
 use crate::output::Format;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::findings::{self, Level};
 
 /// Find what on this host prevents the daemon from working or breaks its guarantees.
 ///

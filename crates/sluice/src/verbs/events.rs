@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
 use crate::show::{events, list};
-use crate::state::time::{Time, length};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::{Time, length};
 
 /// Pause between questions with --follow.
 const PAUSE: Duration = Duration::from_secs(1);

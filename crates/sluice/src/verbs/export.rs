@@ -8,8 +8,9 @@ use sluice_config::{Host, Vm};
 use sluice_sched::Bytes;
 
 use crate::export::{self, Disk, Machine, Parts, Reach, Rendered};
-use crate::failure::{Failure, chain};
-use crate::{output, preflight, server};
+use crate::output;
+use sluice_daemon::failure::{Failure, chain};
+use sluice_daemon::{preflight, server};
 
 /// Block size that QEMU gives a disk for which none is stated, in bytes.
 const BLOCK_DEFAULT: u32 = 512;

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
 use crate::show::{self, list};
-use crate::state::folder::StateFolder;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::folder::StateFolder;
 
 /// List what the running daemon serves, with promises and figures.
 #[derive(Args)]

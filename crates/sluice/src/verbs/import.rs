@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
-use crate::failure::Failure;
 use crate::import::{self, ImportError};
 use crate::output::{self, Format};
+use sluice_daemon::failure::Failure;
 
 /// Print a host file for a VM of libvirt or Proxmox, with its disks, its NICs that have a rate, and their limits.
 ///

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, CommandFactory};
 
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
 /// Write manual pages for man(1): one for each command.
 #[derive(Args)]

@@ -13,7 +13,7 @@ use sluice_io::path_walk::{self, Trust, WalkError, Walked};
 
 use crate::control::client::Daemon;
 use crate::control::{MetricsFormat, Request};
-use crate::failure::Failure;
+use sluice_daemon::failure::Failure;
 
 /// Print the daemon's metrics for Prometheus, or write them for node_exporter.
 ///

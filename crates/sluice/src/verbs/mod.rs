@@ -2,11 +2,13 @@
 
 use clap::Subcommand;
 
-use crate::failure::Failure;
-use crate::output::rows::Form;
+use sluice_console::lab::{Described, Lab, Schema};
+use sluice_daemon::failure::Failure;
+
+use crate::output::{self, rows::Form};
+use crate::program::Program;
 
 mod accept_loss;
-mod advise;
 mod apply;
 mod attach;
 mod check;
@@ -21,14 +23,10 @@ mod get;
 mod import;
 mod man;
 mod metrics;
-mod reproduce;
 mod reset;
 mod resize;
 mod schedulers;
-mod schema;
-mod serve;
 mod set;
-mod sim;
 mod state;
 mod status;
 mod top;
@@ -37,7 +35,7 @@ mod why;
 /// The verbs. The help of a verb is the doc comment of its arguments, in its own file.
 #[derive(Subcommand)]
 pub(crate) enum Verb {
-    Serve(serve::Serve),
+    Serve(sluice_daemon::serve::Serve),
     Check(check::Check),
     Doctor(doctor::Doctor),
     Apply(apply::Apply),
@@ -57,37 +55,28 @@ pub(crate) enum Verb {
     AcceptLoss(accept_loss::AcceptLoss),
     Export(export::Export),
     Import(import::Import),
-    Schema(schema::Schema),
+    Schema(Schema),
     Schedulers(schedulers::Schedulers),
     Demo(demo::Demo),
-    Reproduce(reproduce::Reproduce),
-    Sim(sim::Sim),
-    Advise(advise::Advise),
+    #[command(flatten)]
+    Lab(Lab),
     Completions(completions::Completions),
     Man(man::Man),
 }
 
 impl Verb {
-    /// Whether the verb has its own display, which log lines would disturb.
-    pub(crate) fn owns_terminal(&self) -> bool {
+    /// The other program that carries it out.
+    pub(crate) fn program(&self) -> Option<Program> {
         match self {
-            Verb::Demo(_) | Verb::Top(_) => true,
-            Verb::Reproduce(verb) => verb.is_real(),
-            _ => false,
-        }
-    }
-
-    /// Whether the verb serves VMs, and so must not wait for the readers of its output.
-    pub(crate) fn is_daemon(&self) -> bool {
-        matches!(self, Verb::Serve(_))
-    }
-
-    /// The level of log messages that its own option states.
-    pub(crate) fn log_level(&self) -> Option<String> {
-        match self {
-            Verb::Serve(verb) => verb.log_level(),
+            Verb::Serve(_) => Some(Program::Daemon),
+            Verb::Lab(_) | Verb::Schema(Schema { of: Described::Scenario }) => Some(Program::Laboratory),
             _ => None,
         }
+    }
+
+    /// Whether the verb has its own display, which log lines would disturb.
+    pub(crate) fn owns_terminal(&self) -> bool {
+        matches!(self, Verb::Demo(_) | Verb::Top(_))
     }
 
     /// Whether its result has rows, or can be shown as a table with more columns.
@@ -102,7 +91,7 @@ impl Verb {
     pub(crate) fn run(self, form: Form, quiet: bool) -> Result<(), Failure> {
         let format = form.format();
         match self {
-            Verb::Serve(verb) => verb.run(format),
+            Verb::Serve(_) | Verb::Lab(_) => unreachable!("another program carries it out"),
             Verb::Check(verb) => verb.run(format),
             Verb::Doctor(verb) => verb.run(format),
             Verb::Apply(verb) => verb.run(format),
@@ -122,12 +111,12 @@ impl Verb {
             Verb::AcceptLoss(verb) => verb.run(format),
             Verb::Export(verb) => verb.run(format),
             Verb::Import(verb) => verb.run(format),
-            Verb::Schema(verb) => verb.run(),
+            Verb::Schema(_) => {
+                output::line(&serde_json::to_string_pretty(&sluice_config::schema())?);
+                Ok(())
+            }
             Verb::Schedulers(verb) => verb.run(format),
             Verb::Demo(verb) => verb.run(format, quiet),
-            Verb::Reproduce(verb) => verb.run(format, quiet),
-            Verb::Sim(verb) => verb.run(format, quiet),
-            Verb::Advise(verb) => verb.run(format, quiet),
             Verb::Completions(verb) => verb.run(),
             Verb::Man(verb) => verb.run(),
         }

@@ -7,10 +7,10 @@ use clap::Args;
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::control::keys::Reason;
-use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::state::folder::StateFolder;
-use crate::state::overrides::Override;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::folder::StateFolder;
+use sluice_daemon::state::overrides::Override;
 
 /// Undo changes made at run time, so that the file's values apply again.
 ///

@@ -4,8 +4,8 @@ use clap::Args;
 use serde_json::{Value, json};
 use sluice_sched::Descriptor;
 
-use crate::failure::Failure;
 use crate::output::{self, Format};
+use sluice_daemon::failure::Failure;
 
 /// List the schedulers, or describe one.
 #[derive(Args)]

@@ -5,8 +5,8 @@ use clap::Args;
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::control::keys::{self, Assignment, Lasting};
-use crate::failure::Failure;
 use crate::output::Format;
+use sluice_daemon::failure::Failure;
 
 /// Change the policy of a running VM or of one of its volumes, of several at once, or a named policy.
 ///

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use crate::failure::Failure;
 use crate::output::{self, Format};
-use crate::state::folder::StateFolder;
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::folder::StateFolder;
 
 /// Look after the state directory of a daemon that does not run.
 #[derive(Args)]

@@ -5,10 +5,10 @@ use serde_json::Value;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::Form;
 use crate::output::{self, watch};
 use crate::show;
+use sluice_daemon::failure::Failure;
 
 /// Show at a glance whether every promise is kept now.
 ///

@@ -6,10 +6,10 @@ use clap::Args;
 use sluice_sched::units::parse_duration;
 
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output::rows::Form;
 use crate::top::rows::{Sort, View};
 use crate::top::{batch, session};
+use sluice_daemon::failure::Failure;
 
 /// Show VMs and devices, refreshed every second: each rate in its band from reservation to limit.
 ///

@@ -7,11 +7,11 @@ use serde_json::Value;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::failure::Failure;
 use crate::output;
 use crate::output::rows::Form;
 use crate::show::{list, why};
-use crate::state::time::{Time, length};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::{Time, length};
 
 /// Explain why a VM gets what it gets, what broke its promises, and what would help.
 ///

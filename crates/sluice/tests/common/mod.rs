@@ -220,9 +220,15 @@ pub(crate) fn tool(program: &str, package: &str) -> Command {
     command
 }
 
-/// Returns the binary under test.
+/// The program under test: the command, or in the laboratory's tests the laboratory.
+const PROGRAM: &str = match (option_env!("CARGO_BIN_EXE_sluice"), option_env!("CARGO_BIN_EXE_sluice-lab")) {
+    (Some(program), _) | (None, Some(program)) => program,
+    (None, None) => panic!("a package with a program has these tests"),
+};
+
+/// Returns the program under test.
 pub(crate) fn sluice() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluice"));
+    let mut command = Command::new(PROGRAM);
     // Daemons of concurrent tests must not share the default control socket.
     command.env("SLUICE_SOCKET", "none");
     command

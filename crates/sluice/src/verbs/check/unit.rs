@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use sluice_config::{AlertTo, Control, Files, Host, ListenAddress, NicAccess, Port};
 
 use crate::output;
-use crate::preflight;
+use sluice_daemon::preflight;
 
 /// Folders that the unit itself makes writable.
 const OWN: [&str; 2] = ["/run/sluice", "/var/lib/sluice"];

@@ -1,0 +1,560 @@
+//! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
+//! nothing.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use sluice_config::changes::{Object, Target, is_pattern, matches};
+use sluice_config::{Files, Host};
+use sluice_sched::Bytes;
+
+use super::changer::expiry::Overdue;
+use super::describe::{describe, difference};
+use super::socket::Peer;
+use super::{Code, Reply, Request, Term};
+use crate::failure::chain;
+use crate::server::{Extra, LossQuery, Server, ServerError, VolumeName};
+use crate::state::Saved;
+use crate::state::dropin::{DropIn, Part};
+use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
+use crate::state::time::Time;
+
+/// The configuration in force: the files as they were loaded, and what was changed since.
+pub struct State {
+    pub files: Files,
+    pub saved: Saved,
+    /// Overrides that are kept although their time is over, by name.
+    pub overdue: BTreeMap<String, Overdue>,
+}
+
+/// Location of the daemon's configuration, and the time.
+pub struct Place<'a> {
+    /// The host file.
+    pub file: &'a Path,
+    /// The state directory.
+    pub folder: Option<&'a Path>,
+    pub now: Time,
+}
+
+/// A proposed host file.
+pub struct Proposal {
+    pub host: Arc<Host>,
+    /// A further action of the change.
+    pub extra: Extra,
+    /// The state with this change.
+    pub saved: Saved,
+    /// Overrides that end with it.
+    pub gone: Vec<(Override, Gone)>,
+    /// Written before the change is in force.
+    pub dropin: Option<DropIn>,
+    asked: Option<Asked>,
+}
+
+/// Objects that a request changes.
+enum Targets {
+    One(Target),
+    /// All that a pattern matches, or all that hold a policy; may be empty.
+    Many(Vec<Target>),
+    /// The objects of several changes that a request takes back.
+    Unnamed,
+}
+
+impl Targets {
+    fn list(&self) -> &[Target] {
+        match self {
+            Targets::One(target) => core::slice::from_ref(target),
+            Targets::Many(targets) => targets,
+            Targets::Unnamed => &[],
+        }
+    }
+}
+
+/// The target of a request.
+struct Asked {
+    targets: Targets,
+    /// The previous state of each target.
+    before: Vec<Value>,
+    /// For the log.
+    what: String,
+    origin: Origin,
+}
+
+impl Proposal {
+    /// Proposes a host file with this state, without a request of the control socket.
+    pub fn of(host: Arc<Host>, saved: Saved, gone: Vec<(Override, Gone)>) -> Proposal {
+        Proposal { host, extra: Extra::Nothing, saved, gone, dropin: None, asked: None }
+    }
+
+    /// Proposes the host file in force, with another attempt to open a volume that is out of service.
+    pub fn retry(host: Arc<Host>, saved: Saved, volume: VolumeName) -> Proposal {
+        Proposal { extra: Extra::Retry(volume), ..Proposal::of(host, saved, Vec::new()) }
+    }
+}
+
+/// Returns the proposal of a request, on top of the configuration in force.
+pub fn propose(
+    server: &Server,
+    state: &State,
+    place: &Place<'_>,
+    (request, peer): (&Request, &Peer),
+) -> Result<Proposal, Reply> {
+    few_keys(request)?;
+    let (reason, lasts) = terms(request, place)?;
+    let origin = Origin { uid: peer.uid, gid: peer.gid, pid: peer.pid, at: place.now, reason };
+    let mut draft = Draft { server, state, origin, lasts, saved: state.saved.clone(), parts: Vec::new() };
+    let (mut extra, mut gone) = (Extra::Nothing, Vec::new());
+    let (targets, what) = match request.clone() {
+        Request::Attach { target, keys, vm, .. } => {
+            let target = draft.attach(&target, keys, vm)?;
+            (Targets::One(target.clone()), format!("attach {target}"))
+        }
+        Request::Detach { target, .. } => {
+            let target = draft.detach(&target, place)?;
+            (Targets::One(target.clone()), format!("detach {target}"))
+        }
+        Request::Set { target, keys, .. } => {
+            let keys = flat(keys);
+            let names: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            (draft.set_all(&target, &keys)?, format!("set {target} {}", names.join(" ")))
+        }
+        Request::Resize { target, size, .. } => {
+            let (target, volume) = draft.resize(&target, size)?;
+            extra = Extra::Grow(volume);
+            (Targets::One(target.clone()), format!("resize {target}"))
+        }
+        Request::Reset { name, .. } => {
+            let targets = draft.reset(name.as_deref())?;
+            gone = draft.saved.overrides.settle(&state.files);
+            (targets, format!("reset {}", name.as_deref().unwrap_or("--all")))
+        }
+        _ => unreachable!("nothing is changed"),
+    };
+    let Draft { saved, parts, origin, .. } = draft;
+    let host = state.files.changed(&saved.overrides.changes());
+    let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.without_warnings().to_string()))?);
+    let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
+    let before = targets.list().iter().map(|target| describe(server, target)).collect();
+    Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(Asked { targets, before, what, origin }) })
+}
+
+/// Maximum number of keys in one change, with those in its tables: several times as many as an object has.
+const KEYS_MAX: usize = 256;
+
+/// Refuses a change of more keys than any object has, before anything is done for each of them.
+fn few_keys(request: &Request) -> Result<(), Reply> {
+    fn count(keys: &toml::Table) -> usize {
+        keys.values().map(|value| 1 + value.as_table().map_or(0, count)).sum()
+    }
+    let (target, keys) = match request {
+        Request::Attach { target, keys, vm, .. } => (target, count(keys) + count(vm)),
+        Request::Set { target, keys, .. } => (target, count(keys)),
+        _ => return Ok(()),
+    };
+    if keys <= KEYS_MAX {
+        return Ok(());
+    }
+    let error =
+        format!("{target}: the change has {keys} keys, but at most {KEYS_MAX} are allowed; make several changes");
+    Err(Reply::failed(Code::Invalid, error))
+}
+
+/// Returns why a change is made and how long it lasts, or why it cannot last so long.
+fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts), Reply> {
+    let (reason, term) = match request {
+        Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => {
+            (&how.reason, how.term)
+        }
+        Request::Set { how, .. } => (&how.reason, how.term),
+        // It adds no change that could last.
+        Request::Reset { reason, .. } => (reason, Term::UntilRestart),
+        _ => unreachable!("nothing is changed"),
+    };
+    // It is shown on terminals of others.
+    if let Some(error) = reason.as_deref().and_then(refused) {
+        return Err(Reply::failed(Code::Invalid, error));
+    }
+    let lasts = match term {
+        Term::Always if place.folder.is_none() => {
+            let error = "This change would be lost at the next start, because the daemon has no state directory; set state = \
+                         \"/var/lib/sluice\" in [daemon] and restart the daemon, or accept the loss with --until-restart, or \
+                         write the change into a drop-in with --persist";
+            return Err(Reply::failed(Code::Refused, error));
+        }
+        Term::Always => Lasts::Always,
+        Term::UntilRestart => Lasts::UntilRestart,
+        Term::Seconds(seconds) => Lasts::Until(Time(place.now.0.saturating_add(seconds))),
+        Term::Persist => Lasts::Persisted,
+    };
+    Ok((reason.clone(), lasts))
+}
+
+/// Maximum length of a reason, in characters.
+const REASON_MAX: usize = 500;
+
+/// Returns why a reason is refused, if it is.
+fn refused(reason: &str) -> Option<String> {
+    let reorders =
+        |one: char| matches!(one, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if reason.chars().any(|one| one.is_control() || reorders(one)) {
+        return Some("The reason has a line break or another control character; write it in one line".to_owned());
+    }
+    let length = reason.chars().count();
+    (length > REASON_MAX)
+        .then(|| format!("The reason has {length} characters, but at most {REASON_MAX} are allowed; shorten it"))
+}
+
+/// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
+/// the request.
+pub fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied: &[ServerError]) -> Reply {
+    let Asked { targets, before, what, origin } = proposal.asked.expect("only a request is answered");
+    let kept = proposal.saved.overrides.by_name();
+    let taken_back: Vec<String> =
+        state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
+    let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
+    state.saved = proposal.saved;
+    let reason = origin.reason.as_deref();
+    let log = |name: Option<&Target>, before: &Value, after: &Value| {
+        let (before, after) = match difference(before, after) {
+            // Several objects, or a key that no description has.
+            (old, new) if old == new => in_keys.clone(),
+            differing => differing,
+        };
+        let name = name.map(ToString::to_string);
+        tracing::info!(who = %origin, what, name, before, after, reason, "Changed at run time");
+    };
+    let mut changed: Vec<(&Target, Value, Value)> = Vec::new();
+    for (target, before) in targets.list().iter().zip(before) {
+        changed.push((target, before, describe(server, target)));
+    }
+    let mut result = json!({ "taken_back": taken_back });
+    let reply = match &targets {
+        Targets::Many(_) => {
+            let each = changed.iter().map(|(target, before, after)| {
+                log(Some(target), before, after);
+                json!({ "name": target.to_string(), "before": before, "after": after })
+            });
+            result["changed"] = each.collect();
+            if changed.is_empty() {
+                log(None, &Value::Null, &Value::Null);
+            }
+            Reply::changed(Value::Null, Value::Null)
+        }
+        Targets::One(_) | Targets::Unnamed => {
+            let (before, after) =
+                changed.pop().map_or((Value::Null, Value::Null), |(_, before, after)| (before, after));
+            log(None, &before, &after);
+            Reply::changed(before, after)
+        }
+    };
+    let reply = Reply { result: Some(Box::new(result)), ..reply };
+    if unapplied.is_empty() {
+        return reply;
+    }
+    let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
+    Reply { ok: false, code: Some(Code::Incomplete), error: Some(errors.join("; ")), ..reply }
+}
+
+/// Returns the files that must be queried before the loss of a VM or volume is accepted.
+pub fn loss_query(server: &Server, target: &str) -> Result<LossQuery, Reply> {
+    known(server, target).map(|target| server.loss_query(&target))
+}
+
+/// Accepts the loss, after all files have been queried. The VM or volume may have been removed since.
+pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
+    let target = match known(server, target) {
+        Ok(target) => target,
+        Err(reply) => return reply,
+    };
+    let before = describe(server, &target);
+    match server.accept_loss(&target) {
+        Ok(true) => {
+            let after = describe(server, &target);
+            let (old, new) = difference(&before, &after);
+            tracing::warn!(%who, what = %format_args!("accept-loss {target}"), before = old, after = new, "Loss accepted: writes and flushes resume");
+            Reply::changed(before, after)
+        }
+        Ok(false) => {
+            let error = format!("No loss to accept: no sync of {target} has failed");
+            Reply::failed(Code::Refused, error)
+        }
+        Err(error) => Reply::failed(Code::Refused, chain(&error)),
+    }
+}
+
+/// Returns what differs from the files.
+pub fn get_overrides(state: &State) -> Reply {
+    let overdue = |known: &Override| state.overdue.get(&known.name()).map(Overdue::in_words);
+    let all = state.saved.overrides.iter().map(|known| known.to_json(overdue(known)));
+    Reply::with(json!({ "overrides": all.collect::<Vec<_>>() }))
+}
+
+/// A proposal in the making.
+struct Draft<'a> {
+    server: &'a Server,
+    state: &'a State,
+    origin: Origin,
+    lasts: Lasts,
+    saved: Saved,
+    /// For the drop-in, if the change goes there.
+    parts: Vec<Part>,
+}
+
+impl Draft<'_> {
+    fn change(&self, target: &Object, change: Change) -> Override {
+        let file = file_value(&self.state.files, target, &change);
+        let (origin, lasts) = (self.origin.clone(), self.lasts);
+        Override { target: target.clone(), change, file, origin, lasts, is_aside: false }
+    }
+
+    fn add(&mut self, target: &Object, change: Change) {
+        self.saved.overrides.add(self.change(target, change));
+    }
+
+    fn persist(&mut self, part: impl FnOnce() -> Part) {
+        if self.lasts == Lasts::Persisted {
+            self.parts.push(part());
+        }
+    }
+
+    fn set(&mut self, targets: &[Object], keys: &[(String, toml::Value)]) {
+        let mut changes = Vec::new();
+        for (target, (key, value)) in targets.iter().flat_map(|target| keys.iter().map(move |key| (target, key))) {
+            self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(key, value.clone())));
+            changes.push(self.change(target, Change::Set { key: key.clone(), value: value.clone() }));
+        }
+        self.saved.overrides.add_all(changes);
+    }
+
+    /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.
+    fn set_all(&mut self, name: &str, keys: &[(String, toml::Value)]) -> Result<Targets, Reply> {
+        let object: Object = name.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
+        match object {
+            Object::Policy(policy) if is_pattern(&policy) => {
+                let error = format!("'{name}' is a pattern; name one policy, or a pattern of VMs such as 'web*'");
+                Err(Reply::failed(Code::Invalid, error))
+            }
+            Object::Policy(policy) => self.set_policy(policy, keys),
+            Object::Target(pattern) if is_pattern(name) => {
+                let targets = matching(self.server, &pattern)?;
+                let objects: Vec<Object> = targets.iter().cloned().map(Object::from).collect();
+                self.set(&objects, keys);
+                Ok(Targets::Many(targets))
+            }
+            Object::Target(_) => {
+                let target = known(self.server, name)?;
+                self.set(&[target.clone().into()], keys);
+                Ok(Targets::One(target))
+            }
+        }
+    }
+
+    /// Sets keys of a named policy. Returns the VMs and volumes that hold it.
+    fn set_policy(&mut self, policy: String, keys: &[(String, toml::Value)]) -> Result<Targets, Reply> {
+        let object = Object::Policy(policy);
+        let Object::Policy(policy) = &object else { unreachable!("it is one") };
+        if !self.state.files.has(&object) {
+            let names = self.state.files.policies();
+            let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let error = format!("There is no policy {policy}; there are {are}");
+            return Err(Reply::failed(Code::NotFound, error));
+        }
+        self.set(core::slice::from_ref(&object), keys);
+        Ok(Targets::Many(self.holders(policy)))
+    }
+
+    /// Returns the VMs, volumes and NICs that hold a named policy.
+    fn holders(&self, policy: &str) -> Vec<Target> {
+        let holds = |name: &Option<String>| name.as_deref() == Some(policy);
+        let mut holders = Vec::new();
+        for vm in self.server.host().vms.values() {
+            if holds(&vm.policy_name) {
+                holders.push(Target { vm: vm.name.clone(), volume: None });
+            }
+            let volumes = vm.volumes.values().filter(|volume| holds(&volume.policy_name));
+            holders.extend(volumes.map(|volume| Target { vm: vm.name.clone(), volume: Some(volume.name.clone()) }));
+            let nics = vm.nics.values().filter(|nic| holds(&nic.policy_name));
+            holders.extend(nics.map(|nic| Target::nic(&vm.name, &nic.name)));
+        }
+        holders
+    }
+
+    fn resize(&mut self, target: &str, size: String) -> Result<(Target, VolumeName), Reply> {
+        let target = known(self.server, target)?;
+        if target.as_nic().is_some() {
+            return Err(Reply::failed(Code::Invalid, format!("{target} is a NIC, which has no size; name a volume")));
+        }
+        let Some(volume) = target.volume.clone() else {
+            let names: Vec<&str> = self.server.host().vms[&target.vm].volumes.keys().map(String::as_str).collect();
+            let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
+            return Err(Reply::failed(Code::Invalid, error));
+        };
+        let name = (target.vm.clone(), volume);
+        if let Some(reason) = self.server.missing().get(&name) {
+            let error = format!("{target} is out of service and cannot be extended: {}", reason.text());
+            return Err(Reply::failed(Code::Refused, error));
+        }
+        size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
+        if matches!(self.lasts, Lasts::UntilRestart | Lasts::Until(_))
+            && let Some(file) = self.state.files.stated(&target.clone().into(), "size")
+        {
+            let error = format!(
+                "The file states size = {file} for {target}: when this change ends, the guest would see its disk shrink; make \
+                 it without --until-restart and --for, or with --persist"
+            );
+            return Err(Reply::failed(Code::Refused, error));
+        }
+        self.set(&[target.clone().into()], &[("size".to_owned(), size.into())]);
+        Ok((target, name))
+    }
+
+    fn attach(&mut self, target: &str, keys: toml::Table, vm: toml::Table) -> Result<Target, Reply> {
+        let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
+        let known = self.server.host().vms.get(&target.vm);
+        let Some(volume) = &target.volume else {
+            return Err(Reply::failed(
+                Code::Invalid,
+                format!("'{target}' is a VM; write VM/VOLUME, for example {target}/data"),
+            ));
+        };
+        refuse_held(self.server, &target)?;
+        if known.is_some_and(|vm| has(vm, &target, volume)) {
+            return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
+        }
+        if known.is_some() && !vm.is_empty() {
+            let error =
+                format!("VM {} exists already, so vm.KEY=VALUE cannot set its policy; use `sluice set`", target.vm);
+            return Err(Reply::failed(Code::Exists, error));
+        }
+        if self.lasts == Lasts::Persisted && self.state.files.has(&target.clone().into()) {
+            let error = format!(
+                "{target} is in the file and was detached at run time; undo the detach with `sluice reset {target}`"
+            );
+            return Err(Reply::failed(Code::Exists, error));
+        }
+        if known.is_none() {
+            let owner: Object = Target { vm: target.vm.clone(), volume: None }.into();
+            self.persist(|| Part::Set(owner.clone(), vm.clone()));
+            self.add(&owner, Change::Attach { keys: vm });
+        }
+        let object: Object = target.clone().into();
+        self.persist(|| Part::Set(object.clone(), keys.clone()));
+        self.add(&object, Change::Attach { keys });
+        Ok(target)
+    }
+
+    fn detach(&mut self, target: &str, place: &Place<'_>) -> Result<Target, Reply> {
+        let target = known(self.server, target)?;
+        let (files, object) = (&self.state.files, Object::from(target.clone()));
+        if self.lasts == Lasts::Persisted
+            && let Some(file) = files.file_of(&object)
+        {
+            let part = Part::Remove(object.clone());
+            let dropin = DropIn::of(place.file, Vec::new());
+            if Path::new(file) != dropin.file() {
+                let error = format!(
+                    "{file} has {target}, and a drop-in cannot remove it; delete its tables there and reload, or leave out --persist"
+                );
+                return Err(Reply::failed(Code::Refused, error));
+            }
+            self.parts.push(part);
+        }
+        let file = file_value(files, &object, &Change::Detach);
+        let is_in_file = !file.is_null();
+        let (origin, lasts) = (self.origin.clone(), self.lasts);
+        let detached = Override { target: object, change: Change::Detach, file, origin, lasts, is_aside: false };
+        match is_in_file || matches!(lasts, Lasts::UntilRestart | Lasts::Until(_)) {
+            true => self.saved.overrides.add(detached),
+            false => self.saved.overrides.replace(&[detached]),
+        }
+        Ok(target)
+    }
+
+    /// Takes back what has this name. Returns the VM or volume, if it is one, or all that hold the policy, if it is one.
+    fn reset(&mut self, name: Option<&str>) -> Result<Targets, Reply> {
+        let before: Vec<String> = self.saved.overrides.iter().map(Override::name).collect();
+        let taken = match name {
+            Some(name) => self.saved.overrides.remove(name),
+            None => self.saved.overrides.clear(),
+        };
+        if let Some(persisted) = taken.iter().find(|known| known.lasts == Lasts::Persisted) {
+            let error = format!(
+                "{} was written into a drop-in, which reset does not change; reload the daemon, then edit the drop-in",
+                persisted.name()
+            );
+            return Err(Reply::failed(Code::Refused, error));
+        }
+        if taken.is_empty()
+            && let Some(name) = name
+        {
+            let are = if before.is_empty() { "none".to_owned() } else { before.join(", ") };
+            let error = format!("No change made at run time is named {name}; existing changes: {are}");
+            return Err(Reply::failed(Code::NotFound, error));
+        }
+        let Some(first) = taken.first() else { return Ok(Targets::Many(Vec::new())) };
+        Ok(match &first.target {
+            _ if taken.iter().any(|other| other.target != first.target) => Targets::Unnamed,
+            Object::Target(target) => Targets::One(target.clone()),
+            Object::Policy(policy) => Targets::Many(self.holders(policy)),
+        })
+    }
+}
+
+/// The VMs, or the volumes, whose names match; none of them is held back.
+fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
+    let vms = server.host().vms.values().filter(|vm| matches(&pattern.vm, &vm.name));
+    let targets: Vec<Target> = match &pattern.volume {
+        None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
+        Some(volume) => vms
+            .flat_map(|vm| {
+                let held = server.held.keys().filter(|(of, _)| *of == vm.name).map(|(_, volume)| volume);
+                let all = vm.volumes.keys().chain(held).filter(|name| matches(volume, name));
+                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name.clone()) });
+                let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
+                all.chain(nics.map(|name| Target::nic(&vm.name, name)))
+            })
+            .collect(),
+    };
+    if targets.is_empty() {
+        let what = if pattern.volume.is_some() { "volume" } else { "VM" };
+        let error = format!("No {what} matches '{pattern}'; `sluice get {}s` lists them", what.to_lowercase());
+        return Err(Reply::failed(Code::NotFound, error));
+    }
+    targets.into_iter().map(|target| known(server, &target.to_string())).collect()
+}
+
+/// Refuses changes of what is held back. The reason says what to do.
+fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
+    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
+    held.map_or(Ok(()), |(_, reason)| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
+}
+
+fn known(server: &Server, target: &str) -> Result<Target, Reply> {
+    let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
+    let vms = &server.host().vms;
+    refuse_held(server, &target)?;
+    let Some(vm) = vms.get(&target.vm) else {
+        let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
+        let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        let error = format!("There is no VM {}; there are {are}", target.vm);
+        return Err(Reply::failed(Code::NotFound, error));
+    };
+    match &target.volume {
+        Some(volume) if !has(vm, &target, volume) => {
+            let (what, name, names): (_, _, Vec<&str>) = match target.as_nic() {
+                Some(nic) => ("NIC", nic, vm.nics.keys().map(String::as_str).collect()),
+                None => ("volume", volume.as_str(), vm.volumes.keys().map(String::as_str).collect()),
+            };
+            let has = if names.is_empty() { "no other".to_owned() } else { names.join(", ") };
+            let error = format!("VM {} has no {what} {name}; it has {has}", target.vm);
+            Err(Reply::failed(Code::NotFound, error))
+        }
+        _ => Ok(target),
+    }
+}
+
+/// Whether a VM has the volume or NIC of a target.
+fn has(vm: &sluice_config::Vm, target: &Target, volume: &str) -> bool {
+    target.as_nic().map_or_else(|| vm.volumes.contains_key(volume), |nic| vm.nics.contains_key(nic))
+}

@@ -1,0 +1,365 @@
+//! The daemon's side of the control socket.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use sluice_config::{Access, CONTROL_SOCKET, Control, DaemonSettings};
+use sluice_io::endpoint::{Bound, Endpoint, ListenError};
+use sluice_io::socket_file::SocketFile;
+use sluice_io::users;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::{Code, Reply, Request};
+
+/// Maximum length of a request, in bytes.
+const REQUEST_MAX: u64 = 1 << 20;
+/// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
+/// request will be carried out, so it must not be told of a failure.
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of queued requests.
+const WAITING_MAX: usize = 16;
+/// Maximum number of connections of clients that are neither root nor the daemon's user, and of those that are. For a further
+/// one the oldest is closed that has not sent its request.
+const CLIENTS_MAX: usize = 32;
+const ADMINS_MAX: usize = 64;
+/// Maximum number of connections of each user that is neither. Otherwise one could keep all others out by being silent.
+const CLIENTS_OF_USER_MAX: usize = 8;
+/// Group of the socket if the host file states none and the group exists.
+const GROUP: &str = "sluice";
+
+/// A request, who made it, and the channel of its reply.
+#[derive(Debug)]
+pub struct Asked {
+    pub request: Request,
+    pub peer: Peer,
+    pub reply: oneshot::Sender<Reply>,
+}
+
+/// The process at the other end of the socket, as the kernel states it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    pub uid: u32,
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: Arc<[u32]>,
+    /// `None` if it is in another PID namespace.
+    pub pid: Option<i32>,
+}
+
+impl Peer {
+    fn of(stream: &UnixStream) -> io::Result<Peer> {
+        let peer = stream.peer_cred()?;
+        let groups = users::peer_groups(stream.as_fd())?.into();
+        Ok(Peer { uid: peer.uid(), gid: peer.gid(), groups, pid: peer.pid() })
+    }
+
+    /// Whether it is root or the daemon's own user.
+    pub fn is_admin(&self) -> bool {
+        self.uid == 0 || self.uid == rustix::process::geteuid().as_raw()
+    }
+}
+
+impl core::fmt::Display for Peer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "uid {}, gid {}", self.uid, self.gid)?;
+        self.pid.map_or(Ok(()), |pid| write!(f, ", pid {pid}"))
+    }
+}
+
+/// The socket. Dropping it closes it and removes its file.
+pub struct ControlSocket {
+    task: JoinHandle<()>,
+    _file: SocketFile,
+}
+
+impl ControlSocket {
+    /// Makes the socket of a host file, if it is to have one. Hangs as long as its file system does. A socket that the file
+    /// does not state and that cannot be made is not an error.
+    pub fn bind(settings: &DaemonSettings) -> Result<Option<(Bound, Group)>, ListenError> {
+        let Some((path, is_stated)) = path(settings) else { return Ok(None) };
+        match bind(&path, &settings.access) {
+            Ok(bound) => Ok(Some(bound)),
+            Err(error) if is_stated => Err(error),
+            Err(error) => {
+                let (path, error) = (path.display().to_string(), crate::failure::chain(&error));
+                tracing::warn!(
+                    path,
+                    error,
+                    "No control socket: commands such as `sluice set` do not reach this daemon; correct the \
+                     cause, or state another path as `control` in [daemon]"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Returns the endpoint of a control socket at `path`, for a look at its folder.
+    pub fn endpoint(path: &Path) -> Endpoint {
+        Endpoint::Unix { path: path.to_owned(), owner: None, group: None, mode: 0o600 }
+    }
+
+    /// Starts listening. The channel receives the requests. Must be called within a tokio runtime.
+    pub fn start(bound: Bound) -> Result<(ControlSocket, mpsc::Receiver<Asked>), ListenError> {
+        let (listener, file) = bound.into_unix()?;
+        let (sender, asked) = mpsc::channel(WAITING_MAX);
+        let task = tokio::spawn(accept(listener, sender));
+        Ok((ControlSocket { task, _file: file }, asked))
+    }
+}
+
+/// Number of the group that owns the socket.
+pub type Group = u32;
+
+/// Returns the path of the socket, and whether the host file states it. Relative paths from the environment are ignored.
+pub fn path(settings: &DaemonSettings) -> Option<(PathBuf, bool)> {
+    match &settings.control {
+        Control::None => None,
+        Control::At(path) => Some((path.clone(), true)),
+        Control::Default => match std::env::var_os("SLUICE_SOCKET").map(PathBuf::from) {
+            Some(path) if path.as_os_str() == "none" => None,
+            Some(path) if path.is_absolute() => Some((path, false)),
+            _ => Some((PathBuf::from(CONTROL_SOCKET), false)),
+        },
+    }
+}
+
+fn bind(path: &Path, access: &Access) -> Result<(Bound, Group), ListenError> {
+    let with = |group: Option<String>| {
+        let mode = access.mode;
+        Bound::bind(Endpoint::Unix { path: path.to_owned(), owner: None, group, mode }, None)
+    };
+    let own = rustix::process::getegid().as_raw();
+    if let Some(group) = &access.group {
+        return with(Some(group.clone())).map(|bound| (bound, users::group(group).unwrap_or(own)));
+    }
+    let Some(group) = users::group(GROUP) else {
+        let bound = with(None)?;
+        tracing::info!("The control socket belongs to the daemon's group, because there is no group {GROUP}");
+        return Ok((bound, own));
+    };
+    match with(Some(group.to_string())) {
+        // Only root and members may give a file to a group.
+        Err(ListenError::Io { .. }) if !rustix::process::geteuid().is_root() => {
+            let bound = with(None)?;
+            tracing::info!(
+                "The control socket belongs to the daemon's group, because the daemon's user is not in group {GROUP}"
+            );
+            Ok((bound, own))
+        }
+        bound => bound.map(|bound| (bound, group)),
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The connections of all clients.
+#[derive(Debug, Clone, Default)]
+struct Connections(Arc<Mutex<Table>>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// In the order in which they were accepted.
+    connections: Vec<Connection>,
+    accepted: u64,
+}
+
+#[derive(Debug)]
+struct Connection {
+    number: u64,
+    uid: u32,
+    is_admin: bool,
+    /// Ends it when it is dropped. `None` once the client has sent its request.
+    silent: Option<oneshot::Sender<()>>,
+}
+
+/// A connection, until it is dropped.
+#[derive(Debug)]
+struct Permit {
+    connections: Connections,
+    number: u64,
+    /// Fails when the connection must make room for another one.
+    ended: oneshot::Receiver<()>,
+}
+
+impl Connections {
+    /// Adds a connection. If the user or its class has as many as it may have, the oldest one of them that has not sent its
+    /// request makes room; `None` if all of them have.
+    fn enter(&self, uid: u32, is_admin: bool) -> Option<Permit> {
+        let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_user = |other: &Connection| other.uid == uid;
+        let of_class = |other: &Connection| other.is_admin == is_admin;
+        let class_max = if is_admin { ADMINS_MAX } else { CLIENTS_MAX };
+        if !is_admin {
+            table.make_room(CLIENTS_OF_USER_MAX, of_user)?;
+        }
+        table.make_room(class_max, of_class)?;
+        table.accepted += 1;
+        let (silent, ended) = oneshot::channel();
+        let number = table.accepted;
+        table.connections.push(Connection { number, uid, is_admin, silent: Some(silent) });
+        Some(Permit { connections: self.clone(), number, ended })
+    }
+}
+
+impl Table {
+    fn make_room(&mut self, max: usize, competes: impl Fn(&Connection) -> bool) -> Option<()> {
+        if self.connections.iter().filter(|other| competes(other)).count() >= max {
+            let oldest = self.connections.iter().position(|other| competes(other) && other.silent.is_some())?;
+            self.connections.remove(oldest);
+        }
+        Some(())
+    }
+}
+
+impl Permit {
+    /// Notes that the client has sent its request: from now on it makes no room for others.
+    fn keep(&self) {
+        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(own) = table.connections.iter_mut().find(|other| other.number == self.number) {
+            // Kept open, so that the connection is not ended.
+            let _ = own.silent.take().map(|silent| silent.send(()));
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        let mut table = self.connections.0.lock().unwrap_or_else(PoisonError::into_inner);
+        table.connections.retain(|other| other.number != self.number);
+    }
+}
+
+async fn accept(listener: UnixListener, sender: mpsc::Sender<Asked>) {
+    let connections = Connections::default();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let Ok(peer) = Peer::of(&stream) else { continue };
+                let Some(permit) = connections.enter(peer.uid, peer.is_admin()) else {
+                    tracing::debug!(%peer, "Control client rejected: too many are connected");
+                    continue;
+                };
+                let sender = sender.clone();
+                tokio::spawn(async move {
+                    if let Err(error) = converse(stream, peer, permit, sender).await {
+                        tracing::debug!(%error, "Control client left");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "Cannot accept a control client");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, peer: Peer, mut permit: Permit, sender: mpsc::Sender<Asked>) -> io::Result<()> {
+    let (read, mut write) = stream.into_split();
+    let mut line = String::new();
+    let mut read = BufReader::new(read.take(REQUEST_MAX));
+    tokio::select! {
+        read = timeout(CLIENT_TIMEOUT, read.read_line(&mut line)) => read??,
+        _ = &mut permit.ended => return Err(io::Error::other("It has sent nothing and made room for another client")),
+    };
+    permit.keep();
+    let reply = match serde_json::from_str(&line) {
+        Err(error) => Reply::failed(Code::Invalid, format!("Invalid request: {error}")),
+        Ok(request) => {
+            let (reply, answer) = oneshot::channel();
+            let gone = |_| io::Error::other("The daemon is exiting");
+            sender.send(Asked { request, peer, reply }).await.map_err(|_| io::Error::other("The daemon is exiting"))?;
+            answer.await.map_err(gone)?
+        }
+    };
+    let mut text = reply.into_line().map_err(io::Error::other)?;
+    text.push('\n');
+    timeout(CLIENT_TIMEOUT, write.write_all(text.as_bytes())).await?
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::super::How;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_queued_request_is_answered_however_long_it_takes() {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        let (sender, mut asked) = mpsc::channel(1);
+        let peer = Peer::of(&theirs).unwrap();
+        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        let served = tokio::spawn(converse(theirs, peer, permit, sender));
+        ours.write_all(b"{\"verb\":\"detach\",\"target\":\"a\"}\n").await.unwrap();
+        let Asked { request, peer, reply } = asked.recv().await.unwrap();
+        assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
+        assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
+        tokio::time::advance(CLIENT_TIMEOUT * 10).await;
+        let done = Reply::changed(Value::Null, Value::Null);
+        reply.send(done.clone()).unwrap();
+        let mut said = String::new();
+        ours.read_to_string(&mut said).await.unwrap();
+        assert_eq!(serde_json::from_str::<Reply>(&said).unwrap(), done);
+        served.await.unwrap().unwrap();
+    }
+
+    #[test]
+    fn one_user_took_the_connections_of_all_others() {
+        let connections = Connections::default();
+        let enter = |uid| connections.enter(uid, false);
+        let mut first: Vec<_> = (0..CLIENTS_OF_USER_MAX).map(|_| enter(1000).unwrap()).collect();
+        let other = enter(1001).unwrap();
+        let further = enter(1000).expect("the oldest of this user has sent nothing");
+        let is_ended = |permit: &mut Permit| permit.ended.try_recv() == Err(oneshot::error::TryRecvError::Closed);
+        assert_eq!(first.iter_mut().map(is_ended).filter(|ended| *ended).count(), 1);
+        assert!(is_ended(&mut first[0]));
+        first.iter().chain([&further]).for_each(Permit::keep);
+        assert!(enter(1000).is_none(), "all of its connections are used");
+        first.pop();
+        assert!(enter(1000).is_some(), "one of its connections has ended");
+        assert!(enter(0).is_some());
+        drop((first, further, other));
+        assert!(connections.0.lock().unwrap().connections.is_empty());
+    }
+
+    #[tokio::test]
+    async fn silent_connections_of_root_kept_root_out() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("control");
+        let (sender, _asked) = mpsc::channel(1);
+        let accepts = tokio::spawn(accept(UnixListener::bind(&path).unwrap(), sender));
+        let mut silent = Vec::new();
+        for _ in 0..ADMINS_MAX {
+            silent.push(UnixStream::connect(&path).await.unwrap());
+        }
+        let mut client = UnixStream::connect(&path).await.unwrap();
+        client.write_all(b"?\n").await.unwrap();
+        let mut said = String::new();
+        client.read_to_string(&mut said).await.unwrap();
+        assert!(said.contains("Invalid request"), "{said}");
+        assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0, "the oldest has made room");
+        accepts.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_client_is_disconnected() {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        let peer = Peer::of(&theirs).unwrap();
+        let before = tokio::time::Instant::now();
+        let permit = Connections::default().enter(peer.uid, true).unwrap();
+        assert!(converse(theirs, peer, permit, mpsc::channel(1).0).await.is_err());
+        assert!(before.elapsed() >= CLIENT_TIMEOUT);
+    }
+}

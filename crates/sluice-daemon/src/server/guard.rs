@@ -1,0 +1,363 @@
+//! Guards against losing a disk by surprise.
+//!
+//! A volume that has clients is not removed and gets no other source unless `--force` names it. At a start nothing has
+//! clients yet, so the state file has what each volume last served: a volume that would serve something else now is held back
+//! until it is forced, and the others are served. Example: `/srv/db1.img` was restored from an old backup under the same
+//! name. It is another file, and the guest, which still has the newer disk in its memory, would destroy it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use sluice_config::{Host, Volume};
+use sluice_io::device::{DeviceHandle, Edit, EditError, Health, Store};
+use sluice_io::source::block_size::Known;
+use sluice_io::source::{BlockSize, Source};
+
+use super::opening::Needs;
+use super::stage::stays;
+use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain, nics};
+use crate::state::{Saved, Served};
+
+/// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Force(Vec<String>);
+
+impl Force {
+    pub fn new(names: Vec<String>) -> Self {
+        Force(names)
+    }
+
+    /// Whether everything is forced.
+    pub fn is_all(&self) -> bool {
+        self.0.iter().any(|name| name == "*")
+    }
+
+    pub(super) fn covers(&self, (vm, volume): &VolumeName) -> bool {
+        let is_named = |name: &String| name == vm || name.split_once('/') == Some((vm, volume));
+        self.is_all() || self.0.iter().any(is_named)
+    }
+}
+
+/// The data against which a change is checked.
+#[derive(Clone, Copy)]
+pub struct Guard<'a> {
+    /// What each volume last served.
+    pub saved: &'a Saved,
+    pub force: &'a Force,
+    /// Volumes that are held back when the change is in force, with the reasons.
+    pub held: &'a BTreeMap<VolumeName, String>,
+}
+
+impl Guard<'_> {
+    /// The sources that were served before, by identity and offset: what they begin with is their guests' data, and their
+    /// block size is that of their guests.
+    pub(super) fn known(&self) -> Arc<Known> {
+        let (gone, present): (Vec<&Served>, _) = self.saved.exports.values().partition(|served| served.gone);
+        let known = gone.into_iter().chain(present);
+        let known = known.filter_map(|served| Some(((served.identity.clone()?, served.offset), served.block_size)));
+        Arc::new(known.collect())
+    }
+
+    /// The block size that a volume is to have.
+    pub(super) fn block_size(&self, (vm, name): &VolumeName, volume: &Volume, known: &Arc<Known>) -> BlockSize {
+        if let Some(stated) = volume.block_size {
+            return BlockSize::Stated(stated);
+        }
+        // A source without an identity is known by its path.
+        let of_path = |served: &&Served| {
+            served.identity.is_none()
+                && Some(&served.source) == volume.source.as_ref()
+                && served.offset == volume.offset
+        };
+        match self.saved.exports.get(&format!("{vm}/{name}")).filter(of_path) {
+            Some(served) => served.block_size.map_or(BlockSize::OfSource, BlockSize::Stated),
+            None => BlockSize::Remembered(Arc::clone(known)),
+        }
+    }
+
+    /// Whether a volume on this device was served before.
+    pub(super) fn knows_device(&self, host: &Host, device: &str) -> bool {
+        let served = self.saved.exports.iter().filter(|(_, served)| !served.gone);
+        let volumes = served.filter_map(|(name, _)| {
+            let (vm, volume) = name.split_once('/')?;
+            host.vms.get(vm)?.volumes.get(volume)
+        });
+        volumes.into_iter().any(|volume| volume.device == device)
+    }
+}
+
+/// Volumes that a change closes without force, and how.
+pub(super) type Closed = BTreeMap<VolumeName, String>;
+
+/// Returns the volumes that a change removes, or gives another source, and that are not forced.
+pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Guard<'_>) -> Closed {
+    let mut harmed = Closed::new();
+    for (vm, spec) in changed.of(old) {
+        let after = host.vms.get(vm);
+        for (name, before) in &spec.volumes {
+            let key = (vm.clone(), name.clone());
+            let how = match after.and_then(|vm| vm.volumes.get(name)) {
+                None => "would be closed".to_owned(),
+                Some(now) if stays(Some(before), now) => continue,
+                Some(now) => match (&before.source, &now.source) {
+                    (Some(before), Some(now)) if before != now => {
+                        format!("would get {} in place of {}", now.display(), before.display())
+                    }
+                    _ => "would be closed and reopened with other settings".to_owned(),
+                },
+            };
+            if !guard.force.covers(&key) {
+                harmed.insert(key, how);
+            }
+        }
+        // Who uses a TAP is not known here, and no data depends on it.
+        for (name, before) in spec.nics.iter().filter(|(_, nic)| nics::endpoint(nic).is_some()) {
+            let key = nics::name(vm, name);
+            let how = match after.and_then(|vm| vm.nics.get(name)) {
+                None => "would be closed",
+                Some(now) if nics::stays(Some(before), now) => continue,
+                Some(_) => "would be closed and opened with other settings",
+            };
+            if !guard.force.covers(&key) {
+                harmed.insert(key, how.to_owned());
+            }
+        }
+    }
+    harmed
+}
+
+/// Rejects a change that closes volumes with clients.
+pub(super) fn refuse_in_use(server: &Server, closed: &Closed) -> Result<(), ServerError> {
+    if closed.is_empty() {
+        return Ok(());
+    }
+    let in_use = server.in_use();
+    refuse(closed, closed.keys().filter(|name| in_use.contains(*name)).cloned().collect())
+}
+
+fn refuse(closed: &Closed, volumes: Vec<VolumeName>) -> Result<(), ServerError> {
+    if volumes.is_empty() {
+        return Ok(());
+    }
+    let what = volumes.iter().map(|name| format!("{}/{} {}", name.0, name.1, closed[name])).collect::<Vec<_>>();
+    let force: Vec<String> = volumes.iter().map(|(vm, volume)| format!("--force {vm}/{volume}")).collect();
+    Err(ServerError::InUse { what: what.join("; "), force: force.join(" "), volumes })
+}
+
+/// Volumes whose new clients are refused, from the last check that they have none until they are closed. Dropping it lets
+/// their clients in again.
+#[derive(Default)]
+pub(super) struct ClientsRefused(Vec<(DeviceHandle, Vec<VolumeName>)>);
+
+impl ClientsRefused {
+    /// Refuses new clients of these volumes.
+    ///
+    /// # Errors
+    /// [`ServerError::InUse`]: some have clients, or their device does not respond. Then none are refused.
+    pub(super) fn of(server: &Server, closed: &Closed) -> Result<ClientsRefused, ServerError> {
+        let mut of_devices: BTreeMap<&str, Vec<VolumeName>> = BTreeMap::new();
+        for name in closed.keys() {
+            if let Some(device) = server.device_of(name) {
+                of_devices.entry(device).or_default().push(name.clone());
+            }
+        }
+        let (mut refused, mut used) = (ClientsRefused::default(), Vec::new());
+        for (device, volumes) in of_devices {
+            let Some(running) = server.devices.get(device) else { continue };
+            refused.0.push((running.device.handle(), volumes.clone()));
+            match running.edit(vec![Edit::RefuseClients { volumes: volumes.clone() }]) {
+                Err(EditError::InUse(volumes)) => used.extend(volumes),
+                Err(EditError::Silent(_)) => used.extend(volumes),
+                // A device that is down has no clients.
+                Ok(()) | Err(_) => {}
+            }
+        }
+        refuse(closed, used).map(|()| refused)
+    }
+}
+
+impl Drop for ClientsRefused {
+    fn drop(&mut self) {
+        self.0.drain(..).for_each(|(device, volumes)| device.reopen(volumes));
+    }
+}
+
+/// Returns the opened volumes that differ from what was last served under their names, and how.
+pub(super) fn differing(
+    server: &Server,
+    needs: &Needs,
+    found: &Found,
+    guard: &Guard<'_>,
+) -> BTreeMap<VolumeName, String> {
+    let mut differing = BTreeMap::new();
+    for opening in &needs.volumes {
+        let name = &opening.name;
+        let Some(Ok(opened)) = found.volume(name) else { continue };
+        let own = format!("{}/{}", name.0, name.1);
+        if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
+            let how = "what it last served is not known, because the state file was damaged; accepting it also chooses its block size \
+                       again, unless block_size is stated";
+            differing.insert(name.clone(), how.to_owned());
+            continue;
+        }
+        if let Some(before) = guard.saved.exports.get(&own)
+            && !guard.force.covers(name)
+            && !server.served.contains_key(name)
+            && let Some(how) = difference(before, &served(&opened.source), opened.source.alignment().offset)
+        {
+            differing.insert(name.clone(), how);
+        }
+    }
+    differing
+}
+
+/// Returns how a source differs from what was served before. A volume that was removed may come back with another source, but the
+/// same one keeps its block size. `alignment` is its alignment now, in bytes.
+fn difference(before: &Served, now: &Served, alignment: u32) -> Option<String> {
+    let other_block = || {
+        let (block, block_before) = (now.block_size.unwrap_or(alignment), before.block_size.unwrap_or(alignment));
+        (block != block_before).then(|| format!("its block size is {block} bytes, and was {block_before} bytes before"))
+    };
+    match before.gone {
+        true => is_same_place(before, now).then(other_block).flatten(),
+        false => other_source(before, now).or_else(other_block).or_else(|| {
+            (now.size < before.size)
+                .then(|| format!("its size is {} bytes, and was {} bytes before", now.size, before.size))
+        }),
+    }
+}
+
+/// Whether both are the same bytes of the same file or disk. One without an identity is known by its path.
+fn is_same_place(before: &Served, now: &Served) -> bool {
+    let is_same = match (&before.identity, &now.identity) {
+        (Some(one), Some(other)) => one == other,
+        _ => before.source == now.source,
+    };
+    is_same && before.offset == now.offset
+}
+
+/// Returns how the file, disk or offset differs from what was served before.
+fn other_source(before: &Served, now: &Served) -> Option<String> {
+    let (old, new) = (before.source.display(), now.source.display());
+    match (&before.identity, &now.identity) {
+        (Some(one), Some(other)) if one != other && old.to_string() == new.to_string() => {
+            return Some(format!("{new} is now another file or disk: {other}; the volume served {one} before"));
+        }
+        (Some(one), Some(other)) if one != other => {
+            return Some(format!("its source is {new}, and was {old} before"));
+        }
+        (None, _) | (_, None) if before.source != now.source => {
+            return Some(format!("its source is {new}, and was {old} before"));
+        }
+        _ => {}
+    }
+    (before.offset != now.offset)
+        .then(|| format!("its offset is {} bytes, and was {} bytes before", now.offset, before.offset))
+}
+
+pub(super) fn served(source: &Source) -> Served {
+    Served {
+        source: source.path().to_owned(),
+        identity: source.identity().map(str::to_owned),
+        offset: source.range().offset,
+        size: source.size_bytes(),
+        block_size: Some(source.block_size()),
+        gone: false,
+    }
+}
+
+impl Server {
+    /// Returns the volumes with clients. Those of a device that does not respond count as well.
+    fn in_use(&self) -> BTreeSet<VolumeName> {
+        let mut in_use = BTreeSet::new();
+        for device in drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX) {
+            if device.health == Health::Silent {
+                let all = self.generations.keys();
+                let all = all.filter(|name| self.device_of(name) == Some(device.device.as_str()));
+                in_use.extend(all.cloned());
+            }
+            for vm in device.vms {
+                in_use.extend(vm.in_use().map(|volume| (vm.vm.clone(), volume.volume.clone())));
+            }
+        }
+        in_use
+    }
+}
+
+/// Returns what the volumes of a prepared change serve, as far as it differs from before.
+pub(super) fn serves<'a>(
+    volumes: impl Iterator<Item = (&'a VolumeName, &'a Store)>,
+) -> impl Iterator<Item = (String, Served)> {
+    volumes.filter_map(|((vm, volume), store)| match store {
+        Store::Null => None,
+        Store::File { source, .. } => Some((format!("{vm}/{volume}"), served(source))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(source: &str, identity: Option<&str>, offset: u64, size: u64) -> Served {
+        Served {
+            source: source.into(),
+            identity: identity.map(str::to_owned),
+            offset,
+            size,
+            block_size: None,
+            gone: false,
+        }
+    }
+
+    #[test]
+    fn a_volume_is_held_back_for_another_source_and_a_smaller_size_only() {
+        let before = served("/a", Some("inode 7"), 512, 4096);
+        let differs = |now: Served| difference(&before, &now, 512).is_some();
+        assert!(!differs(served("/a", Some("inode 7"), 512, 4096)));
+        assert!(!differs(served("/moved", Some("inode 7"), 512, 8192)), "the same file under another name, and longer");
+        assert!(differs(served("/a", Some("inode 8"), 512, 4096)));
+        assert!(differs(served("/a", Some("inode 7"), 0, 4096)));
+        assert!(differs(served("/a", Some("inode 7"), 512, 4095)));
+        assert!(!differs(served("/a", None, 512, 4096)) && differs(served("/b", None, 512, 4096)));
+    }
+
+    #[test]
+    fn a_volume_is_held_back_for_another_block_size() {
+        let of = |block_size| Served { block_size, ..served("/a", Some("inode 7"), 0, 1 << 20) };
+        let differs = |before, now, alignment| difference(&of(before), &of(Some(now)), alignment).is_some();
+        assert!(!differs(Some(512), 512, 4096) && !differs(Some(4096), 4096, 512), "whatever the disk below needs");
+        assert!(differs(Some(512), 4096, 4096) && differs(Some(4096), 512, 512));
+        assert!(!differs(None, 4096, 4096) && differs(None, 512, 4096), "its guest had the alignment of the source");
+    }
+
+    #[test]
+    fn a_volume_came_back_from_a_detach_with_another_block_size() {
+        let of = |identity, block_size| Served { block_size, ..served("/a", Some(identity), 0, 1 << 20) };
+        let before = Served { gone: true, ..of("inode 7", Some(512)) };
+        let differs = |now: Served| difference(&before, &now, 512).is_some();
+        assert!(differs(of("inode 7", Some(4096))) && !differs(of("inode 7", Some(512))));
+        assert!(!differs(Served { size: 512, ..of("inode 7", Some(512)) }), "it may be smaller");
+        assert!(!differs(of("inode 8", Some(4096))), "another file");
+        assert!(!differs(Served { offset: 4096, ..of("inode 7", Some(4096)) }), "another part of it");
+    }
+
+    #[test]
+    fn the_block_size_of_a_source_is_known_under_every_name() {
+        let entry = |identity, block_size, gone| Served { block_size, gone, ..served("/a", identity, 0, 4096) };
+        let old = entry(Some("inode 7"), Some(512), true);
+        let served =
+            BTreeMap::from([("b/x".to_owned(), entry(Some("inode 7"), Some(4096), false)), ("c/x".to_owned(), old)]);
+        let (saved, force) = (Saved { exports: Arc::new(served), ..Saved::default() }, Force::default());
+        let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
+        assert_eq!(*guard.known(), Known::from([(("inode 7".to_owned(), 0), Some(4096))]), "of the one that is there");
+    }
+
+    #[test]
+    fn force_names_a_vm_a_volume_or_everything() {
+        let force = |name: &str| Force::new(vec![name.to_owned()]);
+        let root = ("db1".to_owned(), "root".to_owned());
+        assert!(force("db1").covers(&root) && force("db1/root").covers(&root) && force("*").covers(&root));
+        assert!(!force("db1/data").covers(&root) && !force("db").covers(&root) && !Force::default().covers(&root));
+        assert!(force("*").is_all() && !force("db1").is_all());
+    }
+}

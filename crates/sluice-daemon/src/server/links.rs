@@ -1,0 +1,169 @@
+//! Interfaces of uplinks and of TAPs that are out of service: one that is missing at the start, or that vanishes later.
+//!
+//! The uplink runs without it: its NICs reach each other, and what they send to the interface is lost and counted. Each second the
+//! thread that makes changes looks whether each interface still exists, and opens those that do not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use sluice_config::{Host, Port, Uplink};
+use sluice_io::device::{Edit, Health};
+use sluice_io::uplink::link::{Link, LinkError, interface, tap};
+
+use super::fd_store::FdStore;
+use super::tolerance::Tolerance;
+use super::{Running, Server, VolumeName, nics};
+use crate::failure::chain;
+
+/// An interface that the daemon uses.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Interface {
+    /// That of an uplink.
+    Uplink(String),
+    /// The TAP of a NIC.
+    Nic(VolumeName),
+}
+
+impl fmt::Display for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Interface::Uplink(name) => f.write_str(name),
+            Interface::Nic((vm, nic)) => write!(f, "{vm}/{nic}"),
+        }
+    }
+}
+
+/// Interfaces that are out of service, and why.
+pub type Outages = BTreeMap<Interface, String>;
+
+/// Opens an interface, or stands in for one that is not there and whose fault is tolerated.
+pub(super) fn open_or_stand_in(
+    name: &str,
+    interface: Interface,
+    opened: Result<Link, LinkError>,
+    tolerance: Tolerance,
+    outages: &mut Outages,
+) -> Result<Link, LinkError> {
+    match opened {
+        Err(error) if tolerance.covers(&error) => {
+            let reason = chain(&error);
+            report(&interface, &reason);
+            outages.insert(interface, reason);
+            Link::missing(name)
+        }
+        opened => opened,
+    }
+}
+
+fn report(interface: &Interface, error: &str) {
+    match interface {
+        Interface::Uplink(device) => tracing::error!(device, error, "Uplink is out of service; retrying"),
+        Interface::Nic((vm, nic)) => tracing::error!(vm, nic, error, "NIC is out of service; retrying"),
+    }
+}
+
+fn report_return(interface: &Interface) {
+    match interface {
+        Interface::Uplink(device) => tracing::info!(device, "Uplink is in service again"),
+        Interface::Nic((vm, nic)) => tracing::info!(vm, nic, "NIC is in service again"),
+    }
+}
+
+impl Server {
+    /// Whether there are interfaces to look at.
+    pub fn has_links(&self) -> bool {
+        !self.host.uplinks.is_empty()
+    }
+
+    /// Interfaces that are out of service, and why.
+    pub fn outages(&self) -> &Outages {
+        &self.outages
+    }
+
+    /// Opens interfaces that have vanished.
+    pub fn look_at_links(&mut self) {
+        let host = Arc::clone(&self.host);
+        let mut outages = Outages::new();
+        for (name, uplink) in &host.uplinks {
+            let reason =
+                self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
+            outages.extend(reason.map(|reason| (Interface::Uplink(name.clone()), reason)));
+        }
+        let gone: Vec<VolumeName> =
+            self.taps.iter().filter(|(_, link)| !link.exists()).map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            let reason = self.look_at_tap(&host, &name).err();
+            outages.extend(reason.map(|reason| (Interface::Nic(name), reason)));
+        }
+        let before = std::mem::take(&mut self.outages);
+        outages.iter().filter(|(name, _)| !before.contains_key(name)).for_each(|(name, reason)| report(name, reason));
+        before.keys().filter(|name| !outages.contains_key(name)).for_each(report_return);
+        self.outages = outages;
+    }
+
+    /// Opens the TAP of a NIC again. The error is the reason why that fails.
+    fn look_at_tap(&mut self, host: &Host, name: &VolumeName) -> Result<(), String> {
+        let Some(nic) = nics::find(host, name) else { return Ok(()) };
+        let Some(running) = self.devices.get(&nic.uplink) else { return Ok(()) };
+        let link = &self.taps[name];
+        // The daemon does not make what a VMM opens: it would be held by the wrong process.
+        let is_there = link.is_foreign().then(|| interface::mtu(link.name())).transpose();
+        let opened =
+            is_there.and_then(|_| nics::open_tap(link.name(), nic, &self.fd_store)).map_err(|error| chain(&error))?;
+        let opened = Arc::new(opened);
+        set_link(running, Some(name.clone()), &opened)?;
+        self.taps.insert(name.clone(), opened);
+        Ok(())
+    }
+}
+
+/// Opens the interface of an uplink again if it has vanished. The error is the reason why that fails.
+fn look_at_uplink(running: &mut Running, uplink: &Uplink, store: &FdStore) -> Result<(), String> {
+    let Some(link) = &running.link else { return Ok(()) };
+    let failed = |error: LinkError| chain(&error);
+    if link.exists() {
+        return match &uplink.port {
+            Port::Bridge(bridge) => look_at_port(link.name(), bridge, uplink.isolated),
+            // The kernel takes frames for it, and drops them without a word.
+            Port::Nic(name) if !interface::has_carrier(name) => {
+                Err(format!("{name} has no carrier: it is off (`ip link set {name} up`), or its cable or its peer is"))
+            }
+            Port::Nic(_) | Port::Tap(_) => Ok(()),
+        };
+    }
+    let opened = nics::open(uplink, store);
+    if opened.is_err() && link.is_stand_in() {
+        return opened.map(drop).map_err(failed);
+    }
+    // Until it is there again, the thread has no interface that fails each time it is read.
+    let reason = opened.as_ref().err().map(|error| chain(error));
+    let link = opened.or_else(|_| Link::missing(&uplink.link.name)).map_err(failed)?;
+    let link = Arc::new(link);
+    set_link(running, None, &link)?;
+    running.link = Some(link);
+    reason.map_or(Ok(()), Err)
+}
+
+/// Puts a port back into its bridge if it was taken out. One that is in another bridge stays there: the bridge was renamed, or the port was moved by hand.
+fn look_at_port(port: &str, bridge: &str, isolated: bool) -> Result<(), String> {
+    match interface::master(port) {
+        Some(now) if now == bridge => Ok(()),
+        Some(now) => Err(format!(
+            "Its port {port} is in {now} and not in {bridge}, and frames pass there; rename the bridge, move the port with \
+             `ip link set {port} master {bridge}`, or correct the host file and restart the daemon"
+        )),
+        None => tap::rejoin(bridge, port, isolated).map_err(|error| chain(&error)),
+    }
+}
+
+/// Gives a thread the open interface. A thread that does not respond takes it later.
+fn set_link(running: &Running, nic: Option<VolumeName>, link: &Arc<Link>) -> Result<(), String> {
+    if running.device.health() != Health::Serving {
+        return Err("the thread of the uplink does not serve".to_owned());
+    }
+    match running.edit(vec![Edit::SetLink { nic, link: Arc::clone(link) }]) {
+        Ok(()) | Err(sluice_io::device::EditError::Silent(_)) => Ok(()),
+        Err(error) => Err(chain(&error)),
+    }
+}

@@ -1,0 +1,170 @@
+//! What is out of service: devices that cannot be started, and volumes, NICs and sockets whose source, socket or device cannot be
+//! used.
+//!
+//! A fault of one VM's world is no error of the host. At a start, what cannot be served is left out, with its reason, and
+//! everything else is served. It keeps its name, its reservation, and its socket if that could be made: clients wait there. Each
+//! second it is retried ([`Extra::Retry`]), and the same guards apply as at a start.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_config::Host;
+use sluice_io::source::SourceError;
+
+use super::stage::Staged;
+use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, VolumeName, nics, stage, translate};
+use crate::failure::chain;
+
+/// What is out of service, and why. A NIC is `nic/NAME` of its VM, a socket of `[nbd]` an object of [`SHARED`], and a device
+/// one of [`DEVICE`].
+pub type Missing = BTreeMap<VolumeName, Reason>;
+
+/// Why something is out of service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reason {
+    /// Its path leads to the file or disk of another volume. It is located again when the other one is retried.
+    SharesAFile(String),
+    Other(String),
+}
+
+impl Reason {
+    /// For people.
+    pub fn text(&self) -> &str {
+        let (Reason::SharesAFile(text) | Reason::Other(text)) = self;
+        text
+    }
+
+    /// Returns the reason for which a volume or device is out of service, without the name of the volume.
+    pub(super) fn of(error: &ServerError) -> Reason {
+        match error {
+            ServerError::Volume { source, .. } if matches!(source, SourceError::Claimed { .. }) => {
+                Reason::SharesAFile(chain(source))
+            }
+            ServerError::Volume { source, .. } => Reason::Other(chain(source)),
+            ServerError::VolumeInfo { source, .. } => Reason::Other(chain(source)),
+            ServerError::Disk { device, source: SourceError::Silent { path, seconds } } => {
+                let error = ServerError::Hangs { path: path.clone(), seconds: *seconds };
+                Reason::Other(format!("Device {device}: {error}"))
+            }
+            other => Reason::Other(chain(other)),
+        }
+    }
+}
+
+/// Stands for the VM in the names of sockets that all volumes share. No VM has such a name.
+const SHARED: &str = "[nbd]";
+
+/// Returns the name of a socket of `[nbd]`.
+pub(super) fn shared(socket: &str) -> VolumeName {
+    (SHARED.to_owned(), socket.to_owned())
+}
+
+/// Stands for the VM in the names of devices. No VM has such a name.
+const DEVICE: &str = "[device]";
+
+/// Returns the name of a device.
+pub(super) fn device(device: &str) -> VolumeName {
+    (DEVICE.to_owned(), device.to_owned())
+}
+
+/// Returns the device that has this name, if it is that of one.
+pub fn as_device((vm, device): &VolumeName) -> Option<&str> {
+    (vm == DEVICE).then_some(device.as_str())
+}
+
+/// What an object is called in the log.
+pub fn kind_of((vm, object): &VolumeName) -> &'static str {
+    match (vm.as_str(), object.starts_with("nic/")) {
+        (SHARED, _) => "Socket",
+        (DEVICE, _) => "Device",
+        (_, true) => "NIC",
+        (_, false) => "Volume",
+    }
+}
+
+/// Puts NICs and shared sockets out of service whose sockets were not made.
+pub(super) fn leave_out_sockets(
+    server: &Server,
+    (host, changed): (&Host, &super::Changed),
+    needs: &Needs,
+    failed: &BTreeMap<String, Reason>,
+    staged: &mut Staged,
+) {
+    let of_nics = changed.of(host).flat_map(|(vm, spec)| {
+        let sockets = spec.nics.iter().filter_map(|(nic, spec)| Some((nic, nics::endpoint(spec)?)));
+        sockets.map(move |(nic, endpoint)| (nics::name(vm, nic), super::commit::name_of(endpoint)))
+    });
+    let of_all = host.nbd.endpoints.iter().map(super::commit::name_of).map(|socket| (shared(&socket), socket));
+    for (name, socket) in of_nics.chain(of_all) {
+        let stays = needs.staying.contains(&name).then(|| server.missing[&name].clone());
+        if let Some(reason) = stays.or_else(|| failed.get(&socket).cloned()) {
+            staged.missing.insert(name, reason);
+        }
+    }
+}
+
+impl Server {
+    /// What is out of service, and why.
+    pub fn missing(&self) -> &Missing {
+        &self.missing
+    }
+
+    /// Returns what is out of service and stays so with `host`, without a look at its paths: they may hang, and must not delay other
+    /// changes. What is retried, forced or has other paths now is looked at.
+    pub(super) fn staying(&self, host: &Host, extra: &Extra, force: &Force) -> BTreeSet<VolumeName> {
+        let is_looked_at = |name: &VolumeName| match extra {
+            Extra::Retry(retried) => name == retried,
+            Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => force.covers(name),
+        };
+        let volume = |host: &Host, (vm, volume): &VolumeName| host.vms.get(vm)?.volumes.get(volume).cloned();
+        let socket = |host: &Host, name: &VolumeName| nics::find(host, name).and_then(nics::endpoint).cloned();
+        let is_same = |name: &VolumeName| match (volume(&self.host, name), volume(host, name)) {
+            (Some(old), Some(new)) => old.size == new.size && stage::stays(Some(&old), &new),
+            (None, None) if name.0 == SHARED => {
+                host.nbd.endpoints.iter().any(|at| super::commit::name_of(at) == name.1)
+            }
+            (None, None) if name.0 == DEVICE => {
+                let both = self.host.devices.get(&name.1).zip(host.devices.get(&name.1));
+                both.is_some_and(|(old, new)| translate::fixed_difference(old, new).is_none())
+            }
+            (None, None) => socket(host, name).is_some_and(|new| socket(&self.host, name) == Some(new)),
+            _ => false,
+        };
+        self.missing.keys().filter(|name| !is_looked_at(name) && is_same(name)).cloned().collect()
+    }
+
+    /// Records what is out of service from now on, and reports what has changed. `host` is the file in force.
+    pub(super) fn set_missing(&mut self, missing: Missing, host: &Host) {
+        for (name, reason) in missing.iter().filter(|(name, reason)| self.missing.get(*name) != Some(reason)) {
+            let (vm, volume) = name;
+            tracing::error!(vm, volume, error = reason.text(), "{} is out of service; retrying", kind_of(name));
+        }
+        let is_there = |name: &VolumeName| {
+            let (vm, volume) = name;
+            vm == SHARED
+                || as_device(name).is_some_and(|device| host.devices.contains_key(device))
+                || nics::find(host, name).is_some()
+                || host.vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume))
+        };
+        for name in self.missing.keys().filter(|name| !missing.contains_key(*name) && is_there(name)) {
+            let (vm, volume) = name;
+            tracing::info!(vm, volume, "{} is in service again", kind_of(name));
+        }
+        self.missing = missing;
+    }
+
+    /// Records the reasons of a retry that found nothing that can be served.
+    pub fn still_missing(&mut self, mut prepared: Prepared) {
+        let staged = prepared.staged.as_mut().expect("it is not in force yet");
+        let (missing, host) = (std::mem::take(&mut staged.missing), std::sync::Arc::clone(&self.host));
+        self.set_missing(missing, &host);
+    }
+}
+
+impl Prepared {
+    /// Whether it would change nothing.
+    pub fn is_void(&self) -> bool {
+        let Found { sockets, .. } = &self.found;
+        let has_sockets = sockets.values().any(|(_, bound)| bound.is_ok());
+        !has_sockets && self.staged.as_ref().is_some_and(Staged::is_void)
+    }
+}

@@ -1,0 +1,574 @@
+//! The server for a host file: device threads, open volumes, listening sockets.
+//!
+//! A start is a reload from an empty file. A new file is applied in two steps. *Stage*: everything that can fail is
+//! done next to what runs: new devices start, new volumes are opened and locked, new sockets are bound. If a part
+//! fails, all of it is dropped, and nothing has changed. *Commit*: devices get their edits, sockets their export
+//! lists, and what the file does not name any more is removed. VMs that stay are not paused.
+
+use std::borrow::Cow;
+use std::cell::Cell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use sluice_config::{Host, Nic, Vm, Volume};
+use sluice_io::backend::delay::ModelMaker;
+use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
+use sluice_io::endpoint::Endpoint;
+use sluice_io::nbd::listener::NbdListener;
+use sluice_io::shared_limit::SharedLimit;
+use sluice_io::source::{DiskSet, Source};
+use sluice_io::uplink::link::Link;
+use sluice_io::vhost_user::counts::{Counts, Totals};
+use sluice_io::vhost_user::listener::VhostListener;
+use sluice_io::volume::VolumeInfo;
+use sluice_sched::Bytes;
+use tokio::sync::Notify;
+
+use crate::control::roles::Roles;
+use crate::metrics::Load;
+use crate::monitor::{Served, space, space::Watched};
+use crate::state;
+
+mod claims;
+mod commit;
+mod connections;
+mod drain;
+mod error;
+mod fd_store;
+mod found;
+mod guard;
+mod links;
+mod loss;
+mod missing;
+mod nics;
+mod opening;
+mod rehearsal;
+mod resizing;
+mod sockets;
+mod stage;
+pub mod stats;
+mod tolerance;
+mod translate;
+
+pub use connections::shortage as descriptors;
+pub use drain::Draining;
+pub use error::ServerError;
+use fd_store::FdStore;
+pub use found::{Found, Progress};
+use guard::{ClientsRefused, Closed};
+pub use guard::{Force, Guard};
+pub use links::{Interface, Outages};
+pub use loss::LossQuery;
+pub use missing::{Missing, Reason, as_device, kind_of};
+pub use opening::Needs;
+pub use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
+use stage::Staged;
+use stats::HostState;
+
+/// Maximum time for the snapshots of all devices. Changes wait for it.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
+/// device applies its part later all the same.
+const EDIT_MAX: Duration = Duration::from_secs(1);
+/// Maximum time for a device that has not confirmed its last change to show that it responds again.
+const GLANCE: Duration = Duration::from_millis(10);
+
+/// The name of a volume: VM and volume.
+pub type VolumeName = (String, String);
+
+/// A running device.
+pub struct Running {
+    device: Device,
+    /// The disks below it; none for a null device.
+    disks: Option<DiskSet>,
+    /// The open interface of an uplink.
+    link: Option<Arc<Link>>,
+    /// Whether its disk reports that it is rotational.
+    rotational: bool,
+    /// Whether it has not confirmed its part of the last change, and has not responded since.
+    is_silent: Cell<bool>,
+}
+
+impl Running {
+    fn new(device: Device, disks: Option<DiskSet>) -> Running {
+        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
+        Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
+    }
+
+    /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
+    /// once: later changes are queued in its mailbox.
+    fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
+        if self.is_silent.get() {
+            let now = self.device.request_snapshot().until(Instant::now() + GLANCE);
+            self.is_silent.set(now.health == Health::Silent);
+        }
+        let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
+        let edited = self.device.edit_within(edits, timeout);
+        self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
+        edited
+    }
+}
+
+/// Block sizes of a volume, in bytes. `disk` is what direct I/O needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Blocks {
+    pub guest: u32,
+    pub disk: u32,
+}
+
+impl Blocks {
+    fn of((store, info): &(Store, VolumeInfo)) -> Blocks {
+        match store {
+            Store::File { source, .. } => Blocks { guest: source.block_size(), disk: source.alignment().offset },
+            Store::Null => Blocks { guest: info.block_minimum, disk: info.block_minimum },
+        }
+    }
+
+    fn bridged(source: &Source) -> Option<Blocks> {
+        Some(Blocks { guest: source.block_size(), disk: source.bridged_block()? })
+    }
+
+    /// Whether the disk has larger blocks than the guest.
+    pub fn is_bridged(self) -> bool {
+        self.disk > self.guest
+    }
+
+    /// What this costs.
+    pub fn cost(self) -> String {
+        let (guest, disk) = (Bytes(self.guest.into()), Bytes(self.disk.into()));
+        format!(
+            "Blocks of {guest} on a disk with blocks of {disk}: a write of less than a block costs a read and a write there"
+        )
+    }
+}
+
+/// Counters of a guest's socket.
+pub struct GuestSocket {
+    pub vm: String,
+    pub volume: String,
+    pub socket: String,
+    pub totals: Totals,
+}
+
+/// A removed volume. Its bytes stay locked until its last request completes, and its reads may still write to guest
+/// memory until then.
+struct RemovedVolume {
+    /// The socket of its VMM.
+    socket: Option<PathBuf>,
+    source: Weak<Source>,
+}
+
+impl RemovedVolume {
+    fn has_ended(&self) -> bool {
+        self.source.strong_count() == 0
+    }
+}
+
+/// Everything that runs for a host file.
+pub struct Server {
+    host: Arc<Host>,
+    /// The running devices and uplinks of the file. One that could not be started is out of service with its volumes.
+    devices: BTreeMap<String, Running>,
+    /// Store and properties of every served volume.
+    served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    /// Generation of every served volume and NIC.
+    generations: BTreeMap<VolumeName, VolumeGeneration>,
+    /// Removed volumes whose last requests may still be in flight.
+    removed: Vec<RemovedVolume>,
+    missing: Missing,
+    /// Volumes that the file in force lacks because their source or offset differs from when they were last
+    /// served, or because they are smaller, and why.
+    pub held: BTreeMap<VolumeName, String>,
+    /// By name.
+    listeners: BTreeMap<String, NbdListener>,
+    /// Sockets of guests, by name.
+    guests: BTreeMap<String, VhostListener>,
+    /// Sockets of NICs, by name.
+    nic_sockets: nics::NicListeners,
+    /// Open TAPs of NICs.
+    taps: nics::Taps,
+    /// Interfaces that are out of service.
+    outages: Outages,
+    fd_store: FdStore,
+    connection_limit: Arc<SharedLimit>,
+    /// Notified when a device goes down.
+    down: Arc<Notify>,
+    /// Models that replace the servers of `delay` devices, by device.
+    models: BTreeMap<String, ModelMaker>,
+}
+
+/// An action of a change in addition to its host file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extra {
+    Nothing,
+    /// Extends the file of this volume to the size in the host file.
+    Grow(VolumeName),
+    /// Retries to open this volume, NIC or socket, which is out of service.
+    Retry(VolumeName),
+    /// Puts what cannot be served out of service, and serves the others.
+    Tolerate,
+}
+
+/// Progress of applying a host file.
+pub enum Step {
+    /// Everything that depends on disks and files has succeeded.
+    Prepared(Box<Prepared>),
+    /// This is needed first, and may take long.
+    Needs(Box<Needs>),
+    /// The source or offset of these volumes differs from when they were last served, or they are smaller, and how. They
+    /// must be left out, or forced.
+    Held(BTreeMap<VolumeName, String>),
+}
+
+/// A host file that can be put into force, as long as nothing else changes. Dropping it undoes what was done for it.
+pub struct Prepared {
+    host: Arc<Host>,
+    changed: Changed,
+    needs: Needs,
+    found: Found,
+    staged: Option<Staged>,
+    /// Volumes that it closes, and how.
+    closed: Closed,
+    refused: ClientsRefused,
+}
+
+impl Prepared {
+    /// The host file.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// Returns what its new and changed volumes serve, by `VM/VOLUME`.
+    pub fn serves(&self) -> impl Iterator<Item = (String, state::Served)> {
+        let staged = self.staged.as_ref().expect("it is not in force yet");
+        let volumes = staged.volumes.iter().chain(&staged.resized);
+        guard::serves(volumes.map(|(name, (store, _))| (name, store)))
+    }
+}
+
+impl Drop for Prepared {
+    fn drop(&mut self) {
+        commit::close(self.staged.take().into_iter().collect(), commit::CLOSE_MAX);
+    }
+}
+
+/// A change that has been made.
+pub struct Done {
+    /// Number of changes to devices.
+    pub changes: usize,
+    /// Devices that have not confirmed their part.
+    pub unapplied: Vec<ServerError>,
+}
+
+/// A server of an empty host file.
+impl Default for Server {
+    fn default() -> Self {
+        let nothing = sluice_config::parse("empty", "").unwrap_or_else(|_| unreachable!("an empty file is right"));
+        Server {
+            host: Arc::new(nothing),
+            devices: BTreeMap::new(),
+            served: BTreeMap::new(),
+            generations: BTreeMap::new(),
+            removed: Vec::new(),
+            missing: Missing::new(),
+            held: BTreeMap::new(),
+            listeners: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            nic_sockets: BTreeMap::new(),
+            taps: BTreeMap::new(),
+            outages: Outages::new(),
+            fd_store: FdStore::of_environment(),
+            connection_limit: Arc::default(),
+            down: Arc::default(),
+            models: BTreeMap::new(),
+        }
+    }
+}
+
+impl Server {
+    /// Gives a `delay` device that starts from now on the completion times of a model. For experiments; a host file cannot name one.
+    pub fn set_model(&mut self, device: &str, model: ModelMaker) {
+        self.models.insert(device.to_owned(), model);
+    }
+
+    /// Returns the host file in force.
+    #[must_use]
+    pub fn host(&self) -> &Arc<Host> {
+        &self.host
+    }
+
+    /// Applies `host`, all or nothing, and waits for everything that this needs.
+    pub fn apply(&mut self, host: &Arc<Host>) -> Result<Done, ServerError> {
+        self.apply_with(host, &Extra::Nothing)
+    }
+
+    fn apply_with(&mut self, host: &Arc<Host>, extra: &Extra) -> Result<Done, ServerError> {
+        let mut found = Found::default();
+        let (saved, force) = (state::Saved::default(), Force::new(vec!["*".to_owned()]));
+        let guard = Guard { saved: &saved, force: &force, held: &BTreeMap::new() };
+        loop {
+            match self.prepare(host, extra, &mut found, &guard)? {
+                Step::Held(_) => unreachable!("everything is forced"),
+                Step::Prepared(prepared) => return self.commit(*prepared),
+                Step::Needs(needs) => {
+                    let progress = Progress::default();
+                    needs.meet(&progress);
+                    found.add(progress.take());
+                }
+            }
+        }
+    }
+
+    /// Prepares `host`, all or nothing, with the results in `found`. It waits for no disk and no file system; if
+    /// something else is needed, this is returned. A volume that is out of service stays so unless `host` changes it
+    /// or `extra` retries it: its path may hang, and must not delay other changes.
+    pub fn prepare(
+        &self,
+        host: &Arc<Host>,
+        extra: &Extra,
+        found: &mut Found,
+        guard: &Guard<'_>,
+    ) -> Result<Step, ServerError> {
+        stage::check_devices(self, host)?;
+        let old = self.in_service();
+        let changed = Changed::between(&old, host);
+        let needs = opening::needs(self, (&old, host), &changed, extra, guard)?;
+        let closed = guard::closed((&old, host), &changed, guard);
+        guard::refuse_in_use(self, &closed)?;
+        needs.leave_out_hung(found)?;
+        let differing = guard::differing(self, &needs, found, guard);
+        if !differing.is_empty() {
+            let opened = differing.keys().filter_map(|name| found.take_volume(name)).collect();
+            commit::close::<Result<_, _>>(opened, commit::CLOSE_MAX);
+            return Ok(Step::Held(differing));
+        }
+        if needs.is_start() {
+            let errors = rehearsal::errors(host, &needs, found);
+            if !errors.is_empty() {
+                let untried = needs.untried(found).map(|needs| Step::Needs(Box::new(needs)));
+                return untried.ok_or(ServerError::Several(errors));
+            }
+        }
+        if !needs.are_met_by(found) {
+            return Ok(Step::Needs(Box::new(needs.missing_from(found))));
+        }
+        let mut staged = Staged::default();
+        if let Err(error) = stage::stage(self, (&old, host, &changed), &needs, found, &mut staged) {
+            commit::close(vec![staged], commit::CLOSE_MAX);
+            return Err(error);
+        }
+        let (host, found, staged) = (Arc::clone(host), std::mem::take(found), Some(staged));
+        Ok(Step::Prepared(Box::new(Prepared {
+            host,
+            changed,
+            needs,
+            found,
+            staged,
+            closed,
+            refused: ClientsRefused::default(),
+        })))
+    }
+
+    /// Refuses new clients of the volumes that a prepared file closes, until it is in force or dropped.
+    ///
+    /// # Errors
+    /// [`ServerError::InUse`]: a client has come since it was prepared.
+    pub fn refuse_clients(&self, prepared: &mut Prepared) -> Result<(), ServerError> {
+        prepared.refused = ClientsRefused::of(self, &prepared.closed)?;
+        Ok(())
+    }
+
+    /// Puts a prepared file into force, all or nothing. Nothing may have changed since it was prepared.
+    pub fn commit(&mut self, mut prepared: Prepared) -> Result<Done, ServerError> {
+        let mut staged = prepared.staged.take().expect("it is put into force once");
+        // Sockets accept clients from now on, and find their volumes a moment later.
+        let Prepared { host, changed, needs, found, .. } = &mut prepared;
+        let listening = sockets::listen(self, (host, changed), needs, found, &mut staged);
+        let (host, tolerance) = (Arc::clone(host), needs.tolerance);
+        let done = listening.and_then(|()| commit::commit(self, host, (changed, tolerance), &mut staged));
+        if done.is_err() {
+            commit::close(vec![staged], commit::CLOSE_MAX);
+        }
+        done
+    }
+
+    /// Returns the file in force without what is out of service.
+    fn in_service(&self) -> Cow<'_, Host> {
+        without(&self.host, self.missing.keys())
+    }
+
+    /// Whether no host file is in force yet.
+    fn is_start(&self) -> bool {
+        self.host.devices.is_empty() && self.host.uplinks.is_empty()
+    }
+
+    /// Whether a change starts this device: it does not run, and it does not stay out of service with all its volumes.
+    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<VolumeName>) -> bool {
+        let on_it = || commit::volumes(host).filter(|(_, volume)| volume.device == device);
+        let stays = || staying.contains(&missing::device(device)) && on_it().all(|(name, _)| staying.contains(&name));
+        !self.devices.contains_key(device) && !stays()
+    }
+
+    /// Returns the device of a volume, the uplink of a NIC, or a device itself, in the host file.
+    pub fn device_of(&self, name: &VolumeName) -> Option<&str> {
+        if let Some(device) = missing::as_device(name) {
+            return self.host.devices.get_key_value(device).map(|(device, _)| device.as_str());
+        }
+        let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
+        volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
+    }
+
+    /// Notified when a device goes down.
+    pub fn down(&self) -> Arc<Notify> {
+        Arc::clone(&self.down)
+    }
+
+    /// Whether the device of this volume is down.
+    pub fn is_down(&self, device: Option<&str>) -> bool {
+        let running = device.and_then(|device| self.devices.get(device));
+        running.is_some_and(|running| matches!(running.device.health(), Health::Down | Health::Ended))
+    }
+
+    /// Whether there are devices, and all of them are down.
+    pub fn is_dead(&self) -> bool {
+        let mut devices = self.devices.values().map(|running| running.device.health());
+        !self.devices.is_empty() && devices.all(|health| health == Health::Down)
+    }
+
+    /// Whether removed volumes may have held bytes since the last call. A volume whose last request has just
+    /// completed counts once more, because its lock is released a moment later.
+    pub fn had_removed(&mut self) -> bool {
+        let any = !self.removed.is_empty();
+        self.removed.retain(|volume| !volume.has_ended());
+        any
+    }
+
+    /// Returns what is served, for those who observe it.
+    pub fn served(&self, roles: &Roles, file: &Path, load: Load) -> Served {
+        let guests = commit::guest_sockets(self);
+        Served {
+            load,
+            guests: guests.map(|(name, _, counts)| (name, Arc::clone(counts))).collect(),
+            roles: roles.clone(),
+            file: file.to_owned(),
+            host: Arc::clone(&self.host),
+            devices: self.devices.values().map(|running| running.device.watch()).collect(),
+            missing: self.missing.clone(),
+            outages: self.outages.clone(),
+            sources: self.sources(),
+            held: self.held.clone(),
+            aside: Vec::new(),
+            blocks: self.served.iter().map(|(name, served)| (name.clone(), Blocks::of(served))).collect(),
+        }
+    }
+
+    /// Returns the block size of a served volume, in bytes.
+    pub fn block_size(&self, vm: &str, volume: &str) -> Option<u32> {
+        self.served.get(&(vm.to_owned(), volume.to_owned())).map(|(_, info)| info.block_minimum)
+    }
+
+    /// The open sources.
+    fn sources(&self) -> Vec<Watched> {
+        let of = |(name, (store, _)): (&VolumeName, &(Store, VolumeInfo))| match store {
+            Store::Null => None,
+            Store::File { source, .. } => Some(space::watched(name, self.device_of(name)?, source)),
+        };
+        self.served.iter().filter_map(of).collect()
+    }
+
+    /// The devices that run.
+    pub fn running(&self) -> impl Iterator<Item = &Device> {
+        self.devices.values().map(|running| &running.device)
+    }
+
+    /// Returns a snapshot of every device; for a device that does not respond, its health.
+    #[must_use]
+    pub fn snapshots(&self) -> Vec<Snapshot> {
+        drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
+    }
+
+    /// Returns the state of the host apart from its devices.
+    #[must_use]
+    pub fn host_state(&self) -> HostState {
+        let of = |((vm, volume), endpoint, counts): (VolumeName, &Endpoint, &Arc<Counts>)| GuestSocket {
+            vm,
+            volume,
+            socket: endpoint.to_string(),
+            totals: counts.totals(),
+        };
+        HostState {
+            connections_max: self.connection_limit.max(),
+            sockets: commit::guest_sockets(self).map(of).collect(),
+            missing: self
+                .missing
+                .keys()
+                .map(|(vm, volume)| format!("{vm}/{volume}"))
+                .chain(self.outages.keys().map(Interface::to_string))
+                .collect(),
+            held: self.held.iter().map(|((vm, volume), reason)| (format!("{vm}/{volume}"), reason.clone())).collect(),
+        }
+    }
+
+    /// Stops accepting clients and requests, and ends when all requests have completed or at `deadline`.
+    #[must_use]
+    pub fn drain(self, deadline: Instant) -> Draining {
+        let devices = self.devices.into_values().map(|running| running.device).collect();
+        let listeners = self.listeners.into_values().collect();
+        let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
+        Draining::begin(devices, listeners, guests, deadline)
+    }
+}
+
+/// The VMs that differ between two files. The cost of a change depends on these and not on all VMs.
+struct Changed(BTreeSet<String>);
+
+impl Changed {
+    fn between(old: &Host, new: &Host) -> Changed {
+        let same = |a: &Arc<Vm>, b: &Arc<Vm>| Arc::ptr_eq(a, b) || a == b;
+        let differs = |(name, vm): &(&String, &Arc<Vm>)| !old.vms.get(*name).is_some_and(|old| same(old, vm));
+        let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
+        let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
+        Changed(changed.chain(left).cloned().collect())
+    }
+
+    /// Returns those that a file contains.
+    fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
+        self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
+    }
+}
+
+/// Returns a file without some of its volumes and NICs.
+pub fn without<'a, 'b>(host: &'a Host, missing: impl ExactSizeIterator<Item = &'b VolumeName>) -> Cow<'a, Host> {
+    if missing.len() == 0 {
+        return Cow::Borrowed(host);
+    }
+    let mut rest = host.clone();
+    for (vm, volume) in missing {
+        if let Some(vm) = rest.vms.get_mut(vm) {
+            let vm = Arc::make_mut(vm);
+            match volume.strip_prefix("nic/") {
+                Some(nic) => drop(vm.nics.remove(nic)),
+                None => drop(vm.volumes.remove(volume)),
+            }
+        }
+    }
+    Cow::Owned(rest)
+}
+
+/// Whether a volume is served further when the second description replaces the first, possibly with another size.
+pub fn is_same_source(before: &Volume, after: &Volume) -> bool {
+    stage::stays(Some(before), after)
+}
+
+/// Whether a NIC is served further when the second description replaces the first.
+pub fn is_same_nic(before: &Nic, after: &Nic) -> bool {
+    nics::stays(Some(before), after)
+}
+
+/// The edits of each device.
+type Edits = BTreeMap<String, Vec<Edit>>;
+
+#[cfg(test)]
+mod tests;

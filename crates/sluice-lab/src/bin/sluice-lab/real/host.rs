@@ -1,0 +1,306 @@
+//! The disks, the host file and the loads of a trial.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sluice_config::Host;
+use sluice_io::backend::delay::{DeviceModel, ModelMaker};
+use sluice_lab::LabError;
+use sluice_lab::real::{Arrival, Device, Load, Trial, TrialVm};
+use sluice_sched::gate::Slot;
+use sluice_sched::{Instant, Request};
+use sluice_sim::devices::{Job, Model};
+
+use sluice_testbed::folder::{Folder, quoted};
+use sluice_testbed::load::{LoadVm, Pattern};
+
+/// Prefix of the temporary folder's name.
+const PREFIX: &str = "sluice-real-";
+/// Capacity that the host file states of a modelled drive, in requests per second. With admission "off" nothing depends on it.
+const CAPACITY_OF_DRIVE: f64 = 1000.0;
+/// Name of the device in the host file.
+const DEVICE: &str = "disk";
+/// Name of each VM's volume.
+const VOLUME: &str = "root";
+/// Digits of an address on the device that are the offset in its volume, for the holes of a file; the digits above are the number of the volume.
+/// Where the file system states no holes an address is the offset in the file. The disks of a trial are holes of one file, side by
+/// side, so that both lead to the same place.
+const OFFSET_BITS: u32 = 44;
+/// Window of a VM: more than any trial's number of outstanding requests.
+const WINDOW: u32 = 256;
+
+/// Name of the volume, and of its VM, that is the whole file.
+const WHOLE: &str = "whole";
+
+/// A protocol of the disks, and who measures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Nbd,
+    Vhost,
+    /// A guest, over vhost-user-blk, or with a block device of the kernel.
+    Guest,
+}
+
+impl Protocol {
+    /// Those of clients in this process.
+    pub(super) const CLIENTS: [Protocol; 2] = [Protocol::Nbd, Protocol::Vhost];
+
+    /// Name in results.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "nbd",
+            Protocol::Vhost => "vhost-user-blk",
+            Protocol::Guest => "guest",
+        }
+    }
+
+    /// Name in the host file.
+    fn export(self) -> &'static str {
+        match self {
+            Protocol::Nbd => "nbd",
+            Protocol::Vhost | Protocol::Guest => "vhost-user-blk",
+        }
+    }
+}
+
+/// A temporary folder with a file, in which the VMs' disks lie side by side. Dropping it removes the folder.
+pub(super) struct Fixture(Folder);
+
+impl Fixture {
+    /// Creates the folder and the file. For guests all of the file is allocated; otherwise it is sparse.
+    pub(super) fn set(trial: &Trial) -> io::Result<Self> {
+        let folder = Folder::new(PREFIX)?;
+        let len = trial.vms.len() as u64 * trial.disk_len;
+        folder.make_disk(DEVICE, len, if trial.in_guests { len } else { 0 })?;
+        Ok(Fixture(folder))
+    }
+
+    /// Returns the folder of sockets.
+    pub(super) fn sockets(&self) -> &Path {
+        self.0.sockets()
+    }
+
+    /// Returns the socket of a VM's disk.
+    pub(super) fn socket(&self, vm: &str) -> PathBuf {
+        self.0.socket(vm)
+    }
+
+    /// Returns the NBD socket of the whole file.
+    pub(super) fn whole_socket(&self) -> PathBuf {
+        self.socket(WHOLE)
+    }
+
+    /// Returns a host file that serves the whole file over NBD, in the order of arrival.
+    pub(super) fn whole_file(&self, trial: &Trial, buffered: bool) -> String {
+        let volume = Volume { vm: WHOLE, offset: 0, size: trial.vms.len() as u64 * trial.disk_len };
+        let mut text = self.device(trial, "noop");
+        text += &format!("\n[vm.{WHOLE}]\n{}", self.volume(&volume, Protocol::Nbd, buffered));
+        text
+    }
+
+    /// Returns the host file of a trial.
+    pub(super) fn host_file(&self, trial: &Trial, protocol: Protocol, buffered: bool) -> String {
+        let mut text = self.device(trial, trial.scheduler);
+        if !trial.parameters.is_empty() {
+            text += &format!("\n[device.{DEVICE}.{}]\n", trial.scheduler);
+            for (name, value) in trial.parameters {
+                let is_number = value.parse::<i64>().is_ok();
+                let value = if is_number { (*value).to_owned() } else { format!("\"{value}\"") };
+                text += &format!("{name} = {value}\n");
+            }
+        }
+        for (number, vm) in trial.vms.iter().enumerate() {
+            let volume = Volume { vm: vm.name, offset: number as u64 * trial.disk_len, size: trial.disk_len };
+            text += &format!(
+                "\n[vm.{name}]\n{policy}\n{volume}",
+                name = vm.name,
+                policy = policy(vm, trial.speedup()),
+                volume = self.volume(&volume, protocol, buffered),
+            );
+        }
+        text
+    }
+
+    /// Returns the table of the device. With a knee that no request comes near, every request costs the same, as in the simulation.
+    fn device(&self, trial: &Trial, scheduler: &str) -> String {
+        let nanos = trial.service_time().map_or(0, |time| time.as_nanos());
+        let time = match trial.device {
+            Device::Constant(_) => format!("\"{nanos}ns\""),
+            Device::Exponential(_) => format!("{{ mean = \"{nanos}ns\" }}"),
+            // The model's completion times replace it.
+            Device::Drive { .. } => "\"1ms\"".to_owned(),
+        };
+        format!(
+            "[device.{DEVICE}]\n\
+             path = {path}\n\
+             scheduler = \"{scheduler}\"\n\
+             depth = {depth}\n\
+             window = {{ requests = {WINDOW} }}\n\
+             capacity = \"{capacity:.0} iops@8KiB\"\n\
+             admission = \"off\"\n\
+             rotational = {rotational}\n\
+             merging = false\n\
+             cost = {{ knee = \"1GB\" }}\n\
+             delay = {{ time = {time} }}\n",
+            path = quoted(&self.0.disk(DEVICE)),
+            depth = trial.depth,
+            rotational = trial.rotational,
+            capacity = trial.iops().unwrap_or(CAPACITY_OF_DRIVE) * f64::from(trial.speedup()),
+        )
+    }
+
+    /// Returns the table of a volume, which is a part of the file.
+    fn volume(&self, volume: &Volume<'_>, protocol: Protocol, buffered: bool) -> String {
+        format!(
+            "[vm.{vm}.volume.{VOLUME}]\n\
+             device = \"{DEVICE}\"\n\
+             source = {disk}\n\
+             offset = \"{offset}B\"\n\
+             size = \"{size}B\"\n\
+             cache = \"{cache}\"\n\
+             export = {{ type = \"{protocol}\", socket = {socket} }}\n",
+            vm = volume.vm,
+            disk = quoted(&self.0.disk(DEVICE)),
+            offset = volume.offset,
+            size = volume.size,
+            cache = if buffered { "buffered" } else { "direct" },
+            protocol = protocol.export(),
+            socket = quoted(&self.0.socket(volume.vm)),
+        )
+    }
+}
+
+/// A part of the file.
+struct Volume<'a> {
+    vm: &'a str,
+    offset: u64,
+    size: u64,
+}
+
+/// Returns the policy of a VM as lines of the host file.
+fn policy(vm: &TrialVm, speedup: u32) -> String {
+    let mut text = format!("weight = {}\n", vm.weight);
+    let times = u64::from(speedup);
+    for (key, rate) in [("reservation", vm.reservation), ("limit", vm.limit)] {
+        if rate > 0 {
+            text += &format!("{key} = \"{} iops@8KiB\"\n", rate * times);
+        }
+    }
+    if vm.idle_credit != 1 {
+        text += &format!("idle_credit = {}\n", vm.idle_credit);
+    }
+    if vm.latency_ms > 0 {
+        text += &format!("latency = {{ p99 = \"{}ms\" }}\n", vm.latency_ms);
+    }
+    text
+}
+
+/// A model of the simulator as the device. The disks of the volumes lie side by side on it, in the order in which they were added.
+struct OnModel {
+    model: Box<dyn Model>,
+    disk_len: u64,
+}
+
+impl DeviceModel for OnModel {
+    fn submit(&mut self, now: Instant, slot: Slot, request: &Request) {
+        let (volume, inside) = (request.offset >> OFFSET_BITS, request.offset & ((1 << OFFSET_BITS) - 1));
+        let Request { kind, length, .. } = *request;
+        self.model.submit(now, Job { slot, kind, offset: volume * self.disk_len + inside, length });
+        self.model.settle(now);
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.model.next()
+    }
+
+    fn take(&mut self, at: Instant) -> Option<Slot> {
+        let slot = self.model.take(at);
+        self.model.settle(at);
+        slot
+    }
+}
+
+/// Returns the model of a trial's device, if it has one, with the name of the device.
+pub(super) fn model(trial: &Trial) -> Result<Option<(&'static str, ModelMaker)>, LabError> {
+    let Device::Drive { .. } = trial.device else { return Ok(None) };
+    // A model cannot be sent to the device's thread; that it can be made is checked here.
+    drop(trial.model()?);
+    let trial = trial.clone();
+    let make = move || -> Box<dyn DeviceModel> {
+        let model = trial.model().expect("it has been made before");
+        Box::new(OnModel { model, disk_len: trial.disk_len })
+    };
+    Ok(Some((DEVICE, ModelMaker(Arc::new(make)))))
+}
+
+/// Returns the loads of all VMs. Every request counts as 1.
+pub(super) fn loads(trial: &Trial, host: &Host) -> Vec<LoadVm> {
+    let load = |vm: &TrialVm| {
+        let Load { arrival, outstanding, length, random_percent, .. } = vm.load;
+        LoadVm {
+            name: vm.name,
+            export: host.vms[vm.name].volumes[VOLUME].export.clone(),
+            outstanding,
+            request_len: length,
+            cost: 1.0,
+            pattern: Pattern::Mixed { random_percent, range: trial.range },
+            burst_every: match arrival {
+                Arrival::Closed => None,
+                Arrival::Bursts(every) => Some(trial.scaled(every)),
+            },
+            starts: vm.start == 0,
+            // As DM in Fig. 3 where the reservations take everything.
+            may_starve: true,
+        }
+    };
+    trial.vms.iter().map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_config::DelayTime;
+    use sluice_sched::Kind;
+
+    #[test]
+    fn host_files_state_the_policies_and_the_device_of_the_simulation() {
+        let figures = sluice_lab::real::ALL.iter().chain(sluice_lab::real::IN_GUESTS);
+        for trial in figures.flat_map(|figure| (figure.trials)()) {
+            let fixture = Fixture::set(&trial).unwrap();
+            for (protocol, buffered) in [(Protocol::Nbd, false), (Protocol::Vhost, true), (Protocol::Guest, false)] {
+                let text = fixture.host_file(&trial, protocol, buffered);
+                let host = sluice_config::parse("trial.toml", &text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+                for vm in &trial.vms {
+                    assert_eq!(host.vms[vm.name].policy, vm.policy(trial.speedup()), "{}: {}", trial.name, vm.name);
+                    assert_eq!(host.vms[vm.name].volumes[VOLUME].buffered, buffered);
+                }
+                let device = &host.devices[DEVICE];
+                let delay = device.delay.as_ref().unwrap();
+                if let Some(due) = trial.service_time() {
+                    let (DelayTime::Fixed(time) | DelayTime::Exponential(time)) = delay.time else {
+                        panic!("it is uniform")
+                    };
+                    assert_eq!(time, due);
+                }
+                assert_eq!((delay.parallel, device.depth), (1, trial.depth));
+                assert_eq!(model(&trial).unwrap().is_some(), trial.service_time().is_none());
+                for size in [4 << 10, 16 << 10] {
+                    assert!((device.cost.cost(Kind::Read, size).as_f64() - 1.0).abs() < 2e-5, "every request costs 1");
+                }
+                assert!(trial.in_guests || loads(&trial, &host).iter().all(|load| load.outstanding <= WINDOW));
+            }
+        }
+    }
+
+    #[test]
+    fn the_whole_file_is_served_at_the_rate_of_the_trial() {
+        let trial = &(sluice_lab::real::IN_GUESTS[0].trials)()[0];
+        let fixture = Fixture::set(trial).unwrap();
+        let host = sluice_config::parse("trial.toml", &fixture.whole_file(trial, false)).unwrap();
+        let volume = &host.vms[WHOLE].volumes[VOLUME];
+        assert_eq!((host.vms.len(), volume.size), (1, Some(3 * trial.disk_len)));
+        let delay = host.devices[DEVICE].delay.as_ref().unwrap();
+        assert!(matches!(delay.time, DelayTime::Fixed(time) if Some(time) == trial.service_time()));
+    }
+}

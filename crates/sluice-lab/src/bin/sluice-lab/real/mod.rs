@@ -1,0 +1,259 @@
+//! `sluice reproduce --real`: figures of the papers on real I/O.
+//!
+//! A trial of `sluice_lab::real` on a device of constant rate runs three times: simulated, over NBD and over vhost-user-blk. For the last
+//! two the server of `sluice serve` runs in this process, with a generated host file: temporary disks lie on a `delay` device of the
+//! trial's rate, and clients at the real sockets keep the VMs' load on them. A trial on a modelled drive takes as long as in the
+//! paper and runs over vhost-user-blk alone; the device has the completion times of the model.
+//!
+//! With `--guests` the VMs are Linux guests under QEMU that measure their requests themselves, on one real file that the server serves over
+//! vhost-user-blk, and the kernel's own schedulers run on that file as well.
+//!
+//! | part | where |
+//! |---|---|
+//! | set-ups, and the simulated run | `sluice_lab::real` |
+//! | disks, server, clients | `sluice_testbed` |
+//! | host file | `host` |
+//! | guests, and the kernel's schedulers | `guests` |
+//! | which windows count | `run` |
+//! | output | `report`, `page` |
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_config::Host;
+use sluice_lab::LabError;
+use sluice_lab::real::{self, Device, Quantity, RealFigure, Seen, Trial, Value};
+
+use sluice_daemon::failure::Failure;
+use sluice_testbed::{Testbed, folder, load};
+
+mod guests;
+mod host;
+mod page;
+mod report;
+mod run;
+
+pub(crate) use guests::image;
+use host::{Fixture, Protocol};
+pub(crate) use report::Report;
+use run::{Run, Sample, Window};
+
+/// Shorter pauses of the machine between two looks do no harm: the requests at the device bridge them.
+const PAUSE_MIN: Duration = Duration::from_millis(5);
+/// A quick run measures a fifth of the time, in guests a tenth.
+const QUICK: usize = 5;
+const QUICK_IN_GUESTS: usize = 10;
+
+/// A value in all runs, in the paper's units.
+#[derive(Clone)]
+struct Compared {
+    value: Value,
+    /// `None`: the scheduler is the kernel's.
+    simulated: Option<f64>,
+    real: Vec<Real>,
+}
+
+/// A value over one protocol.
+#[derive(Clone)]
+struct Real {
+    protocol: Protocol,
+    value: f64,
+    /// Whether it is near the simulated one, if there is one.
+    is_near: bool,
+    /// Percent of its windows in which the machine paused.
+    paused_percent: f64,
+}
+
+/// A trial with its results.
+struct Measured {
+    trial: Trial,
+    values: Vec<Compared>,
+    /// Rate of each VM in each window of the last run.
+    series: Vec<Vec<f64>>,
+    /// Windows of all runs, those left out because the machine paused, and repeated runs.
+    windows: usize,
+    left_out: usize,
+    repeats: usize,
+}
+
+/// A figure with its results.
+struct Outcome {
+    figure: &'static RealFigure,
+    trials: Vec<Measured>,
+    took: Duration,
+    /// Load average of the machine over the last minute, at the end.
+    load: f64,
+}
+
+/// What runs.
+pub(crate) struct Plan {
+    pub(crate) figures: Vec<&'static RealFigure>,
+    pub(crate) quick: bool,
+    /// Kernel and first file system of guests, if the VMs are guests.
+    pub(crate) guests: Option<image::Image>,
+}
+
+/// Runs the figures. Prints progress on standard error unless `quiet`.
+pub(crate) async fn run(plan: Plan, quiet: bool) -> Result<Report, Failure> {
+    let note = |text: String| {
+        if !quiet {
+            sluice_daemon::output::message(text);
+        }
+    };
+    let (in_guests, quick) = (plan.guests.is_some(), plan.quick);
+    let mut report = Report { outcomes: Vec::new(), in_guests, quick, no_kernel: None };
+    if report.in_guests {
+        report.no_kernel = guests::kernel::missing();
+        if let Some(reason) = &report.no_kernel {
+            note(format!("The kernel's schedulers do not run: {reason}"));
+        }
+    }
+    for figure in &plan.figures {
+        let began = Instant::now();
+        let with_kernel = report.in_guests && report.no_kernel.is_none();
+        let trials = trials(figure, plan.quick, with_kernel);
+        let of_trial = |trial: &Trial| protocols(trial).len() * trial.seconds() / trial.speedup() as usize;
+        let seconds: usize = trials.iter().map(of_trial).sum();
+        note(format!("{} ({}): {} trials, about {seconds} s", figure.figure.id, figure.figure.label, trials.len()));
+        let mut measured = Vec::new();
+        for trial in trials {
+            let result = match &plan.guests {
+                Some(image) => guests::measure(trial, image).await?,
+                None => measure(trial).await?,
+            };
+            note(format!("  {}: {}", result.trial.name, report::outline(&result)));
+            measured.push(result);
+        }
+        // In the results those of the paper come first.
+        measured.sort_by_key(|result| result.trial.kernel.is_some());
+        let (took, trials) = (began.elapsed(), measured);
+        note(format!("{}: {:.0} s", figure.figure.id, took.as_secs_f64()));
+        report.outcomes.push(Outcome { figure, trials, took, load: load_average() });
+    }
+    Ok(report)
+}
+
+/// Returns the load average over the last minute; 0 if it is not known.
+fn load_average() -> f64 {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace().next().and_then(|first| first.parse().ok()).unwrap_or(0.0)
+}
+
+/// Returns the trials of a figure; those of the kernel's schedulers, which need more of the machine, come first.
+fn trials(figure: &RealFigure, quick: bool, with_kernel: bool) -> Vec<Trial> {
+    let own = (figure.trials)();
+    let mut trials = Vec::new();
+    if let (true, Some(last)) = (with_kernel, own.last()) {
+        trials.extend(real::KernelScheduler::ALL.map(|scheduler| last.clone().by_kernel(scheduler)));
+    }
+    trials.extend(own);
+    let shortened = |trial: Trial| {
+        let divisor = if trial.in_guests { QUICK_IN_GUESTS } else { QUICK };
+        if quick { trial.shortened(divisor) } else { trial }
+    };
+    trials.into_iter().map(shortened).collect()
+}
+
+/// Returns the protocols over which a trial runs.
+fn protocols(trial: &Trial) -> &'static [Protocol] {
+    match trial.device {
+        _ if trial.in_guests => &[Protocol::Guest],
+        Device::Constant(_) | Device::Exponential(_) => &Protocol::CLIENTS,
+        Device::Drive { .. } => &[Protocol::Vhost],
+    }
+}
+
+/// Runs a trial simulated and over its protocols.
+async fn measure(trial: Trial) -> Result<Measured, Failure> {
+    let mut runs = Vec::new();
+    for protocol in protocols(&trial) {
+        let run = run::repeated(async || measure_over(&trial, *protocol).await).await?;
+        runs.push((*protocol, run));
+    }
+    Ok(compared(trial, runs)?)
+}
+
+/// Compares the runs of a trial with the simulated one. The kernel's schedulers are not simulated.
+fn compared(trial: Trial, mut runs: Vec<(Protocol, Run)>) -> Result<Measured, LabError> {
+    let simulated = if trial.kernel.is_some() { None } else { Some(trial.simulate()?) };
+    let compared = |value: &Value| {
+        let simulated = simulated.as_ref().map(|seen: &Vec<Vec<Seen>>| value.of(seen));
+        let real = |(protocol, run): &(Protocol, Run)| {
+            let real = value.of(&run.seen);
+            let is_near = simulated.is_none_or(|simulated| trial.is_near(value.quantity, real, simulated));
+            Real { protocol: *protocol, value: real, is_near, paused_percent: run.paused_percent[value.part] }
+        };
+        Compared { value: *value, simulated, real: runs.iter().map(real).collect() }
+    };
+    let values = trial.values.iter().map(compared).collect();
+    let sum = |of: fn(&Run) -> usize| runs.iter().map(|(_, run)| of(run)).sum();
+    let (windows, left_out, repeats) = (sum(|run| run.windows), sum(|run| run.left_out), sum(|run| run.repeats));
+    let series = runs.pop().map(|(_, run)| run.series).unwrap_or_default();
+    Ok(Measured { trial, values, series, windows, left_out, repeats })
+}
+
+/// Runs a trial over one protocol.
+async fn measure_over(trial: &Trial, protocol: Protocol) -> Result<Run, Failure> {
+    let fixture = Fixture::set(trial).map_err(folder::cannot)?;
+    let parse = |buffered| parsed(&fixture.host_file(trial, protocol, buffered));
+    let models = host::model(trial)?;
+    let mut testbed = Testbed::begin(&parse, models, &|host| host::loads(trial, host), PAUSE_MIN)?;
+    testbed.watch_pauses();
+    let second = trial.scaled(Duration::from_secs(1));
+    let began = Instant::now();
+    let mut windows = Vec::new();
+    for number in 0..trial.seconds() {
+        let starting = |vm: &usize| trial.vms[*vm].start == number as u64;
+        (0..trial.vms.len()).filter(starting).for_each(|vm| testbed.load.start_vm(vm));
+        testbed.run_until(began + second * (number as u32 + 1), &mut |_| {}).await?;
+        let (window, pause) = testbed.cut().await?;
+        if number == 0 {
+            // Threads of clients and of the device run from now on.
+            testbed.watch_pauses();
+        }
+        windows.push(Window { samples: window.iter().map(sample).collect(), pause });
+    }
+    testbed.end().await?;
+    Ok(Run::of(trial, &windows))
+}
+
+fn parsed(text: &str) -> Result<Arc<Host>, Failure> {
+    sluice_config::parse("the trial's host file", text).map(Arc::new).map_err(Failure::Config)
+}
+
+/// Returns a window of a client. Every request counts as 1.
+fn sample(window: &load::Window) -> Sample {
+    let (got, seconds) = (load::Window::together([window]), window.seconds());
+    let requests = got.iops * seconds;
+    Sample { seconds, requests, total_ms: requests * got.mean_us / 1000.0 }
+}
+
+/// Returns the figures that the words name, or all; in guests or not.
+pub(crate) fn chosen(words: &[String], in_guests: bool) -> Result<Vec<&'static RealFigure>, Failure> {
+    let named = |figure: &RealFigure, word: &String| {
+        sluice_lab::figures::find(word).iter().any(|found| found.id == figure.figure.id)
+    };
+    let (all, option) = if in_guests { (real::IN_GUESTS, "--guests") } else { (real::ALL, "--real") };
+    for word in words {
+        if !all.iter().any(|figure| named(figure, word)) {
+            let ids: Vec<&str> = all.iter().map(|figure| figure.figure.id).collect();
+            let known = !sluice_lab::figures::find(word).is_empty();
+            let why = match (known, in_guests) {
+                (true, true) => "does not run in guests",
+                (true, false) => "does not run on real I/O",
+                _ => "is not the name of a figure, row or paper",
+            };
+            return Err(Failure::NotFound(format!("'{word}' {why}; with {option} there are: all, {}", ids.join(", "))));
+        }
+    }
+    let is_chosen = |figure: &&RealFigure| words.iter().any(|word| named(figure, word));
+    Ok(all.iter().filter(is_chosen).collect())
+}
+
+/// Unit of a quantity.
+fn unit(quantity: Quantity) -> &'static str {
+    match quantity {
+        Quantity::Iops => "IOPS",
+        Quantity::Latency => "ms",
+    }
+}

@@ -1,0 +1,30 @@
+//! The laboratory's verbs.
+
+use sluice_console::lab::{Described, Lab};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::output::{self, Format};
+
+use crate::Verb;
+
+mod advise;
+mod reproduce;
+mod sim;
+
+/// Runs a verb.
+pub(crate) fn run(verb: Verb, format: Format, quiet: bool) -> Result<(), Failure> {
+    match verb {
+        Verb::Lab(lab) => match *lab {
+            Lab::Reproduce(args) => reproduce::run(args, format, quiet),
+            Lab::Sim(args) => sim::run(args, format, quiet),
+            Lab::Advise(args) => advise::run(args, format, quiet),
+        },
+        Verb::Schema(schema) => {
+            let schema = match schema.of {
+                Described::Host => sluice_config::schema(),
+                Described::Scenario => sluice_sim::scenario::file::schema(),
+            };
+            output::line(&serde_json::to_string_pretty(&schema)?);
+            Ok(())
+        }
+    }
+}

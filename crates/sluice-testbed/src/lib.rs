@@ -1,0 +1,181 @@
+//! A testbed: temporary disks, the server of `sluice serve` in this process, and clients at its sockets that keep a
+//! stated load on the disks. The demo and the papers' figures on real I/O run on it.
+//!
+//! | part | where |
+//! |---|---|
+//! | temporary folder, disks and sockets | `folder` |
+//! | the VMs' requests and their measurements | `load` |
+//! | the VMs' disks, over NBD and vhost-user-blk | `disk` |
+//! | pauses of the machine | `pauses` |
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_config::Host;
+use sluice_io::backend::delay::ModelMaker;
+use sluice_io::source::SourceError;
+
+use sluice_daemon::failure::Failure;
+use sluice_daemon::server::{Server, ServerError};
+
+pub mod disk;
+pub mod folder;
+pub mod load;
+pub mod pauses;
+
+use disk::DiskError;
+use load::{Load, LoadVm, Window};
+use pauses::Pauses;
+
+/// Interval between two checks of the clients and updates of the display.
+const CHECK_EVERY: Duration = Duration::from_millis(25);
+/// Maximum time for the device to complete outstanding requests at the end.
+const DRAIN_MAX: Duration = Duration::from_secs(3);
+
+/// Why a testbed failed.
+#[derive(Debug, thiserror::Error)]
+pub enum TestbedError {
+    /// The temporary folder or a disk in it cannot be made.
+    #[error("Cannot make temporary disks in {folder}: free some space there, or set TMPDIR to another folder")]
+    Disks {
+        folder: String,
+        #[source]
+        source: io::Error,
+    },
+    /// io_uring is not available; containers often forbid it.
+    #[error("io_uring is not allowed on this system; run outside the container, or allow io_uring in it")]
+    NoRing {
+        #[source]
+        source: io::Error,
+    },
+    /// A client's thread cannot be started.
+    #[error("Cannot start the VMs' clients")]
+    Clients(#[source] io::Error),
+    /// A client lost its disk.
+    #[error("VM {vm}: the client failed")]
+    Client {
+        vm: &'static str,
+        #[source]
+        source: DiskError,
+    },
+    /// A request failed.
+    #[error("VM {vm}: a request failed; check the free space of the folder for temporary files")]
+    Request {
+        vm: &'static str,
+        #[source]
+        source: io::Error,
+    },
+    /// A VM gets no replies.
+    #[error("VM {vm}: no reply for {seconds} s; check the disk of the folder for temporary files")]
+    Silence { vm: &'static str, seconds: u64 },
+    /// A signal arrived.
+    #[error("Interrupted; the temporary disks are removed")]
+    Interrupted,
+}
+
+/// A running server and its clients. The clients are dropped first.
+pub struct Testbed {
+    pub load: Load,
+    server: Server,
+    pauses: Pauses,
+    /// Pauses of the machine that are shorter do no harm.
+    pause_min: Duration,
+    /// Whether the disks use the page cache, because their file system has no direct I/O.
+    pub buffered: bool,
+}
+
+impl Testbed {
+    /// Serves a host file, with direct I/O if the disks' file system supports it, and starts the clients. `parse` returns the host
+    /// file for buffered or direct disks. A device may get the completion times of a model.
+    pub fn begin(
+        parse: &dyn Fn(bool) -> Result<Arc<Host>, Failure>,
+        model: Option<(&str, ModelMaker)>,
+        vms: &dyn Fn(&Host) -> Vec<LoadVm>,
+        pause_min: Duration,
+    ) -> Result<Self, Failure> {
+        let mut server = Server::default();
+        if let Some((device, model)) = model {
+            server.set_model(device, model);
+        }
+        let buffered = match server.apply(&parse(false)?) {
+            Ok(_) => false,
+            Err(ServerError::Volume { source: SourceError::NotDirect { .. }, .. }) => {
+                server.apply(&parse(true)?)?;
+                true
+            }
+            Err(ServerError::Device { source, .. }) if is_forbidden(&source) => {
+                return Err(TestbedError::NoRing { source }.into());
+            }
+            Err(other) => return Err(other.into()),
+        };
+        let load = Load::start(vms(server.host())).map_err(TestbedError::Clients)?;
+        let pauses = Pauses::watch(pause_min);
+        Ok(Testbed { load, server, pauses, pause_min, buffered })
+    }
+
+    /// Ends the windows of all VMs and begins the next. Returns them, and the total length of the machine's pauses in them.
+    pub async fn cut(&mut self) -> Result<(Vec<Window>, Duration), TestbedError> {
+        let windows = self.load.cut().await?;
+        Ok((windows, self.pauses.take()))
+    }
+
+    /// Watches the threads that have started until now, and forgets earlier pauses.
+    pub fn watch_pauses(&mut self) {
+        self.pauses = Pauses::watch(self.pause_min);
+    }
+
+    /// Lets the clients run until `end`. Calls `look` at each check of the clients.
+    pub async fn run_until(&mut self, end: Instant, look: &mut dyn FnMut(&Load)) -> Result<(), TestbedError> {
+        self.pauses.resume();
+        loop {
+            self.load.check()?;
+            look(&self.load);
+            let left = end.saturating_duration_since(Instant::now()).min(CHECK_EVERY);
+            self.pauses.look(left);
+            if left.is_zero() {
+                return Ok(());
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    /// Disconnects the clients, then drains the device, so that the next testbed can use the disks.
+    pub async fn end(self) -> Result<(), TestbedError> {
+        let Testbed { load, server, .. } = self;
+        load.finish()?;
+        let deadline = Instant::now() + DRAIN_MAX;
+        server.drain(deadline).until(deadline).await;
+        Ok(())
+    }
+}
+
+/// Whether the system forbids io_uring.
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::Unsupported)
+}
+
+/// Runs `work` until it ends or a signal asks this process to end.
+pub fn run<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    use tokio::signal::unix::{Signal, SignalKind, signal};
+
+    /// Waits for a signal; for ever if it cannot be caught.
+    async fn arrival(signal: &mut io::Result<Signal>) {
+        match signal {
+            Ok(signal) => drop(signal.recv().await),
+            Err(_) => std::future::pending().await,
+        }
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+        let [interrupt, terminate, hangup] = &mut signals;
+        tokio::select! {
+            result = work => result,
+            () = arrival(interrupt) => Err(TestbedError::Interrupted.into()),
+            () = arrival(terminate) => Err(TestbedError::Interrupted.into()),
+            () = arrival(hangup) => Err(TestbedError::Interrupted.into()),
+        }
+    })
+}
