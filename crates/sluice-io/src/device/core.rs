@@ -27,6 +27,8 @@ use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::cpu::{self, CpuMeter};
+#[cfg(test)]
+use crate::device::order::{self, Step};
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
 use crate::memory_budget::{self, MemoryBudget};
@@ -270,6 +272,8 @@ impl Core {
     }
 
     fn op_completed(&mut self, now: Instant, index: OpIndex) {
+        #[cfg(test)]
+        order::note(Step::Complete);
         let op = self.backend.take_op(index);
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
@@ -390,6 +394,8 @@ impl Core {
 
     /// Lets the gate dispatch to the device.
     pub(crate) fn pump(&mut self, now: Instant) {
+        #[cfg(test)]
+        order::note(Step::Dispatch);
         self.wake = match &mut self.delay {
             None => self.gate.pump(now, &mut self.backend),
             Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),

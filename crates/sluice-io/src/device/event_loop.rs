@@ -25,6 +25,8 @@ use crate::device::lateness::{Lateness, Load};
 use crate::device::machine::{Kept, Machine};
 use crate::device::mailbox::{Inbox, Mailbox};
 use crate::device::message::Message;
+#[cfg(test)]
+use crate::device::order::{self, Step};
 use crate::device::probe::Pulse;
 use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin, Wait};
@@ -47,6 +49,8 @@ pub(crate) struct Loop {
     deadline_timer: DeadlineTimer,
     wakeup: Box<u64>,
     iterations: u64,
+    /// When the last iteration ended.
+    ended: Instant,
     /// Time spent with work, in nanoseconds.
     worked_nanos: u64,
     lateness: Lateness,
@@ -85,49 +89,9 @@ impl Machine for Loop {
     fn run(&mut self, inbox: &mut Inbox) -> io::Result<()> {
         let mut events = Vec::new();
         self.listen(inbox);
-        let mut ended = self.core.clock.now();
+        self.ended = self.core.clock.now();
         while !self.has_ended() {
-            self.iterations += 1;
-            let timeout = self.wait_timeout(ended);
-            let load = Load { queued: self.core.gate.queued(), in_flight: self.core.gate.in_flight() };
-            let timeout = self.lateness.limit_wait(ended, timeout, load);
-            let has_waited = self.core.backend.ring.submit_and_wait(timeout, &mut events)?;
-            // Reading the clock costs as much as a tenth of a request.
-            let now = if has_waited { self.core.clock.now() } else { ended };
-            self.lateness.look(now);
-            let wait = Wait::of(timeout, events.is_empty());
-            #[cfg(test)]
-            {
-                self.tests.sleeps += u64::from(wait != Wait::None);
-            }
-            let (event_count, mut found_work) = (events.len(), !events.is_empty());
-            self.core.cpu.begin_iteration(wait == Wait::Event);
-            for event in events.drain(..) {
-                #[cfg(test)]
-                let event = self.put_off(event);
-                if let Some(event) = self.later.pass(now, event) {
-                    self.event(now, event, inbox);
-                }
-            }
-            while let Some(event) = self.later.pop(now) {
-                self.event(now, event, inbox);
-            }
-            self.core.release_held(now);
-            let polled = self.frontends.poll(&mut self.core, now);
-            let is_useful = polled || self.core.cpu.has_useful(event_count);
-            found_work |= polled;
-            self.run_ready(now);
-            self.frontends.end_of_iteration(&mut self.core, now);
-            let began = if wait == Wait::None { ended } else { now };
-            ended = self.core.clock.now();
-            let nanos = ended.nanos_since(began);
-            self.worked_nanos += if found_work { nanos } else { 0 };
-            if self.core.cpu.end_of_iteration(ended, nanos, found_work) {
-                self.core.divide_cpu_time(ended);
-            }
-            if is_useful || !found_work {
-                self.spin.note_iteration(Iteration { woke: now, ended }, wait, found_work);
-            }
+            self.iterate(inbox, &mut events)?;
         }
         Ok(())
     }
@@ -200,11 +164,69 @@ impl Loop {
             deadline_timer: DeadlineTimer::default(),
             wakeup: Box::new(0),
             iterations: 0,
+            ended: Instant::ZERO,
             worked_nanos: 0,
             lateness: Lateness::default(),
             restarts,
             #[cfg(test)]
             tests: Tests::default(),
+        }
+    }
+
+    /// Makes one iteration.
+    pub(crate) fn iterate(&mut self, inbox: &mut Inbox, events: &mut Vec<Event>) -> io::Result<()> {
+        let ended = self.ended;
+        self.iterations += 1;
+        let timeout = self.wait_timeout(ended);
+        let load = Load { queued: self.core.gate.queued(), in_flight: self.core.gate.in_flight() };
+        let timeout = self.lateness.limit_wait(ended, timeout, load);
+        let has_waited = self.core.backend.ring.submit_and_wait(timeout, events)?;
+        // Reading the clock costs as much as a tenth of a request.
+        let now = if has_waited { self.core.clock.now() } else { ended };
+        self.lateness.look(now);
+        let wait = Wait::of(timeout, events.is_empty());
+        #[cfg(test)]
+        {
+            self.tests.sleeps += u64::from(wait != Wait::None);
+        }
+        let (event_count, mut found_work) = (events.len(), !events.is_empty());
+        self.core.cpu.begin_iteration(wait == Wait::Event);
+        for event in events.drain(..) {
+            #[cfg(test)]
+            let event = self.put_off(event);
+            if let Some(event) = self.later.pass(now, event) {
+                self.event(now, event, inbox);
+            }
+        }
+        while let Some(event) = self.later.pop(now) {
+            self.event(now, event, inbox);
+        }
+        self.core.release_held(now);
+        #[cfg(test)]
+        order::note(Step::Poll);
+        let polled = self.frontends.poll(&mut self.core, now);
+        let is_useful = polled || self.core.cpu.has_useful(event_count);
+        found_work |= polled;
+        self.run_ready(now);
+        #[cfg(test)]
+        order::note(Step::End);
+        self.frontends.end_of_iteration(&mut self.core, now);
+        self.end_iteration(now, wait, (found_work, is_useful));
+        Ok(())
+    }
+
+    /// Accounts for the time of an iteration whose wait ended at `woke`.
+    fn end_iteration(&mut self, woke: Instant, wait: Wait, (found_work, is_useful): (bool, bool)) {
+        let began = if wait == Wait::None { self.ended } else { woke };
+        self.ended = self.core.clock.now();
+        let ended = self.ended;
+        let nanos = ended.nanos_since(began);
+        self.worked_nanos += if found_work { nanos } else { 0 };
+        if self.core.cpu.end_of_iteration(ended, nanos, found_work) {
+            self.core.divide_cpu_time(ended);
+        }
+        if is_useful || !found_work {
+            self.spin.note_iteration(Iteration { woke, ended }, wait, found_work);
         }
     }
 
@@ -274,6 +296,15 @@ impl Loop {
         inbox.wake_again();
     }
 
+    /// Handles the messages that there are, without an iteration.
+    #[cfg(test)]
+    pub(crate) fn message_now(&mut self, inbox: &mut Inbox) {
+        let now = self.core.clock.now();
+        while let Some(message) = inbox.next() {
+            self.message(now, message);
+        }
+    }
+
     /// Replaces the result of a disk operation if a test wants that.
     #[cfg(test)]
     fn put_off(&mut self, event: Event) -> Event {
@@ -304,15 +335,23 @@ impl Loop {
     fn deliver(&mut self, now: Instant) {
         let core = &mut self.core;
         while let Some(io) = core.next_continued() {
+            #[cfg(test)]
+            order::note(Step::Continue);
             if !self.frontends.takes_back(core, now, io) {
                 core.go_on(now, io);
             }
         }
         while let Some(io) = core.next_completed() {
+            #[cfg(test)]
+            order::note(Step::Reply);
             self.frontends.complete(core, now, io);
         }
+        #[cfg(test)]
+        order::note(Step::Publish);
         self.frontends.delivered();
         while let Some(volume) = core.next_volume_to_admit() {
+            #[cfg(test)]
+            order::note(Step::Admit);
             self.frontends.admit(core, now, volume);
         }
     }
@@ -324,6 +363,8 @@ impl Loop {
             let Some((vm, clients)) = self.core.next_vm_to_resume() else { return };
             for _ in 0..clients {
                 let Some((client, budget)) = self.core.next_waiting(vm) else { break };
+                #[cfg(test)]
+                order::note(Step::Serve);
                 self.frontends.serve(&mut self.core, now, client, budget);
             }
         }

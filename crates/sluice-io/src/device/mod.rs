@@ -48,6 +48,8 @@ pub(crate) mod life;
 pub(crate) mod machine;
 pub(crate) mod mailbox;
 pub(crate) mod message;
+#[cfg(test)]
+pub(crate) mod order;
 pub mod panics;
 pub mod priority;
 pub mod probe;

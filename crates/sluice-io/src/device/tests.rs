@@ -26,6 +26,7 @@ mod budget;
 mod clients;
 mod cpu;
 mod departures;
+mod order;
 mod polling;
 mod restarts;
 mod zeroes;

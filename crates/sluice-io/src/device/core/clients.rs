@@ -5,6 +5,8 @@ use sluice_sched::{Instant, Scope};
 use crate::backend::jobs::BlockingJob;
 use crate::backend::volume::VolumeStore;
 use crate::device::core::Core;
+#[cfg(test)]
+use crate::device::order::{self, Step};
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
 
@@ -63,6 +65,8 @@ impl Core {
             if volume.leaving || volume.open_clients() > 0 {
                 continue;
             }
+            #[cfg(test)]
+            order::note(Step::Cancel);
             let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
             self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
         }

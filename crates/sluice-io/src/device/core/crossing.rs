@@ -7,6 +7,8 @@ use sluice_sched::{Instant, Scope};
 use crate::backend::bridge::{Crossing, Parked};
 use crate::backend::parts::transfer_max;
 use crate::device::core::Core;
+#[cfg(test)]
+use crate::device::order::{self, Step};
 use crate::slab::{IoId, VolumeKey};
 
 /// Requests that wait for blocks of the disk.
@@ -57,6 +59,8 @@ impl Core {
         released.sort_unstable();
         released.dedup();
         for key in released {
+            #[cfg(test)]
+            order::note(Step::Cross);
             let parked = self.crossing.parked.remove(&key).unwrap_or_default();
             parked.into_iter().for_each(|parked| self.arrive(now, parked.io));
         }
