@@ -4,20 +4,21 @@
 //!                  open, arrive              pump                operations
 //!     [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
 //!          ^                        | ^                            |
-//!          '--- complete ---- completed '--------- op_completed ---'
+//!          '--- complete -----  work    '--------- op_completed ---'
 //! ```
 //!
-//! A frontend calls the core; the core never calls a frontend. The core keeps what a frontend must be notified of until
+//! A frontend calls the core; the core never calls a frontend. The core notes as [`Work`] what a frontend must be notified of, until
 //! the event loop delivers it: completed requests, clients that may send again, and volumes whose new clients may be
 //! served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
 
+use crate::backend::bridge::Parked;
 use crate::backend::buffer::Room;
 use crate::backend::delay::Delay;
 use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
@@ -31,14 +32,13 @@ use crate::cpu::{self, CpuMeter};
 use crate::device::order::{self, Step};
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
+use crate::device::work::{Ends, Starts, Work};
 use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
 
 mod clients;
 mod crossing;
 mod windows;
-
-use crossing::Crossings;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
@@ -92,17 +92,10 @@ pub(crate) struct Core {
     pub(crate) stale_messages: u64,
     /// When the gate must be called again.
     wake: Option<Instant>,
-    /// Requests to be replied to.
-    completed: VecDeque<IoId>,
-    /// Requests that are to arrive at the gate again: with their next part, or because they were cancelled with those of another client.
-    continued: VecDeque<IoId>,
-    /// VMs whose waiting clients may fit into the window again.
-    vms_to_resume: VecDeque<VmId>,
-    /// Volumes from which a client has disconnected. It may have abandoned requests.
-    volumes_to_cancel: Vec<VolumeKey>,
-    /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
-    volumes_to_admit: VecDeque<VolumeKey>,
-    pub(crate) crossing: Crossings,
+    /// What the loop has to do. It sleeps only when there is nothing.
+    pub(crate) work: Work,
+    /// Requests of each volume that wait for blocks of the disk, in the order in which they came.
+    parked: BTreeMap<VolumeKey, Vec<Parked>>,
     finished: Vec<Finished>,
 }
 
@@ -142,12 +135,8 @@ impl Core {
             last_volume: None,
             stale_messages: 0,
             wake: None,
-            completed: VecDeque::new(),
-            continued: VecDeque::new(),
-            vms_to_resume: VecDeque::new(),
-            volumes_to_cancel: Vec::new(),
-            volumes_to_admit: VecDeque::new(),
-            crossing: Crossings::default(),
+            work: Work::default(),
+            parked: BTreeMap::new(),
             finished: Vec::new(),
         }
     }
@@ -216,17 +205,7 @@ impl Core {
     /// Queues a completed request for its frontend.
     fn complete(&mut self, id: IoId) {
         self.end_crossing(id);
-        self.completed.push_back(id);
-    }
-
-    /// Returns the next request to be replied to.
-    pub(crate) fn next_completed(&mut self) -> Option<IoId> {
-        self.completed.pop_front()
-    }
-
-    /// Returns the next request that is to arrive at the gate again, unless its frontend takes it back.
-    pub(crate) fn next_continued(&mut self) -> Option<IoId> {
-        self.continued.pop_front()
+        self.work.push(Ends::Complete(id));
     }
 
     /// Removes a request, and frees its buffer and its part of the window.
@@ -234,7 +213,7 @@ impl Core {
         let io = self.backend.ios.release(id);
         let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
         if io.bridge.is_some() {
-            self.crossing.released.push(volume);
+            self.work.push(Ends::Cross(volume));
         }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
@@ -259,8 +238,13 @@ impl Core {
 
     /// Reports the completions of the device to the gate.
     pub(crate) fn take_completions(&mut self, now: Instant) {
+        let mut any = false;
         while let Some(index) = self.next_completed_op(now) {
             self.op_completed(now, index);
+            any = true;
+        }
+        if any {
+            self.work.push(Ends::Dispatch);
         }
     }
 
@@ -297,7 +281,7 @@ impl Core {
             self.backend.remap_extents(key);
         }
         if admits {
-            self.volumes_to_admit.push_back(key);
+            self.work.push_start(Starts::Admit(key));
         }
         let mut finished = std::mem::take(&mut self.finished);
         self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
@@ -323,7 +307,7 @@ impl Core {
         let wanted = self.is_wanted(id);
         let io = &mut self.backend.ios[id];
         if unfinished && wanted && io.errno == 0 {
-            return self.continued.push_back(id);
+            return self.work.push(Ends::Continue(id));
         }
         if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
@@ -392,7 +376,7 @@ impl Core {
         cancelled
     }
 
-    /// Lets the gate dispatch to the device.
+    /// Lets the gate dispatch to the device. What the device completes immediately is work.
     pub(crate) fn pump(&mut self, now: Instant) {
         #[cfg(test)]
         order::note(Step::Dispatch);
@@ -400,6 +384,7 @@ impl Core {
             None => self.gate.pump(now, &mut self.backend),
             Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
         };
+        self.take_completions(now);
     }
 
     /// Returns when the gate or the device has something to do, even if no event arrives.
@@ -409,17 +394,6 @@ impl Core {
             Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
         };
         [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
-    }
-
-    /// Whether nothing is left to deliver or to report to the gate.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.backend.completed.is_empty()
-            && self.completed.is_empty()
-            && self.continued.is_empty()
-            && self.vms_to_resume.is_empty()
-            && self.volumes_to_cancel.is_empty()
-            && self.volumes_to_admit.is_empty()
-            && self.crossing.is_settled()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next

@@ -30,6 +30,7 @@ use crate::device::order::{self, Step};
 use crate::device::probe::Pulse;
 use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin, Wait};
+use crate::device::work::{Ends, Starts};
 use crate::frontend::{Command, Frontends};
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
@@ -240,7 +241,7 @@ impl Loop {
 
     /// Returns how long to wait for the next event: zero while one is likely to arrive soon.
     fn wait_timeout(&mut self, now: Instant) -> Option<Duration> {
-        if !self.core.is_settled() || self.polls_on(now) {
+        if !self.core.work.is_empty() || self.polls_on(now) {
             return Some(Duration::ZERO);
         }
         let core = &mut self.core;
@@ -315,57 +316,66 @@ impl Loop {
         Event { result: -libc::EAGAIN, ..event }
     }
 
-    /// Reports completions to the gate, lets it dispatch, and takes requests for which there is room now, until none of
-    /// this makes progress or the number of rounds is reached.
+    /// Does the work that there is, and lets the gate dispatch, until none is left or the number of rounds is reached.
     fn run_ready(&mut self, now: Instant) {
+        self.core.take_completions(now);
         for _ in 0..ROUNDS_MAX {
-            self.core.take_completions(now);
-            self.core.cancel_abandoned(now);
-            self.core.cross_released(now);
-            self.deliver(now);
-            self.resume_clients(now);
+            self.end_requests(now);
+            self.start_clients(now);
             self.core.pump(now);
-            if self.core.is_settled() {
+            if self.core.work.is_empty() {
                 return;
             }
         }
     }
 
-    /// Delivers to the frontends what the core has for them.
-    fn deliver(&mut self, now: Instant) {
+    /// Ends requests, and lets others go to the gate again.
+    fn end_requests(&mut self, now: Instant) {
         let core = &mut self.core;
-        while let Some(io) = core.next_continued() {
-            #[cfg(test)]
-            order::note(Step::Continue);
-            if !self.frontends.takes_back(core, now, io) {
-                core.go_on(now, io);
+        while let Some(work) = core.work.next() {
+            match work {
+                Ends::Complete(io) => {
+                    #[cfg(test)]
+                    order::note(Step::Reply);
+                    self.frontends.complete(core, now, io);
+                }
+                Ends::Continue(io) => {
+                    #[cfg(test)]
+                    order::note(Step::Continue);
+                    if !self.frontends.takes_back(core, now, io) {
+                        core.go_on(now, io);
+                    }
+                }
+                Ends::Cancel(volume) => core.cancel_abandoned(now, volume),
+                Ends::Cross(volume) => core.cross_released(now, volume),
+                Ends::Dispatch => {}
             }
-        }
-        while let Some(io) = core.next_completed() {
-            #[cfg(test)]
-            order::note(Step::Reply);
-            self.frontends.complete(core, now, io);
         }
         #[cfg(test)]
         order::note(Step::Publish);
         self.frontends.delivered();
-        while let Some(volume) = core.next_volume_to_admit() {
-            #[cfg(test)]
-            order::note(Step::Admit);
-            self.frontends.admit(core, now, volume);
-        }
     }
 
-    /// Serves each client that waits for window space once. A client that uses up its budget is queued again and served
+    /// Serves clients for which there may be room, each once. A client that uses up its budget is queued again and served
     /// in the next round.
-    fn resume_clients(&mut self, now: Instant) {
-        for _ in 0..self.core.vms_to_resume() {
-            let Some((vm, clients)) = self.core.next_vm_to_resume() else { return };
-            for _ in 0..clients {
-                let Some((client, budget)) = self.core.next_waiting(vm) else { break };
-                #[cfg(test)]
-                order::note(Step::Serve);
-                self.frontends.serve(&mut self.core, now, client, budget);
+    fn start_clients(&mut self, now: Instant) {
+        let core = &mut self.core;
+        for _ in 0..core.work.starts() {
+            match core.work.next_start() {
+                Some(Starts::Admit(volume)) => {
+                    #[cfg(test)]
+                    order::note(Step::Admit);
+                    self.frontends.admit(core, now, volume);
+                }
+                Some(Starts::Resume(vm)) => {
+                    for _ in 0..core.waiting(vm) {
+                        let Some((client, budget)) = core.next_waiting(vm) else { break };
+                        #[cfg(test)]
+                        order::note(Step::Serve);
+                        self.frontends.serve(core, now, client, budget);
+                    }
+                }
+                None => return,
             }
         }
     }

@@ -57,6 +57,7 @@ pub mod spec;
 pub(crate) mod spin;
 pub(crate) mod supervisor;
 pub(crate) mod vm;
+pub(crate) mod work;
 
 pub use crate::frontend::nbd::Arrived;
 pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};

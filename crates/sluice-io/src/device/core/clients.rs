@@ -7,6 +7,7 @@ use crate::backend::volume::VolumeStore;
 use crate::device::core::Core;
 #[cfg(test)]
 use crate::device::order::{self, Step};
+use crate::device::work::Ends;
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
 
@@ -42,7 +43,7 @@ impl Core {
     /// at the device.
     pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
         self.backend.volumes[volume].close_client();
-        self.volumes_to_cancel.push(volume);
+        self.work.push(Ends::Cancel(volume));
     }
 
     /// Removes a disconnected client to which nothing refers any more.
@@ -51,25 +52,18 @@ impl Core {
         self.remove_left_volume(volume);
     }
 
-    /// Returns the next volume whose waiting clients may be served.
-    pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
-        self.volumes_to_admit.pop_front()
-    }
-
-    /// Cancels queued requests of disconnected clients. Otherwise they would use up their VM's limit and window before
-    /// the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
+    /// Cancels queued requests of a volume's disconnected clients. Otherwise they would use up their VM's limit and window
+    /// before the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
     /// volume.
-    pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
-        while let Some(key) = self.volumes_to_cancel.pop() {
-            let Some(volume) = self.backend.volumes.get(key) else { continue };
-            if volume.leaving || volume.open_clients() > 0 {
-                continue;
-            }
-            #[cfg(test)]
-            order::note(Step::Cancel);
-            let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
-            self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
+    pub(crate) fn cancel_abandoned(&mut self, now: Instant, key: VolumeKey) {
+        let Some(volume) = self.backend.volumes.get(key) else { return };
+        if volume.leaving || volume.open_clients() > 0 {
+            return;
         }
+        #[cfg(test)]
+        order::note(Step::Cancel);
+        let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+        self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
     }
 
     /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.

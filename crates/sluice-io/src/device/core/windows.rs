@@ -7,6 +7,7 @@ use crate::backend::request::Opening;
 use crate::cpu;
 use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
+use crate::device::work::Starts;
 use crate::slab::{ClientRef, VmId, VolumeKey};
 use sluice_sched::Instant;
 
@@ -111,20 +112,14 @@ impl Core {
 
     /// Schedules the waiting clients of a VM, because there may be room.
     pub(crate) fn schedule_resume(&mut self, vm: VmId) {
-        if !self.vms[vm].waiting.is_empty() && self.vms_to_resume.back() != Some(&vm) {
-            self.vms_to_resume.push_back(vm);
+        if !self.vms[vm].waiting.is_empty() {
+            self.work.push_start(Starts::Resume(vm));
         }
     }
 
-    /// Returns the number of VMs that may have room for waiting clients.
-    pub(crate) fn vms_to_resume(&self) -> usize {
-        self.vms_to_resume.len()
-    }
-
-    /// Returns the next VM that may have room for waiting clients, and their number.
-    pub(crate) fn next_vm_to_resume(&mut self) -> Option<(VmId, usize)> {
-        let vm = self.vms_to_resume.pop_front()?;
-        Some((vm, self.vms.get(vm).map_or(0, |state| state.waiting.len())))
+    /// Returns the number of waiting clients of a VM, which may have been removed.
+    pub(crate) fn waiting(&self, vm: VmId) -> usize {
+        self.vms.get(vm).map_or(0, |state| state.waiting.len())
     }
 
     /// Returns the next waiting client of a VM, and what may be taken from it before the next client.
