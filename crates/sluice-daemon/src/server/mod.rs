@@ -8,6 +8,7 @@
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -17,9 +18,11 @@ use sluice_io::backend::delay::ModelMaker;
 use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
+use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{DiskSet, Source};
 use sluice_io::uplink::link::Link;
+use sluice_io::uplink::{self, Uplink};
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -78,9 +81,62 @@ const GLANCE: Duration = Duration::from_millis(10);
 /// The name of a volume: VM and volume.
 pub type VolumeName = (String, String);
 
+/// The thread of a device, or of an uplink.
+enum Plane {
+    Disk(Device),
+    Uplink(Uplink),
+}
+
+impl Deref for Plane {
+    type Target = Thread;
+
+    fn deref(&self) -> &Thread {
+        match self {
+            Plane::Disk(device) => device,
+            Plane::Uplink(uplink) => uplink,
+        }
+    }
+}
+
+impl From<Plane> for Thread {
+    fn from(plane: Plane) -> Thread {
+        match plane {
+            Plane::Disk(device) => device.into(),
+            Plane::Uplink(uplink) => uplink.into(),
+        }
+    }
+}
+
+/// Changes of a device, or of an uplink.
+enum Edits {
+    Disk(Vec<Edit>),
+    Uplink(Vec<uplink::Edit>),
+}
+
+impl Edits {
+    fn len(&self) -> usize {
+        match self {
+            Edits::Disk(edits) => edits.len(),
+            Edits::Uplink(edits) => edits.len(),
+        }
+    }
+
+    /// Whether nothing is changed or added.
+    fn only_removes(&self) -> bool {
+        match self {
+            Edits::Disk(edits) => {
+                edits.iter().all(|edit| matches!(edit, Edit::RemoveVm { .. } | Edit::RemoveVolume { .. }))
+            }
+            Edits::Uplink(edits) => {
+                edits.iter().all(|edit| matches!(edit, uplink::Edit::RemoveVm { .. } | uplink::Edit::RemoveNic { .. }))
+            }
+        }
+    }
+}
+
 /// A running device.
 pub struct Running {
-    device: Device,
+    device: Plane,
     /// The disks below it; none for a null device.
     disks: Option<DiskSet>,
     /// The open interface of an uplink.
@@ -92,20 +148,42 @@ pub struct Running {
 }
 
 impl Running {
-    fn new(device: Device, disks: Option<DiskSet>) -> Running {
+    fn new(device: Plane, disks: Option<DiskSet>) -> Running {
         let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
         Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
     }
 
     /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
     /// once: later changes are queued in its mailbox.
-    fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
+    fn edit(&self, edits: Edits) -> Result<(), EditError> {
+        self.ask(|timeout| match (&self.device, edits) {
+            (Plane::Disk(device), Edits::Disk(edits)) => device.edit_within(edits, timeout),
+            (Plane::Uplink(uplink), Edits::Uplink(edits)) => uplink.edit_within(edits, timeout),
+            (Plane::Disk(_), Edits::Uplink(_)) => Err(EditError::Unknown("interface".to_owned())),
+            (Plane::Uplink(_), Edits::Disk(_)) => Err(EditError::Unknown("disk".to_owned())),
+        })
+    }
+
+    /// Refuses new clients of these volumes.
+    fn refuse_clients(&self, volumes: Vec<VolumeName>) -> Result<(), EditError> {
+        self.ask(|timeout| self.device.refuse_clients(volumes, timeout))
+    }
+
+    /// Returns the thread if it is that of a device.
+    fn disk(&self) -> Option<&Device> {
+        match &self.device {
+            Plane::Disk(device) => Some(device),
+            Plane::Uplink(_) => None,
+        }
+    }
+
+    fn ask(&self, ask: impl FnOnce(Duration) -> Result<(), EditError>) -> Result<(), EditError> {
         if self.is_silent.get() {
             let now = self.device.request_snapshot().until(Instant::now() + GLANCE);
             self.is_silent.set(now.health == Health::Silent);
         }
         let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
-        let edited = self.device.edit_within(edits, timeout);
+        let edited = ask(timeout);
         self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
         edited
     }
@@ -479,14 +557,14 @@ impl Server {
     }
 
     /// The devices that run.
-    pub fn running(&self) -> impl Iterator<Item = &Device> {
-        self.devices.values().map(|running| &running.device)
+    pub fn running(&self) -> impl Iterator<Item = &Thread> {
+        self.devices.values().map(|running| &*running.device)
     }
 
     /// Returns a snapshot of every device; for a device that does not respond, its health.
     #[must_use]
     pub fn snapshots(&self) -> Vec<Snapshot> {
-        drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
+        drain::ask(self.running(), ANSWER_MAX)
     }
 
     /// Returns the state of the host apart from its devices.
@@ -514,7 +592,7 @@ impl Server {
     /// Stops accepting clients and requests, and ends when all requests have completed or at `deadline`.
     #[must_use]
     pub fn drain(self, deadline: Instant) -> Draining {
-        let devices = self.devices.into_values().map(|running| running.device).collect();
+        let devices = self.devices.into_values().map(|running| running.device.into()).collect();
         let listeners = self.listeners.into_values().collect();
         let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
         Draining::begin(devices, listeners, guests, deadline)
@@ -566,9 +644,6 @@ pub fn is_same_source(before: &Volume, after: &Volume) -> bool {
 pub fn is_same_nic(before: &Nic, after: &Nic) -> bool {
     nics::stays(Some(before), after)
 }
-
-/// The edits of each device.
-type Edits = BTreeMap<String, Vec<Edit>>;
 
 #[cfg(test)]
 mod tests;

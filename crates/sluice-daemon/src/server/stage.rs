@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
-use sluice_io::device::priority::{self, Priority};
 use sluice_io::device::{Device, DeviceSpec, Store};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
+use sluice_io::reactor::priority::{self, Priority};
 use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -16,7 +16,9 @@ use super::commit::name_of;
 use super::opening::{Needs, Opened};
 use super::resizing::Resized;
 use super::tolerance::Tolerance;
-use super::{Changed, Found, Missing, Reason, Running, Server, ServerError, VolumeName, missing, nics, translate};
+use super::{
+    Changed, Found, Missing, Plane, Reason, Running, Server, ServerError, VolumeName, missing, nics, translate,
+};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
@@ -136,7 +138,7 @@ fn start_device(
     let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
-    Ok(Running::new(device, disks))
+    Ok(Running::new(Plane::Disk(device), disks))
 }
 
 /// Whether a volume has the same source as before, possibly with another size.
