@@ -6,23 +6,19 @@
 //! lists, and what the file does not name any more is removed. VMs that stay are not paused.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Nic, Vm, Volume};
 use sluice_io::backend::delay::ModelMaker;
-use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, Store, VolumeGeneration};
+use sluice_io::device::{Health, Snapshot, Store, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
-use sluice_io::source::{DiskSet, Source};
-use sluice_io::uplink::link::Link;
-use sluice_io::uplink::{self, Uplink};
+use sluice_io::source::Source;
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -49,6 +45,7 @@ mod nics;
 mod opening;
 mod rehearsal;
 mod resizing;
+mod running;
 mod sockets;
 mod stage;
 pub mod stats;
@@ -67,127 +64,14 @@ pub use loss::LossQuery;
 pub use missing::{Missing, Reason, as_device, kind_of};
 pub use opening::Needs;
 pub use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
+use running::{Edits, Plane, Running};
 use stage::Staged;
 use stats::HostState;
 
 /// Maximum time for the snapshots of all devices. Changes wait for it.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
-/// device applies its part later all the same.
-const EDIT_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for a device that has not confirmed its last change to show that it responds again.
-const GLANCE: Duration = Duration::from_millis(10);
-
 /// The name of a volume: VM and volume.
 pub type VolumeName = (String, String);
-
-/// The thread of a device, or of an uplink.
-enum Plane {
-    Disk(Device),
-    Uplink(Uplink),
-}
-
-impl Deref for Plane {
-    type Target = Thread;
-
-    fn deref(&self) -> &Thread {
-        match self {
-            Plane::Disk(device) => device,
-            Plane::Uplink(uplink) => uplink,
-        }
-    }
-}
-
-impl From<Plane> for Thread {
-    fn from(plane: Plane) -> Thread {
-        match plane {
-            Plane::Disk(device) => device.into(),
-            Plane::Uplink(uplink) => uplink.into(),
-        }
-    }
-}
-
-/// Changes of a device, or of an uplink.
-enum Edits {
-    Disk(Vec<Edit>),
-    Uplink(Vec<uplink::Edit>),
-}
-
-impl Edits {
-    fn len(&self) -> usize {
-        match self {
-            Edits::Disk(edits) => edits.len(),
-            Edits::Uplink(edits) => edits.len(),
-        }
-    }
-
-    /// Whether nothing is changed or added.
-    fn only_removes(&self) -> bool {
-        match self {
-            Edits::Disk(edits) => {
-                edits.iter().all(|edit| matches!(edit, Edit::RemoveVm { .. } | Edit::RemoveVolume { .. }))
-            }
-            Edits::Uplink(edits) => {
-                edits.iter().all(|edit| matches!(edit, uplink::Edit::RemoveVm { .. } | uplink::Edit::RemoveNic { .. }))
-            }
-        }
-    }
-}
-
-/// A running device.
-pub struct Running {
-    device: Plane,
-    /// The disks below it; none for a null device.
-    disks: Option<DiskSet>,
-    /// The open interface of an uplink.
-    link: Option<Arc<Link>>,
-    /// Whether its disk reports that it is rotational.
-    rotational: bool,
-    /// Whether it has not confirmed its part of the last change, and has not responded since.
-    is_silent: Cell<bool>,
-}
-
-impl Running {
-    fn new(device: Plane, disks: Option<DiskSet>) -> Running {
-        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
-    }
-
-    /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
-    /// once: later changes are queued in its mailbox.
-    fn edit(&self, edits: Edits) -> Result<(), EditError> {
-        self.ask(|timeout| match (&self.device, edits) {
-            (Plane::Disk(device), Edits::Disk(edits)) => device.edit_within(edits, timeout),
-            (Plane::Uplink(uplink), Edits::Uplink(edits)) => uplink.edit_within(edits, timeout),
-            (Plane::Disk(_), Edits::Uplink(_)) => Err(EditError::Unknown("interface".to_owned())),
-            (Plane::Uplink(_), Edits::Disk(_)) => Err(EditError::Unknown("disk".to_owned())),
-        })
-    }
-
-    /// Refuses new clients of these volumes.
-    fn refuse_clients(&self, volumes: Vec<VolumeName>) -> Result<(), EditError> {
-        self.ask(|timeout| self.device.refuse_clients(volumes, timeout))
-    }
-
-    /// Returns the thread if it is that of a device.
-    fn disk(&self) -> Option<&Device> {
-        match &self.device {
-            Plane::Disk(device) => Some(device),
-            Plane::Uplink(_) => None,
-        }
-    }
-
-    fn ask(&self, ask: impl FnOnce(Duration) -> Result<(), EditError>) -> Result<(), EditError> {
-        if self.is_silent.get() {
-            let now = self.device.request_snapshot().until(Instant::now() + GLANCE);
-            self.is_silent.set(now.health == Health::Silent);
-        }
-        let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
-        let edited = ask(timeout);
-        self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
-        edited
-    }
-}
 
 /// Block sizes of a volume, in bytes. `disk` is what direct I/O needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

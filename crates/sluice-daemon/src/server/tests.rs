@@ -7,6 +7,8 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
 
+use sluice_io::device::Edit;
+
 use super::*;
 
 /// Number of consecutive failures after which a device stays down.
