@@ -14,7 +14,7 @@ use sluice_sched::{GateSettings, Kind};
 use crate::backend::disk::Backend;
 use crate::backend::request::IoRequest;
 use crate::backend::volume::Volume;
-use crate::device::spec::Window;
+use crate::reactor::spec::Window;
 use crate::slab::IoId;
 
 /// Pieces of a write that one request for zeroes has at the gate concurrently. Few, because later requests of its VM wait

@@ -11,12 +11,12 @@
 //! the event loop delivers it: completed requests, clients that may send again, and volumes whose new clients may be
 //! served.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
-use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
+use sluice_sched::{Arrival, Flags, Instant, Kind, Scope};
 
 use crate::backend::bridge::Parked;
 use crate::backend::buffer::Room;
@@ -26,15 +26,14 @@ use crate::backend::disk::Backend;
 use crate::backend::jobs::BlockingResult;
 use crate::backend::request::{IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
-use crate::clock::Clock;
-use crate::cpu::{self, CpuMeter};
+use crate::cpu;
 #[cfg(test)]
 use crate::device::order::{self, Step};
-use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
 use crate::device::work::{Ends, Starts, Work};
 use crate::memory_budget::{self, MemoryBudget};
-use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
+use crate::reactor::base::Base;
+use crate::slab::{Id as _, IoId, VmId, VolumeKey};
 
 mod clients;
 mod crossing;
@@ -42,15 +41,6 @@ mod windows;
 
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
-
-/// State of the shutdown of a device thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    No,
-    /// Ends when every request has been answered.
-    Draining,
-    Now,
-}
 
 /// Location of the data of a client's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,35 +53,22 @@ pub(crate) enum DataIn {
 
 /// The shared state of all frontends of a device thread: the gate, the requests, the VMs with their windows, and the device.
 pub(crate) struct Core {
-    pub(crate) device: String,
-    pub(crate) clock: Clock,
-    pub(crate) gate: Gate,
+    pub(crate) base: Base<Vm>,
     /// Requests that have arrived at the gate so far.
     pub(crate) arrivals: u64,
-    /// The scheduler that has replaced the first one, and whether its gate merges.
-    pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
     /// Wraps the backend if the device is to be slower than it is.
     delay: Option<Delay>,
-    pub(crate) vms: Slab<VmId, Vm>,
-    /// VMs that have not been removed.
-    pub(crate) vms_by_name: HashMap<String, VmId>,
-    pub(crate) cpu: CpuMeter,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
     /// VMs with clients that wait for memory which other VMs use.
     vms_awaiting_memory: Vec<VmId>,
     /// Wakes this thread.
     waker: Waker,
-    pub(crate) ending: Ending,
     /// Whether the thread polls all the time while it has clients.
     pub(crate) busy_poll: bool,
     /// The volume of the last request that has arrived.
     last_volume: Option<VolumeKey>,
-    /// Messages for sessions that had ended.
-    pub(crate) stale_messages: u64,
-    /// When the gate must be called again.
-    wake: Option<Instant>,
     /// What the loop has to do. It sleeps only when there is nothing.
     pub(crate) work: Work,
     /// Requests of each volume that wait for blocks of the disk, in the order in which they came.
@@ -109,32 +86,17 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Core {
-    pub(crate) fn new(
-        device: String,
-        (gate, clock): (Gate, Clock),
-        backend: Backend,
-        delay: Option<Delay>,
-        waker: Waker,
-    ) -> Self {
+    pub(crate) fn new(base: Base<Vm>, backend: Backend, delay: Option<Delay>, waker: Waker) -> Self {
         Core {
-            device,
-            clock,
-            gate,
+            base,
             arrivals: 0,
-            scheduler: None,
             backend,
             delay,
-            vms: Slab::default(),
-            vms_by_name: HashMap::new(),
-            cpu: CpuMeter::default(),
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),
             waker,
-            ending: Ending::No,
             busy_poll: false,
             last_volume: None,
-            stale_messages: 0,
-            wake: None,
             work: Work::default(),
             parked: BTreeMap::new(),
             finished: Vec::new(),
@@ -148,7 +110,7 @@ impl Core {
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
         let vm = self.occupy(opening);
         // A VM that holds little gets memory even if its neighbours have used up what there was.
-        let room = if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let room = if self.base.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
         list.push(id);
@@ -163,16 +125,16 @@ impl Core {
         }
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
-        let vm = &mut self.vms[volume.vm];
+        let vm = &mut self.base.vms[volume.vm];
         volume.refuse_impossible(io);
-        let (kind, more) = volume.next_part(io, self.gate.settings(), vm.window);
+        let (kind, more) = volume.next_part(io, self.base.gate.settings(), vm.window);
         if more > 0 {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
         }
         let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
-        self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
+        self.base.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
@@ -185,7 +147,7 @@ impl Core {
         };
         self.arrivals += 1;
         self.last_volume = Some(io.volume);
-        if volume.leaving || self.gate.insert(now, &arrival).is_err() {
+        if volume.leaving || self.base.gate.insert(now, &arrival).is_err() {
             self.fail(id, libc::ESHUTDOWN);
         }
     }
@@ -284,7 +246,7 @@ impl Core {
             self.work.push_start(Starts::Admit(key));
         }
         let mut finished = std::mem::take(&mut self.finished);
-        self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
+        self.backend.complete_in_gate(&mut self.base.gate, now, (index, op.errno == 0), &mut finished);
         finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
         self.finished = finished;
         if leaving {
@@ -364,7 +326,7 @@ impl Core {
     /// Cancels requests that are queued or wait for blocks. Returns them.
     pub(crate) fn cancel(&mut self, now: Instant, scope: Scope) -> Vec<(IoId, Outcome)> {
         let mut finished = Vec::new();
-        self.gate.cancel(now, scope, &mut finished);
+        self.base.gate.cancel(now, scope, &mut finished);
         self.cancelled(scope, finished)
     }
 
@@ -380,9 +342,9 @@ impl Core {
     pub(crate) fn pump(&mut self, now: Instant) {
         #[cfg(test)]
         order::note(Step::Dispatch);
-        self.wake = match &mut self.delay {
-            None => self.gate.pump(now, &mut self.backend),
-            Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
+        self.base.wake = match &mut self.delay {
+            None => self.base.gate.pump(now, &mut self.backend),
+            Some(delay) => self.base.gate.pump(now, &mut delay.wrap(&mut self.backend)),
         };
         self.take_completions(now);
     }
@@ -393,14 +355,14 @@ impl Core {
             None => self.backend.next_wakeup(),
             Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
         };
-        [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
+        [self.base.wake, device, self.base.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next
     /// instant at which the gate may dispatch, or the next completion, is early enough to look for more.
     pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
-        let vm = &self.vms[self.backend.volumes[volume].vm];
-        vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
+        let vm = &self.base.vms[self.backend.volumes[volume].vm];
+        vm.is_limited_as_one && self.base.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
     }
 
     /// Whether the client that has sent a request last may send one that could be dispatched.
@@ -410,7 +372,7 @@ impl Core {
 
     /// Notes which limits a VM and its volumes have now.
     pub(crate) fn note_limits(&mut self, id: VmId) {
-        let vm = &mut self.vms[id];
+        let vm = &mut self.base.vms[id];
         let volumes = vm.volumes_by_name.values().map(|key| self.backend.volumes[*key].policy);
         let volumes: Vec<_> = volumes.collect();
         vm.is_limited_as_one = is_limited_as_one(&vm.policy, &volumes);

@@ -5,9 +5,9 @@
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
+use crate::budget::Budget;
 use crate::device::core::Core;
-use crate::device::spec::ClientSnapshot;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, VolumeKey};
 
 pub(crate) mod nbd;

@@ -24,7 +24,7 @@ const TIME_MAX: Duration = Duration::from_micros(250);
 /// Gives received frames to NICs.
 pub(crate) fn deliver(core: &mut Core, vhost: &mut VhostNet, now: Instant) {
     let Some(mut port) = core.receive.turn(now) else { return };
-    let start = core.clock.now();
+    let start = core.base.clock.now();
     let mut charged = start;
     loop {
         for _ in 0..TURN_MAX {
@@ -42,7 +42,7 @@ pub(crate) fn deliver(core: &mut Core, vhost: &mut VhostNet, now: Instant) {
                 break;
             }
         }
-        let at = core.clock.now();
+        let at = core.base.clock.now();
         core.receive.charge(now, port, at.since(charged));
         charged = at;
         match core.receive.turn(now) {

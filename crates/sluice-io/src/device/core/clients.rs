@@ -3,7 +3,7 @@
 use sluice_sched::{Instant, Scope};
 
 use crate::backend::jobs::BlockingJob;
-use crate::backend::volume::VolumeStore;
+use crate::backend::volume::{Volume, VolumeStore};
 use crate::device::core::Core;
 #[cfg(test)]
 use crate::device::order::{self, Step};
@@ -15,14 +15,20 @@ impl Core {
     /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
     /// name, or is about to be.
     pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
-        let vm = *self.vms_by_name.get(vm)?;
+        let vm = *self.base.vms_by_name.get(vm)?;
         let found = self.find_volume(vm, volume)?;
         let known = &self.backend.volumes[found];
         (known.generation == generation && !known.refuses_clients()).then_some(found)
     }
 
+    /// Returns a volume by the names of its VM and itself.
+    pub(crate) fn volume_of(&mut self, vm: &str, name: &str) -> Option<&mut Volume> {
+        let found = self.find_volume(*self.base.vms_by_name.get(vm)?, name)?;
+        self.backend.volumes.get_mut(found)
+    }
+
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
-        self.vms[vm].volumes_by_name.get(name).copied()
+        self.base.vms[vm].volumes_by_name.get(name).copied()
     }
 
     /// Returns the names of the VM and the volume.
@@ -62,13 +68,13 @@ impl Core {
         }
         #[cfg(test)]
         order::note(Step::Cancel);
-        let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
+        let scope = Scope::Volume(self.base.vms[volume.vm].owner, volume.id);
         self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
     }
 
     /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
     pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
-        let vm = &mut self.vms[self.backend.volumes[volume].vm];
+        let vm = &mut self.base.vms[self.backend.volumes[volume].vm];
         vm.protocol_errors += 1;
         vm.protocol_errors
     }
@@ -76,7 +82,7 @@ impl Core {
     /// Counts a request of a client of `volume` that is refused.
     pub(crate) fn count_refused(&mut self, volume: VolumeKey, reason: &'static str) {
         let volume = &self.backend.volumes[volume];
-        self.vms[volume.vm].refused += 1;
+        self.base.vms[volume.vm].refused += 1;
         let times = volume.faults.refuse(reason);
         // A client that does this repeatedly must not fill the log.
         if times.is_power_of_two() {
@@ -91,7 +97,7 @@ impl Core {
             return;
         }
         let volume = self.backend.volumes.remove(key);
-        self.vms[volume.vm].volumes -= 1;
+        self.base.vms[volume.vm].volumes -= 1;
         self.schedule_resume(volume.vm);
         if let VolumeStore::File { file, source, .. } = volume.store {
             self.backend.files.close(file);
@@ -104,8 +110,8 @@ impl Core {
 
     /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
     pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
-        if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
-            self.vms.remove(vm);
+        if self.base.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
+            self.base.vms.remove(vm);
         }
     }
 }

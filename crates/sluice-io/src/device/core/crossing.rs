@@ -15,7 +15,7 @@ impl Core {
     pub(super) fn cross(&mut self, id: IoId) -> bool {
         let io = &mut self.backend.ios[id];
         let (key, volume) = (io.volume, &self.backend.volumes[io.volume]);
-        let most = transfer_max(self.gate.settings(), self.vms[volume.vm].window);
+        let most = transfer_max(self.base.gate.settings(), self.base.vms[volume.vm].window);
         let before = self.parked.get(&key).map_or(&[][..], Vec::as_slice);
         let Crossing::Blocked(blocks) = volume.cross(io, before, most) else { return true };
         if volume.leaving {
@@ -52,8 +52,8 @@ impl Core {
         }
         let volumes = &self.backend.volumes;
         let in_scope = |key: &VolumeKey| match (scope, volumes.get(*key)) {
-            (Scope::Owner(owner), Some(volume)) => self.vms[volume.vm].owner == owner,
-            (Scope::Volume(owner, id), Some(volume)) => volume.id == id && self.vms[volume.vm].owner == owner,
+            (Scope::Owner(owner), Some(volume)) => self.base.vms[volume.vm].owner == owner,
+            (Scope::Volume(owner, id), Some(volume)) => volume.id == id && self.base.vms[volume.vm].owner == owner,
             (_, None) => false,
         };
         let keys: Vec<VolumeKey> = self.parked.keys().copied().filter(in_scope).collect();

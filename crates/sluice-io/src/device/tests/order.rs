@@ -7,11 +7,11 @@ use sluice_sched::{Iops, Limit};
 
 use super::*;
 use crate::device::blocking;
-use crate::device::event_loop::Loop;
-use crate::device::mailbox::{Inbox, mailbox};
 use crate::device::order::{self, Step};
-use crate::device::supervisor::drain_and_drop;
 use crate::nbd::handshake::Negotiated;
+use crate::reactor::event_loop::Reactor;
+use crate::reactor::mailbox::{Inbox, mailbox};
+use crate::reactor::supervisor::drain_and_drop;
 
 const SIZE: u64 = 8 << 30;
 /// An iteration in which there was nothing to do.
@@ -20,16 +20,16 @@ const READ: (wire::Command, u32) = (wire::Command::Read, 4096);
 
 /// A device without a thread.
 struct Lab {
-    built: Option<(ManuallyDrop<Loop>, blocking::Helper)>,
-    mailbox: Mailbox,
-    inbox: Inbox,
+    built: Option<(ManuallyDrop<Reactor<Disk>>, blocking::Helper)>,
+    mailbox: Mailbox<Disk>,
+    inbox: Inbox<Disk>,
 }
 
 impl Lab {
     /// Creates a device with a VM, whose window has `requests`.
     fn new(delay: Option<DelaySpec>, policy: Policy, requests: u32, volumes: Vec<Edit>) -> Self {
         let (mailbox, inbox) = mailbox().unwrap();
-        let (state, helper) = Loop::build(&spec(delay), &mailbox, 0).unwrap();
+        let (state, helper) = Reactor::build(&spec(delay), &mailbox, 0).unwrap();
         let mut lab = Lab { built: Some((ManuallyDrop::new(state), helper)), mailbox, inbox };
         let window = Window { requests, bytes: 32 << 20 };
         // An iteration never sleeps.
@@ -42,10 +42,10 @@ impl Lab {
     }
 
     /// Handles a message.
-    fn tell(&mut self, message: Message) {
-        self.mailbox.send(message).unwrap();
+    fn tell(&mut self, message: Message<Disk>) {
         let state = &mut self.built.as_mut().unwrap().0;
-        state.message_now(&mut self.inbox);
+        let now = state.actor.core.base.clock.now();
+        state.message(now, message);
     }
 
     fn connect(&mut self, volume: &str) -> UnixStream {
@@ -67,7 +67,7 @@ impl Lab {
             permit: Box::new(()),
             handshake: Duration::ZERO,
         };
-        self.tell(Message::Frontend(crate::frontend::Command::Nbd(NbdCommand::Connect(Box::new(arrived)))));
+        self.tell(Message::Command(Box::new(arrived).into()));
         // It is served at the end of an iteration.
         (0..2).for_each(|_| drop(self.iterate()));
         ours
@@ -104,7 +104,8 @@ impl Drop for Lab {
 
 fn send(client: &mut UnixStream, requests: &[(wire::Command, u32)]) {
     let header = |(cookie, (command, length)): (usize, &(wire::Command, u32))| {
-        RequestHeader { flags: 0, command: (*command).into(), cookie: cookie as u64, offset: 0, length: *length }.encode()
+        RequestHeader { flags: 0, command: (*command).into(), cookie: cookie as u64, offset: 0, length: *length }
+            .encode()
     };
     let bytes: Vec<u8> = requests.iter().enumerate().flat_map(header).collect();
     client.write_all(&bytes).unwrap();
@@ -175,7 +176,7 @@ fn a_client_is_admitted_after_the_requests_of_its_predecessor_are_given_back() {
     lab.iterate();
     drop(leaves);
     let _comes = lab.connect("disk");
-    lab.tell(Message::Advance(LONG));
+    lab.tell(Message::Test(Fault::Advance(LONG)));
     assert_eq!(lab.next(), [Poll, Complete, Reply, Publish, Admit, Dispatch, End]);
 }
 

@@ -7,8 +7,8 @@ use sluice_sched::Instant;
 
 use crate::backend::buffer::{Buffer, Room};
 use crate::backend::request::RequestList;
-use crate::device::vm::Intake;
 use crate::frontend::nbd::Arrived;
+use crate::intake::Intake;
 use crate::nbd::handshake::Negotiated;
 use crate::slab::{IoId, VolumeKey};
 

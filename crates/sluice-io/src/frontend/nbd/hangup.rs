@@ -14,9 +14,9 @@ use rustix::net::{RecvFlags, recv};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
-use crate::device::vm::Intake;
 use crate::frontend::nbd::connection::{Connection, Phase, Receive};
 use crate::frontend::nbd::{ConnectionId, HANG_UP, Nbd};
+use crate::intake::Intake;
 use crate::nbd::wire::{Command, RequestHeader};
 use crate::slab::Id as _;
 

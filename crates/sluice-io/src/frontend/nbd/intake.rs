@@ -11,12 +11,12 @@ use sluice_sched::{Instant, Kind};
 use crate::backend::request::{Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
+use crate::budget::Budget;
 use crate::cpu;
-use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
-use crate::device::vm::Intake;
 use crate::frontend::nbd::connection::{Expect, Phase, RECEIVE_LEN, Receive};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
+use crate::intake::Intake;
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
 use crate::slab::{Id as _, IoId};
@@ -45,7 +45,7 @@ impl Nbd {
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
         if core.arrivals == arrivals {
-            core.cpu.note_in_vain();
+            core.base.cpu.note_in_vain();
         }
     }
 
@@ -248,7 +248,7 @@ impl Nbd {
             Expect::Skip { left, .. } => Some(left),
         };
         if let Some(left) = left {
-            let now = core.clock.now();
+            let now = core.base.clock.now();
             connection.wait_for_data(now, left);
             self.watch_deadlines(now);
         }

@@ -10,9 +10,9 @@
 use std::os::fd::AsFd as _;
 
 use crate::device::core::Core;
-use crate::device::vm::Intake;
 use crate::frontend::nbd::Nbd;
 use crate::frontend::nbd::connection::Phase;
+use crate::intake::Intake;
 use crate::slab::VolumeKey;
 use crate::vhost_user::socket::hung_up;
 

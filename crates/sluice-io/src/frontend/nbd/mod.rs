@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
-use crate::device::core::{Core, Ending};
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
+use crate::budget::Budget;
+use crate::device::core::Core;
 use crate::frontend::Frontend;
+use crate::intake::Intake;
 use crate::nbd::handshake::Negotiated;
+use crate::reactor::base::Ending;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
 use connection::{Connection, Expect, Phase, Receive};
@@ -54,11 +55,6 @@ pub struct Arrived {
     pub handshake: Duration,
 }
 
-/// A message about NBD clients.
-pub(crate) enum NbdCommand {
-    Connect(Box<Arrived>),
-}
-
 /// The NBD clients of a device thread.
 pub(crate) struct Nbd {
     number: FrontendNumber,
@@ -75,7 +71,8 @@ pub(crate) struct Nbd {
 }
 
 impl Frontend for Nbd {
-    type Command = NbdCommand;
+    /// A new client.
+    type Command = Box<Arrived>;
 
     fn new(number: FrontendNumber) -> Self {
         Nbd {
@@ -89,10 +86,8 @@ impl Frontend for Nbd {
         }
     }
 
-    fn command(&mut self, core: &mut Core, now: Instant, command: NbdCommand) {
-        match command {
-            NbdCommand::Connect(arrived) => self.connect(core, now, *arrived),
-        }
+    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
+        self.connect(core, now, *arrived);
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -188,7 +183,7 @@ impl Nbd {
     }
 
     fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
-        if core.ending != Ending::No {
+        if core.base.ending != Ending::No {
             return;
         }
         let found = core.find_generation(&arrived.vm, &arrived.volume, arrived.generation);

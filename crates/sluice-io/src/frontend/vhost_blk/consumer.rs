@@ -8,9 +8,10 @@ use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
 use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::cpu;
-use crate::device::core::{Core, DataIn, Ending};
+use crate::device::core::{Core, DataIn};
 use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Refusal, Status};
+use crate::reactor::base::Ending;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed};
@@ -32,7 +33,7 @@ impl Consumer for Blk<'_> {
     }
 
     fn is_open(&self) -> bool {
-        self.core.ending == Ending::No
+        self.core.base.ending == Ending::No
     }
 
     fn has_room(&self, queue: &VirtQueue) -> bool {
@@ -111,7 +112,7 @@ impl Consumer for Blk<'_> {
     }
 
     fn kicked_in_vain(&mut self) {
-        self.core.cpu.note_in_vain();
+        self.core.base.cpu.note_in_vain();
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {

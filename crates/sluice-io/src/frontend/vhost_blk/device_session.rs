@@ -5,9 +5,10 @@ use std::sync::Arc;
 use sluice_sched::Instant;
 use tokio::sync::oneshot::Sender;
 
-use crate::device::core::{Core, Ending};
-use crate::device::vm::Intake;
+use crate::device::core::Core;
 use crate::frontend::vhost_blk::VhostBlk;
+use crate::intake::Intake;
+use crate::reactor::base::Ending;
 use crate::slab::{ClientRef, VolumeKey};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::memory::Memory;
@@ -47,7 +48,7 @@ impl VhostBlk {
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
                 // The session has ended; its index may belong to another one.
-                None => core.stale_messages += 1,
+                None => core.base.stale_messages += 1,
             },
         }
     }
@@ -95,7 +96,7 @@ impl VhostBlk {
         volume: VolumeKey,
         (peer, permit): (String, Box<dyn Send>),
     ) -> Option<SessionId> {
-        if core.ending != Ending::No || !core.client_opened(volume) {
+        if core.base.ending != Ending::No || !core.client_opened(volume) {
             return None;
         }
         let state = DeviceSession {

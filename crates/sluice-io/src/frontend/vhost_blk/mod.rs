@@ -19,11 +19,11 @@ mod rewind;
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
+use crate::budget::Budget;
 use crate::device::core::Core;
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
 use crate::frontend::Frontend;
+use crate::intake::Intake;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
 use crate::vhost_user::message::SessionMessage;
 use crate::virtio::queue::{SessionId, VirtQueue};

@@ -13,8 +13,9 @@ use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
 
 use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::device::message::Message;
+use crate::device::command::Command as DiskCommand;
 use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
+use crate::reactor::message::{Fault, Message};
 use crate::source::{Source, SourceSpec};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::mapping::MappingOwner;

@@ -16,8 +16,8 @@ use sluice_sched::Instant;
 
 use crate::backend::retry::is_put_off;
 use crate::cpu;
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
+use crate::intake::Intake;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{FrontendNumber, Id as _, Slab};
 use crate::uplink::core::Core;
 use crate::uplink::ids::NicId;
@@ -101,7 +101,7 @@ impl VhostNet {
         }
         let nic = self.sessions[self.receive.queue(id).session].nic;
         core.count_kick(nic);
-        core.cpu.note_in_vain();
+        core.base.cpu.note_in_vain();
         // Otherwise the frame that waits is given again when the VM may continue.
         if !core.is_held(nic) {
             core.wake_receiver(now, nic);

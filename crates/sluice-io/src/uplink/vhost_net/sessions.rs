@@ -10,8 +10,8 @@ use tokio::sync::oneshot::Sender;
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_net::VIRTIO_NET_F_MRG_RXBUF;
 
-use crate::device::core::Ending;
-use crate::device::vm::Intake;
+use crate::intake::Intake;
+use crate::reactor::base::Ending;
 use crate::slab::Id as _;
 use crate::uplink::core::Core;
 use crate::uplink::ids::{NicId, PacketId};
@@ -65,13 +65,13 @@ impl VhostNet {
             SessionMessage::Change(session, change) => match self.sessions.get(session) {
                 Some(_) => self.change_session(core, now, session, change),
                 // The session has ended; its index may belong to another one.
-                None => core.stale_messages += 1,
+                None => core.base.stale_messages += 1,
             },
         }
     }
 
     fn open_session(&mut self, core: &mut Core, nic: NicId, peer: String, permit: Box<dyn Send>) -> Option<SessionId> {
-        if core.ending != Ending::No {
+        if core.base.ending != Ending::No {
             return None;
         }
         let session = self.sessions.insert(NetSession {

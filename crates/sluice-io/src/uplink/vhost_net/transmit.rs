@@ -8,7 +8,7 @@ use sluice_sched::Instant;
 
 use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
 use crate::backend::ring::Ring;
-use crate::device::core::Ending;
+use crate::reactor::base::Ending;
 use crate::slab::{Id as _, Slab};
 use crate::uplink::core::{Core, Outgoing};
 use crate::uplink::link::FRAME_MAX;
@@ -44,7 +44,7 @@ impl Consumer for Transmit<'_> {
     }
 
     fn is_open(&self) -> bool {
-        self.core.ending == Ending::No
+        self.core.base.ending == Ending::No
     }
 
     fn has_room(&self, queue: &VirtQueue) -> bool {
@@ -102,7 +102,7 @@ impl Consumer for Transmit<'_> {
     }
 
     fn kicked_in_vain(&mut self) {
-        self.core.cpu.note_in_vain();
+        self.core.base.cpu.note_in_vain();
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
