@@ -25,6 +25,7 @@ use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
 use crate::backend::disk::Backend;
 use crate::backend::jobs::BlockingResult;
 use crate::backend::request::{IoRequest, Opening, RequestList};
+use crate::backend::ring::Ring;
 use crate::backend::volume::VolumeStore;
 use crate::cpu;
 #[cfg(test)]
@@ -32,8 +33,9 @@ use crate::device::order::{self, Step};
 use crate::device::vm::{Vm, is_limited_as_one};
 use crate::device::work::{Ends, Starts, Work};
 use crate::memory_budget::{self, MemoryBudget};
-use crate::reactor::base::Base;
+use crate::reactor::base::{Base, Ending};
 use crate::slab::{Id as _, IoId, VmId, VolumeKey};
+use crate::virtio::sessions::Context;
 
 mod clients;
 mod crossing;
@@ -83,6 +85,20 @@ pub(crate) struct Core {
 fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
     let sync = if kind == Kind::Write && buffered && !forced { Flags::NONE } else { Flags::SYNC };
     if forced { sync.with(Flags::FORCED) } else { sync }
+}
+
+impl Context for Core {
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.backend.ring
+    }
+
+    fn is_open(&self) -> bool {
+        self.base.ending == Ending::No
+    }
+
+    fn count_stale(&mut self) {
+        self.base.stale_messages += 1;
+    }
 }
 
 impl Core {

@@ -241,7 +241,7 @@ impl Editor<'_> {
         vm.volumes_by_name.remove(&volume.name);
         let (vm, id, owner) = (volume.vm, volume.id, vm.owner);
         self.core.note_limits(vm);
-        self.frontends.close(self.core, key);
+        self.frontends.close(self.core, self.now, key);
         if let Err(error) = self.remove_from_gate(Scope::Volume(owner, id)) {
             let vm = &self.core.backend.volumes[key].vm_name;
             tracing::error!(vm, %error, "Gate has no entry for a served volume");

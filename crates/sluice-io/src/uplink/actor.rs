@@ -29,6 +29,7 @@ use crate::uplink::taps::{self, DOWN_PAUSE, Taps};
 use crate::uplink::vhost_net::VhostNet;
 use crate::uplink::wire::Wire;
 use crate::vhost_user::message::SessionMessage;
+use crate::virtio::sessions::VirtioDevices as _;
 
 /// Owners of operations of the ring.
 const TAPS: FrontendNumber = FrontendNumber(0);

@@ -25,13 +25,14 @@ use sluice_sched::{Arrival, Flags, Instant, Kind, OwnerId, Percent, Policy, Scop
 
 use crate::backend::ring::Ring;
 use crate::cpu::{self, HasCpu, VmCpu};
-use crate::reactor::base::Base;
+use crate::reactor::base::{Base, Ending};
 use crate::slab::{Id as _, Slab, VmId};
 use crate::uplink::ids::{NicId, PacketId};
 use crate::uplink::link::{FRAME_MAX, Read};
 use crate::uplink::nic::{Incoming, Nic, WAIT_MAX, Watch};
 use crate::uplink::packet::{Data, Origin, Packet};
 use crate::uplink::wire::Wire;
+use crate::virtio::sessions::Context;
 
 /// Maximum number of rounds in which landed frames are replaced at the wire, for one iteration of the loop.
 const ROUNDS_MAX: u32 = 256;
@@ -99,6 +100,20 @@ pub(crate) struct Core {
     room: Vec<u8>,
     packets_made: u64,
     started: Vec<NicId>,
+}
+
+impl Context for Core {
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    fn is_open(&self) -> bool {
+        self.base.ending == Ending::No
+    }
+
+    fn count_stale(&mut self) {
+        self.base.stale_messages += 1;
+    }
 }
 
 impl Core {

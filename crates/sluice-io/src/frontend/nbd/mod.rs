@@ -135,7 +135,7 @@ impl Frontend for Nbd {
         }
     }
 
-    fn close(&mut self, core: &mut Core, volume: VolumeKey) {
+    fn close(&mut self, core: &mut Core, _now: Instant, volume: VolumeKey) {
         self.clients_of(volume).into_iter().for_each(|id| self.disconnect(core, id));
     }
 

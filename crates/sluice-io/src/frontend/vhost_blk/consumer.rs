@@ -9,7 +9,6 @@ use crate::backend::request::Opening;
 use crate::backend::ring::Ring;
 use crate::cpu;
 use crate::device::core::{Core, DataIn};
-use crate::frontend::vhost_blk::device_session::DeviceSession;
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Refusal, Status};
 use crate::reactor::base::Ending;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
@@ -19,12 +18,13 @@ use crate::virtio::queue::SessionId;
 use crate::virtio::queue::{Taken, VirtQueue};
 use crate::virtio::queue_set::{Consumer, QueueId};
 use crate::virtio::segment::Segment;
+use crate::virtio::sessions::Session;
 
 /// Takes requests for the volumes of sessions.
 pub(crate) struct Blk<'a> {
     pub(crate) number: FrontendNumber,
     pub(crate) core: &'a mut Core,
-    pub(crate) sessions: &'a Slab<SessionId, DeviceSession>,
+    pub(crate) sessions: &'a Slab<SessionId, Session<VolumeKey>>,
 }
 
 impl Consumer for Blk<'_> {
@@ -61,7 +61,7 @@ impl Consumer for Blk<'_> {
         chain: &mut Chain,
     ) -> Result<u64, Malformed> {
         let session = &self.sessions[queue.session];
-        let volume = session.volume;
+        let volume = session.target;
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
         let Parsed { status, request } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
@@ -95,7 +95,7 @@ impl Consumer for Blk<'_> {
             held: if matches!(kind, Some(Kind::Read | Kind::Write)) { self.core.held_by(volume, length) } else { 0 },
             buffered: 0,
         };
-        let forced = !session.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None);
+        let forced = !session.driver.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None);
         let (id, io) = self.core.open(&mut queue.requests, &opening);
         (io.kind, io.offset, io.length) = (kind, offset, length);
         (io.no_hole, io.forced, io.errno) = (no_hole, forced, errno);
@@ -136,7 +136,7 @@ impl Consumer for Blk<'_> {
 
 impl Blk<'_> {
     fn volume(&self, queue: &VirtQueue) -> VolumeKey {
-        self.sessions[queue.session].volume
+        self.sessions[queue.session].target
     }
 }
 

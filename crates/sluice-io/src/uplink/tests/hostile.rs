@@ -24,6 +24,7 @@ use crate::vhost_user::memory::{Memory, unshared};
 use crate::vhost_user::message::{SessionChange, SessionMessage};
 use crate::vhost_user::net::Net;
 use crate::virtio::queue::{QueueSpec, SessionId};
+use crate::virtio::sessions::VirtioDevices as _;
 
 #[path = "receive.rs"]
 mod receive;
