@@ -1,13 +1,11 @@
-//! Whether requests are taken from a client: an NBD connection, or a virtqueue.
+//! Whether requests are taken from a virtqueue.
 
-/// Whether requests are taken from a client.
+/// Whether requests are taken from a virtqueue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Intake {
     Open,
     /// It waits for window space, in its VM's queue.
     WaitsForRoom,
-    /// It waits until the loop has looked whether earlier clients of its volume have gone.
-    WaitsForLook,
     /// It waits for in-flight requests of disconnected clients of its volume.
     WaitsForPredecessor,
 }
