@@ -22,6 +22,7 @@ use crate::slab::FrontendNumber;
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::deliver::deliver;
 use crate::uplink::edit;
+use crate::uplink::nic::Standing;
 use crate::uplink::pacer::Pacer;
 use crate::uplink::ports::Ports;
 use crate::uplink::spec::{Edit, UplinkSpec};
@@ -141,7 +142,7 @@ impl Actor for UplinkActor {
     }
 
     fn reopen(&mut self, nics: &[(String, String)]) {
-        edit::set_refusing(&mut self.core, nics, false);
+        edit::set_standing(&mut self.core, nics, Standing::Open);
     }
 
     fn start(&mut self) {

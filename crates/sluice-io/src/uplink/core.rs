@@ -240,9 +240,9 @@ impl Core {
             nic.drop_frame(Reason::QueueFull);
             return false;
         }
-        nic.waiting_bytes += packet.length as usize;
+        nic.frames.waiting_bytes += packet.length as usize;
         let packet = self.wire.packets.insert(packet);
-        nic.waiting.push_back(packet);
+        nic.frames.waiting.push_back(packet);
         self.feed(now, id);
         true
     }
@@ -252,14 +252,14 @@ impl Core {
         let depth = self.base.gate.settings().depth;
         loop {
             let nic = &mut self.nics[id];
-            let Some(first) = nic.waiting.front().copied() else { return };
+            let Some(first) = nic.frames.waiting.front().copied() else { return };
             let packet = &self.wire.packets[first];
             let is_late = packet.origin.is_none() && now.since(packet.arrived) > WAIT_MAX;
             if !is_late && !nic.has_room_at_gate(depth) {
                 return;
             }
-            nic.waiting.pop_front();
-            nic.waiting_bytes -= packet.length as usize;
+            nic.frames.waiting.pop_front();
+            nic.frames.waiting_bytes -= packet.length as usize;
             if is_late {
                 nic.drop_frame(Reason::Waited);
                 self.wire.packets.remove(first);
@@ -275,9 +275,9 @@ impl Core {
                 token: first.index(),
                 remote: None,
             };
-            nic.at_gate += 1;
+            nic.frames.at_gate += 1;
             if self.base.gate.insert(now, &arrival).is_err() {
-                nic.at_gate -= 1;
+                nic.frames.at_gate -= 1;
                 nic.drop_frame(Reason::QueueFull);
                 self.forget(first);
             }
@@ -343,7 +343,7 @@ impl Core {
     pub(crate) fn has_room(&self, id: NicId) -> bool {
         let nic = &self.nics[id];
         self.base.vms.get(nic.vm).is_some_and(|vm| !vm.cpu.is_held())
-            && nic.waiting.is_empty()
+            && nic.frames.waiting.is_empty()
             && nic.has_room_at_gate(self.base.gate.settings().depth)
             && nic.work.is_left(self.iteration)
     }
@@ -426,14 +426,14 @@ impl Core {
         let mut recalled: Vec<PacketId> =
             finished.into_iter().map(|over| self.wire.packets.id_at(over.token)).collect();
         let nic = &mut self.nics[id];
-        nic.at_gate -= recalled.len() as u32;
+        nic.frames.at_gate -= recalled.len() as u32;
         for (slot, packet) in self.wire.take_back(id) {
             self.base.gate.complete(now, slot, false);
-            nic.flying -= 1;
+            nic.frames.flying -= 1;
             recalled.push(packet);
         }
-        nic.waiting_bytes = 0;
-        recalled.extend(std::mem::take(&mut nic.waiting));
+        nic.frames.waiting_bytes = 0;
+        recalled.extend(std::mem::take(&mut nic.frames.waiting));
         recalled.sort_unstable_by_key(|packet| self.wire.packets[*packet].number);
         recalled
     }
@@ -441,8 +441,9 @@ impl Core {
     /// Queues recalled frames again.
     pub(crate) fn requeue(&mut self, now: Instant, id: NicId, recalled: Vec<PacketId>) {
         let nic = &mut self.nics[id];
-        nic.waiting_bytes += recalled.iter().map(|packet| self.wire.packets[*packet].length as usize).sum::<usize>();
-        nic.waiting.extend(recalled);
+        nic.frames.waiting_bytes +=
+            recalled.iter().map(|packet| self.wire.packets[*packet].length as usize).sum::<usize>();
+        nic.frames.waiting.extend(recalled);
         self.feed(now, id);
     }
 
@@ -572,8 +573,8 @@ impl Core {
     /// Removes a NIC that is being removed, when nothing refers to it any more.
     pub(crate) fn remove_left(&mut self, id: NicId) {
         let Some(nic) = self.nics.get(id) else { return };
-        let is_used = nic.session.is_some() || nic.at_gate + nic.flying > 0 || nic.watch != Watch::Idle;
-        if !nic.leaving || is_used {
+        let is_used = nic.session.is_some() || nic.frames.at_gate + nic.frames.flying > 0 || nic.watch != Watch::Idle;
+        if !nic.is_leaving() || is_used {
             return;
         }
         self.nics.remove(id);

@@ -1,14 +1,12 @@
 //! Changes of an uplink at run time: adding and removing VMs and NICs, changing policies.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_net::NicTotals;
 use sluice_net::switch::Port;
 use sluice_sched::{GateSettings, Instant, Policy};
 
-use crate::backend::client_faults::ClientFaults;
 use crate::cpu::VmCpu;
 use crate::reactor::base::{Base, refused};
 use crate::reactor::spec::{EditError, VmSnapshot, VolumeSnapshot};
@@ -17,7 +15,7 @@ use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::ids::NicId;
 use crate::uplink::link::Link;
-use crate::uplink::nic::{Nic, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Watch, Work, receive_policy};
+use crate::uplink::nic::{Nic, RECEIVE_BOUNDS, Standing, receive_policy};
 use crate::uplink::ports::Ports;
 use crate::uplink::spec::{Edit, NicPlug, NicSpec};
 
@@ -32,7 +30,7 @@ pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec
         // Those that were not reached stay where they were. One that has its port gets no second one, and one that an earlier change has
         // removed gets none.
         for id in moved {
-            if editor.core.nics.get(id).is_some_and(|nic| !nic.leaving) {
+            if editor.core.nics.get(id).is_some_and(|nic| !nic.is_leaving()) {
                 drop(editor.connect(id));
             }
         }
@@ -73,13 +71,13 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
         for id in vm.nics.values() {
             let nic = &mut nics[*id];
             own.push(VolumeSnapshot {
-                volume: nic.name.clone(),
-                policy: nic.policy,
+                volume: nic.spec.name.clone(),
+                policy: nic.spec.policy,
                 account: statistics.of_volume(vm.owner, nic.id, &mut nic.copied_stats),
-                outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
-                clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
+                outstanding: nic.frames.at_gate + nic.frames.flying + nic.frames.waiting.len() as u32,
+                clients: u32::from(nic.session.is_some() || matches!(nic.spec.plug, NicPlug::Tap(_))),
                 faults: nic.faults(),
-                client_faults: nic.faults.read(),
+                client_faults: nic.faults.clients.read(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -87,7 +85,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             vm: vm.name.clone(),
             policy: vm.policy,
             account,
-            protocol_errors: vm.nics.values().map(|id| nics[*id].protocol_errors).sum(),
+            protocol_errors: vm.nics.values().map(|id| nics[*id].faults.protocol_errors).sum(),
             refused: vm.nics.values().map(|id| nics[*id].totals.drops.total()).sum(),
             cpu: vm.cpu.time(),
             outstanding: own.iter().map(|nic| nic.outstanding).sum(),
@@ -103,17 +101,17 @@ pub(crate) fn refuse_clients(core: &mut Core, nics: &[(String, String)]) -> Resu
         |(vm, nic): &&(String, String)| core.find_nic(vm, nic).is_some_and(|id| core.nics[id].session.is_some());
     let used: Vec<_> = nics.iter().filter(in_use).cloned().collect();
     if used.is_empty() {
-        set_refusing(core, nics, true);
+        set_standing(core, nics, Standing::RefusesClients);
         return Ok(());
     }
     Err(EditError::InUse(used))
 }
 
 /// Refuses new VMMs of these NICs, or accepts them.
-pub(crate) fn set_refusing(core: &mut Core, nics: &[(String, String)], refuses: bool) {
+pub(crate) fn set_standing(core: &mut Core, nics: &[(String, String)], standing: Standing) {
     for (vm, nic) in nics {
         if let Some(id) = core.find_nic(vm, nic) {
-            core.nics[id].refuses_clients = refuses;
+            core.nics[id].standing = standing;
         }
     }
 }
@@ -175,8 +173,7 @@ impl Editor<'_> {
     fn set_tap(&mut self, vm: &str, nic: &str, link: Arc<Link>) -> Result<(), EditError> {
         let id = self.find_nic(vm, nic)?;
         self.ports.taps.close(self.core, id);
-        let nic = &mut self.core.nics[id];
-        (nic.plug, nic.spec.plug) = (Plug::Tap(Arc::clone(&link)), NicPlug::Tap(link));
+        self.core.nics[id].spec.plug = NicPlug::Tap(link);
         Ok(())
     }
 
@@ -199,8 +196,7 @@ impl Editor<'_> {
         let set = self.core.base.gate.set_policies(self.now, owner, policy, &by_id);
         set.map_err(|cause| refused(vm, cause))?;
         for (nic, policy) in nics {
-            let nic = &mut self.core.nics[nic];
-            (nic.policy, nic.spec.policy) = (policy, policy);
+            self.core.nics[nic].spec.policy = policy;
         }
         self.core.base.vms[id].policy = policy;
         Ok(())
@@ -211,38 +207,8 @@ impl Editor<'_> {
         let owner = self.core.base.vms[id].owner;
         let number =
             self.core.base.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
-        let plug = match &spec.plug {
-            NicPlug::Tap(link) => Plug::Tap(Arc::clone(link)),
-            NicPlug::VhostUser => Plug::VhostUser,
-        };
         let name = spec.name.clone();
-        let nic = self.core.nics.insert(Nic {
-            name: name.clone(),
-            generation: spec.generation,
-            vm: id,
-            vm_name: vm.to_owned(),
-            id: number,
-            policy: spec.policy,
-            spec,
-            port: Port(0),
-            plug,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            at_gate: 0,
-            window: WINDOW_MIN,
-            flying: 0,
-            work: Work::default(),
-            totals: NicTotals::default(),
-            session: None,
-            watch: Watch::Idle,
-            protocol_errors: 0,
-            faults: ClientFaults::default(),
-            unsent: 0,
-            has_recovered: false,
-            leaving: false,
-            refuses_clients: false,
-            copied_stats: None,
-        });
+        let nic = self.core.nics.insert(Nic::new((id, vm), number, spec));
         let port = Port(nic.index());
         self.core.nics[nic].port = port;
         if let Err(error) = self.connect(nic).and_then(|()| self.add_receive_queue(nic)) {
@@ -265,7 +231,8 @@ impl Editor<'_> {
     fn set_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {
         let id = self.find_nic(vm, &spec.name)?;
         let nic = &mut self.core.nics[id];
-        let spec = NicSpec { policy: nic.policy, plug: nic.spec.plug.clone(), generation: nic.generation, ..spec };
+        let NicSpec { policy, generation, ref plug, .. } = nic.spec;
+        let spec = NicSpec { policy, generation, plug: plug.clone(), ..spec };
         self.core.switch.remove(nic.port);
         let before = std::mem::replace(&mut nic.spec, spec);
         let connected = self.connect(id);
@@ -304,8 +271,8 @@ impl Editor<'_> {
 
     /// Removes a NIC and disconnects its VMM. Frames that were not sent are dropped.
     fn remove_nic(&mut self, vm: VmId, id: NicId) {
-        let Nic { port, ref name, .. } = self.core.nics[id];
-        self.core.base.vms[vm].nics.remove(name);
+        let Nic { port, ref spec, .. } = self.core.nics[id];
+        self.core.base.vms[vm].nics.remove(&spec.name);
         self.core.switch.remove(port);
         self.core.receive.remove(port).for_each(drop);
         self.ports.vhost.close(self.core, self.now, id);
@@ -317,7 +284,7 @@ impl Editor<'_> {
             tracing::error!(vm, %error, "Gate has no entry for a served NIC");
         }
         // Not before: the end of its session removes a NIC that is leaving.
-        self.core.nics[id].leaving = true;
+        self.core.nics[id].standing = Standing::Leaving;
         self.core.remove_left(id);
     }
 }

@@ -512,7 +512,7 @@ fn short_frames_of_a_tap_waited_in_any_number() {
         lab.step(Duration::ZERO);
     }
     let id = lab.state.actor.core.find_nic("vm1", "eth0").unwrap();
-    assert_eq!(lab.state.actor.core.nics[id].waiting.len(), 4096);
+    assert_eq!(lab.state.actor.core.nics[id].frames.waiting.len(), 4096);
     assert!(lab.drops("vm1").of(Reason::QueueFull) > 3000);
 }
 

@@ -262,12 +262,12 @@ impl VhostNet {
     /// Lists the VMMs.
     pub(crate) fn list(&self, core: &Core) -> Vec<ClientSnapshot> {
         let snapshot = |session: &Session<NicId>| {
-            let Nic { vm_name, name, .. } = &core.nics[session.target];
+            let Nic { vm_name, spec, .. } = &core.nics[session.target];
             let outstanding =
                 session.queues.iter().filter_map(|(_, id)| self.transmit.get(*id)).map(|queue| queue.held as usize);
             ClientSnapshot {
                 vm: vm_name.clone(),
-                volume: name.clone(),
+                volume: spec.name.clone(),
                 protocol: "vhost-user-net",
                 peer: session.peer.clone(),
                 queues: Some(session.queues.len() as u32),

@@ -12,7 +12,7 @@ use crate::intake::Intake;
 use crate::slab::{Id as _, Slab};
 use crate::uplink::core::Core;
 use crate::uplink::ids::{NicId, PacketId};
-use crate::uplink::nic::Incoming;
+use crate::uplink::nic::{Incoming, Standing};
 use crate::uplink::vhost_net::VhostNet;
 use crate::uplink::vhost_net::chains::Chains;
 use crate::vhost_user::blk::has;
@@ -55,7 +55,7 @@ impl VirtioDevices for VhostNet {
     fn find(core: &Core, vm: &str, nic: &str, generation: VolumeGeneration) -> Option<NicId> {
         core.find_nic(vm, nic).filter(|id| {
             let nic = &core.nics[*id];
-            nic.generation == generation && !nic.refuses_clients && nic.session.is_none()
+            nic.spec.generation == generation && nic.standing == Standing::Open && nic.session.is_none()
         })
     }
 

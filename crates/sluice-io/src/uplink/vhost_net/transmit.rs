@@ -109,13 +109,13 @@ impl Consumer for Transmit<'_> {
 
     fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
         let nic = &mut self.core.nics[self.sessions[queue.session].target];
-        nic.protocol_errors += 1;
+        nic.faults.protocol_errors += 1;
         // A guest that does this repeatedly must not fill the log.
-        if nic.protocol_errors.is_power_of_two() {
-            let (vm, times) = (&nic.vm_name, nic.protocol_errors);
-            tracing::warn!(vm, nic = nic.name, queue = queue.index, reason, times, "{QUEUE_STOPPED}");
+        if nic.faults.protocol_errors.is_power_of_two() {
+            let (vm, times) = (&nic.vm_name, nic.faults.protocol_errors);
+            tracing::warn!(vm, nic = nic.spec.name, queue = queue.index, reason, times, "{QUEUE_STOPPED}");
         }
-        nic.faults.stop_queue(reason)
+        nic.faults.clients.stop_queue(reason)
     }
 }
 
