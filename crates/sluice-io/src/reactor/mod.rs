@@ -6,9 +6,9 @@
 //!                             supervisor ---' '--- io_uring
 //! ```
 //!
-//! A [`Reactor`](event_loop::Reactor) has what every device thread needs: the loop with its bounds, its messages, the pause after an
+//! A `Reactor` has what every device thread needs: the loop with its bounds, its messages, the pause after an
 //! interrupted operation, polling before a sleep, and the accounts of lateness and CPU time. What a thread serves is an
-//! [`Actor`](actor::Actor), which has the ring, the gate and the clients. The reactor knows no kind of actor and no frontend.
+//! `Actor`, which has the ring, the gate and the clients. The reactor knows no kind of actor and no frontend.
 //!
 //! Panics: a panic in the loop closes its connections. The supervisor waits until the kernel refers to no memory any
 //! more, builds the actor again from the same specification, and continues. Other devices are not affected. A device
