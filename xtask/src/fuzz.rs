@@ -10,7 +10,7 @@
 
 use crate::{Verb, workspace};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Child, Command, ExitCode};
 
 /// Counters for libFuzzer, and the assertions of a debug build.
 const COVERAGE: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -39,7 +39,7 @@ impl Verb for Fuzz {
             return Err(format!("Unknown fuzz target '{unknown}'; the targets are: {}", known.join(", ")));
         }
         let chosen = if self.targets.is_empty() { known } else { self.targets };
-        let failed = fuzz(&chosen, self.seconds, self.address)?;
+        let failed = fuzz(&chosen, self.seconds, self.address, 1)?;
         if failed.is_empty() {
             println!("No target failed: {}", chosen.join(", "));
             return Ok(ExitCode::SUCCESS);
@@ -49,21 +49,26 @@ impl Verb for Fuzz {
     }
 }
 
-/// Runs all targets for `seconds` each. Returns their number, and the names of those that failed.
+/// Runs all targets for `seconds` each, one on each CPU. Returns their number, and the names of those that failed.
 pub(crate) fn run_all(seconds: u32) -> Result<(usize, Vec<String>), String> {
     let known = targets(&workspace::root())?;
-    Ok((known.len(), fuzz(&known, seconds, false)?))
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    Ok((known.len(), fuzz(&known, seconds, false, cpus)?))
 }
 
-/// Builds and runs the targets. Returns the names of those that failed.
-fn fuzz(targets: &[String], seconds: u32, address: bool) -> Result<Vec<String>, String> {
+/// Builds the targets and runs them, at most `at_a_time` together. Returns the names of those that failed.
+fn fuzz(targets: &[String], seconds: u32, address: bool, at_a_time: usize) -> Result<Vec<String>, String> {
     let root = workspace::root();
     let programs = build(&root, address)?;
     let mut failed = Vec::new();
-    for target in targets {
-        println!("== {target}: {seconds} s");
-        if !run(&root, &programs, target, seconds)? {
-            failed.push(target.clone());
+    for some in targets.chunks(at_a_time) {
+        println!("== {}: {seconds} s", some.join(", "));
+        let started = some.iter().map(|target| start(&root, &programs, target, seconds)).collect::<Vec<_>>();
+        for (target, started) in some.iter().zip(started) {
+            let ended = started.and_then(|mut run| run.wait());
+            if !ended.map_err(|error| format!("Cannot run fuzz target {target}: {error}"))?.success() {
+                failed.push(target.clone());
+            }
         }
     }
     Ok(failed)
@@ -109,21 +114,18 @@ fn host() -> Result<String, String> {
     }
 }
 
-fn run(root: &Path, programs: &Path, target: &str, seconds: u32) -> Result<bool, String> {
+fn start(root: &Path, programs: &Path, target: &str, seconds: u32) -> std::io::Result<Child> {
     let corpus = root.join("fuzz/corpus").join(target);
     let artifacts = root.join("fuzz/artifacts").join(target);
-    for folder in [&corpus, &artifacts] {
-        std::fs::create_dir_all(folder).map_err(|error| format!("Cannot make {folder:?}: {error}"))?;
-    }
-    let status = Command::new(programs.join(target))
+    std::fs::create_dir_all(&corpus)?;
+    std::fs::create_dir_all(&artifacts)?;
+    Command::new(programs.join(target))
         .arg(&corpus)
         .arg(root.join("fuzz/seeds").join(target))
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args(["-timeout=10", "-rss_limit_mb=2048", "-max_len=65536", "-print_final_stats=1", "-verbosity=0"])
         .arg(format!("-max_total_time={seconds}"))
-        .status();
-    let status = status.map_err(|error| format!("Cannot start fuzz target {target}: {error}"))?;
-    Ok(status.success())
+        .spawn()
 }
 
 #[cfg(test)]

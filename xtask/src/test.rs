@@ -6,6 +6,7 @@
 //! line on standard output is exactly `N passed, N failed`, for scripts.
 
 mod libtest;
+mod programs;
 mod tools;
 
 use crate::{Verb, fuzz, package, papers, tidy, workspace};
@@ -116,10 +117,7 @@ impl Test {
                 let (passed, failed) = package::test(&package::target().join("release"))?;
                 Tally { passed, failed }
             }
-            Step::Tests => {
-                let tests = cargo(&["test", "--workspace", "--no-fail-fast", FEATURES]);
-                libtest::run(tests, &mut std::io::stdout())?
-            }
+            Step::Tests => programs::run()?,
             Step::Fuzz => {
                 let (targets, failed) = fuzz::run_all(FUZZ_SECONDS)?;
                 Tally { passed: (targets - failed.len()) as u64, failed: failed.len() as u64 }

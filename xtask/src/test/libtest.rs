@@ -1,6 +1,6 @@
-//! Runs `cargo test`, forwards its output, and sums the results of the test binaries.
+//! Runs test programs, or cargo with those that it starts, forwards their output, and sums their results.
 //!
-//! A test that waits for ever must not take the results of all others with it: a test binary that prints nothing for [`SILENT_MAX`] is
+//! A test that waits for ever must not take the results of all others with it: a test program that prints nothing for [`SILENT_MAX`] is
 //! killed, which is a failure, and the next one runs.
 
 use super::{Tally, name_of};
@@ -10,9 +10,18 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// Time without a line, once tests have begun, after which a test binary is killed. The longest test takes about two minutes, and the
-/// documentation tests are built without a line.
+/// Time without a line, once tests have begun, after which a test program is killed. The longest test takes about two minutes, several
+/// times that with the lowest priority, and the documentation tests are built without a line.
 const SILENT_MAX: Duration = Duration::from_secs(15 * 60);
+
+/// What hangs if a command prints nothing.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hung {
+    /// The command, which is a test program.
+    Itself,
+    /// The test program that it has started.
+    Child,
+}
 
 /// The sum of lines such as `test result: ok. 12 passed; 0 failed; 0 ignored; ...`.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -26,12 +35,12 @@ struct Results {
 
 /// Copies the tests' output to `shown`. It is standard output except in the tests of this file, whose example numbers
 /// would otherwise be counted.
-pub(super) fn run(command: Command, shown: &mut impl Write) -> Result<Tally, String> {
-    run_for(command, shown, SILENT_MAX)
+pub(super) fn run(command: Command, shown: &mut impl Write, hung: Hung) -> Result<Tally, String> {
+    run_for(command, shown, hung, SILENT_MAX)
 }
 
 /// As [`run`], with the maximum time without a line.
-fn run_for(mut command: Command, shown: &mut impl Write, silent_max: Duration) -> Result<Tally, String> {
+fn run_for(mut command: Command, shown: &mut impl Write, hung: Hung, silent_max: Duration) -> Result<Tally, String> {
     let name = name_of(&command);
     let mut child = command.stdout(Stdio::piped()).spawn().map_err(|error| format!("Cannot start {name}: {error}"))?;
     let lines = lines_of(child.stdout.take().expect("stdout is piped"));
@@ -51,7 +60,7 @@ fn run_for(mut command: Command, shown: &mut impl Write, silent_max: Duration) -
                     "error: no line for {} minutes: the test that runs hangs and is killed",
                     silent_max.as_secs() / 60
                 );
-                results.hung += kill_children(child.id());
+                results.hung += kill(child.id(), hung);
                 continue;
             }
         };
@@ -82,10 +91,13 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<std::io::Result<Vec<
     lines
 }
 
-/// Kills the processes that this one started: cargo runs one test binary at a time. Returns how many.
-fn kill_children(of: u32) -> u64 {
-    let children = std::fs::read_to_string(format!("/proc/{of}/task/{of}/children")).unwrap_or_default();
-    let pids = children.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
+/// Kills what hangs, of which cargo starts one at a time. Returns the number of killed processes.
+fn kill(started: u32, hung: Hung) -> u64 {
+    let pids = match hung {
+        Hung::Itself => started.to_string(),
+        Hung::Child => std::fs::read_to_string(format!("/proc/{started}/task/{started}/children")).unwrap_or_default(),
+    };
+    let pids = pids.split_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?));
     pids.filter(|pid| kill_process(*pid, Signal::KILL).is_ok()).count() as u64
 }
 
@@ -182,10 +194,10 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
         let mut shown = Vec::new();
         let mut command = Command::new("printf");
         command.arg("test result: ok. 3 passed; 0 failed; 0 ignored;\\n\\377 no newline");
-        assert_eq!(run(command, &mut shown), Ok(tally(3, 0)));
+        assert_eq!(run(command, &mut shown, Hung::Itself), Ok(tally(3, 0)));
         let expected = b"test result: ok. 3 passed; 0 failed; 0 ignored;\n\xff no newline\n";
         assert_eq!(shown, expected);
-        assert_eq!(run(Command::new("false"), &mut shown), Ok(tally(0, 1)));
+        assert_eq!(run(Command::new("false"), &mut shown, Hung::Itself), Ok(tally(0, 1)));
     }
 
     #[test]
@@ -194,6 +206,9 @@ test result: ok. 41 passed; 0 failed; 2 ignored; 0 measured; 0 filtered out; fin
         let hangs = "echo running 1 test; sleep 1000; echo 'test result: ok. 5 passed; 0 failed; 0 ignored;'; exit 1";
         command.args(["-c", hangs]);
         let mut shown = Vec::new();
-        assert_eq!(run_for(command, &mut shown, Duration::from_millis(100)), Ok(tally(5, 1)));
+        assert_eq!(run_for(command, &mut shown, Hung::Child, Duration::from_millis(100)), Ok(tally(5, 1)));
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo running 1 test; exec sleep 1000"]);
+        assert_eq!(run_for(command, &mut shown, Hung::Itself, Duration::from_millis(100)), Ok(tally(0, 1)));
     }
 }

@@ -1,0 +1,148 @@
+//! Runs the tests of the workspace: cargo builds the test programs, and this starts them, in two lanes at the same time.
+//!
+//! Most black-box tests wait, for a guest, a time limit or a disk that hangs, and leave a CPU idle. The tests of the core, the simulator
+//! and the papers compute. So these run beside the others, with the lowest priority, and take what the black-box tests leave: what those
+//! measure stays as it is. Among themselves the programs of a lane run one after the other, because some need the whole machine.
+//! Example: 1105 s of black-box tests and 384 s of computing ones take little more than 1105 s.
+
+use super::libtest::{self, Hung};
+use super::{FEATURES, Tally, cargo, name_of};
+use serde_json::Value;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Folders of the packages whose tests compute. Those of all others wait, or measure.
+const COMPUTING: &[&str] = &[
+    "crates/sluice-config",
+    "crates/sluice-lab",
+    "crates/sluice-net",
+    "crates/sluice-observe",
+    "crates/sluice-papers",
+    "crates/sluice-report",
+    "crates/sluice-sched",
+    "crates/sluice-sim",
+];
+
+/// A test program that cargo has built.
+#[derive(Debug, PartialEq, Eq)]
+struct Program {
+    path: PathBuf,
+    /// Source file, for output.
+    source: String,
+    /// Folder of the package, in which cargo would run it.
+    folder: PathBuf,
+}
+
+/// Builds and runs all tests, also those in documentation.
+pub(super) fn run() -> Result<Tally, String> {
+    let (computing, others): (Vec<_>, Vec<_>) = build()?.into_iter().partition(Program::computes);
+    let (beside, main) = std::thread::scope(|scope| {
+        let beside = scope.spawn(|| run_each(&computing, Lane::Beside));
+        (run_each(&others, Lane::Main), beside.join().expect("a lane returns its errors"))
+    });
+    let docs = cargo(&["test", "--workspace", "--no-fail-fast", "--doc", FEATURES]);
+    let docs = libtest::run(docs, &mut std::io::stdout(), Hung::Child)?;
+    let all = [beside?, main?, docs];
+    let sum = |number: fn(&Tally) -> u64| all.iter().map(number).sum();
+    Ok(Tally { passed: sum(|tally| tally.passed), failed: sum(|tally| tally.failed) })
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lane {
+    Main,
+    Beside,
+}
+
+/// Builds all test programs.
+fn build() -> Result<Vec<Program>, String> {
+    let mut build = cargo(&["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics", FEATURES]);
+    let built = build.stderr(Stdio::inherit()).output();
+    let built = built.map_err(|error| format!("Cannot start {}: {error}", name_of(&build)))?;
+    match built.status.success() {
+        true => Ok(String::from_utf8_lossy(&built.stdout).lines().filter_map(Program::from_message).collect()),
+        false => Err("A test does not build, see above".to_owned()),
+    }
+}
+
+/// Runs programs one after the other. What they print beside the others is printed when each has ended.
+fn run_each(programs: &[Program], lane: Lane) -> Result<Tally, String> {
+    let mut sum = Tally::default();
+    for program in programs {
+        let mut shown = format!("     Running {} ({})\n", program.source, program.path.display()).into_bytes();
+        let command = program.command(lane);
+        let Tally { passed, failed } = match lane {
+            Lane::Main => {
+                print(&shown)?;
+                libtest::run(command, &mut std::io::stdout(), Hung::Itself)?
+            }
+            Lane::Beside => {
+                let tally = libtest::run(command, &mut shown, Hung::Itself)?;
+                print(&shown)?;
+                tally
+            }
+        };
+        sum.passed += passed;
+        sum.failed += failed;
+    }
+    Ok(sum)
+}
+
+fn print(text: &[u8]) -> Result<(), String> {
+    std::io::stdout().write_all(text).map_err(|error| format!("Cannot print: {error}"))
+}
+
+impl Program {
+    /// The test program of one of cargo's messages.
+    fn from_message(line: &str) -> Option<Program> {
+        let message: Value = serde_json::from_str(line).ok()?;
+        let is_test = message["profile"]["test"] == Value::Bool(true);
+        Some(Program {
+            path: message["executable"].as_str().filter(|_| is_test)?.into(),
+            source: message["target"]["src_path"].as_str()?.to_owned(),
+            folder: Path::new(message["manifest_path"].as_str()?).parent()?.to_owned(),
+        })
+    }
+
+    fn computes(&self) -> bool {
+        COMPUTING.iter().any(|folder| self.folder.ends_with(folder))
+    }
+
+    fn command(&self, lane: Lane) -> Command {
+        let mut command = match lane {
+            Lane::Main => Command::new(&self.path),
+            Lane::Beside => Command::new("nice"),
+        };
+        if lane == Lane::Beside {
+            command.args(["-n", "19"]).arg(&self.path);
+        }
+        command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn test_programs_are_found_among_cargos_messages() {
+        let of = |test: bool, folder: &str| {
+            format!(
+                r#"{{"reason":"compiler-artifact","manifest_path":"/w/{folder}/Cargo.toml","target":{{"src_path":"/w/{folder}/tests/a.rs"}},"profile":{{"test":{test}}},"executable":"/t/a-1"}}"#
+            )
+        };
+        assert_eq!(Program::from_message(&of(false, "crates/sluice")), None, "the daemon itself");
+        assert_eq!(Program::from_message(r#"{"reason":"build-finished","success":true}"#), None);
+        let program = |folder: &str| Program::from_message(&of(true, folder)).unwrap();
+        assert_eq!(program("crates/sluice").path, Path::new("/t/a-1"));
+        assert_eq!(program("crates/sluice").folder, Path::new("/w/crates/sluice"));
+        assert!(!program("crates/sluice").computes() && program("crates/sluice-sim").computes());
+    }
+
+    #[test]
+    fn every_package_that_computes_exists() {
+        let missing = COMPUTING.iter().filter(|folder| !crate::workspace::root().join(folder).is_dir());
+        assert_eq!(missing.collect::<Vec<_>>(), Vec::<&&str>::new());
+    }
+}
