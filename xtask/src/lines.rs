@@ -50,17 +50,7 @@ impl Verb for Lines {
     const NAME: &'static str = "lines";
 
     fn run(self) -> Result<ExitCode, String> {
-        let mut counts: BTreeMap<Part, Count> = BTreeMap::new();
-        for path in workspace::files()?.iter().filter(|path| path.ends_with(".rs")) {
-            let text = std::fs::read_to_string(workspace::root().join(path));
-            let text = text.map_err(|error| format!("Cannot read {path}: {error}"))?;
-            let [source, tests] = count(&text).ok_or_else(|| format!("{path} is not Rust"))?;
-            let part = if is_test(path) { Part::Tests } else { part(path) };
-            for (part, more) in [(part, source), (Part::Tests, tests)] {
-                let count = counts.entry(part).or_default();
-                (count.code, count.all) = (count.code + more.code, count.all + more.all);
-            }
-        }
+        let counts = counts()?;
         println!("{:<12}{:>10}{:>16}", "", "code", "with comments");
         for (part, Count { code, all }) in &counts {
             println!("{:<12}{code:>10}{all:>16}", format!("{part:?}").to_lowercase());
@@ -69,6 +59,26 @@ impl Verb for Lines {
         println!("{:<12}{:>10}{:>16}", "all", sum(|count| count.code), sum(|count| count.all));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Returns the number of lines of the product's code.
+pub(crate) fn product() -> Result<usize, String> {
+    Ok(counts()?.get(&Part::Product).map_or(0, |count| count.code))
+}
+
+fn counts() -> Result<BTreeMap<Part, Count>, String> {
+    let mut counts: BTreeMap<Part, Count> = BTreeMap::new();
+    for path in workspace::files()?.iter().filter(|path| path.ends_with(".rs")) {
+        let text = std::fs::read_to_string(workspace::root().join(path));
+        let text = text.map_err(|error| format!("Cannot read {path}: {error}"))?;
+        let [source, tests] = count(&text).ok_or_else(|| format!("{path} is not Rust"))?;
+        let part = if is_test(path) { Part::Tests } else { part(path) };
+        for (part, more) in [(part, source), (Part::Tests, tests)] {
+            let count = counts.entry(part).or_default();
+            (count.code, count.all) = (count.code + more.code, count.all + more.all);
+        }
+    }
+    Ok(counts)
 }
 
 fn part(path: &str) -> Part {

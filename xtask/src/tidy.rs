@@ -9,6 +9,7 @@
 //! The patterns are written with `concat!`, so that tidy does not find them here.
 
 mod pages;
+mod ratchets;
 pub(crate) mod rust;
 mod text;
 pub(crate) mod tokens;
@@ -75,6 +76,8 @@ pub(crate) fn check_workspace() -> Result<usize, String> {
         violations.extend(check_file(path)?);
     }
     violations.extend(check_pages(&files)?);
+    violations.extend(check_ratchets(&files)?);
+    violations.extend(ratchets::check_size()?);
     violations.iter().for_each(|violation| println!("{violation}"));
     let count = violations.len();
     match count {
@@ -90,11 +93,24 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
 }
 
 fn check_pages(files: &[String]) -> Result<Vec<Violation>, String> {
-    let paths: Vec<&String> = files.iter().filter(|path| pages::is_page(path)).collect();
+    with_texts(files, pages::is_page, |pages| pages::check(pages, files))
+}
+
+fn check_ratchets(files: &[String]) -> Result<Vec<Violation>, String> {
+    with_texts(files, |path| path.ends_with(".rs"), ratchets::check)
+}
+
+/// Checks the files that `are_meant` together.
+fn with_texts(
+    files: &[String],
+    are_meant: fn(&str) -> bool,
+    check: impl FnOnce(&[Source<'_>]) -> Vec<Violation>,
+) -> Result<Vec<Violation>, String> {
+    let paths: Vec<&String> = files.iter().filter(|path| are_meant(path)).collect();
     let text = |path: &&String| Ok(String::from_utf8_lossy(&read(path)?).into_owned());
     let texts: Vec<String> = paths.iter().map(text).collect::<Result<_, String>>()?;
     let sources: Vec<Source<'_>> = paths.iter().zip(&texts).map(|(path, text)| Source { path, text }).collect();
-    Ok(pages::check(&sources, files))
+    Ok(check(&sources))
 }
 
 fn check_file(path: &str) -> Result<Vec<Violation>, String> {

@@ -24,6 +24,9 @@ const COMPUTING: &[&str] = &[
     "crates/sluice-sim",
 ];
 
+/// Tests of such a package that start guests or a browser.
+const MEASURING: &[&str] = &["tests/real_guests.rs", "tests/report_page.rs"];
+
 /// A test program that cargo has built.
 #[derive(Debug, PartialEq, Eq)]
 struct Program {
@@ -105,7 +108,8 @@ impl Program {
     }
 
     fn computes(&self) -> bool {
-        COMPUTING.iter().any(|folder| self.folder.ends_with(folder))
+        let measures = MEASURING.iter().any(|source| self.source.ends_with(source));
+        !measures && COMPUTING.iter().any(|folder| self.folder.ends_with(folder))
     }
 
     fn command(&self, lane: Lane) -> Command {

@@ -17,7 +17,7 @@ const CORE: &[&str] = &["crates/sluice-sched/src/", "crates/sluice-papers/src/"]
 
 /// Folders of code that reads memory which a guest or its VMM may change at the same time.
 const SHARED: &[&str] =
-    &["crates/sluice-io/src/vhost/", "crates/sluice-io/src/device/vhost/", "tools/clients/src/vhost/"];
+    &["crates/sluice-io/src/virtio/", "crates/sluice-io/src/vhost_user/", "tools/clients/src/vhost/"];
 
 /// Reads for which the compiler assumes that nothing else writes.
 const PLAIN_READS: &[&str] =
@@ -470,8 +470,8 @@ unsafe fn declared() {}
     #[test]
     fn plain_reads_of_guest_memory_are_found() {
         let plain = "fn f() {\n    place.read_unaligned();\n    place.copy_to_nonoverlapping(room, 4);\n}\n";
-        assert_eq!(lines("crates/sluice-io/src/device/vhost/chain.rs", plain), [2, 3]);
-        assert_eq!(lines("crates/sluice-io/src/vhost/a.rs", plain), [2, 3]);
+        assert_eq!(lines("crates/sluice-io/src/virtio/chain.rs", plain), [2, 3]);
+        assert_eq!(lines("crates/sluice-io/src/vhost_user/a.rs", plain), [2, 3]);
         assert_eq!(lines("crates/sluice-io/src/buffer.rs", plain), NO_LINES);
     }
 
