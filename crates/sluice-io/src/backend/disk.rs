@@ -16,7 +16,7 @@ use crate::backend::device_queue::{DeviceQueue, OpIndex};
 use crate::backend::jobs::{BlockingJob, Jobs};
 use crate::backend::lost;
 use crate::backend::merged::{Merged, SlotResult};
-use crate::backend::request::{Data, IoRequest};
+use crate::backend::request::{Body, Data, IoRequest, Place};
 use crate::backend::retry::{TRIES_MAX, is_put_off};
 use crate::backend::ring::Ring;
 use crate::backend::sync::Files;
@@ -131,8 +131,8 @@ impl Backend {
     /// Lets the helper find the parts of a request's range that hold data. Returns `false` if the answer is already known.
     pub(crate) fn ask_status(&mut self, id: IoId) -> bool {
         let io = &mut self.ios[id];
-        let Some(question) = &mut io.question else { return false };
         let part = ByteRange::new(io.offset, u64::from(io.length));
+        let Body::Query(question) = &mut io.body else { return false };
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else {
             question.answer = vec![Span { length: part.length, kind: Allocation::Hole }];
             return false;
@@ -194,17 +194,16 @@ impl Backend {
     fn first_step(&self, io: &IoRequest, kind: Kind) -> Option<Step> {
         let volume = &self.volumes[io.volume];
         let VolumeStore::File { can, .. } = &volume.store else { return Some(Step::Nothing) };
-        match io.kind {
-            Some(Kind::Flush) => Some(Step::Sync),
-            Some(Kind::Discard) if can.discard.is_worth_trying() => Some(Step::Discard),
+        match io.body {
+            Body::Flush => Some(Step::Sync),
+            Body::Discard if can.discard.is_worth_trying() => Some(Step::Discard),
             // The advice is ignored, but a sync may still have to follow.
-            Some(Kind::Discard) => Some(Step::Nothing),
-            Some(Kind::WriteZeroes) => match volume.zeroing(io.no_hole) {
+            Body::Discard | Body::Query(_) | Body::Answered | Body::Refused => Some(Step::Nothing),
+            Body::Zero { no_hole, .. } => match volume.zeroing(no_hole) {
                 (_, Kind::Write) if kind == Kind::WriteZeroes => None,
                 (step, _) => Some(step),
             },
-            Some(Kind::Read | Kind::Write) => Some(Step::Transfer),
-            None => Some(Step::Nothing),
+            Body::Read | Body::Write => Some(Step::Transfer),
         }
     }
 
@@ -214,27 +213,27 @@ impl Backend {
     fn prepare_data(&mut self, id: IoId, skip: u32, length: u32) -> bool {
         let io = &mut self.ios[id];
         if let Some(buffer_len) = io.bridge_len() {
-            if io.buffer.is_none() {
-                io.buffer = self.pool.take(buffer_len, io.room);
+            if io.data.buffer().is_none() && !io.data.set_buffer(self.pool.take(buffer_len, io.data.room)) {
+                return false;
             }
             io.fill_step(skip, length);
-            return io.buffer.is_some();
+            return true;
         }
         let VolumeStore::File { source, .. } = &self.volumes[io.volume].store else { return true };
         let copies = |guest: &GuestData| !source.is_buffered() && !guest.is_aligned(source.alignment().memory as usize);
         // Decided once for all pieces of a part, because a resize may bring a disk with another alignment.
-        if io.buffer.is_none() && !io.direct {
-            io.direct = !io.guest.as_ref().is_none_or(copies);
-            if !io.direct {
-                // The copy of a guest's data is that of a part. A client's reply has all of it.
-                let len = if io.guest.is_some() { io.part } else { io.length };
-                io.buffer = self.pool.take(len as usize, io.room);
-                if io.buffer.is_none() {
-                    return false;
-                }
+        if matches!(io.data.place, Place::Open) {
+            if io.data.guest.as_ref().is_some_and(|guest| !copies(guest)) {
+                io.data.place = Place::Guest;
+                return true;
+            }
+            // The copy of a guest's data is that of a part. A client's reply has all of it.
+            let len = if io.data.guest.is_some() { io.part } else { io.length };
+            if !io.data.set_buffer(self.pool.take(len as usize, io.data.room)) {
+                return false;
             }
         }
-        if let (Some(buffer), Some(guest), Some(Kind::Write)) = (&mut io.buffer, &io.guest, io.kind) {
+        if let (Place::Buffer(buffer), Some(guest), Body::Write) = (&mut io.data.place, &io.data.guest, &io.body) {
             let part = (skip - io.done) as usize..(skip - io.done + length) as usize;
             guest.copy_to(skip, &mut buffer.bytes_mut(part.end)[part]);
         }
@@ -248,10 +247,10 @@ impl Backend {
         let VolumeStore::File { source, file, .. } = &self.volumes[io.volume].store else {
             return self.end(index, 0);
         };
-        if io.kind.is_none() {
+        if io.body.kind().is_none() {
             return self.end(index, 0);
         }
-        let is_read = step == Step::Transfer && io.kind == Some(Kind::Read);
+        let is_read = step == Step::Transfer && matches!(io.body, Body::Read);
         if source.loss() != Loss::None && (!is_read || source.is_buffered()) {
             return self.end(index, libc::EIO);
         }
@@ -298,21 +297,21 @@ impl Backend {
         let keep = libc::FALLOC_FL_KEEP_SIZE;
         #[cfg(test)]
         let keep = if matches!(step, Step::PunchHole | Step::ZeroRange) { self.zeroing_mode(keep) } else { keep };
-        let entry = match (step, io.kind) {
-            (Step::Transfer, kind) => {
+        let entry = match step {
+            Step::Transfer => {
                 let segments = &mut self.vectors[index.0 as usize];
                 let Some(data) = io.data(skip + progress, left, segments) else {
                     return self.end(index, libc::ENOMEM);
                 };
-                transfer(fd, kind == Some(Kind::Read), data, offset, forced)
+                transfer(fd, matches!(io.body, Body::Read), data, offset, forced)
             }
-            (Step::WriteZeroes, _) => {
+            Step::WriteZeroes => {
                 let left = left.min(ZEROES_LEN as u32);
                 opcode::Write::new(fd, self.zeroes.as_ptr(), left).offset(offset).rw_flags(forced).build()
             }
-            (Step::ZeroRange, _) => fallocate(libc::FALLOC_FL_ZERO_RANGE | keep),
-            (Step::PunchHole | Step::Discard, _) => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
-            (Step::Sync | Step::Nothing, _) => unreachable!("`start` handles these"),
+            Step::ZeroRange => fallocate(libc::FALLOC_FL_ZERO_RANGE | keep),
+            Step::PunchHole | Step::Discard => fallocate(libc::FALLOC_FL_PUNCH_HOLE | keep),
+            Step::Sync | Step::Nothing => unreachable!("`start` handles these"),
         };
         let flags = if source.submission_may_block() { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
         let entry = entry.flags(flags);
@@ -427,10 +426,10 @@ impl Backend {
     /// Ends an operation without effect, because the device cannot zero by itself.
     fn refuse_zeroing(&mut self, index: OpIndex, id: IoId) {
         let io = &mut self.ios[id];
-        if io.fast {
+        if io.body.is_fast() {
             return self.end(index, libc::EOPNOTSUPP);
         }
-        io.refused = true;
+        io.part = 0;
         self.end(index, 0);
     }
 
@@ -481,7 +480,7 @@ impl DeviceQueue for Backend {
 
     fn occupies_device(&self, token: u32) -> bool {
         let io = &self.ios[self.ios.id_at(token)];
-        !io.abandoned && io.kind.is_some()
+        !io.abandoned && io.body.kind().is_some()
     }
 }
 

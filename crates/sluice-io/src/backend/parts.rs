@@ -12,7 +12,7 @@
 use sluice_sched::{GateSettings, Kind};
 
 use crate::backend::disk::Backend;
-use crate::backend::request::IoRequest;
+use crate::backend::request::{Body, IoRequest, Place};
 use crate::backend::volume::Volume;
 use crate::device::spec::Window;
 use crate::slab::IoId;
@@ -27,18 +27,19 @@ impl Volume {
     pub(crate) fn next_part(&self, io: &mut IoRequest, settings: &GateSettings, window: Window) -> (Kind, u64) {
         let kind = io.gate_kind();
         io.part = io.gate_length() - io.done;
-        let (kind, part_max) = match kind {
-            Kind::Read | Kind::Write => (kind, transfer_max(settings, window)),
-            Kind::WriteZeroes => match self.zeroing(io.no_hole) {
+        let (kind, part_max) = match io.body {
+            Body::Read | Body::Write => (kind, transfer_max(settings, window)),
+            Body::Zero { no_hole, .. } => match self.zeroing(no_hole) {
                 (_, Kind::Write) => (Kind::Write, transfer_max(settings, window).min(piece_max(settings) * PIECES)),
                 (_, kind) => (kind, settings.discard_max.0.max(512)),
             },
-            Kind::Flush | Kind::Discard => return (kind, 0),
+            Body::Refused if kind == Kind::Write => (kind, transfer_max(settings, window)),
+            Body::Flush | Body::Discard | Body::Query(_) | Body::Answered | Body::Refused => return (kind, 0),
         };
         io.part = u32::try_from(part_max).map_or(io.part, |most| io.part.min(most));
         let needed = u64::from(io.part).max(io.bridge_len().unwrap_or(0) as u64);
-        let more = if kind == Kind::WriteZeroes { 0 } else { needed.saturating_sub(io.held) };
-        io.held += more;
+        let more = if kind == Kind::WriteZeroes { 0 } else { needed.saturating_sub(io.occupies.window) };
+        io.occupies.window += more;
         (kind, more)
     }
 }
@@ -49,7 +50,7 @@ impl Backend {
     pub(crate) fn part_done(&mut self, id: IoId) -> bool {
         let io = &self.ios[id];
         // The memory of a guest whose VMM has disconnected is not written any more.
-        if let (Some(guest), Some(buffer), Some(Kind::Read)) = (&io.guest, &io.buffer, io.kind)
+        if let (Some(guest), Place::Buffer(buffer), Body::Read) = (&io.data.guest, &io.data.place, &io.body)
             && io.errno == 0
             && !io.abandoned
             && io.bridge.is_none()
@@ -58,9 +59,7 @@ impl Backend {
         }
         self.drop_copy(id);
         let io = &mut self.ios[id];
-        if !std::mem::take(&mut io.refused) {
-            io.done += io.part;
-        }
+        io.done += io.part;
         io.done < io.gate_length()
     }
 
@@ -68,9 +67,8 @@ impl Backend {
     /// a bridged request share one buffer, which stays.
     pub(crate) fn drop_copy(&mut self, id: IoId) {
         let io = &mut self.ios[id];
-        if io.guest.is_some() && io.bridge_len().is_none() {
-            io.direct = false;
-            io.buffer.take().into_iter().for_each(|buffer| self.pool.give(buffer));
+        if io.data.guest.is_some() && io.bridge_len().is_none() {
+            io.data.take_buffer().into_iter().for_each(|buffer| self.pool.give(buffer));
         }
     }
 }

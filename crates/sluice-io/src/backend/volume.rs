@@ -8,7 +8,7 @@ use sluice_sched::{Instant, Kind, Policy, VolumeId};
 
 use crate::backend::client_faults::ClientFaults;
 use crate::backend::occupancy::Outstanding;
-use crate::backend::request::IoRequest;
+use crate::backend::request::{Body, IoRequest};
 use crate::backend::sync::{FileKey, Files};
 use crate::slab::{Id as _, VmId, VolumeKey};
 use crate::source::faults::LOOK_EVERY;
@@ -194,13 +194,15 @@ impl Volume {
     /// Refuses a request that cannot be carried out: one past the end of the volume, which a frontend should have
     /// refused, or zeroing that is only requested if it is fast.
     pub(crate) fn refuse_impossible(&self, io: &mut IoRequest) {
-        let Some(kind) = io.kind else { return };
+        let Some(kind) = io.body.kind() else { return };
         let has_range = kind != Kind::Flush;
         let changes = matches!(kind, Kind::Write | Kind::Discard | Kind::WriteZeroes);
         let end = io.offset.saturating_add(u64::from(io.length));
         if has_range && end > self.info.size_bytes || changes && self.info.read_only {
             io.refuse(libc::EIO);
-        } else if io.fast && self.zeroing(io.no_hole).1 == Kind::Write {
+        } else if let Body::Zero { no_hole, fast: true } = io.body
+            && self.zeroing(no_hole).1 == Kind::Write
+        {
             io.refuse(libc::EOPNOTSUPP);
         }
     }
@@ -247,7 +249,7 @@ impl Volume {
     /// Whether an operation makes itself durable. Otherwise a sync follows it.
     pub(crate) fn carries_sync(&self, step: Step, io: &IoRequest) -> bool {
         let forces = matches!(&self.store, VolumeStore::File { source, .. } if source.forces_writes());
-        let writes = step == Step::WriteZeroes || step == Step::Transfer && io.kind == Some(Kind::Write);
+        let writes = step == Step::WriteZeroes || step == Step::Transfer && matches!(io.body, Body::Write);
         forces && writes && io.forced
     }
 

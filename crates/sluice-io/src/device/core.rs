@@ -23,7 +23,7 @@ use crate::backend::delay::Delay;
 use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
 use crate::backend::disk::Backend;
 use crate::backend::jobs::BlockingResult;
-use crate::backend::request::{IoRequest, Opening, RequestList};
+use crate::backend::request::{Body, IoRequest, Opening, RequestList};
 use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::cpu::{self, CpuMeter};
@@ -179,7 +179,7 @@ impl Core {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
         }
-        let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
+        let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
         self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
         let arrival = Arrival {
@@ -230,16 +230,16 @@ impl Core {
     /// Removes a request, and frees its buffer and its part of the window.
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
         let io = self.backend.ios.release(id);
-        let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
+        let (position, volume, occupied) = (io.origin.position, io.volume, io.occupies);
         if io.bridge.is_some() {
             self.crossing.released.push(volume);
         }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
         }
-        self.vacate(volume, held, buffered);
+        self.vacate(volume, occupied);
         if let Some(moved) = list.remove(position) {
-            self.backend.ios[moved].position = position;
+            self.backend.ios[moved].origin.position = position;
         }
     }
 
@@ -274,13 +274,13 @@ impl Core {
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
         // abandoned request was cancelled.
-        let is_fault = !(io.abandoned || io.fast && op.errno == libc::EOPNOTSUPP);
+        let is_fault = !(io.abandoned || io.body.is_fast() && op.errno == libc::EOPNOTSUPP);
         let counts = io.errno == 0 && (op.errno == 0 || is_fault);
         if op.errno != 0 {
             io.errno = op.errno;
         }
         io.in_flight -= 1;
-        let (key, abandoned, is_done) = (io.volume, io.abandoned, io.kind.is_some());
+        let (key, abandoned, is_done) = (io.volume, io.abandoned, io.body.kind().is_some());
         let offset = io.offset + u64::from(op.skip);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
@@ -324,7 +324,7 @@ impl Core {
         if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
-        if io.question.is_some() && io.errno == 0 && wanted && self.backend.ask_status(id) {
+        if matches!(io.body, Body::Query(_)) && io.errno == 0 && wanted && self.backend.ask_status(id) {
             return;
         }
         self.complete(id);
@@ -349,8 +349,8 @@ impl Core {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
                 let io = &mut self.backend.ios[id];
-                match &mut io.question {
-                    Some(question) if !spans.is_empty() => question.answer = spans,
+                match &mut io.body {
+                    Body::Query(question) if !spans.is_empty() => question.answer = spans,
                     _ => io.errno = libc::ENOMEM,
                 }
                 self.complete(id);
