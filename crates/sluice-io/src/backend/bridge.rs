@@ -26,9 +26,10 @@ use sluice_sched::Kind;
 
 use crate::backend::buffer::Buffer;
 use crate::backend::request::{Body, IoRequest, Place};
-use crate::backend::volume::{Volume, VolumeStore};
+use crate::backend::volume::Volume;
 use crate::slab::IoId;
 use crate::source::claims::Claim;
+use crate::store::{Blocks, StoreInfo};
 use crate::virtio::GuestData;
 
 /// Maximum length of a chunk, in bytes: the device thread copies it at once.
@@ -174,7 +175,18 @@ impl Bridged {
         let chunk = asked.chunk(asked.offset, chunk_max, block);
         let buffer_len = if asked.is_whole(block) { 0 } else { chunk.buffer_len(block) };
         let steps = chunk.steps(block);
-        Bridged { asked, body: Body::Answered, block, chunk, chunk_max, steps, now: None, buffer_len, data: None, claim }
+        Bridged {
+            asked,
+            body: Body::Answered,
+            block,
+            chunk,
+            chunk_max,
+            steps,
+            now: None,
+            buffer_len,
+            data: None,
+            claim,
+        }
     }
 
     fn next_step(&mut self) -> Option<Step> {
@@ -200,10 +212,11 @@ impl Bridged {
 impl Volume {
     /// Begins a request that has not been at the gate, if its blocks are free. `parked`: requests of the volume that came before it; `most`:
     /// maximum length of a transfer at the gate.
-    pub(crate) fn cross(&self, io: &mut IoRequest, parked: &[Parked], most: u64) -> Crossing {
-        let VolumeStore::File { source, .. } = &self.store else { return Crossing::Free };
-        let (Some(block), Some(kind)) = (source.bridged_block(), io.body.kind()) else { return Crossing::Free };
-        let (block, changes) = (u64::from(block), kind != Kind::Read);
+    pub(crate) fn cross(&self, io: &mut IoRequest, store: &StoreInfo, parked: &[Parked], most: u64) -> Crossing {
+        let (Some(Blocks { size, claims }), Some(kind)) = (&store.bridged, io.body.kind()) else {
+            return Crossing::Free;
+        };
+        let (block, changes) = (u64::from(*size), kind != Kind::Read);
         let asked = Asked { kind, offset: io.offset, length: io.length, forced: io.forced };
         let is_impossible = asked.offset.saturating_add(asked.length.into()) > self.info.size_bytes;
         let is_direct = if changes { self.info.read_only } else { asked.is_whole(block) };
@@ -220,7 +233,7 @@ impl Volume {
             let overlaps = |other: &Parked| other.blocks.start < blocks.end && blocks.start < other.blocks.end;
             claim = match parked.iter().any(overlaps) {
                 true => None,
-                false => source.claims().claim(&blocks),
+                false => claims.claim(&blocks),
             };
             if claim.is_none() {
                 return Crossing::Blocked(blocks);

@@ -6,6 +6,7 @@ use crate::backend::bridge::Bridged;
 use crate::backend::buffer::{Buffer, Room};
 use crate::slab::{ClientRef, IoId, VolumeKey};
 use crate::source::Span;
+use crate::store::Memory;
 use crate::virtio::GuestData;
 
 /// A request in the table.
@@ -204,7 +205,7 @@ impl IoRequest {
 
     /// Returns the memory of `length` bytes after the first `skip`. Several segments are listed in `pieces`. `None` if
     /// there is no memory for the list.
-    pub(crate) fn data<'a>(&self, skip: u32, length: u32, pieces: &'a mut Vec<libc::iovec>) -> Option<Data<'a>> {
+    pub(crate) fn memory(&self, skip: u32, length: u32, pieces: &mut Vec<libc::iovec>) -> Option<Memory> {
         match (&self.data.place, &self.data.guest) {
             (Place::Buffer(buffer), guest) => {
                 let at = match guest {
@@ -212,13 +213,13 @@ impl IoRequest {
                     Some(_) => (skip - self.done) as usize,
                     None => skip as usize,
                 };
-                Some(Data::One(buffer.as_ptr().wrapping_add(at), length))
+                Some(Memory::One(buffer.as_ptr().wrapping_add(at)))
             }
             (_, Some(guest)) => {
                 let listed = guest.list(skip, length, pieces);
-                listed.then(|| match pieces.as_slice() {
-                    [only] => Data::One(only.iov_base.cast(), length),
-                    _ => Data::Pieces(pieces),
+                listed.then(|| match pieces.as_mut_slice() {
+                    [only] => Memory::One(only.iov_base.cast()),
+                    pieces => Memory::Pieces(pieces.as_mut_ptr(), pieces.len() as u32),
                 })
             }
             (_, None) => unreachable!("a transfer has its data in a buffer or in a guest"),
@@ -231,12 +232,6 @@ pub(crate) struct Question {
     /// Maximum number of spans in the answer.
     pub(crate) spans_max: usize,
     pub(crate) answer: Vec<Span>,
-}
-
-/// The memory of an operation.
-pub(crate) enum Data<'a> {
-    One(*mut u8, u32),
-    Pieces(&'a [libc::iovec]),
 }
 
 /// The requests of one client, in no order.

@@ -12,12 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::backend::jobs::{BlockingJob, BlockingResult, Jobs};
 use crate::device::machine;
 use crate::device::mailbox::Mailbox;
 use crate::device::message::Message;
 use crate::limits::is_memory_for_clients;
 use crate::source::{ByteRange, ExtentMap, Source, Span};
+use crate::store::file::jobs::{BlockingJob, BlockingResult, Jobs};
 
 /// Maximum number of extents in the reply to a block status request.
 const SPANS_MAX: usize = 4096;

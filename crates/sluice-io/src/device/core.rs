@@ -12,25 +12,23 @@
 //! served.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
 use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
 
 use crate::backend::buffer::Room;
-use crate::backend::delay::Delay;
-use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
-use crate::backend::disk::Backend;
-use crate::backend::jobs::BlockingResult;
+use crate::backend::disk::{Backend, Ended};
+use crate::backend::parts::next_part;
 use crate::backend::request::{Body, IoRequest, Opening, RequestList};
-use crate::backend::volume::VolumeStore;
 use crate::clock::Clock;
 use crate::cpu::{self, CpuMeter};
 use crate::device::spec::SchedulerSpec;
 use crate::device::vm::{Vm, is_limited_as_one};
 use crate::memory_budget::{self, MemoryBudget};
 use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
+use crate::store::Store as _;
+use crate::store::file::jobs::BlockingResult;
 
 mod clients;
 mod crossing;
@@ -69,8 +67,6 @@ pub(crate) struct Core {
     /// The scheduler that has replaced the first one, and whether its gate merges.
     pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
-    /// Wraps the backend if the device is to be slower than it is.
-    delay: Option<Delay>,
     pub(crate) vms: Slab<VmId, Vm>,
     /// VMs that have not been removed.
     pub(crate) vms_by_name: HashMap<String, VmId>,
@@ -114,13 +110,7 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
 }
 
 impl Core {
-    pub(crate) fn new(
-        device: String,
-        (gate, clock): (Gate, Clock),
-        backend: Backend,
-        delay: Option<Delay>,
-        waker: Waker,
-    ) -> Self {
+    pub(crate) fn new(device: String, (gate, clock): (Gate, Clock), backend: Backend, waker: Waker) -> Self {
         Core {
             device,
             clock,
@@ -128,7 +118,6 @@ impl Core {
             arrivals: 0,
             scheduler: None,
             backend,
-            delay,
             vms: Slab::default(),
             vms_by_name: HashMap::new(),
             cpu: CpuMeter::default(),
@@ -173,8 +162,9 @@ impl Core {
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
         let vm = &mut self.vms[volume.vm];
-        volume.refuse_impossible(io);
-        let (kind, more) = volume.next_part(io, self.gate.settings(), vm.window);
+        let store = self.backend.store.info(volume.store);
+        volume.refuse_impossible(store, io);
+        let (kind, more) = next_part(io, store, self.gate.settings(), vm.window);
         if more > 0 {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
@@ -182,12 +172,13 @@ impl Core {
         let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
         self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
+        let address = self.backend.store.below.address(volume.store, io.volume, io.offset + u64::from(io.done));
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
             kind,
-            flags: flags(kind, io.forced, volume.is_buffered()),
-            offset: volume.address(io.volume, io.offset + u64::from(io.done)),
+            flags: flags(kind, io.forced, store.buffered),
+            offset: address,
             length: io.part,
             token: id.index(),
             remote: None,
@@ -257,46 +248,35 @@ impl Core {
 
     /// Reports the completions of the device to the gate.
     pub(crate) fn take_completions(&mut self, now: Instant) {
-        while let Some(index) = self.next_completed_op(now) {
-            self.op_completed(now, index);
+        while let Some(ended) = self.backend.next_ended(now) {
+            self.op_completed(now, &ended);
         }
     }
 
-    fn next_completed_op(&mut self, now: Instant) -> Option<OpIndex> {
-        match &mut self.delay {
-            None => self.backend.next_completed(now),
-            Some(delay) => delay.wrap(&mut self.backend).next_completed(now),
-        }
-    }
-
-    fn op_completed(&mut self, now: Instant, index: OpIndex) {
-        let op = self.backend.take_op(index);
+    fn op_completed(&mut self, now: Instant, ended: &Ended) {
+        let Ended { index, op, errno } = *ended;
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
         // abandoned request was cancelled.
-        let is_fault = !(io.abandoned || io.body.is_fast() && op.errno == libc::EOPNOTSUPP);
-        let counts = io.errno == 0 && (op.errno == 0 || is_fault);
-        if op.errno != 0 {
-            io.errno = op.errno;
+        let is_fault = !(io.abandoned || io.body.is_fast() && errno == libc::EOPNOTSUPP);
+        let counts = io.errno == 0 && (errno == 0 || is_fault);
+        if errno != 0 {
+            io.errno = errno;
         }
         io.in_flight -= 1;
-        let (key, abandoned, is_done) = (io.volume, io.abandoned, io.body.kind().is_some());
-        let offset = io.offset + u64::from(op.skip);
+        let (key, abandoned) = (io.volume, io.abandoned);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
         if counts {
-            volume.count_end(op.kind, op.errno);
+            self.backend.store.below.of(volume.store).count_end(volume.store.index, op.kind, errno);
         }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
-        if op.kind == Kind::Write && is_done && volume.wrote(now, offset, op.length) {
-            self.backend.remap_extents(key);
-        }
         if admits {
             self.volumes_to_admit.push_back(key);
         }
         let mut finished = std::mem::take(&mut self.finished);
-        self.backend.complete_in_gate(&mut self.gate, now, (index, op.errno == 0), &mut finished);
+        self.backend.complete_in_gate(&mut self.gate, now, (index, errno == 0), &mut finished);
         finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
         self.finished = finished;
         if leaving {
@@ -355,21 +335,7 @@ impl Core {
                 }
                 self.complete(id);
             }
-            BlockingResult::Extents { volume, source, extents } => {
-                let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
-                if let VolumeStore::File { source: own, extents: known, .. } = &mut volume.store
-                    && Arc::ptr_eq(own, &source)
-                    && extents.is_some()
-                {
-                    *known = extents;
-                }
-            }
-            BlockingResult::Zeroing { volume, source, found } => {
-                if let Some(volume) = self.backend.volumes.get_mut(volume) {
-                    volume.learn_zeroing(&source, found);
-                }
-            }
-            BlockingResult::Discard { op, result } => self.backend.operation_completed(op, result),
+            result => self.backend.job_done(self.clock.now(), result),
         }
     }
 
@@ -390,24 +356,17 @@ impl Core {
 
     /// Lets the gate dispatch to the device.
     pub(crate) fn pump(&mut self, now: Instant) {
-        self.wake = match &mut self.delay {
-            None => self.gate.pump(now, &mut self.backend),
-            Some(delay) => self.gate.pump(now, &mut delay.wrap(&mut self.backend)),
-        };
+        self.wake = self.gate.pump(now, &mut self.backend);
     }
 
     /// Returns when the gate or the device has something to do, even if no event arrives.
     pub(crate) fn next_wakeup(&mut self) -> Option<Instant> {
-        let device = match &mut self.delay {
-            None => self.backend.next_wakeup(),
-            Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
-        };
-        [self.wake, device, self.cpu.next_release()].into_iter().flatten().min()
+        [self.wake, self.backend.store.next_wakeup(), self.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether nothing is left to deliver or to report to the gate.
     pub(crate) fn is_settled(&self) -> bool {
-        self.backend.completed.is_empty()
+        self.backend.is_settled()
             && self.completed.is_empty()
             && self.continued.is_empty()
             && self.vms_to_resume.is_empty()

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use sluice_sched::gate::GateStats;
 use sluice_sched::{ChangeError, Gate, GateSettings, Instant, OwnerId, Policy, Scope};
 
-use crate::backend::lost::{Volumes, accept_loss};
-use crate::backend::volume::{Names, Volume, VolumeStore};
+use crate::backend::disk::Backend;
+use crate::backend::volume::{Names, Volume};
 use crate::device::core::Core;
 use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
 use crate::device::vm::Vm;
 use crate::frontend::Frontends;
 use crate::slab::{VmId, VolumeKey};
-use crate::volume::{Store, VolumeInfo, VolumeSpec};
+use crate::store::{Label, StoreSpec};
+use crate::volume::{VolumeInfo, VolumeSpec};
 
 /// Applies a change.
 pub(crate) fn apply(core: &mut Core, frontends: &mut Frontends, now: Instant, edit: Edit) -> Result<(), EditError> {
@@ -31,7 +32,8 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
         edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         let volumes = core.backend.volumes.iter();
         for (_, volume) in volumes.filter(|(_, volume)| volume.vm == id && !volume.leaving) {
-            let volume = Box::new(volume.describe());
+            let store = core.backend.store.below.of(volume.store).describe(volume.store.index);
+            let volume = Box::new(volume.describe(store));
             edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
         }
     }
@@ -59,7 +61,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             refused: vm.refused,
             cpu: vm.cpu.time(),
             outstanding: vm.outstanding.requests,
-            volumes: volumes.map(|key| volume_snapshot(gate, &mut backend.volumes, vm.owner, *key)).collect(),
+            volumes: volumes.map(|key| volume_snapshot(gate, backend, vm.owner, *key)).collect(),
         });
     }
     snapshots
@@ -77,8 +79,8 @@ fn share_unused(stats: Arc<GateStats>, unused: &mut Option<Arc<GateStats>>) -> A
     }
 }
 
-fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: VolumeKey) -> VolumeSnapshot {
-    let volume = &mut volumes[key];
+fn volume_snapshot(gate: &Gate, backend: &mut Backend, owner: OwnerId, key: VolumeKey) -> VolumeSnapshot {
+    let volume = &mut backend.volumes[key];
     let apart = gate.apart_outstanding(owner, volume.id);
     let account = apart.and_then(|outstanding| {
         shared_copy(&mut volume.copied_stats, outstanding, || gate.apart_stats(owner, volume.id))
@@ -89,7 +91,7 @@ fn volume_snapshot(gate: &Gate, volumes: &mut Volumes, owner: OwnerId, key: Volu
         account,
         outstanding: volume.outstanding.requests,
         clients: volume.open_clients(),
-        faults: volume.faults(),
+        faults: backend.store.below.of(volume.store).faults(volume.store.index),
         client_faults: volume.faults.read(),
         nic: None,
     }
@@ -139,7 +141,8 @@ impl Editor<'_> {
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
-                accept_loss(&mut backend.volumes, &mut backend.files, volume);
+                let store = backend.volumes[volume].store;
+                backend.store.below.of_mut(store).accept_loss(store.index);
                 Ok(())
             }
             Edit::SetDevice { depth, request_bytes } => {
@@ -230,9 +233,10 @@ impl Editor<'_> {
         let Core { gate, backend, .. } = &mut *self.core;
         let number = gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let VolumeSpec { name, generation, policy, store, info } = spec;
-        let store = VolumeStore::open(store, &mut backend.files);
+        let label = Label { vm: vm.to_owned(), volume: name.clone() };
+        let store = backend.store.below.open(self.now, label, store);
         let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
-        let volume = Volume::new(self.now, names, (name.clone(), generation, policy, info), store);
+        let volume = Volume::new(names, (name.clone(), generation, policy, info), store);
         let key = backend.volumes.insert(volume);
         let vm = &mut self.core.vms[id];
         vm.volumes += 1;
@@ -241,15 +245,11 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn resize(&mut self, key: VolumeKey, store: Store, info: VolumeInfo) {
+    fn resize(&mut self, key: VolumeKey, store: StoreSpec, info: VolumeInfo) {
         let backend = &mut self.core.backend;
-        let new = VolumeStore::open(store, &mut backend.files);
         let volume = &mut backend.volumes[key];
         volume.info = info;
-        if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
-            backend.files.close(file);
-            backend.retire_source(key, source);
-        }
+        backend.store.below.replace(volume.store, store);
     }
 
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {

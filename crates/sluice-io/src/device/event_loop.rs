@@ -10,11 +10,9 @@ use std::time::Duration;
 use io_uring::{opcode, types};
 use sluice_sched::{Gate, Instant};
 
-use crate::backend::delay::Delay;
 use crate::backend::disk::Backend;
 use crate::backend::retry::Later;
 use crate::backend::ring::{Event, Ring};
-use crate::backend::slot_log;
 use crate::backend::tag::Tag;
 use crate::clock::Clock;
 use crate::device::blocking;
@@ -29,6 +27,8 @@ use crate::device::probe::Pulse;
 use crate::device::spec::{DeviceSpec, Edit, EditError, Health, Snapshot};
 use crate::device::spin::{Iteration, Spin, Wait};
 use crate::frontend::{Command, Frontends};
+use crate::store::delay::Delay;
+use crate::store::slot_log;
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
 /// could otherwise keep the loop in one iteration.
@@ -76,9 +76,8 @@ impl Machine for Loop {
     fn build(spec: &DeviceSpec, mailbox: &Mailbox, restarts: u64) -> io::Result<(Self, blocking::Helper)> {
         let gate = Gate::new(spec.scheduler.build().map_err(io::Error::other)?, spec.gate);
         let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-        let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs);
-        let (delay, clock) = (Loop::delay(spec)?, Clock::start());
-        let core = Core::new(spec.name.clone(), (gate, clock), backend, delay, mailbox.waker());
+        let backend = Backend::new(Ring::new()?, spec.gate.depth, jobs, Loop::delay(spec)?);
+        let core = Core::new(spec.name.clone(), (gate, Clock::start()), backend, mailbox.waker());
         Ok((Loop::new(core, restarts), helper))
     }
 
@@ -258,7 +257,7 @@ impl Loop {
             }
             Tag::Timer => self.deadline_timer.fired(),
             Tag::Ignored => {}
-            Tag::Disk(index) => self.core.backend.operation_completed(index, event.result),
+            Tag::Store(of_store) => self.core.backend.store_event(now, of_store, event.result),
             Tag::Frontend(number, operation, index) => {
                 self.frontends.event(&mut self.core, now, (number, operation, index), event.result);
             }
@@ -277,7 +276,7 @@ impl Loop {
     /// Replaces the result of a disk operation if a test wants that.
     #[cfg(test)]
     fn put_off(&mut self, event: Event) -> Event {
-        if self.tests.puts_off == 0 || !matches!(Tag::unpack(event.user_data), Tag::Disk(_)) {
+        if self.tests.puts_off == 0 || !matches!(Tag::unpack(event.user_data), Tag::Store(_)) {
             return event;
         }
         self.tests.puts_off -= 1;
@@ -370,7 +369,7 @@ impl Loop {
 
     #[cfg(test)]
     fn test_message(&mut self, message: Message) {
-        use crate::backend::jobs::BlockingJob;
+        use crate::store::file::jobs::BlockingJob;
         let backend = &mut self.core.backend;
         match message {
             Message::Panic => panic!("panic requested by a test"),
@@ -386,7 +385,7 @@ impl Loop {
                 self.tests.broken = true;
                 panic!("panic requested by a test");
             }
-            Message::RefuseZeroing(after) => backend.zeroing_left.set(Some(after)),
+            Message::RefuseZeroing(after) => backend.store.below.file.zeroing_left = Some(after),
             _ => unreachable!("the other messages are not for tests"),
         }
     }

@@ -2,10 +2,10 @@
 
 use std::sync::mpsc::Sender;
 
-use crate::backend::jobs::BlockingResult;
 use crate::device::probe::Pulse;
 use crate::device::spec::{ClientSnapshot, Edit, EditError, Snapshot};
 use crate::frontend::Command;
+use crate::store::file::jobs::BlockingResult;
 use crate::vhost_user::message::SessionMessage;
 
 /// A message from the control plane or the helper thread to the loop.

@@ -57,7 +57,9 @@ pub(crate) mod supervisor;
 pub(crate) mod vm;
 
 pub use crate::frontend::nbd::Arrived;
-pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
+pub use crate::store::StoreSpec;
+pub use crate::store::file::FileSpec;
+pub use crate::volume::{VolumeGeneration, VolumeSpec};
 pub use spec::{
     ClientSnapshot, DeviceSpec, Edit, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, VolumeSnapshot, Window,
 };

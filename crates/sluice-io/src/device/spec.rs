@@ -13,12 +13,13 @@ use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{ByteRate, Bytes, ChangeError, Descriptor, GateSettings, Instant, Percent, Policy, Scheduler};
 
 pub use crate::backend::client_faults::Faults;
-use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::cpu::CpuTime;
 use crate::source::FaultReport;
+use crate::store::StoreSpec;
+use crate::store::delay::{DelaySpec, ModelMaker};
 use crate::uplink::link::Link;
 use crate::uplink::spec::NicSpec;
-use crate::volume::{Store, VolumeInfo, VolumeSpec};
+use crate::volume::{VolumeInfo, VolumeSpec};
 
 /// Specification of a shared device, with one gate and one ring.
 #[derive(Debug, Clone)]
@@ -31,7 +32,7 @@ pub struct DeviceSpec {
     pub gate: GateSettings,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,
-    /// Log of the delay's slots; see [`crate::backend::slot_log::open`].
+    /// Log of the delay's slots; see [`crate::store::slot_log::open`].
     pub delay_log: Option<Arc<File>>,
     /// Model that replaces the delay's servers; without effect if there is no delay.
     pub model: Option<ModelMaker>,
@@ -107,7 +108,7 @@ pub enum Edit {
         vm: String,
         volume: String,
         /// The same store with the new range.
-        store: Store,
+        store: StoreSpec,
         /// The same properties with the new size.
         info: VolumeInfo,
     },

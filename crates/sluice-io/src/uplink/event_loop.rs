@@ -364,7 +364,7 @@ impl UplinkLoop {
             Tag::Frontend(number, operation, index) => {
                 self.ports.vhost.event(&mut self.core, now, (number, operation, index), event.result);
             }
-            Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Disk(_) => {}
+            Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Store(_) => {}
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::Volume;
 use sluice_config::changes::Target;
-use sluice_io::device::{Edit, Store};
+use sluice_io::device::{Edit, StoreSpec};
 use sluice_io::source::{Loss, Source};
 use sluice_io::volume::VolumeInfo;
 
@@ -29,11 +29,8 @@ impl LossQuery {
     }
 }
 
-fn source(served: &(Store, VolumeInfo)) -> Option<Arc<Source>> {
-    match &served.0 {
-        Store::Null => None,
-        Store::File { source, .. } => Some(Arc::clone(source)),
-    }
+fn source(served: &(StoreSpec, VolumeInfo)) -> Option<Arc<Source>> {
+    served.0.source().cloned()
 }
 
 impl Server {

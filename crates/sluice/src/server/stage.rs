@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
 use sluice_io::device::priority::{self, Priority};
-use sluice_io::device::{Device, DeviceSpec, Store};
+use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::source::{DiskSet, SourceError};
@@ -24,11 +24,11 @@ use super::{Changed, Found, Missing, Reason, Running, Server, ServerError, Volum
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
     /// Volumes that are new, or lie somewhere else now.
-    pub(super) volumes: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    pub(super) volumes: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
     /// What is out of service.
     pub(super) missing: Missing,
     /// Volumes that stay, with another size.
-    pub(super) resized: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    pub(super) resized: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
@@ -193,14 +193,14 @@ fn resize(
     info: &VolumeInfo,
     new: &Volume,
     was_made: Option<&Resized>,
-) -> Result<(Store, VolumeInfo), ServerError> {
+) -> Result<(StoreSpec, VolumeInfo), ServerError> {
     let (vm, volume) = name.clone();
     let (store, size_bytes) = match was_made {
-        None => (Store::Null, new.size.unwrap_or(info.size_bytes)),
+        None => (StoreSpec::Null, new.size.unwrap_or(info.size_bytes)),
         Some(resized) => {
             let source = resized.source();
             let size_bytes = source.size_bytes();
-            (Store::File { source, extents: resized.extents.clone() }, size_bytes)
+            (StoreSpec::File(FileSpec { source, extents: resized.extents.clone() }), size_bytes)
         }
     };
     if size_bytes < info.size_bytes {
@@ -257,7 +257,7 @@ fn open_volume(
     (key, volume): (&VolumeName, &Volume),
     found: &mut Found,
     started: &BTreeMap<String, Running>,
-) -> Result<(Store, VolumeInfo), ServerError> {
+) -> Result<(StoreSpec, VolumeInfo), ServerError> {
     let (vm, name) = key;
     let running = started.get(&volume.device).or_else(|| server.devices.get(&volume.device));
     let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
@@ -272,8 +272,8 @@ fn open_volume(
         None | Some(Ok(_)) => {
             info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
             let opened = found.take_volume(key).and_then(Result::ok);
-            let file = |Opened { source, extents, .. }| Store::File { source: Arc::new(source), extents };
-            Ok((opened.map_or(Store::Null, file), info))
+            let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
+            Ok((opened.map_or(StoreSpec::Null, file), info))
         }
         Some(Err(_)) => {
             let error = found.take_volume(key).and_then(Result::err).expect("it was there a moment ago");

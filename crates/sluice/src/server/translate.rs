@@ -4,11 +4,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use sluice_config::{Backend, Delay, DelayTime};
-use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Window};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
 use sluice_io::source::Source;
+use sluice_io::store::delay::{DelaySpec, ServiceTime};
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::GateSettings;
 

@@ -8,6 +8,7 @@ use crate::backend::bridge::{Crossing, Parked};
 use crate::backend::parts::transfer_max;
 use crate::device::core::Core;
 use crate::slab::{IoId, VolumeKey};
+use crate::store::Store as _;
 
 /// Requests that wait for blocks of the disk.
 #[derive(Default)]
@@ -31,7 +32,8 @@ impl Core {
         let (key, volume) = (io.volume, &self.backend.volumes[io.volume]);
         let most = transfer_max(self.gate.settings(), self.vms[volume.vm].window);
         let before = self.crossing.parked.get(&key).map_or(&[][..], Vec::as_slice);
-        let Crossing::Blocked(blocks) = volume.cross(io, before, most) else { return true };
+        let store = self.backend.store.info(volume.store);
+        let Crossing::Blocked(blocks) = volume.cross(io, store, before, most) else { return true };
         if volume.leaving {
             return true;
         }

@@ -168,7 +168,7 @@ impl Nbd {
         let connection = &mut self.connections[id];
         let volume = connection.volume;
         let held = operation.data_len();
-        let is_null_read = matches!(operation, Operation::Read { .. }) && core.backend.volumes[volume].is_null();
+        let is_null_read = matches!(operation, Operation::Read { .. }) && core.backend.info(volume).memory.is_none();
         let buffered = if is_null_read { 0 } else { held };
         let occupies = Occupied { window: held.into(), memory: buffered.into() };
         let opening = Opening { client, cookie, volume, occupies };
