@@ -28,7 +28,7 @@ use sluice_sched::{Instant, Kind, Request};
 use crate::backend::ring::Ring;
 use crate::slab::{Id as _, IoId, VolumeKey};
 use crate::source::claims::Claims;
-use crate::source::{Allocation, ByteRange, FaultReport, Source, Span};
+use crate::source::{Allocation, ByteRange, Facts, FaultReport, Source, Span};
 use file::jobs::Jobs;
 
 /// Index of an operation.
@@ -377,7 +377,13 @@ macro_rules! stores {
 }
 
 impl StoreSpec {
-    /// Returns the open source; `None` if it has none.
+    /// Returns what is known of its source, whatever its kind; `None` if it has none.
+    #[must_use]
+    pub fn facts(&self) -> Option<&Facts> {
+        self.source().map(|source| &***source)
+    }
+
+    /// Returns the open file or block device; `None` if it is in none.
     #[must_use]
     pub fn source(&self) -> Option<&Arc<Source>> {
         if let StoreSpec::File(file) = self { Some(&file.source) } else { None }

@@ -37,7 +37,7 @@ impl Server {
     /// Returns why writes and flushes of a volume fail, if a failed sync may have lost writes.
     #[must_use]
     pub(crate) fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
-        source(self.served.get(&(vm.to_owned(), volume.to_owned()))?)?.loss().reason()
+        self.served.get(&(vm.to_owned(), volume.to_owned()))?.0.facts()?.loss().reason()
     }
 
     /// Returns the target's volumes whose writes and flushes fail because writes may have been lost.

@@ -17,7 +17,7 @@ use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, StoreSpec, Vo
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::shared_limit::SharedLimit;
-use sluice_io::source::{DiskSet, Source};
+use sluice_io::source::{DiskSet, Facts, Source};
 use sluice_io::store::delay::ModelMaker;
 use sluice_io::uplink::link::Link;
 use sluice_io::vhost_user::counts::{Counts, Totals};
@@ -120,13 +120,13 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     fn of((store, info): &(StoreSpec, VolumeInfo)) -> Blocks {
-        match store.source() {
+        match store.facts() {
             Some(source) => Blocks { guest: source.block_size(), disk: source.alignment().offset },
             None => Blocks { guest: info.block_minimum, disk: info.block_minimum },
         }
     }
 
-    fn bridged(source: &Source) -> Option<Blocks> {
+    fn bridged(source: &Facts) -> Option<Blocks> {
         Some(Blocks { guest: source.block_size(), disk: source.bridged_block()? })
     }
 

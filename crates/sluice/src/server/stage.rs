@@ -265,7 +265,7 @@ fn open_volume(
         check_disks(vm, volume, running, opened)?;
     }
     let rotational = host.devices[&volume.device].info(running.rotational).rotational;
-    let source = found.volume(key).and_then(|opened| Some(&opened.as_ref().ok()?.source));
+    let source = found.volume(key).and_then(|opened| Some(&*opened.as_ref().ok()?.source));
     let info = translate::volume_info(volume, source, rotational);
     let (vm, volume) = (vm.clone(), name.clone());
     match found.volume(key) {

@@ -15,7 +15,7 @@ impl FileStore {
         tracing::error!(
             vm = label.vm,
             volume = label.volume,
-            source = %source.path().display(),
+            source = %source.name(),
             "{what}: writes and flushes of every volume on this source fail until `sluice accept-loss`"
         );
     }
@@ -27,7 +27,7 @@ impl FileStore {
         tracing::error!(
             vm = label.vm,
             volume = label.volume,
-            source = %source.path().display(),
+            source = %source.name(),
             "Forced write failed: writes and flushes of this volume fail until `sluice accept-loss`"
         );
     }
