@@ -27,6 +27,7 @@ mod clients;
 mod cpu;
 mod departures;
 mod polling;
+mod ram;
 mod restarts;
 mod zeroes;
 
