@@ -27,7 +27,6 @@ mod clients;
 mod cpu;
 mod departures;
 mod polling;
-mod ram;
 mod restarts;
 mod zeroes;
 

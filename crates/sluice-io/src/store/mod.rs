@@ -18,7 +18,6 @@
 pub mod delay;
 pub mod file;
 mod null;
-mod ram;
 pub mod slot_log;
 
 use std::sync::Arc;
@@ -402,8 +401,6 @@ impl Stores {
 stores! {
     /// Nowhere: reads return zeroes, and every request completes immediately. For measurements.
     null: Null = null::Null,
-    /// In the memory of the daemon.
-    ram: Ram(spec: usize) = ram::Ram,
     /// In a file, a block device, or a range of one.
     file: File(spec: file::FileSpec) = file::FileStore,
 }
