@@ -1,6 +1,7 @@
 //! A request of a client, from its arrival at a frontend to its reply.
 
-use sluice_sched::Kind;
+use sluice_sched::gate::{Finished, RemoteService, Service};
+use sluice_sched::{Kind, Phase};
 
 use crate::backend::bridge::Bridged;
 use crate::backend::buffer::{Buffer, Room};
@@ -29,6 +30,7 @@ pub(crate) struct IoRequest {
     /// Number of its submissions in flight.
     pub(crate) in_flight: u32,
     pub(crate) occupies: Occupied,
+    pub(crate) served: Served,
     /// Bytes from its start that have completed.
     pub(crate) done: u32,
     /// Bytes after them that are at the gate; 0 if the device cannot do what was dispatched, so that none of them completes.
@@ -93,6 +95,18 @@ pub(crate) struct Occupied {
     pub(crate) memory: u64,
 }
 
+/// What a dmClock client states with a request, and what it must learn from the reply.
+#[derive(Debug)]
+pub(crate) struct Served {
+    /// Its report of the service at other servers, until the first part is at the gate.
+    pub(crate) report: Option<Box<RemoteService>>,
+    /// Phase in which the last part was dispatched.
+    pub(crate) phase: Phase,
+    /// Service of all parts, and what of it was given in the reservation phase.
+    pub(crate) service: Service,
+    pub(crate) reserved: Service,
+}
+
 /// The properties of a request that are fixed when it enters the table.
 pub(crate) struct Opening {
     pub(crate) client: ClientRef,
@@ -117,6 +131,21 @@ impl Body {
     /// Whether it is refused if zeroing is no faster than writing.
     pub(crate) fn is_fast(&self) -> bool {
         matches!(self, Body::Zero { fast: true, .. })
+    }
+}
+
+impl Default for Served {
+    fn default() -> Self {
+        Served { report: None, phase: Phase::None, service: Service::NONE, reserved: Service::NONE }
+    }
+}
+
+impl Served {
+    /// Adds a part that the gate has completed.
+    pub(crate) fn add(&mut self, part: &Finished) {
+        self.phase = part.phase;
+        self.service.add(part.service);
+        self.reserved.add(part.reserved);
     }
 }
 
@@ -160,6 +189,7 @@ impl IoRequest {
             bridge: None,
             in_flight: 0,
             occupies: opening.occupies,
+            served: Served::default(),
             done: 0,
             part: 0,
         }
@@ -264,5 +294,28 @@ impl RequestList {
     pub(crate) fn remove(&mut self, position: u32) -> Option<IoId> {
         self.0.swap_remove(position as usize);
         self.0.get(position as usize).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_sched::gate::Outcome;
+    use sluice_sched::{Cost, Instant};
+
+    use super::*;
+
+    #[test]
+    fn a_long_request_keeps_the_service_of_all_its_parts_and_the_phase_of_the_last_one() {
+        let part = |phase, bytes| {
+            let service = Service { cost: Cost::ONE, bytes };
+            let (token, outcome, dispatched) = (0, Outcome::Done, Instant::ZERO);
+            Finished { token, outcome, phase, dispatched, service, reserved: service.if_reserved(phase) }
+        };
+        let mut served = Served::default();
+        served.add(&part(Phase::Reservation, 4096));
+        served.add(&part(Phase::Weight, 512));
+        assert_eq!(served.phase, Phase::Weight);
+        assert_eq!((served.service.bytes, served.service.cost), (4608, Cost::ONE.plus(Cost::ONE)));
+        assert_eq!((served.reserved.bytes, served.reserved.cost), (4096, Cost::ONE));
     }
 }

@@ -181,7 +181,7 @@ impl Core {
             offset: address,
             length: io.part,
             token: id.index(),
-            remote: None,
+            remote: io.served.report.take().map(|report| *report),
         };
         self.arrivals += 1;
         self.last_volume = Some(io.volume);
@@ -277,7 +277,11 @@ impl Core {
         }
         let mut finished = std::mem::take(&mut self.finished);
         self.backend.complete_in_gate(&mut self.gate, now, (index, errno == 0), &mut finished);
-        finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
+        for over in finished.drain(..) {
+            let id = self.backend.ios.id_at(over.token);
+            self.backend.ios[id].served.add(&over);
+            self.left_gate(id, over.outcome);
+        }
         self.finished = finished;
         if leaving {
             self.remove_left_volume(key);
