@@ -1,8 +1,8 @@
 //! Stores: where the data of volumes are, behind the gate.
 //!
-//! A kind of store is a folder or file with a type that implements [`Store`], [`Volumes`] and [`Open`], and one line in the list at the end of this
-//! file, from which tags, dispatch and [`StoreSpec`] follow. A device thread has one of each, with all its volumes of that kind: what
-//! volumes share (a sync of one file, a connection) is inside. [`Stores`] is all of them, and a store itself.
+//! A kind of store is a folder or file with a type that implements `Store`, `Volumes` and `Open`, and a line in the list at the end of
+//! this file, from which tags, dispatch and [`StoreSpec`] follow. A device thread has one of each, with all its volumes of that kind: what
+//! volumes share (a sync of one file, a connection) is inside. `Stores` is all of them, and a store itself.
 //!
 //! ```text
 //!     Gate --Submission--> [backend] --start(Op)--> [wrappers] --> [Stores] --> null, file, ...
@@ -10,10 +10,10 @@
 //!                              '----------- next_done() <--------------'   event(), from the ring
 //! ```
 //!
-//! A store answers each operation once: [`Done::Ok`], an error, or [`Done::TooDear`] if it cannot zero by itself. Then the request
+//! A store answers each operation once: `Done::Ok`, an error, or `Done::TooDear` if it cannot zero by itself. Then the request
 //! arrives at the gate again, as the writes that it is; otherwise zeroes would escape the limits of writes.
 //!
-//! A wrapper is a store around another one, as [`delay::Delayed`] is. It sees each operation and each result, and wrappers chain.
+//! A wrapper is a store around another one, as `delay::Delayed` is. It sees each operation and each result, and wrappers chain.
 
 pub mod delay;
 pub mod file;
