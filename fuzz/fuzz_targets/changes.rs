@@ -10,9 +10,10 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_device::device;
 use sluice_fuzz_export::export;
-use sluice_io::device::{Device, Edit, StoreSpec, VolumeGeneration, VolumeSpec, Window};
+use sluice_io::device::{Device, DeviceHandle, Edit, EditError, StoreSpec, VolumeGeneration, VolumeSpec, Window};
+use sluice_io::reactor::Thread;
 use sluice_io::uplink::link::{Link, tap};
-use sluice_io::uplink::{self, NicPlug, NicSpec, UplinkSpec};
+use sluice_io::uplink::{self, NicPlug, NicSpec, Uplink, UplinkSpec};
 use sluice_io::vhost_user::device_kind::Driver;
 use sluice_io::vhost_user::memory::{self, Memory};
 use sluice_io::vhost_user::session_handle::SessionHandle;
@@ -40,7 +41,7 @@ const STEPS_MAX: usize = 64;
 
 struct Bench {
     disk: Device,
-    uplink: Device,
+    uplink: Uplink,
     /// The far end of the uplink, which must stay open.
     _far: UnixDatagram,
     runtime: Runtime,
@@ -55,7 +56,7 @@ fn bench() -> &'static Bench {
         }
         let link: Arc<Link> = Arc::new(tap::of_socket(OwnedFd::from(near)));
         let scheduler = schedulers::find("mclock").expect("it is in the list");
-        let uplink = uplink::start(UplinkSpec::new("lan", scheduler, None, link), Box::new(|| ()));
+        let uplink = Uplink::start(UplinkSpec::new("lan", scheduler, None, link), Box::new(|| ()));
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime needs nothing");
         Bench { disk: device(), uplink: uplink.expect("io_uring works here"), _far: far, runtime }
     })
@@ -69,10 +70,16 @@ enum State {
     Port,
 }
 
+/// The thread that serves a port.
+#[derive(Clone, Copy)]
+enum Server {
+    Disk(&'static Device),
+    Uplink(&'static Uplink),
+}
+
 /// A volume or NIC, and the session of its VMM.
 struct Port {
-    device: &'static Device,
-    is_nic: bool,
+    server: Server,
     vm: String,
     number: u8,
     generation: VolumeGeneration,
@@ -82,10 +89,10 @@ struct Port {
 }
 
 impl Port {
-    fn new(device: &'static Device, is_nic: bool, number: u8) -> Port {
+    fn new(server: Server, number: u8) -> Port {
         let memory = Arc::new(memory::unshared(&[(GuestAddress(0), MEMORY)]).expect("little memory"));
         let (vm, generation) = (format!("vm{number}"), VolumeGeneration::next());
-        Port { device, is_nic, vm, number, generation, state: State::Nothing, session: None, memory }
+        Port { server, vm, number, generation, state: State::Nothing, session: None, memory }
     }
 
     fn volume(&self) -> String {
@@ -106,11 +113,17 @@ impl Port {
         })
     }
 
-    fn edits(&self, step: u8) -> Vec<Edit> {
+    fn handle(&self) -> DeviceHandle {
+        match self.server {
+            Server::Disk(device) => device.handle(),
+            Server::Uplink(uplink) => uplink.handle(),
+        }
+    }
+
+    fn edit_disk(&self, device: &Device, step: u8) -> Result<(), EditError> {
         let (vm, volume, policy) = (self.vm.clone(), self.volume(), Policy::default());
-        match step {
+        device.edit(match step {
             0 => vec![Edit::AddVm { vm, policy, window: WINDOW }],
-            1 if self.is_nic => vec![Edit::AddNic { vm, nic: self.nic() }],
             1 => {
                 let (name, generation, info) = (volume, self.generation, export().info);
                 let volume = Box::new(VolumeSpec { name, generation, policy, store: StoreSpec::Null, info });
@@ -119,18 +132,31 @@ impl Port {
             2 => vec![Edit::RemoveVolume { vm, volume }],
             3 => vec![Edit::RemoveVm { vm }],
             4 => vec![Edit::SetPolicies { vm, policy, window: WINDOW, volumes: vec![(volume, policy)] }],
-            5 if self.is_nic => vec![Edit::SetNic { vm, nic: self.nic() }],
-            // Of these changes the last one fails.
-            6 if self.is_nic => vec![Edit::RemoveVm { vm: vm.clone() }, Edit::SetNic { vm, nic: self.nic() }],
             _ => Vec::new(),
-        }
+        })
+    }
+
+    fn edit_uplink(&self, uplink: &Uplink, step: u8) -> Result<(), EditError> {
+        use uplink::Edit;
+        let (vm, nic, policy) = (self.vm.clone(), self.volume(), Policy::default());
+        uplink.edit(match step {
+            0 => vec![Edit::AddVm { vm, policy }],
+            1 => vec![Edit::AddNic { vm, nic: self.nic() }],
+            2 => vec![Edit::RemoveNic { vm, nic }],
+            3 => vec![Edit::RemoveVm { vm }],
+            4 => vec![Edit::SetPolicies { vm, policy, nics: vec![(nic, policy)] }],
+            5 => vec![Edit::SetNic { vm, nic: self.nic() }],
+            // Of these changes the last one fails.
+            6 => vec![Edit::RemoveVm { vm: vm.clone() }, Edit::SetNic { vm, nic: self.nic() }],
+            _ => Vec::new(),
+        })
     }
 
     fn play(&mut self, runtime: &Runtime, step: u8, index: u16) {
         match step {
             0..=6 => self.edit(step),
             7 if self.session.is_none() => {
-                let (vm, volume, handle) = (self.vm.clone(), self.volume(), self.device.handle());
+                let (vm, volume, handle) = (self.vm.clone(), self.volume(), self.handle());
                 let opened = handle.open(&vm, &volume, self.generation, "fuzz".to_owned(), Box::new(()));
                 self.session = runtime.block_on(opened).ok();
             }
@@ -147,11 +173,14 @@ impl Port {
             (1, State::Vm) => State::Port,
             (0 | 1, _) => return,
             (3, _) => State::Nothing,
-            (6, _) if self.is_nic => State::Nothing,
+            (6, _) if matches!(self.server, Server::Uplink(_)) => State::Nothing,
             (_, state) => state,
         };
         // A change of what is not there fails.
-        let made = self.device.edit(self.edits(step));
+        let made = match self.server {
+            Server::Disk(device) => self.edit_disk(device, step),
+            Server::Uplink(uplink) => self.edit_uplink(uplink, step),
+        };
         assert!(made.is_ok() || step == 6 || self.state != State::Port && step > 1, "{step}: {made:?}");
         self.state = after;
     }
@@ -201,8 +230,8 @@ fn driver() -> Driver {
 fuzz_target!(|steps: &[u8]| {
     let Bench { disk, uplink, runtime, .. } = bench();
     let mut ports: Vec<Port> = Vec::new();
-    for (device, is_nic) in [(disk, false), (uplink, true)] {
-        ports.extend((1..=VMS).map(|number| Port::new(device, is_nic, number)));
+    for server in [Server::Disk(disk), Server::Uplink(uplink)] {
+        ports.extend((1..=VMS).map(|number| Port::new(server, number)));
     }
     for pair in steps.chunks_exact(2).take(STEPS_MAX) {
         let port = usize::from(pair[1]) % ports.len();
@@ -212,7 +241,8 @@ fuzz_target!(|steps: &[u8]| {
         port.play(runtime, 9, 0);
         port.play(runtime, 3, 0);
     }
-    for (device, vms) in [(disk, 1), (uplink, 0)] {
+    let threads: [(&Thread, usize); 2] = [(disk, 1), (uplink, 0)];
+    for (device, vms) in threads {
         // What sessions have left ends with the next iterations.
         let snapshot = loop {
             let snapshot = device.snapshot().expect("the thread lives");

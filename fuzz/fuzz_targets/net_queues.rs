@@ -9,9 +9,9 @@ use std::sync::{Arc, OnceLock};
 
 use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
-use sluice_io::device::{Device, Edit, VolumeGeneration, Window};
+use sluice_io::device::VolumeGeneration;
 use sluice_io::uplink::link::{Link, tap};
-use sluice_io::uplink::{self, NicPlug, NicSpec, UplinkSpec};
+use sluice_io::uplink::{Edit, NicPlug, NicSpec, Uplink, UplinkSpec};
 use sluice_io::vhost_user::device_kind::{DeviceKind as _, Driver};
 use sluice_io::vhost_user::memory::{self, Memory};
 use sluice_io::vhost_user::net::Net;
@@ -37,7 +37,7 @@ const NEIGHBOUR: Mac = Mac([2, 0, 0, 0, 0, 2]);
 const LAST: &[u8] = b"\x02\0\0\0\0\x63\x02\0\0\0\0\x01\x88\xb5 the last frame of a guest that is served again..";
 
 struct Bench {
-    device: Device,
+    device: Uplink,
     /// The far ends of the uplink and of a neighbour's TAP.
     far: UnixDatagram,
     tap: UnixDatagram,
@@ -58,7 +58,7 @@ fn bench() -> &'static Bench {
         let (interface, far) = link();
         let (neighbour, tap) = link();
         let scheduler = schedulers::find("mclock").expect("it is in the list");
-        let device = uplink::start(UplinkSpec::new("lan", scheduler, None, interface), Box::new(|| ()));
+        let device = Uplink::start(UplinkSpec::new("lan", scheduler, None, interface), Box::new(|| ()));
         let device = device.expect("io_uring works here");
         let nic = |mac, plug| NicSpec {
             name: "eth0".to_owned(),
@@ -71,10 +71,9 @@ fn bench() -> &'static Bench {
             receive_weight: Weight::DEFAULT,
             plug,
         };
-        let window = Window { requests: 1, bytes: 1 };
         let nics = [("vm", nic(GUEST, NicPlug::VhostUser)), ("neighbour", nic(NEIGHBOUR, NicPlug::Tap(neighbour)))];
         for (vm, nic) in nics.map(|(vm, nic)| (vm.to_owned(), Box::new(nic))) {
-            let added = Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window };
+            let added = Edit::AddVm { vm: vm.clone(), policy: Policy::default() };
             device.edit(vec![added, Edit::AddNic { vm, nic }]).expect("it fits");
         }
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime needs nothing");

@@ -5,7 +5,9 @@
 //!
 //! | part | where |
 //! |---|---|
-//! | a device thread: event loop, gate, supervisor | [`device`] |
+//! | the loop of a device thread, its supervisor and its handles | [`reactor`] |
+//! | a disk, served by such a thread | [`device`] |
+//! | a link, served by such a thread | [`uplink`] |
 //! | the frontends of a device thread | `frontend` |
 //! | virtqueues | [`virtio`] |
 //! | operations at the disk, flushes, a device of known capacity | [`backend`] |
@@ -23,6 +25,7 @@
 
 mod accept;
 pub mod backend;
+mod budget;
 mod by_descriptor;
 pub mod clock;
 pub mod closing;
@@ -32,11 +35,13 @@ pub mod endpoint;
 pub mod folder_access;
 pub(crate) mod frontend;
 pub mod inherited;
+mod intake;
 pub mod limits;
 pub mod memory_budget;
 pub mod nbd;
 mod pace;
 pub mod path_walk;
+pub mod reactor;
 pub mod rights;
 pub mod shared_limit;
 pub mod signals;

@@ -148,7 +148,7 @@ pub(crate) fn never_wait() -> io::Result<()> {
         let thread = std::thread::current().name().unwrap_or("without a name").to_owned();
         let reason = panic.payload_as_str().unwrap_or("of another type than text");
         let location = panic.location().map(ToString::to_string).unwrap_or_default();
-        sluice_io::device::panics::note(panic);
+        sluice_io::reactor::panics::note(panic);
         // Not as a log line: the panic may come from the logging library.
         message(format_args!("PANIC in thread {thread} at {location}: {reason}"));
     }));

@@ -115,11 +115,6 @@ impl Backend {
         Some(Ended { index, op, errno })
     }
 
-    /// Whether no submission has ended that was not returned yet.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.ended.is_empty() && !self.store.has_done()
-    }
-
     /// Reports the end of an operation to the gate, if its slot has completed with it.
     pub(crate) fn complete_in_gate(
         &mut self,

@@ -18,7 +18,7 @@ use sluice_sched::{GateSettings, Kind};
 
 use crate::backend::disk::Backend;
 use crate::backend::request::{Body, IoRequest, Place};
-use crate::device::spec::Window;
+use crate::reactor::spec::Window;
 use crate::slab::IoId;
 use crate::store::{StoreInfo, Zeroing};
 

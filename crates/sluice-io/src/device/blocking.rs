@@ -12,10 +12,12 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::device::machine;
-use crate::device::mailbox::Mailbox;
-use crate::device::message::Message;
+use crate::device::command::Command;
+use crate::device::disk::Disk;
 use crate::limits::is_memory_for_clients;
+use crate::reactor::actor;
+use crate::reactor::mailbox::Mailbox;
+use crate::reactor::message::Message;
 use crate::source::{ByteRange, ExtentMap, Source, Span};
 use crate::store::file::jobs::{BlockingJob, BlockingResult, Jobs};
 
@@ -37,7 +39,7 @@ pub(crate) struct Helper {
 }
 
 /// Starts the helper, which ends when the returned jobs are dropped. Each result carries `generation`.
-pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox) -> std::io::Result<(Jobs, Helper)> {
+pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox<Disk>) -> std::io::Result<(Jobs, Helper)> {
     let may_discard = Arc::new(Mutex::new(true));
     let spawn = |thread: &str| {
         let (sender, receiver) = channel();
@@ -50,7 +52,7 @@ pub(crate) fn start(name: &str, generation: u64, mailbox: &Mailbox) -> std::io::
     Ok((Jobs { queries, discards }, Helper { threads: [first, second], may_discard }))
 }
 
-impl machine::Helper for Helper {
+impl actor::Helper for Helper {
     /// Ends the helper, whose jobs have been dropped. After that no discard is running or will be started. Other jobs
     /// change nothing; one that takes longer than 5 s ends later by itself.
     fn end(self, device: &str) {
@@ -97,7 +99,7 @@ fn discard(source: &Source, part: ByteRange) -> i32 {
     if result == 0 { 0 } else { -std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO) }
 }
 
-fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, may_discard: &Mutex<bool>) {
+fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox<Disk>, may_discard: &Mutex<bool>) {
     while let Ok(job) = jobs.recv() {
         let result = match job {
             BlockingJob::Allocation { io, source, part, spans_max } => {
@@ -137,7 +139,7 @@ fn run_jobs(jobs: &Receiver<BlockingJob>, generation: u64, mailbox: &Mailbox, ma
                 continue;
             }
         };
-        if mailbox.send(Message::BlockingDone(generation, result)).is_err() {
+        if mailbox.send(Message::Command(Command::BlockingDone(generation, result))).is_err() {
             return;
         }
     }

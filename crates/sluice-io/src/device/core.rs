@@ -4,49 +4,43 @@
 //!                  open, arrive              pump                operations
 //!     [frontend] ---------------> [core] ---------> Gate ----> [backend] ----> ring
 //!          ^                        | ^                            |
-//!          '--- complete ---- completed '--------- op_completed ---'
+//!          '--- complete -----  work    '--------- op_completed ---'
 //! ```
 //!
-//! A frontend calls the core; the core never calls a frontend. The core keeps what a frontend must be notified of until
+//! A frontend calls the core; the core never calls a frontend. The core notes as [`Work`] what a frontend must be notified of, until
 //! the event loop delivers it: completed requests, clients that may send again, and volumes whose new clients may be
 //! served.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::BTreeMap;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
-use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, Scope};
+use sluice_sched::{Arrival, Flags, Instant, Kind, Scope};
 
+use crate::backend::bridge::Parked;
 use crate::backend::buffer::Room;
 use crate::backend::disk::{Backend, Ended};
 use crate::backend::parts::next_part;
 use crate::backend::request::{Body, IoRequest, Opening, RequestList};
-use crate::clock::Clock;
-use crate::cpu::{self, CpuMeter};
-use crate::device::spec::SchedulerSpec;
+use crate::backend::ring::Ring;
+use crate::cpu;
+#[cfg(test)]
+use crate::device::order::{self, Step};
 use crate::device::vm::{Vm, is_limited_as_one};
+use crate::device::work::{Ends, Starts, Work};
 use crate::memory_budget::{self, MemoryBudget};
-use crate::slab::{Id as _, IoId, Slab, VmId, VolumeKey};
+use crate::reactor::base::{Base, Ending};
+use crate::slab::{Id as _, IoId, VmId, VolumeKey};
 use crate::store::Store as _;
 use crate::store::file::jobs::BlockingResult;
+use crate::virtio::sessions::Context;
 
 mod clients;
 mod crossing;
 mod windows;
 
-use crossing::Crossings;
-
 /// Bytes of the memory reserve that each VM may have outstanding.
 const FROM_RESERVE: u64 = 256 << 10;
-
-/// State of the shutdown of a device thread.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Ending {
-    No,
-    /// Ends when every request has been answered.
-    Draining,
-    Now,
-}
 
 /// Location of the data of a client's requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,44 +53,24 @@ pub(crate) enum DataIn {
 
 /// The shared state of all frontends of a device thread: the gate, the requests, the VMs with their windows, and the device.
 pub(crate) struct Core {
-    pub(crate) device: String,
-    pub(crate) clock: Clock,
-    pub(crate) gate: Gate,
+    pub(crate) base: Base<Vm>,
     /// Requests that have arrived at the gate so far.
     pub(crate) arrivals: u64,
-    /// The scheduler that has replaced the first one, and whether its gate merges.
-    pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
     pub(crate) backend: Backend,
-    pub(crate) vms: Slab<VmId, Vm>,
-    /// VMs that have not been removed.
-    pub(crate) vms_by_name: HashMap<String, VmId>,
-    pub(crate) cpu: CpuMeter,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
     /// VMs with clients that wait for memory which other VMs use.
     vms_awaiting_memory: Vec<VmId>,
     /// Wakes this thread.
     waker: Waker,
-    pub(crate) ending: Ending,
     /// Whether the thread polls all the time while it has clients.
     pub(crate) busy_poll: bool,
     /// The volume of the last request that has arrived.
     last_volume: Option<VolumeKey>,
-    /// Messages for sessions that had ended.
-    pub(crate) stale_messages: u64,
-    /// When the gate must be called again.
-    wake: Option<Instant>,
-    /// Requests to be replied to.
-    completed: VecDeque<IoId>,
-    /// Requests that are to arrive at the gate again: with their next part, or because they were cancelled with those of another client.
-    continued: VecDeque<IoId>,
-    /// VMs whose waiting clients may fit into the window again.
-    vms_to_resume: VecDeque<VmId>,
-    /// Volumes from which a client has disconnected. It may have abandoned requests.
-    volumes_to_cancel: Vec<VolumeKey>,
-    /// Volumes without requests of disconnected clients in flight. New clients that waited for this may be served.
-    volumes_to_admit: VecDeque<VolumeKey>,
-    pub(crate) crossing: Crossings,
+    /// What the loop has to do. It sleeps only when there is nothing.
+    pub(crate) work: Work,
+    /// Requests of each volume that wait for blocks of the disk, in the order in which they came.
+    parked: BTreeMap<VolumeKey, Vec<Parked>>,
     finished: Vec<Finished>,
 }
 
@@ -109,32 +83,33 @@ fn flags(kind: Kind, forced: bool, buffered: bool) -> Flags {
     if forced { sync.with(Flags::FORCED) } else { sync }
 }
 
+impl Context for Core {
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.backend.ring
+    }
+
+    fn is_open(&self) -> bool {
+        self.base.ending == Ending::No
+    }
+
+    fn count_stale(&mut self) {
+        self.base.stale_messages += 1;
+    }
+}
+
 impl Core {
-    pub(crate) fn new(device: String, (gate, clock): (Gate, Clock), backend: Backend, waker: Waker) -> Self {
+    pub(crate) fn new(base: Base<Vm>, backend: Backend, waker: Waker) -> Self {
         Core {
-            device,
-            clock,
-            gate,
+            base,
             arrivals: 0,
-            scheduler: None,
             backend,
-            vms: Slab::default(),
-            vms_by_name: HashMap::new(),
-            cpu: CpuMeter::default(),
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),
             waker,
-            ending: Ending::No,
             busy_poll: false,
             last_volume: None,
-            stale_messages: 0,
-            wake: None,
-            completed: VecDeque::new(),
-            continued: VecDeque::new(),
-            vms_to_resume: VecDeque::new(),
-            volumes_to_cancel: Vec::new(),
-            volumes_to_admit: VecDeque::new(),
-            crossing: Crossings::default(),
+            work: Work::default(),
+            parked: BTreeMap::new(),
             finished: Vec::new(),
         }
     }
@@ -146,7 +121,7 @@ impl Core {
     pub(crate) fn open(&mut self, list: &mut RequestList, opening: &Opening) -> (IoId, &mut IoRequest) {
         let vm = self.occupy(opening);
         // A VM that holds little gets memory even if its neighbours have used up what there was.
-        let room = if self.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
+        let room = if self.base.vms[vm].outstanding.bytes <= FROM_RESERVE { Room::Reserve } else { Room::Clients };
         let position = list.next_position();
         let (id, io) = self.backend.ios.reuse(|| IoRequest::new(opening, position, room));
         list.push(id);
@@ -161,17 +136,17 @@ impl Core {
         }
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
-        let vm = &mut self.vms[volume.vm];
+        let vm = &mut self.base.vms[volume.vm];
         let store = self.backend.store.info(volume.store);
         volume.refuse_impossible(store, io);
-        let (kind, more) = next_part(io, store, self.gate.settings(), vm.window);
+        let (kind, more) = next_part(io, store, self.base.gate.settings(), vm.window);
         if more > 0 {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
         }
         let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
-        self.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
+        self.base.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
         let address = self.backend.store.below.address(volume.store, io.volume, io.offset + u64::from(io.done));
         let arrival = Arrival {
             owner: vm.owner,
@@ -185,7 +160,7 @@ impl Core {
         };
         self.arrivals += 1;
         self.last_volume = Some(io.volume);
-        if volume.leaving || self.gate.insert(now, &arrival).is_err() {
+        if volume.leaving || self.base.gate.insert(now, &arrival).is_err() {
             self.fail(id, libc::ESHUTDOWN);
         }
     }
@@ -205,17 +180,7 @@ impl Core {
     /// Queues a completed request for its frontend.
     fn complete(&mut self, id: IoId) {
         self.end_crossing(id);
-        self.completed.push_back(id);
-    }
-
-    /// Returns the next request to be replied to.
-    pub(crate) fn next_completed(&mut self) -> Option<IoId> {
-        self.completed.pop_front()
-    }
-
-    /// Returns the next request that is to arrive at the gate again, unless its frontend takes it back.
-    pub(crate) fn next_continued(&mut self) -> Option<IoId> {
-        self.continued.pop_front()
+        self.work.push(Ends::Complete(id));
     }
 
     /// Removes a request, and frees its buffer and its part of the window.
@@ -223,7 +188,7 @@ impl Core {
         let io = self.backend.ios.release(id);
         let (position, volume, occupied) = (io.origin.position, io.volume, io.occupies);
         if io.bridge.is_some() {
-            self.crossing.released.push(volume);
+            self.work.push(Ends::Cross(volume));
         }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
@@ -248,12 +213,19 @@ impl Core {
 
     /// Reports the completions of the device to the gate.
     pub(crate) fn take_completions(&mut self, now: Instant) {
+        let mut any = false;
         while let Some(ended) = self.backend.next_ended(now) {
             self.op_completed(now, &ended);
+            any = true;
+        }
+        if any {
+            self.work.push(Ends::Dispatch);
         }
     }
 
     fn op_completed(&mut self, now: Instant, ended: &Ended) {
+        #[cfg(test)]
+        order::note(Step::Complete);
         let Ended { index, op, errno } = *ended;
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
@@ -273,10 +245,10 @@ impl Core {
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
         if admits {
-            self.volumes_to_admit.push_back(key);
+            self.work.push_start(Starts::Admit(key));
         }
         let mut finished = std::mem::take(&mut self.finished);
-        self.backend.complete_in_gate(&mut self.gate, now, (index, errno == 0), &mut finished);
+        self.backend.complete_in_gate(&mut self.base.gate, now, (index, errno == 0), &mut finished);
         for over in finished.drain(..) {
             let id = self.backend.ios.id_at(over.token);
             self.backend.ios[id].served.add(&over);
@@ -303,7 +275,7 @@ impl Core {
         let wanted = self.is_wanted(id);
         let io = &mut self.backend.ios[id];
         if unfinished && wanted && io.errno == 0 {
-            return self.continued.push_back(id);
+            return self.work.push(Ends::Continue(id));
         }
         if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
@@ -329,7 +301,7 @@ impl Core {
     }
 
     /// Handles the result of a job of the helper threads.
-    pub(crate) fn blocking_done(&mut self, result: BlockingResult) {
+    pub(crate) fn blocking_done(&mut self, now: Instant, result: BlockingResult) {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
                 let io = &mut self.backend.ios[id];
@@ -339,14 +311,14 @@ impl Core {
                 }
                 self.complete(id);
             }
-            result => self.backend.job_done(self.clock.now(), result),
+            result => self.backend.job_done(now, result),
         }
     }
 
     /// Cancels requests that are queued or wait for blocks. Returns them.
     pub(crate) fn cancel(&mut self, now: Instant, scope: Scope) -> Vec<(IoId, Outcome)> {
         let mut finished = Vec::new();
-        self.gate.cancel(now, scope, &mut finished);
+        self.base.gate.cancel(now, scope, &mut finished);
         self.cancelled(scope, finished)
     }
 
@@ -358,32 +330,24 @@ impl Core {
         cancelled
     }
 
-    /// Lets the gate dispatch to the device.
+    /// Lets the gate dispatch to the device. What the device completes immediately is work.
     pub(crate) fn pump(&mut self, now: Instant) {
-        self.wake = self.gate.pump(now, &mut self.backend);
+        #[cfg(test)]
+        order::note(Step::Dispatch);
+        self.base.wake = self.base.gate.pump(now, &mut self.backend);
+        self.take_completions(now);
     }
 
     /// Returns when the gate or the device has something to do, even if no event arrives.
     pub(crate) fn next_wakeup(&mut self) -> Option<Instant> {
-        [self.wake, self.backend.store.next_wakeup(), self.cpu.next_release()].into_iter().flatten().min()
-    }
-
-    /// Whether nothing is left to deliver or to report to the gate.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.backend.is_settled()
-            && self.completed.is_empty()
-            && self.continued.is_empty()
-            && self.vms_to_resume.is_empty()
-            && self.volumes_to_cancel.is_empty()
-            && self.volumes_to_admit.is_empty()
-            && self.crossing.is_settled()
+        [self.base.wake, self.backend.store.next_wakeup(), self.base.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next
     /// instant at which the gate may dispatch, or the next completion, is early enough to look for more.
     pub(crate) fn is_held(&self, volume: VolumeKey) -> bool {
-        let vm = &self.vms[self.backend.volumes[volume].vm];
-        vm.is_limited_as_one && self.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
+        let vm = &self.base.vms[self.backend.volumes[volume].vm];
+        vm.is_limited_as_one && self.base.gate.outstanding(vm.owner).is_some_and(|outstanding| outstanding.waiting > 0)
     }
 
     /// Whether the client that has sent a request last may send one that could be dispatched.
@@ -393,7 +357,7 @@ impl Core {
 
     /// Notes which limits a VM and its volumes have now.
     pub(crate) fn note_limits(&mut self, id: VmId) {
-        let vm = &mut self.vms[id];
+        let vm = &mut self.base.vms[id];
         let volumes = vm.volumes_by_name.values().map(|key| self.backend.volumes[*key].policy);
         let volumes: Vec<_> = volumes.collect();
         vm.is_limited_as_one = is_limited_as_one(&vm.policy, &volumes);

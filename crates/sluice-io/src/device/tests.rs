@@ -2,16 +2,20 @@ use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::thread;
+use std::time::Instant;
 
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{Bytes, GateSettings, Kind, Policy, schedulers};
 
 use super::*;
+use crate::device::command::Command as DiskCommand;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
 use crate::nbd::negotiate::negotiate_blocking;
 use crate::nbd::wire::{self, RequestHeader};
+use crate::reactor::message::{Call, Fault};
 use crate::slab::{Id as _, IoId};
 use crate::source::{Loss, Source, SourceSpec};
 use crate::store::delay::{DelaySpec, ServiceTime};
@@ -26,6 +30,7 @@ mod budget;
 mod clients;
 mod cpu;
 mod departures;
+mod order;
 mod polling;
 mod restarts;
 mod zeroes;
@@ -109,7 +114,7 @@ fn connect_with(
     (generation, size): (VolumeGeneration, u64),
 ) -> Client {
     let (vm, volume) = (vm.to_owned(), volume.to_owned());
-    let device = device.handle();
+    let device = device.nbd();
     let server = thread::spawn(move || {
         let negotiated = negotiate_blocking(
             &mut theirs,
@@ -171,7 +176,7 @@ fn a_client_came_between_the_last_look_at_a_volume_and_its_end() {
     let device = device(None);
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let names = || vec![("vm".to_owned(), "disk".to_owned())];
-    let refuse = || device.edit(vec![Edit::RefuseClients { volumes: names() }]);
+    let refuse = || device.refuse_clients(names(), Duration::from_secs(60));
     let mut client = connect(&device, 1 << 20);
     let read = Command::Read { offset: 0, len: 512 };
     ask(&mut client, read).unwrap();
@@ -196,7 +201,7 @@ fn many_messages_kept_the_device_thread_from_requests_until_all_were_handled() {
     let answers: Vec<_> = (0..100)
         .map(|_| {
             let (reply, answer) = channel();
-            device.mailbox.leave(Message::Snapshot(reply));
+            device.mailbox.leave(Message::Call(Call::Snapshot(reply)));
             answer
         })
         .collect();
@@ -315,7 +320,7 @@ fn a_client_whose_handshake_started_before_its_volume_was_replaced_read_the_new_
     device.edit(vec![Edit::RemoveVolume { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
     device.edit(vec![add_volume("disk", new, StoreSpec::Null, 1 << 20)]).unwrap();
     assert!(ends(connect_to(&device, old, 1 << 20)));
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert!(ends(connect_to(&device, old, 1 << 20)), "also after a restart");
     assert_eq!(ask(&mut connect_to(&device, new, 1 << 20), Command::Flush), Ok(vec![]));
 }
@@ -364,11 +369,11 @@ fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
     while device.snapshot().unwrap().vms[0].outstanding == 0 {}
     let mut other = connect(&device, window_bytes);
     // The reply has a time limit of 30 s, and 1 s more for each MiB.
-    device.mailbox.send(Message::Advance(Duration::from_secs(40))).unwrap();
+    device.mailbox.send(Message::Test(Fault::Advance(Duration::from_secs(40)))).unwrap();
     (0..2).for_each(|_| drop(device.snapshot()));
     let snapshot = device.snapshot().unwrap();
     assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (2, 0));
-    device.mailbox.send(Message::Advance(Duration::from_secs(30))).unwrap();
+    device.mailbox.send(Message::Test(Fault::Advance(Duration::from_secs(30)))).unwrap();
     assert_eq!(ask(&mut other, Command::Flush), Ok(vec![]));
     let snapshot = device.snapshot().unwrap();
     assert_eq!((snapshot.connections, snapshot.vms[0].protocol_errors), (1, 1));
@@ -539,7 +544,7 @@ fn a_kernel_that_accepts_nothing_for_a_while_fails_no_request() {
     add(&device, Policy::default(), store, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     for times in [1, 2, 3, 50] {
-        device.mailbox.send(Message::RefuseSubmits(times)).unwrap();
+        device.mailbox.send(Message::Test(Fault::RefuseSubmits(times))).unwrap();
         for cookie in 0..40 {
             let data = [times as u8; 4096];
             client.submit(cookie, Command::Write { offset: cookie * 4096, data: &data, fua: false }).unwrap();
@@ -562,13 +567,13 @@ fn an_interrupted_operation_was_submitted_again_without_a_pause_and_a_limit() {
     add(&device, Policy::default(), store, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let write = |client: &mut Client| ask(client, Command::Write { offset: 0, data: &[7; 4096], fua: false });
-    device.mailbox.send(Message::PutOff(3)).unwrap();
+    device.mailbox.send(Message::Test(Fault::PutOff(3))).unwrap();
     assert_eq!(write(&mut client), Ok(Vec::new()), "it succeeds in the end");
     for command in [Command::Flush, Command::Read { offset: 0, len: 4096 }] {
         // Far more than an operation gets before it fails.
-        device.mailbox.send(Message::PutOff(10_000)).unwrap();
+        device.mailbox.send(Message::Test(Fault::PutOff(10_000))).unwrap();
         assert_eq!(ask(&mut client, command), Err(Errno::Eio));
-        device.mailbox.send(Message::PutOff(0)).unwrap();
+        device.mailbox.send(Message::Test(Fault::PutOff(0))).unwrap();
     }
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
     device.edit(vec![Edit::AcceptLoss { vm, volume }]).unwrap();
@@ -584,7 +589,7 @@ fn a_write_that_the_kernel_has_not_accepted_goes_to_its_own_file_after_a_replace
     let device = device(None);
     add(&device, Policy::default(), store, 2 << 20);
     let mut client = connect(&device, 2 << 20);
-    device.mailbox.send(Message::HoldWork(true)).unwrap();
+    device.mailbox.send(Message::Test(Fault::HoldWork(true))).unwrap();
     client.submit(1, Command::Write { offset: 0, data: &[7; 4096], fua: false }).unwrap();
     client.flush_output().unwrap();
     while device.snapshot().unwrap().in_flight == 0 {}
@@ -594,7 +599,7 @@ fn a_write_that_the_kernel_has_not_accepted_goes_to_its_own_file_after_a_replace
     device.snapshot().unwrap();
     // If its number were free, one of these would have it now.
     let others: Vec<_> = (0..64).map(|_| tempfile::tempfile().unwrap()).collect();
-    device.mailbox.send(Message::HoldWork(false)).unwrap();
+    device.mailbox.send(Message::Test(Fault::HoldWork(false))).unwrap();
     let mut answer = None;
     client.receive(None, &mut |reply| answer = Some(reply.result)).unwrap();
     assert_eq!(answer, Some(Ok(())));
@@ -619,7 +624,7 @@ fn a_loss_persists_after_a_restart_and_for_volumes_opened_later() {
     first.set_loss(Loss::OfFile);
     let device = device(None);
     add(&device, Policy::default(), StoreSpec::File(FileSpec { source: first, extents: None }), 1 << 20);
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let mut client = connect(&device, 1 << 20);
     let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
     assert_eq!(ask(&mut client, write), Err(Errno::Eio));

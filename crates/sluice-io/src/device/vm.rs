@@ -8,29 +8,11 @@ use sluice_sched::{OwnerId, Policy};
 
 use crate::backend::occupancy::Outstanding;
 use crate::cpu::{HasCpu, VmCpu};
-use crate::device::spec::Window;
 use crate::memory_budget::MemoryShare;
+use crate::reactor::spec::Window;
 use crate::slab::{ClientRef, VolumeKey};
 
-/// Whether requests are taken from a client.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Intake {
-    Open,
-    /// It waits for window space, in its VM's queue.
-    WaitsForRoom,
-    /// It waits until the loop has looked whether earlier clients of its volume have gone.
-    WaitsForLook,
-    /// It waits for in-flight requests of disconnected clients of its volume.
-    WaitsForPredecessor,
-}
-
-impl Intake {
-    /// Returns the state of a client that has just connected.
-    pub(crate) fn of_new(has_no_predecessor: bool) -> Self {
-        if has_no_predecessor { Intake::Open } else { Intake::WaitsForPredecessor }
-    }
-}
-
+/// A VM of a disk.
 pub(crate) struct Vm {
     pub(crate) name: String,
     pub(crate) owner: OwnerId,

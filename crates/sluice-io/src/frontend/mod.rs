@@ -5,9 +5,9 @@
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
+use crate::budget::Budget;
 use crate::device::core::Core;
-use crate::device::spec::ClientSnapshot;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, VolumeKey};
 
 pub(crate) mod nbd;
@@ -69,7 +69,7 @@ pub(crate) trait Frontend {
     fn admit(&mut self, core: &mut Core, now: Instant, volume: VolumeKey);
 
     /// Disconnects the clients of `volume`.
-    fn close(&mut self, core: &mut Core, volume: VolumeKey);
+    fn close(&mut self, core: &mut Core, now: Instant, volume: VolumeKey);
 
     /// Reads no more requests. Requests that were read are answered.
     fn drain(&mut self, core: &mut Core);
@@ -177,8 +177,8 @@ macro_rules! frontends {
                 $(self.$field.admit(core, now, volume);)+
             }
 
-            pub(crate) fn close(&mut self, core: &mut Core, volume: VolumeKey) {
-                $(self.$field.close(core, volume);)+
+            pub(crate) fn close(&mut self, core: &mut Core, now: Instant, volume: VolumeKey) {
+                $(self.$field.close(core, now, volume);)+
             }
 
             pub(crate) fn drain(&mut self, core: &mut Core) {

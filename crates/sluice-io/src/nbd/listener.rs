@@ -19,7 +19,7 @@ use super::negotiate::negotiate;
 use super::unfinished::{Begun, Unfinished};
 use crate::accept::{Accepted, Opening, Peer, Service, Stream, accept, opening};
 use crate::cpu::metered;
-use crate::device::{Arrived, DeviceHandle, VolumeGeneration};
+use crate::device::{Arrived, NbdHandle, VolumeGeneration};
 use crate::endpoint::{Bound, Endpoint, ListenError, TokioSocket};
 use crate::pace::{PeerPace, PeerPaces};
 use crate::shared_limit::SharedLimit;
@@ -52,7 +52,7 @@ pub struct Entry {
     /// Generation of the volume.
     pub generation: VolumeGeneration,
     /// The volume's device thread.
-    pub device: DeviceHandle,
+    pub device: NbdHandle,
 }
 
 /// The exports of one endpoint. They can be replaced while it listens.
@@ -267,7 +267,7 @@ async fn waits_for_turn(stream: &Stream, pace: &PeerPace, delayed: &Delayed, end
 }
 
 /// Does the handshake. Returns the client for the device of the volume that it has chosen.
-async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(DeviceHandle, Arrived)>, NegotiateError> {
+async fn greet(client: Accepted<Stream>, offer: Offer) -> Result<Option<(NbdHandle, Arrived)>, NegotiateError> {
     let Accepted { stream, permit, cpu, .. } = client;
     let peer = stream.describe_peer();
     let (done, used) = metered(handshake(stream, &offer)).await;

@@ -302,10 +302,6 @@ impl<S: Store> Store for Delayed<S> {
         Some((index, delay.ops[index.0 as usize].1))
     }
 
-    fn has_done(&self) -> bool {
-        self.below.has_done()
-    }
-
     fn next_wakeup(&self) -> Option<Instant> {
         let delay = self.delay.as_ref().and_then(Delay::next_wakeup);
         delay.into_iter().chain(self.below.next_wakeup()).min()

@@ -182,9 +182,6 @@ pub(crate) trait Store {
     /// Returns an operation that has ended. Called until it returns `None`.
     fn next_done(&mut self, now: Instant) -> Option<(OpIndex, Done)>;
 
-    /// Whether an operation has ended that was not returned yet.
-    fn has_done(&self) -> bool;
-
     /// Returns when the next operation ends without an event of the ring.
     fn next_wakeup(&self) -> Option<Instant> {
         None
@@ -363,10 +360,6 @@ macro_rules! stores {
 
             fn next_done(&mut self, now: Instant) -> Option<(OpIndex, Done)> {
                 None$(.or_else(|| self.$field.next_done(now)))+
-            }
-
-            fn has_done(&self) -> bool {
-                false $(|| self.$field.has_done())+
             }
 
             fn next_wakeup(&self) -> Option<Instant> {

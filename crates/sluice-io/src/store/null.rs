@@ -30,10 +30,6 @@ impl Store for Null {
     fn next_done(&mut self, _now: Instant) -> Option<(OpIndex, Done)> {
         Some((self.done.pop()?, Done::Ok))
     }
-
-    fn has_done(&self) -> bool {
-        !self.done.is_empty()
-    }
 }
 
 impl Volumes for Null {

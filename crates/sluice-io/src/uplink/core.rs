@@ -21,19 +21,18 @@ use sluice_net::tag::take_off;
 use sluice_net::wire::{OVERHEAD, SEGMENTS_MAX, Wire as Cost, wire};
 use sluice_net::{PREFIX_LEN, Receive, parse, segments};
 use sluice_sched::gate::GateStats;
-use sluice_sched::{Arrival, Flags, Gate, Instant, Kind, OwnerId, Percent, Policy, Scope};
+use sluice_sched::{Arrival, Flags, Instant, Kind, OwnerId, Percent, Policy, Scope};
 
 use crate::backend::ring::Ring;
-use crate::clock::Clock;
-use crate::cpu::{self, CpuMeter, HasCpu, VmCpu};
-use crate::device::core::Ending;
-use crate::device::spec::SchedulerSpec;
+use crate::cpu::{self, HasCpu, VmCpu};
+use crate::reactor::base::{Base, Ending};
 use crate::slab::{Id as _, Slab, VmId};
 use crate::uplink::ids::{NicId, PacketId};
 use crate::uplink::link::{FRAME_MAX, Read};
 use crate::uplink::nic::{Incoming, Nic, WAIT_MAX, Watch};
 use crate::uplink::packet::{Data, Origin, Packet};
 use crate::uplink::wire::Wire;
+use crate::virtio::sessions::Context;
 
 /// Maximum number of rounds in which landed frames are replaced at the wire, for one iteration of the loop.
 const ROUNDS_MAX: u32 = 256;
@@ -79,27 +78,15 @@ pub(crate) struct Outgoing {
 
 /// The shared state of all ports of an uplink.
 pub(crate) struct Core {
-    pub(crate) uplink: String,
-    pub(crate) clock: Clock,
-    pub(crate) gate: Gate,
-    /// The scheduler that has replaced the first one, and whether its gate merges.
-    pub(crate) scheduler: Option<(SchedulerSpec, bool)>,
+    pub(crate) base: Base<Vm>,
     pub(crate) ring: Ring,
     pub(crate) wire: Wire,
     pub(crate) switch: Switch,
-    pub(crate) vms: Slab<VmId, Vm>,
-    pub(crate) vms_by_name: HashMap<String, VmId>,
-    pub(crate) cpu: CpuMeter,
     pub(crate) nics: Slab<NicId, Nic>,
     /// Longest time that one frame may occupy the wire.
     pub(crate) frame_time_max: Duration,
-    pub(crate) ending: Ending,
-    /// Messages for sessions that had ended.
-    pub(crate) stale_messages: u64,
     /// Frames from the interface that were dropped before a NIC was found for them, by reason.
     pub(crate) drops: Drops,
-    /// When the gate must be called again.
-    wake: Option<Instant>,
     /// Chains of which a frame has been sent.
     returned: VecDeque<Origin>,
     /// Whether NICs may have room at the gate again.
@@ -115,32 +102,30 @@ pub(crate) struct Core {
     started: Vec<NicId>,
 }
 
+impl Context for Core {
+    fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    fn is_open(&self) -> bool {
+        self.base.ending == Ending::No
+    }
+
+    fn count_stale(&mut self) {
+        self.base.stale_messages += 1;
+    }
+}
+
 impl Core {
-    pub(crate) fn new(
-        uplink: String,
-        gate: Gate,
-        ring: Ring,
-        wire: Wire,
-        switch: Switch,
-        frame_time_max: Duration,
-    ) -> Self {
+    pub(crate) fn new(base: Base<Vm>, ring: Ring, wire: Wire, switch: Switch, frame_time_max: Duration) -> Self {
         Core {
-            uplink,
-            clock: Clock::start(),
-            gate,
-            scheduler: None,
+            base,
             ring,
             wire,
             switch,
-            vms: Slab::default(),
-            vms_by_name: HashMap::new(),
-            cpu: CpuMeter::default(),
             nics: Slab::default(),
             frame_time_max,
-            ending: Ending::No,
-            stale_messages: 0,
             drops: Drops::default(),
-            wake: None,
             returned: VecDeque::new(),
             resumable: false,
             iteration: 1,
@@ -255,33 +240,33 @@ impl Core {
             nic.drop_frame(Reason::QueueFull);
             return false;
         }
-        nic.waiting_bytes += packet.length as usize;
+        nic.frames.waiting_bytes += packet.length as usize;
         let packet = self.wire.packets.insert(packet);
-        nic.waiting.push_back(packet);
+        nic.frames.waiting.push_back(packet);
         self.feed(now, id);
         true
     }
 
     /// Gives waiting frames of a NIC to the gate.
     fn feed(&mut self, now: Instant, id: NicId) {
-        let depth = self.gate.settings().depth;
+        let depth = self.base.gate.settings().depth;
         loop {
             let nic = &mut self.nics[id];
-            let Some(first) = nic.waiting.front().copied() else { return };
+            let Some(first) = nic.frames.waiting.front().copied() else { return };
             let packet = &self.wire.packets[first];
             let is_late = packet.origin.is_none() && now.since(packet.arrived) > WAIT_MAX;
             if !is_late && !nic.has_room_at_gate(depth) {
                 return;
             }
-            nic.waiting.pop_front();
-            nic.waiting_bytes -= packet.length as usize;
+            nic.frames.waiting.pop_front();
+            nic.frames.waiting_bytes -= packet.length as usize;
             if is_late {
                 nic.drop_frame(Reason::Waited);
                 self.wire.packets.remove(first);
                 continue;
             }
             let arrival = Arrival {
-                owner: self.vms[nic.vm].owner,
+                owner: self.base.vms[nic.vm].owner,
                 volume: nic.id,
                 kind: Kind::Write,
                 flags: Flags::NONE,
@@ -290,9 +275,9 @@ impl Core {
                 token: first.index(),
                 remote: None,
             };
-            nic.at_gate += 1;
-            if self.gate.insert(now, &arrival).is_err() {
-                nic.at_gate -= 1;
+            nic.frames.at_gate += 1;
+            if self.base.gate.insert(now, &arrival).is_err() {
+                nic.frames.at_gate -= 1;
                 nic.drop_frame(Reason::QueueFull);
                 self.forget(first);
             }
@@ -309,44 +294,44 @@ impl Core {
     pub(crate) fn count_sent(&mut self, id: NicId, units: u64) {
         let id = self.nics[id].vm;
         // A NIC that is being removed may outlive its VM.
-        if let Some(vm) = self.vms.get_mut(id) {
-            self.cpu.sent(id, &mut vm.cpu, units);
+        if let Some(vm) = self.base.vms.get_mut(id) {
+            self.base.cpu.sent(id, &mut vm.cpu, units);
         }
     }
 
     /// Counts a kick of a guest.
     pub(crate) fn count_kick(&mut self, id: NicId) {
         let id = self.nics[id].vm;
-        if let Some(vm) = self.vms.get_mut(id) {
-            self.cpu.event(id, &mut vm.cpu, cpu::KICK);
+        if let Some(vm) = self.base.vms.get_mut(id) {
+            self.base.cpu.event(id, &mut vm.cpu, cpu::KICK);
         }
     }
 
     /// Counts units of CPU time for what the VM of a NIC receives.
     pub(crate) fn count_delivered(&mut self, id: NicId, units: u64) {
         let id = self.nics[id].vm;
-        if let Some(vm) = self.vms.get_mut(id) {
-            self.cpu.received(id, &mut vm.cpu, units);
+        if let Some(vm) = self.base.vms.get_mut(id) {
+            self.base.cpu.received(id, &mut vm.cpu, units);
         }
     }
 
     /// Whether the VM of a NIC has used up its CPU time. Then its frames stay where they are.
     pub(crate) fn is_held(&mut self, id: NicId) -> bool {
-        let Some(vm) = self.vms.get_mut(self.nics[id].vm).filter(|vm| vm.cpu.is_held()) else { return false };
+        let Some(vm) = self.base.vms.get_mut(self.nics[id].vm).filter(|vm| vm.cpu.is_held()) else { return false };
         vm.is_waiting = true;
         true
     }
 
     /// Changes how much CPU time a VM may use.
     pub(crate) fn set_cpu_limit(&mut self, now: Instant, id: VmId, limit: Option<Percent>) {
-        self.vms[id].cpu.set_limit(now, limit);
+        self.base.vms[id].cpu.set_limit(now, limit);
         self.resumable = true;
     }
 
     /// Lets VMs continue that their limits of CPU time held back.
     pub(crate) fn release_held(&mut self, now: Instant) {
-        while let Some(id) = self.cpu.release(now, &mut self.vms) {
-            let vm = &mut self.vms[id];
+        while let Some(id) = self.base.cpu.release(now, &mut self.base.vms) {
+            let vm = &mut self.base.vms[id];
             vm.is_waiting = false;
             self.resumable = true;
             // Frames may wait for buffers that their guests have added meanwhile.
@@ -357,9 +342,9 @@ impl Core {
     /// Whether a guest's queue may be asked for another frame.
     pub(crate) fn has_room(&self, id: NicId) -> bool {
         let nic = &self.nics[id];
-        self.vms.get(nic.vm).is_some_and(|vm| !vm.cpu.is_held())
-            && nic.waiting.is_empty()
-            && nic.has_room_at_gate(self.gate.settings().depth)
+        self.base.vms.get(nic.vm).is_some_and(|vm| !vm.cpu.is_held())
+            && nic.frames.waiting.is_empty()
+            && nic.has_room_at_gate(self.base.gate.settings().depth)
             && nic.work.is_left(self.iteration)
     }
 
@@ -387,10 +372,10 @@ impl Core {
     pub(crate) fn run_wire(&mut self, now: Instant) {
         for _ in 0..ROUNDS_MAX {
             self.take_landed(now);
-            self.wake = self.gate.pump(now, &mut self.wire);
-            let has_slot = self.gate.in_flight() < u64::from(self.gate.settings().depth);
+            self.base.wake = self.base.gate.pump(now, &mut self.wire);
+            let has_slot = self.base.gate.in_flight() < u64::from(self.base.gate.settings().depth);
             match has_slot && self.wire.pacer.has_room(now) {
-                true => self.wire.pacer.note_idle(self.wake),
+                true => self.wire.pacer.note_idle(self.base.wake),
                 false => self.wire.pacer.note_busy(),
             }
             let started = self.take_started(now);
@@ -402,7 +387,7 @@ impl Core {
 
     fn take_landed(&mut self, now: Instant) {
         while let Some(landed) = self.wire.next_landed(now) {
-            self.gate.complete(now, landed.slot, landed.lost.is_none());
+            self.base.gate.complete(now, landed.slot, landed.lost.is_none());
             let id = self.wire.packets[landed.packet].nic;
             let nic = &mut self.nics[id];
             nic.left_wire(landed.lost);
@@ -433,22 +418,22 @@ impl Core {
     /// not take, which may be so for ever. Returns them in order. They are queued again or removed.
     pub(crate) fn recall(&mut self, now: Instant, id: NicId) -> Vec<PacketId> {
         let nic = &self.nics[id];
-        let scope = Scope::Volume(self.vms[nic.vm].owner, nic.id);
+        let scope = Scope::Volume(self.base.vms[nic.vm].owner, nic.id);
         let mut finished = Vec::new();
-        self.gate.cancel(now, scope, &mut finished);
+        self.base.gate.cancel(now, scope, &mut finished);
         // For the other queues of the NIC.
         self.resumable = true;
         let mut recalled: Vec<PacketId> =
             finished.into_iter().map(|over| self.wire.packets.id_at(over.token)).collect();
         let nic = &mut self.nics[id];
-        nic.at_gate -= recalled.len() as u32;
+        nic.frames.at_gate -= recalled.len() as u32;
         for (slot, packet) in self.wire.take_back(id) {
-            self.gate.complete(now, slot, false);
-            nic.flying -= 1;
+            self.base.gate.complete(now, slot, false);
+            nic.frames.flying -= 1;
             recalled.push(packet);
         }
-        nic.waiting_bytes = 0;
-        recalled.extend(std::mem::take(&mut nic.waiting));
+        nic.frames.waiting_bytes = 0;
+        recalled.extend(std::mem::take(&mut nic.frames.waiting));
         recalled.sort_unstable_by_key(|packet| self.wire.packets[*packet].number);
         recalled
     }
@@ -456,8 +441,9 @@ impl Core {
     /// Queues recalled frames again.
     pub(crate) fn requeue(&mut self, now: Instant, id: NicId, recalled: Vec<PacketId>) {
         let nic = &mut self.nics[id];
-        nic.waiting_bytes += recalled.iter().map(|packet| self.wire.packets[*packet].length as usize).sum::<usize>();
-        nic.waiting.extend(recalled);
+        nic.frames.waiting_bytes +=
+            recalled.iter().map(|packet| self.wire.packets[*packet].length as usize).sum::<usize>();
+        nic.frames.waiting.extend(recalled);
         self.feed(now, id);
     }
 
@@ -483,7 +469,7 @@ impl Core {
 
     /// Returns when something is to be done without an event.
     pub(crate) fn next_wakeup(&self) -> Option<Instant> {
-        let times = [self.wake, self.wire.next_wakeup(), self.receive.next_due(), self.cpu.next_release()];
+        let times = [self.base.wake, self.wire.next_wakeup(), self.receive.next_due(), self.base.cpu.next_release()];
         times.into_iter().flatten().min()
     }
 
@@ -580,15 +566,15 @@ impl Core {
     // ---- Names ----
 
     pub(crate) fn find_nic(&self, vm: &str, nic: &str) -> Option<NicId> {
-        let vm = *self.vms_by_name.get(vm)?;
-        self.vms[vm].nics.get(nic).copied()
+        let vm = *self.base.vms_by_name.get(vm)?;
+        self.base.vms[vm].nics.get(nic).copied()
     }
 
     /// Removes a NIC that is being removed, when nothing refers to it any more.
     pub(crate) fn remove_left(&mut self, id: NicId) {
         let Some(nic) = self.nics.get(id) else { return };
-        let is_used = nic.session.is_some() || nic.at_gate + nic.flying > 0 || nic.watch != Watch::Idle;
-        if !nic.leaving || is_used {
+        let is_used = nic.session.is_some() || nic.frames.at_gate + nic.frames.flying > 0 || nic.watch != Watch::Idle;
+        if !nic.is_leaving() || is_used {
             return;
         }
         self.nics.remove(id);

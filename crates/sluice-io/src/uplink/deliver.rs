@@ -13,7 +13,8 @@ use sluice_sched::Instant;
 use crate::cpu;
 use crate::uplink::core::Core;
 use crate::uplink::link::{Link, Sent};
-use crate::uplink::nic::{Incoming, Nic, Plug};
+use crate::uplink::nic::{Incoming, Nic};
+use crate::uplink::spec::NicPlug;
 use crate::uplink::vhost_net::VhostNet;
 
 /// Maximum number of frames of a turn: the clock is not read for each of them.
@@ -24,25 +25,25 @@ const TIME_MAX: Duration = Duration::from_micros(250);
 /// Gives received frames to NICs.
 pub(crate) fn deliver(core: &mut Core, vhost: &mut VhostNet, now: Instant) {
     let Some(mut port) = core.receive.turn(now) else { return };
-    let start = core.clock.now();
+    let start = core.base.clock.now();
     let mut charged = start;
     loop {
         for _ in 0..TURN_MAX {
             let Some((incoming, size)) = core.receive.take(now, port) else { break };
             let id = core.nics.id_at(port.0);
-            match &core.nics[id].plug {
-                Plug::Tap(link) => {
+            match &core.nics[id].spec.plug {
+                NicPlug::Tap(link) => {
                     let link = Arc::clone(link);
                     core.count_delivered(id, cpu::delivered(incoming.bytes.len()));
                     give_to_tap(&mut core.nics[id], &link, &incoming);
                 }
-                Plug::VhostUser => vhost.give(core, now, id, incoming, size),
+                NicPlug::VhostUser => vhost.give(core, now, id, incoming, size),
             }
             if core.receive.turn(now) != Some(port) {
                 break;
             }
         }
-        let at = core.clock.now();
+        let at = core.base.clock.now();
         core.receive.charge(now, port, at.since(charged));
         charged = at;
         match core.receive.turn(now) {

@@ -1,26 +1,23 @@
 //! Changes of an uplink at run time: adding and removing VMs and NICs, changing policies.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_net::NicTotals;
 use sluice_net::switch::Port;
-use sluice_sched::{ChangeError, GateSettings, Instant, Policy};
+use sluice_sched::{GateSettings, Instant, Policy};
 
-use crate::backend::client_faults::ClientFaults;
 use crate::cpu::VmCpu;
-use crate::device::spec::{Edit, EditError, SchedulerSpec, VmSnapshot, VolumeSnapshot, Window, shared_copy};
+use crate::reactor::base::{Base, refused};
+use crate::reactor::spec::{EditError, VmSnapshot, VolumeSnapshot};
+use crate::reactor::statistics::Statistics;
 use crate::slab::{Id as _, VmId};
 use crate::uplink::core::{Core, Vm};
 use crate::uplink::ids::NicId;
 use crate::uplink::link::Link;
-use crate::uplink::nic::{Nic, Plug, RECEIVE_BOUNDS, WINDOW_MIN, Watch, Work, receive_policy};
+use crate::uplink::nic::{Nic, RECEIVE_BOUNDS, Standing, receive_policy};
 use crate::uplink::ports::Ports;
-use crate::uplink::spec::{NicPlug, NicSpec};
-
-/// The window of a VM on an uplink, which has none: its NICs bound what waits.
-const NO_WINDOW: Window = Window { requests: u32::MAX, bytes: u64::MAX };
+use crate::uplink::spec::{Edit, NicPlug, NicSpec};
 
 /// Applies changes in order. Stops at the first that fails.
 pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec<Edit>) -> Result<(), EditError> {
@@ -33,7 +30,7 @@ pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec
         // Those that were not reached stay where they were. One that has its port gets no second one, and one that an earlier change has
         // removed gets none.
         for id in moved {
-            if editor.core.nics.get(id).is_some_and(|nic| !nic.leaving) {
+            if editor.core.nics.get(id).is_some_and(|nic| !nic.is_leaving()) {
                 drop(editor.connect(id));
             }
         }
@@ -43,17 +40,17 @@ pub(crate) fn apply(core: &mut Core, ports: &mut Ports, now: Instant, edits: Vec
 
 /// Returns the changes that give an empty thread the same VMs, NICs and settings.
 pub(crate) fn describe(core: &Core) -> Vec<Edit> {
-    let GateSettings { depth, request_bytes, .. } = *core.gate.settings();
+    let GateSettings { depth, request_bytes, .. } = *core.base.gate.settings();
     let mut edits = vec![
         Edit::SetDevice { depth, request_bytes },
         Edit::SetWire { rate: core.wire.pacer.rate(), frame_time_max: core.frame_time_max },
         Edit::SetLink { nic: None, link: Arc::clone(&core.wire.link) },
     ];
-    if let Some((scheduler, merging)) = core.scheduler.clone() {
+    if let Some((scheduler, merging)) = core.base.scheduler.clone() {
         edits.push(Edit::SetScheduler { scheduler, merging });
     }
-    for (_, vm) in core.vms.iter() {
-        edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy, window: NO_WINDOW });
+    for (_, vm) in core.base.vms.iter() {
+        edits.push(Edit::AddVm { vm: vm.name.clone(), policy: vm.policy });
         edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         for id in vm.nics.values() {
             let nic = Box::new(core.nics[*id].spec.clone());
@@ -65,27 +62,22 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
 
 /// Returns the state of each VM.
 pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
-    let Core { gate, vms, nics, .. } = core;
-    gate.settle_stats();
+    let Core { base: Base { gate, vms, .. }, nics, .. } = core;
+    let mut statistics = Statistics::new(gate);
     let mut snapshots = Vec::with_capacity(vms.len());
     for vm in vms.values_mut() {
-        let Some(outstanding) = gate.outstanding(vm.owner) else { continue };
-        let account = shared_copy(&mut vm.copied_stats, outstanding, || gate.stats(vm.owner));
-        let Some(account) = account else { continue };
+        let Some(account) = statistics.of_vm(vm.owner, &mut vm.copied_stats) else { continue };
         let mut own = Vec::new();
         for id in vm.nics.values() {
             let nic = &mut nics[*id];
-            let apart = gate.apart_outstanding(vm.owner, nic.id);
             own.push(VolumeSnapshot {
-                volume: nic.name.clone(),
-                policy: nic.policy,
-                account: apart.and_then(|outstanding| {
-                    shared_copy(&mut nic.copied_stats, outstanding, || gate.apart_stats(vm.owner, nic.id))
-                }),
-                outstanding: nic.at_gate + nic.flying + nic.waiting.len() as u32,
-                clients: u32::from(nic.session.is_some() || matches!(nic.plug, Plug::Tap(_))),
+                volume: nic.spec.name.clone(),
+                policy: nic.spec.policy,
+                account: statistics.of_volume(vm.owner, nic.id, &mut nic.copied_stats),
+                outstanding: nic.frames.at_gate + nic.frames.flying + nic.frames.waiting.len() as u32,
+                clients: u32::from(nic.session.is_some() || matches!(nic.spec.plug, NicPlug::Tap(_))),
                 faults: nic.faults(),
-                client_faults: nic.faults.read(),
+                client_faults: nic.faults.clients.read(),
                 nic: Some(Box::new(nic.totals)),
             });
         }
@@ -93,7 +85,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             vm: vm.name.clone(),
             policy: vm.policy,
             account,
-            protocol_errors: vm.nics.values().map(|id| nics[*id].protocol_errors).sum(),
+            protocol_errors: vm.nics.values().map(|id| nics[*id].faults.protocol_errors).sum(),
             refused: vm.nics.values().map(|id| nics[*id].totals.drops.total()).sum(),
             cpu: vm.cpu.time(),
             outstanding: own.iter().map(|nic| nic.outstanding).sum(),
@@ -101,6 +93,27 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
         });
     }
     snapshots
+}
+
+/// Refuses new VMMs of these NICs. Fails, and refuses none, if one of them has a VMM.
+pub(crate) fn refuse_clients(core: &mut Core, nics: &[(String, String)]) -> Result<(), EditError> {
+    let in_use =
+        |(vm, nic): &&(String, String)| core.find_nic(vm, nic).is_some_and(|id| core.nics[id].session.is_some());
+    let used: Vec<_> = nics.iter().filter(in_use).cloned().collect();
+    if used.is_empty() {
+        set_standing(core, nics, Standing::RefusesClients);
+        return Ok(());
+    }
+    Err(EditError::InUse(used))
+}
+
+/// Refuses new VMMs of these NICs, or accepts them.
+pub(crate) fn set_standing(core: &mut Core, nics: &[(String, String)], standing: Standing) {
+    for (vm, nic) in nics {
+        if let Some(id) = core.find_nic(vm, nic) {
+            core.nics[id].standing = standing;
+        }
+    }
 }
 
 struct Editor<'a> {
@@ -113,9 +126,9 @@ impl Editor<'_> {
     fn apply(&mut self, edit: Edit) -> Result<(), EditError> {
         let now = self.now;
         match edit {
-            Edit::AddVm { vm, policy, .. } => {
-                let owner = self.core.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
-                let id = self.core.vms.insert(Vm {
+            Edit::AddVm { vm, policy } => {
+                let owner = self.core.base.gate.add_owner(now, policy).map_err(|cause| refused(&vm, cause))?;
+                let new = Vm {
                     name: vm.clone(),
                     owner,
                     policy,
@@ -123,11 +136,11 @@ impl Editor<'_> {
                     cpu: VmCpu::default(),
                     is_waiting: false,
                     copied_stats: None,
-                });
-                self.core.vms_by_name.insert(vm, id);
+                };
+                self.core.base.add_vm(vm, new);
                 Ok(())
             }
-            Edit::SetPolicies { vm, policy, volumes, .. } => self.set_policies(&vm, policy, volumes),
+            Edit::SetPolicies { vm, policy, nics } => self.set_policies(&vm, policy, nics),
             Edit::SetCpu { vm, limit } => {
                 let id = self.find_vm(&vm)?;
                 self.core.set_cpu_limit(now, id, limit);
@@ -136,21 +149,12 @@ impl Editor<'_> {
             Edit::RemoveVm { vm } => self.remove_vm(&vm),
             Edit::AddNic { vm, nic } => self.add_nic(&vm, *nic),
             Edit::SetNic { vm, nic } => self.set_nic(&vm, *nic),
-            Edit::RemoveVolume { vm, volume } => {
-                let (id, nic) = (self.find_vm(&vm)?, self.find_nic(&vm, &volume)?);
+            Edit::RemoveNic { vm, nic } => {
+                let (id, nic) = (self.find_vm(&vm)?, self.find_nic(&vm, &nic)?);
                 self.remove_nic(id, nic);
                 Ok(())
             }
-            Edit::RefuseClients { volumes } => self.refuse_clients(volumes),
-            Edit::Reopen { volumes } => {
-                self.set_refusing(&volumes, false);
-                Ok(())
-            }
-            Edit::SetDevice { depth, request_bytes } => {
-                let set = self.core.gate.set_device(now, depth, request_bytes);
-                set.map_err(|cause| EditError::Device { cause })
-            }
-            Edit::SetBusyPoll(_) => Err(EditError::Kind("an uplink")),
+            Edit::SetDevice { depth, request_bytes } => self.core.base.set_device(now, depth, request_bytes),
             Edit::SetWire { rate, frame_time_max } => {
                 self.core.wire.pacer.set_rate(rate);
                 self.core.frame_time_max = frame_time_max.max(Duration::from_micros(1));
@@ -161,10 +165,7 @@ impl Editor<'_> {
                 Ok(())
             }
             Edit::SetLink { nic: Some((vm, nic)), link } => self.set_tap(&vm, &nic, link),
-            Edit::SetScheduler { scheduler, merging } => self.set_scheduler(scheduler, merging),
-            Edit::AddVolume { .. } | Edit::ResizeVolume { .. } | Edit::AcceptLoss { .. } => {
-                Err(EditError::Kind("an uplink"))
-            }
+            Edit::SetScheduler { scheduler, merging } => self.core.base.set_scheduler(now, scheduler, merging),
         }
     }
 
@@ -172,47 +173,16 @@ impl Editor<'_> {
     fn set_tap(&mut self, vm: &str, nic: &str, link: Arc<Link>) -> Result<(), EditError> {
         let id = self.find_nic(vm, nic)?;
         self.ports.taps.close(self.core, id);
-        let nic = &mut self.core.nics[id];
-        (nic.plug, nic.spec.plug) = (Plug::Tap(Arc::clone(&link)), NicPlug::Tap(link));
+        self.core.nics[id].spec.plug = NicPlug::Tap(link);
         Ok(())
     }
 
     fn find_vm(&self, name: &str) -> Result<VmId, EditError> {
-        let found = self.core.vms_by_name.get(name).copied();
-        found.ok_or_else(|| EditError::Unknown(format!("VM {name}")))
+        self.core.base.find_vm(name)
     }
 
     fn find_nic(&self, vm: &str, name: &str) -> Result<NicId, EditError> {
         self.core.find_nic(vm, name).ok_or_else(|| EditError::Unknown(format!("NIC {name}")))
-    }
-
-    fn refuse_clients(&mut self, nics: Vec<(String, String)>) -> Result<(), EditError> {
-        let in_use = |(vm, nic): &(String, String)| {
-            self.core.find_nic(vm, nic).is_some_and(|id| self.core.nics[id].session.is_some())
-        };
-        let used: Vec<_> = nics.iter().filter(|name| in_use(name)).cloned().collect();
-        if used.is_empty() {
-            self.set_refusing(&nics, true);
-            return Ok(());
-        }
-        Err(EditError::InUse(used))
-    }
-
-    fn set_refusing(&mut self, nics: &[(String, String)], refuses: bool) {
-        for (vm, nic) in nics {
-            if let Some(id) = self.core.find_nic(vm, nic) {
-                self.core.nics[id].refuses_clients = refuses;
-            }
-        }
-    }
-
-    fn set_scheduler(&mut self, spec: SchedulerSpec, merging: bool) -> Result<(), EditError> {
-        let wrong = |cause| EditError::Scheduler { name: spec.descriptor.name, cause };
-        let scheduler = spec.build().map_err(wrong)?;
-        let replaced = self.core.gate.replace_scheduler(self.now, scheduler, merging);
-        replaced.map_err(|cause| EditError::Device { cause })?;
-        self.core.scheduler = Some((spec, merging));
-        Ok(())
     }
 
     fn set_policies(&mut self, vm: &str, policy: Policy, nics: Vec<(String, Policy)>) -> Result<(), EditError> {
@@ -222,62 +192,32 @@ impl Editor<'_> {
             .map(|(name, policy)| Ok((self.find_nic(vm, &name)?, policy)))
             .collect::<Result<_, EditError>>()?;
         let by_id: Vec<_> = nics.iter().map(|(nic, policy)| (self.core.nics[*nic].id, *policy)).collect();
-        let owner = self.core.vms[id].owner;
-        let set = self.core.gate.set_policies(self.now, owner, policy, &by_id);
+        let owner = self.core.base.vms[id].owner;
+        let set = self.core.base.gate.set_policies(self.now, owner, policy, &by_id);
         set.map_err(|cause| refused(vm, cause))?;
         for (nic, policy) in nics {
-            let nic = &mut self.core.nics[nic];
-            (nic.policy, nic.spec.policy) = (policy, policy);
+            self.core.nics[nic].spec.policy = policy;
         }
-        self.core.vms[id].policy = policy;
+        self.core.base.vms[id].policy = policy;
         Ok(())
     }
 
     fn add_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {
         let id = self.find_vm(vm)?;
-        let owner = self.core.vms[id].owner;
-        let number = self.core.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
-        let plug = match &spec.plug {
-            NicPlug::Tap(link) => Plug::Tap(Arc::clone(link)),
-            NicPlug::VhostUser => Plug::VhostUser,
-        };
+        let owner = self.core.base.vms[id].owner;
+        let number =
+            self.core.base.gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let name = spec.name.clone();
-        let nic = self.core.nics.insert(Nic {
-            name: name.clone(),
-            generation: spec.generation,
-            vm: id,
-            vm_name: vm.to_owned(),
-            id: number,
-            policy: spec.policy,
-            spec,
-            port: Port(0),
-            plug,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            at_gate: 0,
-            window: WINDOW_MIN,
-            flying: 0,
-            work: Work::default(),
-            totals: NicTotals::default(),
-            session: None,
-            watch: Watch::Idle,
-            protocol_errors: 0,
-            faults: ClientFaults::default(),
-            unsent: 0,
-            has_recovered: false,
-            leaving: false,
-            refuses_clients: false,
-            copied_stats: None,
-        });
+        let nic = self.core.nics.insert(Nic::new((id, vm), number, spec));
         let port = Port(nic.index());
         self.core.nics[nic].port = port;
         if let Err(error) = self.connect(nic).and_then(|()| self.add_receive_queue(nic)) {
             self.core.switch.remove(port);
             let removed = self.core.nics.remove(nic);
-            let _ = self.core.gate.remove_volume(self.now, owner, removed.id, &mut Vec::new());
+            let _ = self.core.base.gate.remove_volume(self.now, owner, removed.id, &mut Vec::new());
             return Err(error);
         }
-        self.core.vms[id].nics.insert(name, nic);
+        self.core.base.vms[id].nics.insert(name, nic);
         self.ports.taps.open(self.core, nic);
         Ok(())
     }
@@ -291,7 +231,8 @@ impl Editor<'_> {
     fn set_nic(&mut self, vm: &str, spec: NicSpec) -> Result<(), EditError> {
         let id = self.find_nic(vm, &spec.name)?;
         let nic = &mut self.core.nics[id];
-        let spec = NicSpec { policy: nic.policy, plug: nic.spec.plug.clone(), generation: nic.generation, ..spec };
+        let NicSpec { policy, generation, ref plug, .. } = nic.spec;
+        let spec = NicSpec { policy, generation, plug: plug.clone(), ..spec };
         self.core.switch.remove(nic.port);
         let before = std::mem::replace(&mut nic.spec, spec);
         let connected = self.connect(id);
@@ -319,35 +260,31 @@ impl Editor<'_> {
 
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {
         let id = self.find_vm(name)?;
-        self.core.vms_by_name.remove(name);
-        let mut nics: Vec<NicId> = self.core.vms[id].nics.values().copied().collect();
+        self.core.base.vms_by_name.remove(name);
+        let mut nics: Vec<NicId> = self.core.base.vms[id].nics.values().copied().collect();
         nics.sort_unstable();
         nics.into_iter().for_each(|nic| self.remove_nic(id, nic));
-        let vm = self.core.vms.remove(id);
-        let removed = self.core.gate.remove_owner(self.now, vm.owner, &mut Vec::new());
+        let vm = self.core.base.vms.remove(id);
+        let removed = self.core.base.gate.remove_owner(self.now, vm.owner, &mut Vec::new());
         removed.map_err(|cause| refused(name, cause))
     }
 
     /// Removes a NIC and disconnects its VMM. Frames that were not sent are dropped.
     fn remove_nic(&mut self, vm: VmId, id: NicId) {
-        let Nic { port, ref name, .. } = self.core.nics[id];
-        self.core.vms[vm].nics.remove(name);
+        let Nic { port, ref spec, .. } = self.core.nics[id];
+        self.core.base.vms[vm].nics.remove(&spec.name);
         self.core.switch.remove(port);
         self.core.receive.remove(port).for_each(drop);
         self.ports.vhost.close(self.core, self.now, id);
         self.ports.taps.close(self.core, id);
         self.core.recall(self.now, id).into_iter().for_each(|packet| self.core.forget(packet));
-        let (owner, number) = (self.core.vms[vm].owner, self.core.nics[id].id);
-        if let Err(error) = self.core.gate.remove_volume(self.now, owner, number, &mut Vec::new()) {
-            let vm = &self.core.vms[vm].name;
+        let (owner, number) = (self.core.base.vms[vm].owner, self.core.nics[id].id);
+        if let Err(error) = self.core.base.gate.remove_volume(self.now, owner, number, &mut Vec::new()) {
+            let vm = &self.core.base.vms[vm].name;
             tracing::error!(vm, %error, "Gate has no entry for a served NIC");
         }
         // Not before: the end of its session removes a NIC that is leaving.
-        self.core.nics[id].leaving = true;
+        self.core.nics[id].standing = Standing::Leaving;
         self.core.remove_left(id);
     }
-}
-
-fn refused(vm: &str, cause: ChangeError) -> EditError {
-    EditError::Gate { vm: vm.to_owned(), cause }
 }

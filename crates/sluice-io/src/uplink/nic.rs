@@ -13,16 +13,15 @@ use sluice_net::receive::{Bounds, ReceiveLimit, ReceivePolicy, Size};
 use sluice_net::switch::Port;
 use sluice_net::{PREFIX_LEN, flow, parse};
 use sluice_sched::gate::GateStats;
-use sluice_sched::{Kind, Policy, VolumeId};
+use sluice_sched::{Kind, VolumeId};
 
 use crate::backend::client_faults::ClientFaults;
 use crate::slab::VmId;
 use crate::source::{Failure, FaultReport};
 use crate::uplink::ids::PacketId;
-use crate::uplink::link::{FRAME_MAX, Link};
-use crate::uplink::spec::NicSpec;
+use crate::uplink::link::FRAME_MAX;
+use crate::uplink::spec::{NicPlug, NicSpec};
 use crate::virtio::queue::SessionId;
-use crate::volume::VolumeGeneration;
 
 /// Maximum time that a frame of a TAP waits before it is dropped. A guest keeps what has to wait in its own queue; a program that
 /// sends into a TAP cannot be held back, so a long queue would only delay its frames. The limit is a time and not a number of bytes, because
@@ -33,7 +32,7 @@ const WAITING_MAX: usize = 2 << 20;
 /// Maximum number of them.
 const WAITING_FRAMES_MAX: usize = 4096;
 /// Minimum of the window of a NIC; see [`Nic::has_room_at_gate`].
-pub(crate) const WINDOW_MIN: u32 = 2;
+const WINDOW_MIN: u32 = 2;
 /// Maximum number of frames at the gate.
 const WINDOW_MAX: u32 = 64;
 /// Time that frames spend at the gate, if it gets as many as it may.
@@ -128,34 +127,46 @@ pub(crate) enum Watch {
     Ready,
 }
 
-/// The connection of a NIC to its VM.
-pub(crate) enum Plug {
-    Tap(Arc<Link>),
-    /// A socket, with the session of a VMM while one is connected.
-    VhostUser,
-}
-
-/// A NIC.
-pub(crate) struct Nic {
-    pub(crate) name: String,
-    pub(crate) generation: VolumeGeneration,
-    pub(crate) vm: VmId,
-    /// The VM's name, for log lines.
-    pub(crate) vm_name: String,
-    pub(crate) id: VolumeId,
-    pub(crate) policy: Policy,
-    pub(crate) spec: NicSpec,
-    pub(crate) port: Port,
-    pub(crate) plug: Plug,
+/// Frames that a NIC sends, on their way to the interface.
+pub(crate) struct Frames {
     /// Frames from a TAP that wait for the gate, in order.
     pub(crate) waiting: VecDeque<PacketId>,
     pub(crate) waiting_bytes: usize,
     /// Frames at the gate.
     pub(crate) at_gate: u32,
     /// Maximum number of frames at the gate.
-    pub(crate) window: u32,
+    window: u32,
     /// Frames on the wire.
     pub(crate) flying: u32,
+}
+
+/// Frames that the interface of the uplink did not take, because it is down or fails.
+#[derive(Default)]
+struct Unsent {
+    count: u64,
+    /// Whether it has taken one since.
+    has_recovered: bool,
+}
+
+/// Whether a NIC accepts VMMs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Open,
+    RefusesClients,
+    /// It was removed. It ends when nothing refers to it any more.
+    Leaving,
+}
+
+/// A NIC.
+pub(crate) struct Nic {
+    pub(crate) vm: VmId,
+    /// The VM's name, for log lines.
+    pub(crate) vm_name: String,
+    pub(crate) id: VolumeId,
+    /// Its present description.
+    pub(crate) spec: NicSpec,
+    pub(crate) port: Port,
+    pub(crate) frames: Frames,
     /// Work for its transmit queues in this iteration.
     pub(crate) work: Work,
     pub(crate) totals: NicTotals,
@@ -163,43 +174,71 @@ pub(crate) struct Nic {
     pub(crate) session: Option<SessionId>,
     /// Whether the kernel reports frames of its TAP.
     pub(crate) watch: Watch,
-    pub(crate) protocol_errors: u64,
-    pub(crate) faults: ClientFaults,
-    /// Frames that the interface of the uplink did not take, because it is down or fails.
-    pub(crate) unsent: u64,
-    /// Whether it has taken one since.
-    pub(crate) has_recovered: bool,
-    pub(crate) leaving: bool,
-    pub(crate) refuses_clients: bool,
+    /// Faults of its guest: broken queues, and what was refused.
+    pub(crate) faults: GuestFaults,
+    unsent: Unsent,
+    pub(crate) standing: Standing,
     /// Its statistics in the last snapshot.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
 }
 
+/// Faults of a NIC's guest.
+#[derive(Default)]
+pub(crate) struct GuestFaults {
+    pub(crate) protocol_errors: u64,
+    pub(crate) clients: ClientFaults,
+}
+
 impl Nic {
+    /// Creates a NIC, which the gate knows as `id`, of a VM.
+    pub(crate) fn new((vm, vm_name): (VmId, &str), id: VolumeId, spec: NicSpec) -> Self {
+        let frames = Frames { waiting: VecDeque::new(), waiting_bytes: 0, at_gate: 0, window: WINDOW_MIN, flying: 0 };
+        Nic {
+            vm,
+            vm_name: vm_name.to_owned(),
+            id,
+            spec,
+            port: Port(0),
+            frames,
+            work: Work::default(),
+            totals: NicTotals::default(),
+            session: None,
+            watch: Watch::Idle,
+            faults: GuestFaults::default(),
+            unsent: Unsent::default(),
+            standing: Standing::Open,
+            copied_stats: None,
+        }
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.standing == Standing::Leaving
+    }
+
     /// Whether the gate, which lets `depth` frames through at once, gets another frame.
     ///
     /// It always has one more than that, as long as there are any: to the scheduler a NIC without a frame at the gate is idle, and an idle
     /// NIC is owed nothing. A late thread makes up for the time of the wire by many frames at once; a NIC that ran out of frames at
     /// the gate meanwhile would lose the reservation of that time.
     pub(crate) fn has_room_at_gate(&self, depth: u32) -> bool {
-        self.at_gate <= depth || self.at_gate < self.window
+        self.frames.at_gate <= depth || self.frames.at_gate < self.frames.window
     }
 
     /// Records that a frame went from the gate to the wire after it had waited for `waited`. The number of frames at the gate follows the
     /// rate at which they are sent: those of about 1 ms. The others wait where they can be dropped, or in the guest's ring.
     pub(crate) fn left_gate(&mut self, waited: Duration) {
-        self.at_gate -= 1;
-        self.flying += 1;
-        let window = if waited < AT_GATE { self.window + 1 } else { self.window - 1 };
-        self.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
+        self.frames.at_gate -= 1;
+        self.frames.flying += 1;
+        let window = if waited < AT_GATE { self.frames.window + 1 } else { self.frames.window - 1 };
+        self.frames.window = window.clamp(WINDOW_MIN, WINDOW_MAX);
     }
 
     /// Records that a frame has left the wire, or was lost there for a reason.
     pub(crate) fn left_wire(&mut self, lost: Option<Reason>) {
-        self.flying -= 1;
+        self.frames.flying -= 1;
         match lost {
-            None => self.has_recovered = true,
-            Some(Reason::LinkDown) => (self.unsent, self.has_recovered) = (self.unsent + 1, false),
+            None => self.unsent.has_recovered = true,
+            Some(Reason::LinkDown) => self.unsent = Unsent { count: self.unsent.count + 1, has_recovered: false },
             Some(_) => {}
         }
         lost.into_iter().for_each(|reason| self.drop_frame(reason));
@@ -207,12 +246,12 @@ impl Nic {
 
     /// Whether another frame of a TAP may wait.
     pub(crate) fn has_room_to_wait(&self, bytes: usize) -> bool {
-        self.waiting_bytes + bytes <= WAITING_MAX && self.waiting.len() < WAITING_FRAMES_MAX
+        self.frames.waiting_bytes + bytes <= WAITING_MAX && self.frames.waiting.len() < WAITING_FRAMES_MAX
     }
 
     /// Whether a VMM or a TAP takes received frames.
     pub(crate) fn has_receiver(&self) -> bool {
-        self.session.is_some() || matches!(self.plug, Plug::Tap(_))
+        self.session.is_some() || matches!(self.spec.plug, NicPlug::Tap(_))
     }
 
     pub(crate) fn count_received(&mut self, bytes: usize) {
@@ -222,9 +261,9 @@ impl Nic {
 
     /// Returns the frames that the interface of the uplink did not take.
     pub(crate) fn faults(&self) -> FaultReport {
-        let (count, has_recovered) = (self.unsent, self.has_recovered);
+        let Unsent { count, has_recovered } = self.unsent;
         let failed = Failure { kind: Kind::Write, errno: libc::ENETDOWN, count, has_recovered };
-        FaultReport { failures: if self.unsent > 0 { vec![failed] } else { Vec::new() }, ..FaultReport::default() }
+        FaultReport { failures: if count > 0 { vec![failed] } else { Vec::new() }, ..FaultReport::default() }
     }
 
     pub(crate) fn drop_frame(&mut self, reason: Reason) {

@@ -7,9 +7,9 @@ use sluice_net::guard::Guard;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
-use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Policy, Weight};
+use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Percent, Policy, Weight};
 
-use crate::device::SchedulerSpec;
+use crate::reactor::spec::SchedulerSpec;
 use crate::uplink::link::Link;
 use crate::volume::VolumeGeneration;
 
@@ -103,4 +103,42 @@ pub struct NicSpec {
     /// Its share of the thread's CPU time for received frames.
     pub receive_weight: Weight,
     pub plug: NicPlug,
+}
+
+/// A change of an uplink. A list of changes is applied between two iterations of the loop. The VM and the NIC of a change exist,
+/// except those that it adds.
+#[derive(Debug, Clone)]
+pub enum Edit {
+    /// Adds a VM without NICs, with its policy on this uplink.
+    AddVm { vm: String, policy: Policy },
+    /// Changes the policies of a VM, and of some of its NICs, together.
+    SetPolicies { vm: String, policy: Policy, nics: Vec<(String, Policy)> },
+    /// Changes how much CPU time of the thread a VM may use; `None`: any.
+    SetCpu { vm: String, limit: Option<Percent> },
+    /// Removes a VM and its NICs.
+    RemoveVm { vm: String },
+    /// Adds a NIC.
+    AddNic { vm: String, nic: Box<NicSpec> },
+    /// Changes what a NIC may send and receive. Its VMM stays connected.
+    SetNic { vm: String, nic: Box<NicSpec> },
+    /// Removes a NIC: its VMM is disconnected, and frames that were not sent are dropped.
+    RemoveNic { vm: String, nic: String },
+    /// Changes what is known of the interface; see [`gate_for`].
+    SetDevice {
+        /// Number of frames on the way.
+        depth: u32,
+        /// Bytes of a request of cost 1, see [`GateSettings::request_bytes`].
+        request_bytes: Bytes,
+    },
+    /// Changes the rate of the wire, in bytes per second with what surrounds each frame, and the longest time that one frame may
+    /// occupy it.
+    SetWire { rate: Option<ByteRate>, frame_time_max: Duration },
+    /// Replaces the open interface of the uplink, or that of a NIC by VM and NIC.
+    SetLink { nic: Option<(String, String)>, link: Arc<Link> },
+    /// Replaces the scheduler, or its parameters. Queued frames stay queued.
+    SetScheduler {
+        scheduler: SchedulerSpec,
+        /// Whether adjacent requests are merged before it.
+        merging: bool,
+    },
 }

@@ -15,9 +15,10 @@ use crate::slab::{FrontendNumber, Id as _};
 use crate::uplink::core::{Core, Outgoing};
 use crate::uplink::ids::NicId;
 use crate::uplink::link::Read;
-use crate::uplink::nic::{Plug, Watch};
+use crate::uplink::nic::Watch;
 use crate::uplink::packet::Data;
 use crate::uplink::receive_buffers::ReceiveBuffers;
+use crate::uplink::spec::NicPlug;
 
 /// Frames that are read from a TAP before the next TAP is served.
 const BATCH_MAX: u32 = 32;
@@ -43,7 +44,7 @@ impl Taps {
 
     /// Starts to read from a new NIC, if it is a TAP.
     pub(crate) fn open(&mut self, core: &mut Core, id: NicId) {
-        if let Plug::Tap(_) = core.nics[id].plug {
+        if let NicPlug::Tap(_) = core.nics[id].spec.plug {
             self.watch(core, id);
         }
     }
@@ -51,7 +52,7 @@ impl Taps {
     /// Asks the kernel to report frames.
     fn watch(&mut self, core: &mut Core, id: NicId) {
         let nic = &mut core.nics[id];
-        let Plug::Tap(link) = &nic.plug else { return };
+        let NicPlug::Tap(link) = &nic.spec.plug else { return };
         watch(&mut core.ring, link.fd(), Tag::Frontend(self.number, 0, id.index()));
         nic.watch = Watch::Waiting;
     }
@@ -68,16 +69,16 @@ impl Taps {
         let mut found = false;
         let ready = &mut self.ready;
         self.failed.retain(|(until, id)| {
-            let is_over = *until <= now || core.nics[*id].leaving;
+            let is_over = *until <= now || core.nics[*id].is_leaving();
             ready.extend(is_over.then_some(*id));
             !is_over
         });
         for id in std::mem::take(&mut self.held) {
-            let is_held = !core.nics[id].leaving && core.is_held(id);
+            let is_held = !core.nics[id].is_leaving() && core.is_held(id);
             if is_held { self.held.push(id) } else { self.ready.push(id) }
         }
         for id in std::mem::take(&mut self.ready) {
-            if core.nics[id].leaving {
+            if core.nics[id].is_leaving() {
                 core.nics[id].watch = Watch::Idle;
                 core.remove_left(id);
                 continue;
@@ -110,7 +111,7 @@ impl Taps {
 
     /// Reads up to [`BATCH_MAX`] frames; returns their number, or `None` if the TAP is gone.
     fn read(&mut self, core: &mut Core, now: Instant, id: NicId) -> Option<u32> {
-        let Plug::Tap(link) = &core.nics[id].plug else { return None };
+        let NicPlug::Tap(link) = &core.nics[id].spec.plug else { return None };
         let link = std::sync::Arc::clone(link);
         for count in 0..BATCH_MAX {
             match link.receive(self.buffers.next()) {

@@ -18,13 +18,17 @@ use sluice_net::header::{GSO_TCP4, HEADER_LEN, NEEDS_CHECKSUM, OffloadHeader};
 use sluice_papers::find;
 use sluice_sched::{ByteRate, Instant, Limit, Policy, Reservation, Weight};
 
-use crate::device::Device;
-use crate::device::machine::Machine;
-use crate::device::mailbox::mailbox;
-use crate::device::spec::{Edit, SchedulerSpec, Window};
-use crate::uplink::event_loop::UplinkLoop;
+use crate::backend::ring::Event;
+use crate::backend::tag::Tag;
+use crate::reactor::actor::Actor as _;
+use crate::reactor::event_loop::Reactor;
+use crate::reactor::mailbox::mailbox;
+use crate::reactor::message::{Call, Message};
+use crate::reactor::spec::SchedulerSpec;
+use crate::uplink::Uplink;
+use crate::uplink::actor::{LINK, LinkState, UplinkActor};
 use crate::uplink::link::{Link, tap};
-use crate::uplink::spec::{NicPlug, NicSpec, UplinkSpec};
+use crate::uplink::spec::{Edit, NicPlug, NicSpec, UplinkSpec};
 use crate::volume::VolumeGeneration;
 
 /// The far end of a link: what the network or the VM sees.
@@ -98,18 +102,41 @@ fn nic(number: u8, plug: NicPlug) -> NicSpec {
     }
 }
 
-const WINDOW: Window = Window { requests: 1, bytes: 1 };
-
 fn add(vm: &str, policy: Policy, nic: NicSpec) -> Vec<Edit> {
-    vec![
-        Edit::AddVm { vm: vm.to_owned(), policy, window: WINDOW },
-        Edit::AddNic { vm: vm.to_owned(), nic: Box::new(nic) },
-    ]
+    vec![Edit::AddVm { vm: vm.to_owned(), policy }, Edit::AddNic { vm: vm.to_owned(), nic: Box::new(nic) }]
+}
+
+impl Reactor<UplinkActor> {
+    /// Makes an iteration without waiting.
+    fn step(&mut self, now: Instant) {
+        // Twice: the first iteration asks the kernel what there is.
+        for _ in 0..2 {
+            self.take_events(now);
+            self.actor.work(now);
+        }
+        // An iteration gives up deliveries after some time of this machine.
+        while self.actor.core.receive.next_due().is_some_and(|due| due <= now) {
+            self.actor.work(now);
+        }
+    }
+
+    /// Handles the events that there are. Returns their number.
+    fn take_events(&mut self, now: Instant) -> usize {
+        let mut events = Vec::new();
+        self.actor.core.ring.submit_and_wait(Some(Duration::ZERO), &mut events).unwrap();
+        let count = events.len();
+        self.handle(now, events);
+        count
+    }
+
+    fn handle(&mut self, now: Instant, mut events: Vec<Event>) {
+        self.events(now, &mut events, &mut mailbox().unwrap().1);
+    }
 }
 
 /// An uplink whose time is an argument.
 struct Lab {
-    state: UplinkLoop,
+    state: Reactor<UplinkActor>,
     far: Far,
     nics: Vec<Far>,
     now: Instant,
@@ -118,7 +145,7 @@ struct Lab {
 impl Lab {
     fn new(rate: Option<u64>) -> Self {
         let (spec, far) = uplink(rate);
-        let state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
+        let state = Reactor::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
         Lab { state, far, nics: Vec::new(), now: Instant::from_millis(1000) }
     }
 
@@ -128,7 +155,7 @@ impl Lab {
         self.nics.push(far);
         let number = self.nics.len() as u8;
         let edits = add(&format!("vm{number}"), policy, nic(number, NicPlug::Tap(link)));
-        self.state.apply(self.now, edits).unwrap();
+        self.state.actor.edit(self.now, edits).unwrap();
     }
 
     fn step(&mut self, time: Duration) {
@@ -265,7 +292,7 @@ fn a_change_of_the_scheduler_moved_limits_and_minimums_of_an_uplink() {
         let mut got = [0; 4];
         for turn in 0..600 / millis {
             let edit = Edit::SetScheduler { scheduler: of(names[turn % 2]), merging: false };
-            lab.state.apply(lab.now, vec![edit]).unwrap();
+            lab.state.actor.edit(lab.now, vec![edit]).unwrap();
             let counts = lab.run(Duration::from_millis(millis as u64), greedy);
             // The first window of credits is a burst.
             got.iter_mut().zip(counts).filter(|_| turn * millis >= 100).for_each(|(sum, count)| *sum += count);
@@ -385,7 +412,7 @@ fn a_frame_of_a_quiet_vm_does_not_wait_for_sixteen_large_segments() {
             fill(&lab);
             lab.step(Duration::from_micros(20));
         }
-        longest = longest.max(lab.state.core.wire.pacer.free_at().since(sent));
+        longest = longest.max(lab.state.actor.core.wire.pacer.free_at().since(sent));
     }
     assert!(longest <= Duration::from_micros(650), "{longest:?} until the frame has left the wire");
 }
@@ -406,7 +433,7 @@ fn frames_of_a_tap_that_waited_too_long_are_dropped_and_the_others_stay_young() 
 #[test]
 fn a_removed_nic_gets_and_sends_nothing_and_the_thread_ends() {
     let (spec, far) = uplink(None);
-    let device = super::start(spec, Box::new(|| ())).unwrap();
+    let device = Uplink::start(spec, Box::new(|| ())).unwrap();
     let (near, vm) = link();
     device.edit(add("vm1", Policy::default(), nic(1, NicPlug::Tap(near)))).unwrap();
     vm.0.set_nonblocking(false).unwrap();
@@ -416,7 +443,7 @@ fn a_removed_nic_gets_and_sends_nothing_and_the_thread_ends() {
     far.send(OffloadHeader::default(), &frame(200, mac(1), 60));
     assert_eq!(vm.receive().unwrap().1, frame(200, mac(1), 60));
     assert_eq!(counted(&device), (1, 1));
-    device.edit(vec![Edit::RemoveVolume { vm: "vm1".to_owned(), volume: "eth0".to_owned() }]).unwrap();
+    device.edit(vec![Edit::RemoveNic { vm: "vm1".to_owned(), nic: "eth0".to_owned() }]).unwrap();
     device.edit(vec![Edit::RemoveVm { vm: "vm1".to_owned() }]).unwrap();
     assert!(device.snapshot().unwrap().vms.is_empty());
     assert!(device.stop().is_some());
@@ -432,7 +459,7 @@ fn nics_of_one_address_could_not_exchange_their_vlans() {
         let (link, far) = link();
         lab.nics.push(far);
         let nic = NicSpec { plug: NicPlug::Tap(link), ..spec(vlan) };
-        lab.state.apply(lab.now, add(vm, Policy::default(), nic)).unwrap();
+        lab.state.actor.edit(lab.now, add(vm, Policy::default(), nic)).unwrap();
     }
     let tags = |lab: &mut Lab| {
         lab.nics.iter().for_each(|nic| nic.send(OffloadHeader::default(), &frame(1, mac(99), 100)));
@@ -442,16 +469,16 @@ fn nics_of_one_address_could_not_exchange_their_vlans() {
         tags
     };
     assert_eq!(tags(&mut lab), [20, 30]);
-    lab.state.apply(lab.now, vec![set("a", 30), set("b", 20)]).unwrap();
+    lab.state.actor.edit(lab.now, vec![set("a", 30), set("b", 20)]).unwrap();
     assert_eq!(tags(&mut lab), [20, 30]);
     let failing = Edit::SetNic { vm: "missing".to_owned(), nic: Box::new(spec(40)) };
-    assert!(lab.state.apply(lab.now, vec![failing, set("a", 40)]).is_err());
+    assert!(lab.state.actor.edit(lab.now, vec![failing, set("a", 40)]).is_err());
     assert_eq!(tags(&mut lab), [20, 30], "a NIC that a failed change did not reach stays");
-    assert!(lab.state.apply(lab.now, vec![set("a", 20)]).is_err(), "the VLAN has the address");
+    assert!(lab.state.actor.edit(lab.now, vec![set("a", 20)]).is_err(), "the VLAN has the address");
     assert_eq!(tags(&mut lab), [20, 30]);
 }
 
-fn counted(device: &Device) -> (u64, u64) {
+fn counted(device: &Uplink) -> (u64, u64) {
     let snapshot = device.snapshot().unwrap();
     let nic = snapshot.vms[0].volumes[0].nic.clone().unwrap();
     (nic.sent, nic.received)
@@ -471,7 +498,7 @@ fn a_frame_that_was_cut_on_its_way_from_a_tap_is_dropped_and_counted() {
 fn an_interface_that_comes_later_takes_frames_and_is_kept_over_a_restart() {
     let (mut spec, far) = uplink(None);
     let link = std::mem::replace(&mut spec.link, Arc::new(Link::missing("up0").unwrap()));
-    let state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
+    let state = Reactor::build(&spec, &mailbox().unwrap().0, 0).unwrap().0;
     let mut lab = Lab { state, far, nics: Vec::new(), now: Instant::from_millis(1000) };
     (0..2).for_each(|_| lab.vm(Policy::default()));
     lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
@@ -483,7 +510,7 @@ fn an_interface_that_comes_later_takes_frames_and_is_kept_over_a_restart() {
     let failed: Vec<_> =
         snapshot.vms.iter().flat_map(|vm| &vm.volumes[0].faults.failures).map(|one| (one.errno, one.count)).collect();
     assert_eq!(failed, [(libc::ENETDOWN, 1)], "it is told as a failure of the NIC that sent it");
-    lab.state.apply(lab.now, vec![Edit::SetLink { nic: None, link }]).unwrap();
+    lab.state.actor.edit(lab.now, vec![Edit::SetLink { nic: None, link }]).unwrap();
     let exchange = |lab: &mut Lab| {
         lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(201), 60));
         lab.far.send(OffloadHeader::default(), &frame(201, mac(2), 60));
@@ -493,7 +520,7 @@ fn an_interface_that_comes_later_takes_frames_and_is_kept_over_a_restart() {
     };
     exchange(&mut lab);
     let kept = lab.state.kept();
-    lab.state = UplinkLoop::build(&spec, &mailbox().unwrap().0, 1).unwrap().0;
+    lab.state = Reactor::build(&spec, &mailbox().unwrap().0, 1).unwrap().0;
     lab.state.take_over(&kept).unwrap();
     exchange(&mut lab);
 }
@@ -504,7 +531,7 @@ fn the_tap_of_a_nic_is_replaced_while_its_frames_are_awaited() {
     lab.vm(Policy::default());
     lab.step(Duration::ZERO);
     let (link, far) = link();
-    lab.state.apply(lab.now, vec![Edit::SetLink { nic: Some(("vm1".into(), "eth0".into())), link }]).unwrap();
+    lab.state.actor.edit(lab.now, vec![Edit::SetLink { nic: Some(("vm1".into(), "eth0".into())), link }]).unwrap();
     let old = std::mem::replace(&mut lab.nics[0], far);
     lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
     (0..3).for_each(|_| lab.step(Duration::ZERO));
@@ -512,4 +539,34 @@ fn the_tap_of_a_nic_is_replaced_while_its_frames_are_awaited() {
     lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 60));
     (0..3).for_each(|_| lab.step(Duration::ZERO));
     assert_eq!((lab.nics[0].all(), old.all()), (vec![frame(200, mac(1), 60)], Vec::new()));
+}
+
+#[test]
+fn many_messages_kept_the_thread_of_an_uplink_from_frames_until_all_were_handled() {
+    let (spec, _far) = uplink(None);
+    let device = Uplink::start(spec, Box::new(|| ())).unwrap();
+    let answers: Vec<_> = (0..100)
+        .map(|_| {
+            let (reply, answer) = std::sync::mpsc::channel();
+            device.mailbox.leave(Message::Call(Call::Snapshot(reply)));
+            answer
+        })
+        .collect();
+    device.mailbox.wake();
+    let at: Vec<u64> = answers.into_iter().map(|answer| answer.recv().unwrap().iterations).collect();
+    assert!(at.is_sorted() && at[99] - at[0] >= 12, "8 in each iteration: {at:?}");
+}
+
+#[test]
+fn an_interrupted_operation_of_an_uplink_was_submitted_again_without_a_pause() {
+    let mut lab = Lab::new(None);
+    lab.step(Duration::ZERO);
+    assert_eq!(lab.state.actor.link, LinkState::Watched);
+    let interrupted = Event { user_data: Tag::Frontend(LINK, 0, 0).pack(), result: -libc::EINTR };
+    lab.state.handle(lab.now, vec![interrupted]);
+    assert_eq!(lab.state.wait_timeout(lab.now), Some(Duration::from_millis(10)));
+    for (millis, expected) in [(0, LinkState::Watched), (9, LinkState::Watched), (10, LinkState::Ready)] {
+        lab.state.handle(lab.now + Duration::from_millis(millis), Vec::new());
+        assert_eq!(lab.state.actor.link, expected, "after {millis} ms");
+    }
 }

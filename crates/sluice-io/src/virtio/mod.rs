@@ -6,6 +6,7 @@ pub mod inflight;
 pub mod queue;
 pub(crate) mod queue_set;
 pub(crate) mod segment;
+pub(crate) mod sessions;
 mod used_ring;
 
 pub(crate) use data::GuestData;

@@ -13,7 +13,7 @@ use vm_memory::GuestAddress;
 
 use crate::backend::client_faults::StoppedQueue;
 use crate::backend::request::RequestList;
-use crate::device::vm::Intake;
+use crate::intake::Intake;
 use crate::slab::ids;
 use crate::vhost_user::memory::Memory;
 use crate::vhost_user::shared;

@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use sluice_client::vhost::ClientError;
 use sluice_client::vhost::net::{HEADER_LEN, NetClient, NetOptions};
-use sluice_io::device::{Device, Edit, EditError, VolumeGeneration, Window};
+use sluice_io::device::{EditError, VolumeGeneration};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::uplink::link::tap;
-use sluice_io::uplink::{self, NicPlug, NicSpec, UplinkSpec};
+use sluice_io::uplink::{Edit, NicPlug, NicSpec, Uplink, UplinkSpec};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::net::Net;
 use sluice_io::vhost_user::session::Entry;
@@ -150,7 +150,7 @@ pub(super) async fn measure(scheduler: &'static str, folder: &Path) -> Result<Sh
 
 /// The uplink with the sockets of the NICs.
 struct Lab {
-    _device: Device,
+    _device: Uplink,
     _listeners: Vec<VhostListener<Net>>,
     paths: Vec<PathBuf>,
 }
@@ -160,7 +160,7 @@ impl Lab {
         let link = Arc::new(tap::of_socket(OwnedFd::from(interface)));
         let descriptor = find(scheduler).expect("the demo names schedulers that there are");
         let rate = Some(ByteRate::per_second(LINK * 125_000));
-        let device = uplink::start(UplinkSpec::new("link", descriptor, rate, link), Box::new(|| ()));
+        let device = Uplink::start(UplinkSpec::new("link", descriptor, rate, link), Box::new(|| ()));
         let device = device.map_err(NetworkError::Start)?;
         let connections = Arc::new(SharedLimit::default());
         connections.set_max(VMS.len() as u32);
@@ -181,7 +181,7 @@ impl Lab {
 }
 
 /// Adds a VM with its NIC to the thread of the uplink.
-fn add(device: &Device, number: usize) -> Result<Entry<Net>, EditError> {
+fn add(device: &Uplink, number: usize) -> Result<Entry<Net>, EditError> {
     let (vm, mac, generation) = (VMS[number].name.to_owned(), mac(number), VolumeGeneration::next());
     let nic = NicSpec {
         name: "eth0".to_owned(),
@@ -195,9 +195,8 @@ fn add(device: &Device, number: usize) -> Result<Entry<Net>, EditError> {
         plug: NicPlug::VhostUser,
     };
     let volume = nic.name.clone();
-    let window = Window { requests: u32::MAX, bytes: u64::MAX };
     device.edit(vec![
-        Edit::AddVm { vm: vm.clone(), policy: policy(number), window },
+        Edit::AddVm { vm: vm.clone(), policy: policy(number) },
         Edit::AddNic { vm: vm.clone(), nic: Box::new(nic) },
     ])?;
     let kind = Net { mac, mtu: 1500, pairs: 1, offloads: false };

@@ -1,6 +1,6 @@
 //! Limits of the daemon's process: locked memory, open files, address space and file sizes.
 
-use sluice_io::device::priority;
+use sluice_io::reactor::priority;
 
 use super::Subject;
 use super::kernel::version;

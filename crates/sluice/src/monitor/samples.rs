@@ -40,7 +40,7 @@ fn device(served: &Served, snapshot: Snapshot) -> DeviceSample {
     }
 }
 
-fn client_faults(of: &sluice_io::device::spec::Faults) -> ClientFaults {
+fn client_faults(of: &sluice_io::reactor::spec::Faults) -> ClientFaults {
     ClientFaults { refused: of.refused, refusal: of.refusal, stopped_queues: of.stopped_queues, stopped: of.stopped }
 }
 

@@ -13,6 +13,7 @@ use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::{Entry, NbdListener};
+use sluice_io::reactor::Thread;
 use sluice_io::vhost_user::blk::Blk;
 use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::listener::VhostListener;
@@ -40,7 +41,7 @@ pub(super) fn commit(
 ) -> Result<Done, ServerError> {
     let (edits, generations) = all_edits(server, &host, vms, staged);
     let edits = refuse_down(server, edits)?;
-    let changes = edits.values().map(Vec::len).sum();
+    let changes = edits.values().map(Edits::len).sum();
     let unapplied = apply(server, &staged.devices, edits, tolerance)?;
     let Staged { mut devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
         std::mem::take(staged);
@@ -112,17 +113,23 @@ fn open_sockets(server: &mut Server) {
 }
 
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
-fn all_edits(server: &Server, host: &Arc<Host>, vms: &Changed, staged: &Staged) -> (Edits, Generations) {
+fn all_edits(
+    server: &Server,
+    host: &Arc<Host>,
+    vms: &Changed,
+    staged: &Staged,
+) -> (BTreeMap<String, Edits>, Generations) {
     let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(host, staged.missing.keys());
     let mut generations: Generations =
         staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);
     let runs = |device: &str| server.devices.contains_key(device) || staged.devices.contains_key(device);
-    let mut edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
+    let edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
+    let mut edits: BTreeMap<_, _> = edits.into_iter().map(|(device, edits)| (device, Edits::Disk(edits))).collect();
     let new_nics = nics::generations(&server.host, host, vms);
     for uplink in server.host.uplinks.keys().chain(host.uplinks.keys()).filter(|uplink| runs(uplink)) {
-        let of = || nics::edits((&server.host, host), vms, uplink, &new_nics, &staged.nics.taps);
+        let of = || Edits::Uplink(nics::edits((&server.host, host), vms, uplink, &new_nics, &staged.nics.taps));
         edits.entry(uplink.clone()).or_insert_with(of);
     }
     generations.extend(new_nics);
@@ -134,7 +141,7 @@ fn end_removed(server: &mut Server, host: &Host) {
     let is_named = |name: &String| host.devices.contains_key(name) || host.uplinks.contains_key(name);
     let ended = server.devices.extract_if(.., |name, _| !is_named(name));
     for (name, running) in ended.collect::<Vec<_>>() {
-        if !running.device.stop_within(END_MAX) {
+        if !Thread::from(running.device).stop_within(END_MAX) {
             tracing::error!(device = name, "Device removed, but its thread does not end: not waiting for it");
         }
     }
@@ -146,12 +153,12 @@ fn end_removed(server: &mut Server, host: &Host) {
 fn apply(
     server: &Server,
     started: &BTreeMap<String, Running>,
-    edits: Edits,
+    edits: BTreeMap<String, Edits>,
     tolerance: Tolerance,
 ) -> Result<Vec<ServerError>, ServerError> {
     let is_new_disk = |device: &str| started.get(device).is_some_and(|running| running.link.is_none());
     let (mut unapplied, mut has_begun) = (Vec::new(), false);
-    for (device, edits) in edits.into_iter().filter(|(_, edits)| !edits.is_empty()) {
+    for (device, edits) in edits.into_iter().filter(|(_, edits)| edits.len() > 0) {
         let running =
             server.devices.get(&device).or_else(|| started.get(&device)).expect("edits are for known devices");
         match running.edit(edits) {
@@ -172,16 +179,14 @@ fn apply(
 }
 
 /// Rejects changes of a device that is down, except the removal of its volumes.
-fn refuse_down(server: &Server, mut edits: Edits) -> Result<Edits, ServerError> {
-    for (device, list) in &mut edits {
-        let is_down = |running: &Running| matches!(running.device.health(), Health::Down | Health::Ended);
-        if list.is_empty() || !server.devices.get(device).is_some_and(is_down) {
-            continue;
+fn refuse_down(server: &Server, mut edits: BTreeMap<String, Edits>) -> Result<BTreeMap<String, Edits>, ServerError> {
+    let is_down = |running: &Running| matches!(running.device.health(), Health::Down | Health::Ended);
+    let of_down =
+        edits.extract_if(.., |device, edits| edits.len() > 0 && server.devices.get(device).is_some_and(is_down));
+    for (device, edits) in of_down {
+        if !edits.only_removes() {
+            return Err(ServerError::Down(device));
         }
-        if !list.iter().all(|edit| matches!(edit, Edit::RemoveVm { .. } | Edit::RemoveVolume { .. })) {
-            return Err(ServerError::Down(device.clone()));
-        }
-        list.clear();
     }
     Ok(edits)
 }
@@ -269,8 +274,8 @@ pub(super) fn edits(
     resized: &Volumes,
     runs: &dyn Fn(&str) -> bool,
     rotational: &dyn Fn(&str) -> bool,
-) -> Edits {
-    let mut edits = Edits::new();
+) -> BTreeMap<String, Vec<Edit>> {
+    let mut edits = BTreeMap::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
         if edits.contains_key(device) || !runs(device) {
             continue;
@@ -404,7 +409,7 @@ fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     let entry = |(name, volume): &(VolumeName, &Volume)| {
         let export = translate::export(&name.0, volume, server.served.get(name)?.1.clone());
-        let device = server.devices[&volume.device].device.handle();
+        let device = server.devices[&volume.device].disk()?.nbd();
         let generation = server.generations[name];
         Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), generation, device })
     };

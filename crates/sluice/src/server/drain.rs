@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use sluice_io::device::{Device, Health, Snapshot, SnapshotRequest};
+use sluice_io::device::{Health, Snapshot, SnapshotRequest};
 use sluice_io::nbd::listener::NbdListener;
+use sluice_io::reactor::Thread;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::net::Net;
 
@@ -20,8 +21,8 @@ const CLOSE_MAX: Duration = Duration::from_millis(300);
 const GLANCE: Duration = Duration::from_millis(5);
 
 /// Returns the snapshots of devices. All are requested before the first is waited for.
-pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Device>, timeout: Duration) -> Vec<Snapshot> {
-    let asked: Vec<_> = devices.map(Device::request_snapshot).collect();
+pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Thread>, timeout: Duration) -> Vec<Snapshot> {
+    let asked: Vec<_> = devices.map(Thread::request_snapshot).collect();
     let deadline = Instant::now() + timeout;
     asked.into_iter().map(|asked| asked.until(deadline)).collect()
 }
@@ -31,7 +32,7 @@ type Guests = (Vec<VhostListener>, Vec<VhostListener<Net>>);
 
 /// Draining devices. Dropping it ends them immediately and waits for them.
 pub(crate) struct Draining {
-    devices: Vec<Device>,
+    devices: Vec<Thread>,
     outstanding: u64,
     /// VMMs stay connected until their requests complete; no others are accepted.
     guests: Guests,
@@ -41,10 +42,10 @@ pub(crate) struct Draining {
 
 impl Draining {
     /// Begins to drain. It waits for nothing before, because the folder of a socket may hang.
-    pub(super) fn begin(devices: Vec<Device>, listeners: Vec<NbdListener>, guests: Guests, deadline: Instant) -> Self {
+    pub(super) fn begin(devices: Vec<Thread>, listeners: Vec<NbdListener>, guests: Guests, deadline: Instant) -> Self {
         // The snapshots are requested before the devices are told to end, so that they count the remaining requests.
-        let asked: Vec<SnapshotRequest> = devices.iter().map(Device::request_snapshot).collect();
-        devices.iter().for_each(Device::drain);
+        let asked: Vec<SnapshotRequest> = devices.iter().map(Thread::request_snapshot).collect();
+        devices.iter().for_each(Thread::drain);
         let closing = Closing::start(listeners);
         let deadline = deadline.min(Instant::now() + LAST_WORD_MAX);
         let now = asked.into_iter().map(|asked| asked.until(deadline));
@@ -61,7 +62,7 @@ impl Draining {
     /// Whether all devices have ended.
     #[must_use]
     pub(crate) fn has_ended(&self) -> bool {
-        self.devices.iter().all(Device::is_finished)
+        self.devices.iter().all(Thread::is_finished)
     }
 
     /// Waits until all devices have ended, or until `deadline`.
@@ -75,7 +76,7 @@ impl Draining {
     /// does not respond is logged and not waited for.
     pub(crate) async fn finish(self) -> Vec<Snapshot> {
         let before = ask(self.devices.iter(), LAST_WORD_MAX);
-        self.devices.iter().for_each(Device::request_stop);
+        self.devices.iter().for_each(Thread::request_stop);
         self.until(Instant::now() + END_MAX).await;
         let mut last = Vec::new();
         for (device, before) in self.devices.into_iter().zip(before) {

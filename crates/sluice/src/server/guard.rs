@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
-use sluice_io::device::{DeviceHandle, Edit, EditError, Health, StoreSpec};
+use sluice_io::device::{DeviceHandle, EditError, Health, StoreSpec};
 use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, Source};
 
@@ -165,7 +165,7 @@ impl ClientsRefused {
         for (device, volumes) in of_devices {
             let Some(running) = server.devices.get(device) else { continue };
             refused.0.push((running.device.handle(), volumes.clone()));
-            match running.edit(vec![Edit::RefuseClients { volumes: volumes.clone() }]) {
+            match running.refuse_clients(volumes.clone()) {
                 Err(EditError::InUse(volumes)) => used.extend(volumes),
                 Err(EditError::Silent(_)) => used.extend(volumes),
                 // A device that is down has no clients.
@@ -270,7 +270,7 @@ impl Server {
     /// Returns the volumes with clients. Those of a device that does not respond count as well.
     fn in_use(&self) -> BTreeSet<VolumeName> {
         let mut in_use = BTreeSet::new();
-        for device in drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX) {
+        for device in drain::ask(self.running(), ANSWER_MAX) {
             if device.health == Health::Silent {
                 let all = self.generations.keys();
                 let all = all.filter(|name| self.device_of(name) == Some(device.device.as_str()));

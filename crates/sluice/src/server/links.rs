@@ -8,12 +8,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use sluice_config::{Host, Port, Uplink};
-use sluice_io::device::{Edit, Health};
+use sluice_io::device::Health;
+use sluice_io::uplink::Edit;
 use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
 use super::fd_store::FdStore;
 use super::tolerance::Tolerance;
-use super::{Running, Server, VolumeName, nics};
+use super::{Edits, Running, Server, VolumeName, nics};
 use crate::failure::chain;
 
 /// An interface that the daemon uses.
@@ -162,7 +163,7 @@ fn set_link(running: &Running, nic: Option<VolumeName>, link: &Arc<Link>) -> Res
     if running.device.health() != Health::Serving {
         return Err("the thread of the uplink does not serve".to_owned());
     }
-    match running.edit(vec![Edit::SetLink { nic, link: Arc::clone(link) }]) {
+    match running.edit(Edits::Uplink(vec![Edit::SetLink { nic, link: Arc::clone(link) }])) {
         Ok(()) | Err(sluice_io::device::EditError::Silent(_)) => Ok(()),
         Err(error) => Err(chain(&error)),
     }

@@ -9,7 +9,7 @@ use sluice_io::device::{Edit, StoreSpec};
 use sluice_io::source::{Loss, Source};
 use sluice_io::volume::VolumeInfo;
 
-use super::{Progress, Server, ServerError};
+use super::{Edits, Progress, Server, ServerError};
 
 /// Open files that the kernel may still report a loss to, before that loss is accepted.
 pub(crate) struct LossQuery(Vec<Arc<Source>>);
@@ -68,7 +68,7 @@ impl Server {
         let lost: Vec<_> = self.lost(target).collect();
         for volume in &lost {
             let (vm, name, device) = (target.vm.clone(), volume.name.clone(), volume.device.clone());
-            let accepted = self.devices[&device].edit(vec![Edit::AcceptLoss { vm, volume: name }]);
+            let accepted = self.devices[&device].edit(Edits::Disk(vec![Edit::AcceptLoss { vm, volume: name }]));
             accepted.map_err(|source| ServerError::Edit { device, source })?;
         }
         Ok(!lost.is_empty())

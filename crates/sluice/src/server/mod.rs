@@ -6,20 +6,19 @@
 //! lists, and what the file does not name any more is removed. VMs that stay are not paused.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Nic, Vm, Volume};
-use sluice_io::device::{Device, Edit, EditError, Health, Snapshot, StoreSpec, VolumeGeneration};
+use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
+use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
-use sluice_io::source::{DiskSet, Facts, Source};
+use sluice_io::source::{Facts, Source};
 use sluice_io::store::delay::ModelMaker;
-use sluice_io::uplink::link::Link;
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -46,6 +45,7 @@ mod nics;
 mod opening;
 mod rehearsal;
 mod resizing;
+mod running;
 mod sockets;
 mod stage;
 pub(crate) mod stats;
@@ -64,52 +64,15 @@ pub(crate) use loss::LossQuery;
 pub(crate) use missing::{Missing, Reason, as_device, kind_of};
 pub(crate) use opening::Needs;
 pub(crate) use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
+use running::{Edits, Running};
 use stage::Staged;
 use stats::HostState;
 
 /// Maximum time for the snapshots of all devices. Changes wait for it.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
-/// device applies its part later all the same.
-const EDIT_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for a device that has not confirmed its last change to show that it responds again.
-const GLANCE: Duration = Duration::from_millis(10);
 
 /// The name of a volume: VM and volume.
 pub(crate) type VolumeName = (String, String);
-
-/// A running device.
-pub(crate) struct Running {
-    device: Device,
-    /// The disks below it; none for a null device.
-    disks: Option<DiskSet>,
-    /// The open interface of an uplink.
-    link: Option<Arc<Link>>,
-    /// Whether its disk reports that it is rotational.
-    rotational: bool,
-    /// Whether it has not confirmed its part of the last change, and has not responded since.
-    is_silent: Cell<bool>,
-}
-
-impl Running {
-    fn new(device: Device, disks: Option<DiskSet>) -> Running {
-        let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-        Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
-    }
-
-    /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
-    /// once: later changes are queued in its mailbox.
-    fn edit(&self, edits: Vec<Edit>) -> Result<(), EditError> {
-        if self.is_silent.get() {
-            let now = self.device.request_snapshot().until(Instant::now() + GLANCE);
-            self.is_silent.set(now.health == Health::Silent);
-        }
-        let timeout = if self.is_silent.get() { Duration::ZERO } else { EDIT_MAX };
-        let edited = self.device.edit_within(edits, timeout);
-        self.is_silent.set(matches!(edited, Err(EditError::Silent(_))));
-        edited
-    }
-}
 
 /// Block sizes of a volume, in bytes. `disk` is what direct I/O needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -477,14 +440,14 @@ impl Server {
     }
 
     /// The devices that run.
-    pub(crate) fn running(&self) -> impl Iterator<Item = &Device> {
-        self.devices.values().map(|running| &running.device)
+    pub(crate) fn running(&self) -> impl Iterator<Item = &Thread> {
+        self.devices.values().map(|running| &*running.device)
     }
 
     /// Returns a snapshot of every device; for a device that does not respond, its health.
     #[must_use]
     pub(crate) fn snapshots(&self) -> Vec<Snapshot> {
-        drain::ask(self.devices.values().map(|running| &running.device), ANSWER_MAX)
+        drain::ask(self.running(), ANSWER_MAX)
     }
 
     /// Returns the state of the host apart from its devices.
@@ -512,7 +475,7 @@ impl Server {
     /// Stops accepting clients and requests, and ends when all requests have completed or at `deadline`.
     #[must_use]
     pub(crate) fn drain(self, deadline: Instant) -> Draining {
-        let devices = self.devices.into_values().map(|running| running.device).collect();
+        let devices = self.devices.into_values().map(|running| running.device.into()).collect();
         let listeners = self.listeners.into_values().collect();
         let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
         Draining::begin(devices, listeners, guests, deadline)
@@ -564,9 +527,6 @@ pub(crate) fn is_same_source(before: &Volume, after: &Volume) -> bool {
 pub(crate) fn is_same_nic(before: &Nic, after: &Nic) -> bool {
     nics::stays(Some(before), after)
 }
-
-/// The edits of each device.
-type Edits = BTreeMap<String, Vec<Edit>>;
 
 #[cfg(test)]
 mod tests;

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use sluice_config::changes::Target;
 use sluice_config::{Host, Nic, NicAccess, Port, Uplink, Vm};
-use sluice_io::device::{Edit, SchedulerSpec, VolumeGeneration};
+use sluice_io::device::{SchedulerSpec, VolumeGeneration};
 use sluice_io::uplink::link::{Link, LinkError, interface, packet_socket, tap};
 use sluice_io::uplink::spec::{FRAME_TIME_MAX, gate_for};
-use sluice_io::uplink::{self, NicPlug, NicSpec, UplinkSpec};
+use sluice_io::uplink::{self, Edit, NicPlug, NicSpec, UplinkSpec};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::net::Net;
 use sluice_io::vhost_user::session;
@@ -124,9 +124,9 @@ pub(super) fn stage(
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
-        let started = uplink::start(uplink_spec(host, spec, Arc::clone(&link)), went_down);
+        let started = uplink::Uplink::start(uplink_spec(host, spec, Arc::clone(&link)), went_down);
         let device = started.map_err(|source| ServerError::Device { device: uplink.clone(), source })?;
-        staged.devices.insert(uplink.clone(), Running { link: Some(link), ..Running::new(device, None) });
+        staged.devices.insert(uplink.clone(), Running::of_uplink(device, link));
     }
     for (vm, spec) in changed.of(host) {
         let before = server.host.vms.get(vm);
@@ -318,9 +318,6 @@ fn is_on(vm: &Vm, uplink: &str) -> bool {
     vm.nics.values().any(|nic| nic.uplink == uplink)
 }
 
-/// A window is a disk's: what waits of a NIC stays in its ring, or in its bounded queue.
-const NO_WINDOW: sluice_io::device::Window = sluice_io::device::Window { requests: u32::MAX, bytes: u64::MAX };
-
 /// Returns what an uplink has to change, in the order of [`super::commit`].
 pub(super) fn edits(
     (old, new): (&Host, &Host),
@@ -338,14 +335,14 @@ pub(super) fn edits(
         };
         let gone =
             here(before, uplink).filter(|(nic, spec)| !after.nics.get(*nic).is_some_and(|now| stays(Some(spec), now)));
-        list.extend(gone.map(|(nic, _)| Edit::RemoveVolume { vm: vm.clone(), volume: name(vm, nic).1 }));
+        list.extend(gone.map(|(nic, _)| Edit::RemoveNic { vm: vm.clone(), nic: name(vm, nic).1 }));
     }
     rescheduling(old, new, uplink, &mut list);
     for (vm, after) in vms.of(new).filter(|(_, vm)| is_on(vm, uplink)) {
         let before = on(old, vm);
         match &before {
             None => {
-                list.push(Edit::AddVm { vm: vm.clone(), policy: after.net.transmit, window: NO_WINDOW });
+                list.push(Edit::AddVm { vm: vm.clone(), policy: after.net.transmit });
                 list.extend(after.cpu_limit.map(|limit| Edit::SetCpu { vm: vm.clone(), limit: Some(limit) }));
             }
             Some(before) => changing(vm, before, after, uplink, &mut list),
@@ -394,10 +391,10 @@ fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit
         .filter(|(_, known, now)| stays(Some(known), now))
         .collect();
     let policies = staying.iter().filter(|(_, known, now)| known.policy.transmit != now.policy.transmit);
-    let volumes: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic).1, now.policy.transmit)).collect();
-    if before.net.transmit != after.net.transmit || !volumes.is_empty() {
+    let nics: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic).1, now.policy.transmit)).collect();
+    if before.net.transmit != after.net.transmit || !nics.is_empty() {
         let policy = after.net.transmit;
-        list.push(Edit::SetPolicies { vm: vm.to_owned(), policy, window: NO_WINDOW, volumes });
+        list.push(Edit::SetPolicies { vm: vm.to_owned(), policy, nics });
     }
     if before.cpu_limit != after.cpu_limit {
         list.push(Edit::SetCpu { vm: vm.to_owned(), limit: after.cpu_limit });

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
-use sluice_io::device::priority::{self, Priority};
 use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
+use sluice_io::reactor::priority::{self, Priority};
 use sluice_io::source::{DiskSet, SourceError};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -136,7 +136,7 @@ fn start_device(
     let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
-    Ok(Running::new(device, disks))
+    Ok(Running::of_device(device, disks))
 }
 
 /// Whether a volume has the same source as before, possibly with another size.

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use sluice_io::device::{EditError, SchedulerSpec};
+use sluice_io::device::{Edit, EditError, SchedulerSpec};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
@@ -31,7 +31,7 @@ impl Server {
         for _ in 0..FAILURES {
             let edit = Edit::SetScheduler { scheduler: scheduler.clone(), merging: false };
             let stopped = EditError::Stopped(device.to_owned());
-            assert_eq!(server.devices[device].device.edit(vec![edit]), Err(stopped));
+            assert_eq!(server.devices[device].disk().unwrap().edit(vec![edit]), Err(stopped));
         }
         server
     }
@@ -56,7 +56,7 @@ async fn a_change_that_a_device_had_not_applied_was_reported_as_done() {
     let held = BUILDING.lock().unwrap();
     // It responds neither in time for this change nor for the next one.
     let edit = Edit::SetScheduler { scheduler, merging: false };
-    assert_eq!(server.devices["a"].device.edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
+    assert_eq!(server.devices["a"].disk().unwrap().edit(vec![edit]), Err(EditError::Silent("a".to_owned())));
     let deeper = host(&format!("{text}depth = 7\n"));
     let done = server.apply(&deeper).unwrap();
     assert!(matches!(&done.unapplied[..], [ServerError::Silent(device)] if device == "a"));

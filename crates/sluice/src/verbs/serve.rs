@@ -12,8 +12,8 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use sluice_config::{Diagnostics, Host, ListenAddress};
-use sluice_io::device::priority;
 use sluice_io::endpoint::Bound;
+use sluice_io::reactor::priority;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 

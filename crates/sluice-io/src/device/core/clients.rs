@@ -2,7 +2,11 @@
 
 use sluice_sched::{Instant, Scope};
 
+use crate::backend::volume::Volume;
 use crate::device::core::Core;
+#[cfg(test)]
+use crate::device::order::{self, Step};
+use crate::device::work::Ends;
 use crate::slab::{VmId, VolumeKey};
 use crate::volume::VolumeGeneration;
 
@@ -10,14 +14,20 @@ impl Core {
     /// Returns the volume that a client was offered; `None` if it has been removed, even if another volume has its
     /// name, or is about to be.
     pub(crate) fn find_generation(&self, vm: &str, volume: &str, generation: VolumeGeneration) -> Option<VolumeKey> {
-        let vm = *self.vms_by_name.get(vm)?;
+        let vm = *self.base.vms_by_name.get(vm)?;
         let found = self.find_volume(vm, volume)?;
         let known = &self.backend.volumes[found];
         (known.generation == generation && !known.refuses_clients()).then_some(found)
     }
 
+    /// Returns a volume by the names of its VM and itself.
+    pub(crate) fn volume_of(&mut self, vm: &str, name: &str) -> Option<&mut Volume> {
+        let found = self.find_volume(*self.base.vms_by_name.get(vm)?, name)?;
+        self.backend.volumes.get_mut(found)
+    }
+
     pub(crate) fn find_volume(&self, vm: VmId, name: &str) -> Option<VolumeKey> {
-        self.vms[vm].volumes_by_name.get(name).copied()
+        self.base.vms[vm].volumes_by_name.get(name).copied()
     }
 
     /// Returns the names of the VM and the volume.
@@ -38,7 +48,7 @@ impl Core {
     /// at the device.
     pub(crate) fn client_closed(&mut self, volume: VolumeKey) {
         self.backend.volumes[volume].close_client();
-        self.volumes_to_cancel.push(volume);
+        self.work.push(Ends::Cancel(volume));
     }
 
     /// Removes a disconnected client to which nothing refers any more.
@@ -47,28 +57,23 @@ impl Core {
         self.remove_left_volume(volume);
     }
 
-    /// Returns the next volume whose waiting clients may be served.
-    pub(crate) fn next_volume_to_admit(&mut self) -> Option<VolumeKey> {
-        self.volumes_to_admit.pop_front()
-    }
-
-    /// Cancels queued requests of disconnected clients. Otherwise they would use up their VM's limit and window before
-    /// the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
+    /// Cancels queued requests of a volume's disconnected clients. Otherwise they would use up their VM's limit and window
+    /// before the next client is served. The gate cancels by volume, so nothing is cancelled while another client uses the
     /// volume.
-    pub(crate) fn cancel_abandoned(&mut self, now: Instant) {
-        while let Some(key) = self.volumes_to_cancel.pop() {
-            let Some(volume) = self.backend.volumes.get(key) else { continue };
-            if volume.leaving || volume.open_clients() > 0 {
-                continue;
-            }
-            let scope = Scope::Volume(self.vms[volume.vm].owner, volume.id);
-            self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
+    pub(crate) fn cancel_abandoned(&mut self, now: Instant, key: VolumeKey) {
+        let Some(volume) = self.backend.volumes.get(key) else { return };
+        if volume.leaving || volume.open_clients() > 0 {
+            return;
         }
+        #[cfg(test)]
+        order::note(Step::Cancel);
+        let scope = Scope::Volume(self.base.vms[volume.vm].owner, volume.id);
+        self.cancel(now, scope).into_iter().for_each(|(io, outcome)| self.left_gate(io, outcome));
     }
 
     /// Counts a protocol violation by a client of `volume`. Returns the number of violations so far.
     pub(crate) fn count_protocol_error(&mut self, volume: VolumeKey) -> u64 {
-        let vm = &mut self.vms[self.backend.volumes[volume].vm];
+        let vm = &mut self.base.vms[self.backend.volumes[volume].vm];
         vm.protocol_errors += 1;
         vm.protocol_errors
     }
@@ -76,7 +81,7 @@ impl Core {
     /// Counts a request of a client of `volume` that is refused.
     pub(crate) fn count_refused(&mut self, volume: VolumeKey, reason: &'static str) {
         let volume = &self.backend.volumes[volume];
-        self.vms[volume.vm].refused += 1;
+        self.base.vms[volume.vm].refused += 1;
         let times = volume.faults.refuse(reason);
         // A client that does this repeatedly must not fill the log.
         if times.is_power_of_two() {
@@ -91,7 +96,7 @@ impl Core {
             return;
         }
         let volume = self.backend.volumes.remove(key);
-        self.vms[volume.vm].volumes -= 1;
+        self.base.vms[volume.vm].volumes -= 1;
         self.schedule_resume(volume.vm);
         self.backend.store.below.of_mut(volume.store).close(volume.store.index, &self.backend.blocking);
         self.remove_left_vm(volume.vm);
@@ -99,8 +104,8 @@ impl Core {
 
     /// Removes a VM that is being removed, when its last volume is gone. Without clients that is immediately.
     pub(crate) fn remove_left_vm(&mut self, vm: VmId) {
-        if self.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
-            self.vms.remove(vm);
+        if self.base.vms.get(vm).is_some_and(|state| state.removed && state.volumes == 0) {
+            self.base.vms.remove(vm);
         }
     }
 }

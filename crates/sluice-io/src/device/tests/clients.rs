@@ -83,7 +83,7 @@ fn a_write_that_a_killed_client_had_left_overwrote_one_of_the_next_client() {
         add(&device, Policy::default(), store, 1 << 20);
         // The thread does not run.
         let (paused, until) = channel::<()>();
-        device.mailbox.send(Message::Pause(until)).unwrap();
+        device.mailbox.send(Message::Test(Fault::Pause(until))).unwrap();
         let write = |client: &mut Client, byte: u8| {
             client.submit(1, Command::Write { offset: 0, data: &[byte; 4096], fua: false }).unwrap();
             while !client.flush_output().unwrap() {}
@@ -113,9 +113,9 @@ fn a_failed_sync_concerns_all_clients_until_the_loss_is_accepted() {
     let write = Command::Write { offset: 0, data: &[7; 512], fua: false };
     for failing in 0..2 {
         clients.iter_mut().for_each(|client| assert_eq!(ask(client, write), Ok(vec![])));
-        device.mailbox.send(Message::PutOff(10_000)).unwrap();
+        device.mailbox.send(Message::Test(Fault::PutOff(10_000))).unwrap();
         assert_eq!(ask(&mut clients[failing], Command::Flush), Err(Errno::Eio));
-        device.mailbox.send(Message::PutOff(0)).unwrap();
+        device.mailbox.send(Message::Test(Fault::PutOff(0))).unwrap();
         for client in &mut clients {
             assert_eq!((ask(client, write), ask(client, Command::Flush)), (Err(Errno::Eio), Err(Errno::Eio)));
         }
@@ -154,11 +154,11 @@ fn a_volume_in_use_is_removed_and_added_again() {
     add(&device, limited(1), StoreSpec::Null, 1 << 20);
     for round in 0..3 {
         let mut clients = [(); 4].map(|()| connect(&device, 1 << 20));
-        assert_eq!(device.watch().clients(ANSWER_MAX).unwrap().len(), 4);
+        assert_eq!(device.watch().clients(Duration::from_secs(60)).unwrap().len(), 4);
         clients.iter_mut().for_each(|client| send(client, 8));
         let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
         assert!(matches!(
-            device.edit(vec![Edit::RefuseClients { volumes: vec![(vm.clone(), volume.clone())] }]),
+            device.refuse_clients(vec![(vm.clone(), volume.clone())], Duration::from_secs(60)),
             Err(EditError::InUse(_))
         ));
         match round {

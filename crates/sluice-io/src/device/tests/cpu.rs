@@ -58,7 +58,7 @@ fn attach(device: &Device, handshake: Duration) -> UnixStream {
     let (export, offered) = ("vm/disk".to_owned(), info(SIZE));
     let negotiated =
         Negotiated { export, structured_replies: false, base_allocation: None, block_size_requested: false };
-    device.handle().attach(Arrived {
+    device.nbd().attach(Arrived {
         vm: "vm".to_owned(),
         volume: "disk".to_owned(),
         generation: VolumeGeneration::default(),

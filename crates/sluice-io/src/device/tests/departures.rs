@@ -207,7 +207,7 @@ fn a_client_was_served_while_the_last_write_of_its_killed_predecessor_was_at_the
         let mut old = connect(&device, 1 << 20);
         wait_until(&device, |now| now.connections == 1);
         let (paused, until) = channel::<()>();
-        device.mailbox.send(Message::Pause(until)).unwrap();
+        device.mailbox.send(Message::Test(Fault::Pause(until))).unwrap();
         write(&mut old, 1);
         drop(old);
         let mut new = connect(&device, 1 << 20);
@@ -228,7 +228,7 @@ fn a_client_whose_socket_the_loop_reads_pauses_and_goes_on() {
     for _ in 0..3 {
         (0..3).for_each(|_| assert_eq!(ask(&mut client, read).unwrap().len(), 4096));
         // The kernel receives from then on.
-        device.mailbox.send(Message::Advance(Duration::from_secs(2 * 3600))).unwrap();
+        device.mailbox.send(Message::Test(Fault::Advance(Duration::from_secs(2 * 3600)))).unwrap();
         (0..10).for_each(|_| assert_eq!(device.snapshot().unwrap().connections, 1));
     }
     drop(client);
@@ -245,7 +245,7 @@ fn requests_before_a_disconnect_were_dropped_if_the_client_did_not_read_the_repl
         let count = 2 * WINDOW;
         let client = connect(&device, 1 << 20);
         let (paused, until) = channel::<()>();
-        device.mailbox.send(Message::Pause(until)).unwrap();
+        device.mailbox.send(Message::Test(Fault::Pause(until))).unwrap();
         let mut socket = UnixStream::from(rustix::io::dup(&client).unwrap());
         let header = |kind: u16, length: u32| {
             let kind = u32::from(kind).to_be_bytes();

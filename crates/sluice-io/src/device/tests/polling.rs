@@ -16,7 +16,7 @@ fn a_client_that_sends_each_request_alone_woke_the_thread_for_each() {
     let mut client = connect(&device, 1 << 20);
     let sleeps = || {
         let (reply, answer) = channel();
-        device.mailbox.send(Message::Sleeps(reply)).unwrap();
+        device.mailbox.send(Message::Test(Fault::Sleeps(reply))).unwrap();
         answer.recv().unwrap()
     };
     let is_polling = |client: &mut Client| {

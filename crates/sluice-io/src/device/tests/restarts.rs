@@ -9,7 +9,7 @@ fn a_thread_that_panicked_restarts_with_its_volumes() {
     add(&device, Policy::default().reserving(100), store, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     assert_eq!(ask(&mut client, Command::Write { offset: 0, data: &[9; 512], fua: false }), Ok(vec![]));
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert!(ends(client), "its connection ends");
     let mut again = connect(&device, 1 << 20);
     assert_eq!(ask(&mut again, Command::Read { offset: 0, len: 512 }), Ok(vec![9; 512]));
@@ -23,7 +23,7 @@ fn a_restart_keeps_the_depth_in_force() {
     let device = device(Some(never));
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let mut client = connect(&device, 1 << 20);
     for cookie in 0..4 {
         client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
@@ -51,7 +51,7 @@ fn a_restart_keeps_the_bytes_of_a_request_in_force() {
     device.edit(vec![Edit::SetDevice { depth: 8, request_bytes: Bytes::mib(1) }]).unwrap();
     let before = dispatched_bytes();
     assert!(before > 512 << 10, "a small request counts as what the device transfers in its time: {before}");
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     while device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
     assert_eq!(dispatched_bytes(), before);
 }
@@ -61,8 +61,8 @@ fn messages_that_arrive_just_before_a_restart_are_handled() {
     let device = device(None);
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let (reply, answer) = channel();
-    device.mailbox.leave(Message::Panic);
-    device.mailbox.leave(Message::Snapshot(reply));
+    device.mailbox.leave(Message::Test(Fault::Panic));
+    device.mailbox.leave(Message::Call(Call::Snapshot(reply)));
     device.mailbox.wake();
     // The time limit is only for a failing test.
     assert_eq!(answer.recv_timeout(Duration::from_secs(60)).unwrap().restarts, 1);
@@ -76,7 +76,11 @@ fn a_job_result_from_before_a_restart_is_ignored() {
     let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
     // The helper has sent its result; the thread panics before it reads it.
     let discard = BlockingResult::Discard { op: crate::store::OpIndex(0), result: 0 };
-    for message in [Message::Panic, Message::BlockingDone(0, allocation()), Message::BlockingDone(0, discard)] {
+    for message in [
+        Message::Test(Fault::Panic),
+        Message::Command(DiskCommand::BlockingDone(0, allocation())),
+        Message::Command(DiskCommand::BlockingDone(0, discard)),
+    ] {
         device.mailbox.leave(message);
     }
     device.mailbox.wake();
@@ -99,7 +103,7 @@ const LONG: Duration = Duration::from_secs(60);
 fn a_device_that_failed_repeatedly_was_restarted_forever() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
-    (0..7).for_each(|_| device.mailbox.leave(Message::Panic));
+    (0..7).for_each(|_| device.mailbox.leave(Message::Test(Fault::Panic)));
     device.mailbox.wake();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);
@@ -114,12 +118,12 @@ fn a_device_that_failed_repeatedly_was_restarted_forever() {
 fn a_device_whose_restart_failed_once_was_down_immediately() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
-    device.mailbox.leave(Message::RefuseRestarts(2));
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.leave(Message::Test(Fault::RefuseRestarts(2)));
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
     assert_eq!((device.health(), device.snapshot().unwrap().restarts), (Health::Serving, 1));
-    device.mailbox.leave(Message::RefuseRestarts(u32::MAX));
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.leave(Message::Test(Fault::RefuseRestarts(u32::MAX)));
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);
 }
@@ -129,8 +133,8 @@ fn a_restart_waited_forever_for_a_file_system_that_did_not_respond() {
     let device = device(None);
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let (answers, until) = channel();
-    device.mailbox.leave(Message::HangHelper(until));
-    device.mailbox.send(Message::Panic).unwrap();
+    device.mailbox.leave(Message::Command(DiskCommand::HangHelper(until)));
+    device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
     assert_eq!(device.snapshot().unwrap().restarts, 1);
     drop(answers);
@@ -141,7 +145,7 @@ fn messages_that_arrive_in_the_pause_before_a_restart_are_handled_after_it() {
     let device = device(None);
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     // The second failure is followed by a pause.
-    (0..3).for_each(|_| device.mailbox.leave(Message::Panic));
+    (0..3).for_each(|_| device.mailbox.leave(Message::Test(Fault::Panic)));
     device.mailbox.wake();
     assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
     let snapshot = device.snapshot().unwrap();
@@ -152,17 +156,17 @@ fn messages_that_arrive_in_the_pause_before_a_restart_are_handled_after_it() {
 fn a_thread_whose_state_could_not_be_read_ended_without_a_log_line() {
     let (device, went_down) = watched();
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
-    device.mailbox.send(Message::PanicTwice).unwrap();
+    device.mailbox.send(Message::Test(Fault::PanicTwice)).unwrap();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);
 }
 
 #[test]
 fn a_thread_that_failed_during_a_drain_was_restarted() {
-    for ending in [Message::Drain, Message::Stop] {
+    for ending in [Message::Call(Call::Drain), Message::Call(Call::Stop)] {
         let (device, went_down) = watched();
         device.mailbox.leave(ending);
-        device.mailbox.leave(Message::Panic);
+        device.mailbox.leave(Message::Test(Fault::Panic));
         device.mailbox.wake();
         while !device.is_finished() {
             thread::yield_now();

@@ -47,7 +47,7 @@ fn full(len: u64) -> (tempfile::NamedTempFile, StoreSpec) {
 }
 
 fn refuse_zeroing(device: &Device, after: u32) {
-    device.mailbox.send(Message::RefuseZeroing(after)).unwrap();
+    device.mailbox.send(Message::Command(DiskCommand::RefuseZeroing(after))).unwrap();
 }
 
 fn zeroes(offset: u64, len: u64, no_hole: bool) -> Command<'static> {

@@ -14,8 +14,7 @@ use rustix::net::{RecvFlags, recv};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
-use crate::device::vm::Intake;
-use crate::frontend::nbd::connection::{Connection, Phase, Receive};
+use crate::frontend::nbd::connection::{Connection, Life};
 use crate::frontend::nbd::{ConnectionId, HANG_UP, Nbd};
 use crate::nbd::wire::{Command, RequestHeader};
 use crate::slab::Id as _;
@@ -39,13 +38,13 @@ impl Nbd {
         let connection = &mut self.connections[id];
         connection.is_watched = false;
         // The end of a stream that is read is seen there.
-        if connection.phase != Phase::Open || connection.intake == Intake::Open {
+        if !matches!(connection.life(), Life::Waits(_)) {
             return self.retire(id);
         }
         if is_put_off(result) || result == -libc::ECANCELED {
             return self.watch_for_hang_up(core, id);
         }
-        if !connection.has_said_so() {
+        if !connection.ended_with_disconnect() {
             self.disconnect(core, id);
         }
     }
@@ -54,14 +53,13 @@ impl Nbd {
 impl Connection {
     /// Whether a receive in io_uring has all that the stream has, and ends by itself when the stream has ended. Its bytes may
     /// not be handled yet.
-    pub(super) fn is_heard_out(&self) -> bool {
-        let is_in_kernel = matches!(self.receive, Receive::ToMemory | Receive::ToBuffer);
-        is_in_kernel && ioctl_fionread(&self.socket).is_ok_and(|unread| unread == 0)
+    pub(super) fn has_received_all(&self) -> bool {
+        !self.rx.is_idle() && ioctl_fionread(&self.socket).is_ok_and(|unread| unread == 0)
     }
 
     /// Whether the last request of a stream that has ended is to disconnect. What was not received stays in the socket.
-    pub(super) fn has_said_so(&self) -> bool {
-        let received = &self.received.bytes(self.end)[self.start..];
+    pub(super) fn ended_with_disconnect(&self) -> bool {
+        let received = self.rx.unparsed();
         let mut last = received[received.len().saturating_sub(RequestHeader::LEN)..].to_vec();
         let Ok(unread) = ioctl_fionread(&self.socket).map(|unread| unread as usize) else { return false };
         if unread > 0 {

@@ -11,11 +11,11 @@ use sluice_sched::Instant;
 use crate::backend::request::{Body, Occupied, Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
+use crate::budget::Budget;
 use crate::cpu;
-use crate::device::budget::Budget;
 use crate::device::core::{Core, DataIn};
-use crate::device::vm::Intake;
-use crate::frontend::nbd::connection::{Expect, Phase, RECEIVE_LEN, Receive};
+use crate::frontend::nbd::connection::{For, Life};
+use crate::frontend::nbd::rx::{Expect, Receive};
 use crate::frontend::nbd::{ConnectionId, Nbd, RECEIVE};
 use crate::nbd::transmission::{Operation, Refusal, check};
 use crate::nbd::wire::RequestHeader;
@@ -31,21 +31,21 @@ impl Nbd {
     pub(crate) fn received(&mut self, core: &mut Core, now: Instant, id: ConnectionId, result: i32) {
         core.count_event(self.connections[id].volume, cpu::RECEIVE);
         let connection = &mut self.connections[id];
-        let receive = std::mem::replace(&mut connection.receive, Receive::Idle);
-        match (connection.expect, result) {
+        let receive = std::mem::replace(&mut connection.rx.receive, Receive::Idle);
+        match (connection.rx.expect, result) {
             (_, result) if is_put_off(result) => {}
-            (_, 0) if connection.phase == Phase::Finishing => return self.retire(id),
+            (_, 0) if connection.life() == Life::Finishing => return self.retire(id),
             (_, ..=0) => return self.disconnect(core, id),
             (Expect::Payload { io, have }, _) if receive == Receive::ToBuffer => {
                 let have = have + result as u32;
-                connection.expect = Expect::Payload { io, have };
+                connection.rx.expect = Expect::Payload { io, have };
             }
-            _ => connection.end += result as usize,
+            _ => connection.rx.received(result as usize),
         }
         let arrivals = core.arrivals;
         self.take_requests(core, now, id, Budget::UNLIMITED);
         if core.arrivals == arrivals {
-            core.cpu.note_in_vain();
+            core.base.cpu.note_in_vain();
         }
     }
 
@@ -53,18 +53,18 @@ impl Nbd {
     pub(crate) fn take_requests(&mut self, core: &mut Core, now: Instant, id: ConnectionId, mut budget: Budget) {
         loop {
             let connection = &mut self.connections[id];
-            if connection.is_closed() || connection.intake == Intake::WaitsForRoom {
+            if matches!(connection.life(), Life::Closed | Life::Waits(_)) {
                 return self.retire(id);
             }
-            match connection.expect {
+            match connection.rx.expect {
                 Expect::Skip { io, left } => {
-                    let skipped = left.min((connection.end - connection.start) as u32);
-                    connection.start += skipped as usize;
+                    let skipped = left.min(connection.rx.unparsed().len() as u32);
+                    connection.rx.consume(skipped as usize);
                     if left > skipped {
-                        connection.expect = Expect::Skip { io, left: left - skipped };
+                        connection.rx.expect = Expect::Skip { io, left: left - skipped };
                         break;
                     }
-                    connection.data_complete();
+                    connection.rx.data_complete();
                     core.arrive(now, io);
                 }
                 Expect::Payload { io, have } => {
@@ -73,12 +73,13 @@ impl Nbd {
                     }
                 }
                 Expect::Header => {
-                    if connection.phase == Phase::Finishing || connection.end - connection.start < RequestHeader::LEN {
+                    let is_finishing = connection.life() == Life::Finishing;
+                    if is_finishing || connection.rx.unparsed().len() < RequestHeader::LEN {
                         break;
                     }
                     let volume = connection.volume;
                     if budget.is_used_up() || !core.has_room(volume, DataIn::Buffers) {
-                        connection.intake = Intake::WaitsForRoom;
+                        connection.step(Life::Waits(For::Room));
                         core.park(volume, self.client(id), DataIn::Buffers);
                         return self.watch_for_hang_up(core, id);
                     }
@@ -93,34 +94,35 @@ impl Nbd {
     fn take_payload(&mut self, core: &mut Core, now: Instant, id: ConnectionId, io: IoId, have: u32) -> bool {
         let connection = &mut self.connections[id];
         let state = &mut core.backend.ios[io];
-        let came = (connection.end - connection.start).min((state.length - have) as usize);
-        let data = &connection.received.bytes(connection.start + came)[connection.start..];
+        let unparsed = connection.rx.unparsed();
+        let data = &unparsed[..unparsed.len().min((state.length - have) as usize)];
+        let came = data.len();
         let length = state.length as usize;
         let buffer = state.data.buffer_mut().expect("a write has a buffer");
         buffer.bytes_mut(length)[have as usize..have as usize + came].copy_from_slice(data);
-        connection.start += came;
+        connection.rx.consume(came);
         let have = have + came as u32;
         if have < state.length {
-            connection.expect = Expect::Payload { io, have };
+            connection.rx.expect = Expect::Payload { io, have };
             return false;
         }
-        connection.data_complete();
+        connection.rx.data_complete();
         core.arrive(now, io);
         true
     }
 
     fn take_header(&mut self, core: &mut Core, now: Instant, id: ConnectionId, budget: &mut Budget) {
         let connection = &mut self.connections[id];
-        let bytes = &connection.received.bytes(connection.start + RequestHeader::LEN)[connection.start..];
-        let bytes = bytes.try_into().expect("the slice has this length");
-        connection.start += RequestHeader::LEN;
-        let header = match RequestHeader::parse(bytes) {
+        let bytes = connection.rx.unparsed().first_chunk().expect("the caller has looked at the length");
+        let header = RequestHeader::parse(bytes);
+        connection.rx.consume(RequestHeader::LEN);
+        let header = match header {
             Ok(header) => header,
             Err(error) => return self.broken(core, id, &error.to_string()),
         };
         let info = &core.backend.volumes[connection.volume].info;
         match check(&header, info, &connection.negotiated) {
-            Ok(Operation::Disconnect) => connection.finish(),
+            Ok(Operation::Disconnect) => connection.step(Life::Finishing),
             Ok(operation) => {
                 budget.charge(operation.data_len().into());
                 self.take_operation(core, now, id, header.cookie, operation);
@@ -159,7 +161,7 @@ impl Nbd {
         match length {
             0 => core.arrive(now, io),
             // A client would take a reply to a request that it is still sending for an error of the server.
-            left => connection.expect = Expect::Skip { io, left },
+            left => connection.rx.expect = Expect::Skip { io, left },
         }
     }
 
@@ -193,7 +195,7 @@ impl Nbd {
         let length = request.length as usize;
         let state = &mut core.backend.ios[io];
         let buffer = core.backend.pool.take(length, state.data.room);
-        connection.expect = match state.data.set_buffer(buffer) {
+        connection.rx.expect = match state.data.set_buffer(buffer) {
             true => Expect::Payload { io, have: 0 },
             // The client may try again.
             false => {
@@ -226,38 +228,40 @@ impl Nbd {
     /// Continues to receive from a client's socket; directly into the buffer of a request that waits for data.
     pub(crate) fn receive(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
-        let reads = match connection.phase {
-            Phase::Open => true,
-            Phase::Finishing => connection.expect != Expect::Header,
-            Phase::Closed => false,
+        let reads = match connection.life() {
+            Life::Serving => true,
+            Life::Finishing => connection.rx.expect != Expect::Header,
+            Life::Waits(_) | Life::Closed => false,
         };
-        if !reads || connection.receive != Receive::Idle || connection.intake != Intake::Open {
+        if !reads || !connection.rx.is_idle() {
             return self.retire(id);
         }
-        connection.compact();
-        let left = match connection.expect {
+        connection.rx.compact();
+        let left = match connection.rx.expect {
             Expect::Header => None,
             Expect::Payload { io, have } => Some(core.backend.ios[io].length - have),
             Expect::Skip { left, .. } => Some(left),
         };
         if let Some(left) = left {
-            let now = core.clock.now();
-            connection.wait_for_data(now, left);
+            let now = core.base.clock.now();
+            connection.rx.wait_for_data(now, left);
             self.watch_deadlines(now);
         }
         let connection = &mut self.connections[id];
-        let (place, room) = match connection.expect {
-            Expect::Payload { io, have } if connection.end == 0 && core.backend.ios[io].length - have >= DIRECT_MIN => {
+        let (place, room) = match connection.rx.expect {
+            Expect::Payload { io, have }
+                if connection.rx.is_empty() && core.backend.ios[io].length - have >= DIRECT_MIN =>
+            {
                 let state = &mut core.backend.ios[io];
                 let length = state.length as usize;
                 let buffer = state.data.buffer_mut().expect("a write has a buffer");
                 let rest = &mut buffer.bytes_mut(length)[have as usize..];
-                connection.receive = Receive::ToBuffer;
+                connection.rx.receive = Receive::ToBuffer;
                 (rest.as_mut_ptr(), rest.len())
             }
             _ => {
-                connection.receive = Receive::ToMemory;
-                let rest = &mut connection.received.bytes_mut(RECEIVE_LEN)[connection.end..];
+                connection.rx.receive = Receive::ToMemory;
+                let rest = connection.rx.room();
                 (rest.as_mut_ptr(), rest.len())
             }
         };

@@ -10,9 +10,8 @@
 use std::os::fd::AsFd as _;
 
 use crate::device::core::Core;
-use crate::device::vm::Intake;
 use crate::frontend::nbd::Nbd;
-use crate::frontend::nbd::connection::Phase;
+use crate::frontend::nbd::connection::{For, Life};
 use crate::slab::VolumeKey;
 use crate::vhost_user::socket::hung_up;
 
@@ -26,25 +25,26 @@ impl Nbd {
                 continue;
             }
             let connection = &mut self.connections[id];
-            if connection.intake == Intake::WaitsForLook {
-                connection.intake = Intake::of_new(!core.backend.volumes[volume].has_abandoned());
+            if connection.life() == Life::Waits(For::Look) {
+                let has_predecessor = core.backend.volumes[volume].has_abandoned();
+                connection.step(if has_predecessor { Life::Waits(For::Predecessor) } else { Life::Serving });
                 self.receive(core, id);
             }
         }
     }
 
-    /// Disconnects the clients of a volume that have gone. One that has said so before is served to its end. Returns `false` if a
+    /// Disconnects the clients of a volume that have gone. One whose last request was to disconnect is served to its end. Returns `false` if a
     /// receive of one that has gone has not ended.
     fn disconnect_gone(&mut self, core: &mut Core, volume: VolumeKey) -> bool {
         let mut all_ended = true;
         for id in self.clients_of(volume) {
             let connection = &self.connections[id];
-            if connection.phase != Phase::Open || !hung_up(connection.socket.as_fd()) {
+            if !connection.is_open() || !hung_up(connection.socket.as_fd()) {
                 continue;
             }
-            if connection.is_heard_out() {
+            if connection.has_received_all() {
                 all_ended = false;
-            } else if !connection.has_said_so() {
+            } else if !connection.ended_with_disconnect() {
                 self.disconnect(core, id);
             }
         }

@@ -5,21 +5,23 @@ mod hangup;
 mod intake;
 mod look;
 mod replies;
+mod rx;
+mod tx;
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
-use crate::device::core::{Core, Ending};
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
+use crate::budget::Budget;
+use crate::device::core::Core;
 use crate::frontend::Frontend;
 use crate::nbd::handshake::Negotiated;
+use crate::reactor::base::Ending;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey, ids};
 use crate::volume::{VolumeGeneration, VolumeInfo};
-use connection::{Connection, Expect, Phase, Receive};
+use connection::{Connection, For, Life};
 use replies::Segment;
 
 ids! {
@@ -54,11 +56,6 @@ pub struct Arrived {
     pub handshake: Duration,
 }
 
-/// A message about NBD clients.
-pub(crate) enum NbdCommand {
-    Connect(Box<Arrived>),
-}
-
 /// The NBD clients of a device thread.
 pub(crate) struct Nbd {
     number: FrontendNumber,
@@ -70,12 +67,15 @@ pub(crate) struct Nbd {
     /// Connections that may be removed.
     retiring: Vec<ConnectionId>,
     segments: Vec<Segment>,
+    /// Requests of a batch that was sent.
+    ended: Vec<IoId>,
     /// When write payloads and replies are checked for being overdue; `None` while none is expected or being sent.
     deadline: Option<Instant>,
 }
 
 impl Frontend for Nbd {
-    type Command = NbdCommand;
+    /// A new client.
+    type Command = Box<Arrived>;
 
     fn new(number: FrontendNumber) -> Self {
         Nbd {
@@ -85,14 +85,13 @@ impl Frontend for Nbd {
             new: Vec::new(),
             retiring: Vec::new(),
             segments: Vec::new(),
+            ended: Vec::new(),
             deadline: None,
         }
     }
 
-    fn command(&mut self, core: &mut Core, now: Instant, command: NbdCommand) {
-        match command {
-            NbdCommand::Connect(arrived) => self.connect(core, now, *arrived),
-        }
+    fn command(&mut self, core: &mut Core, now: Instant, arrived: Box<Arrived>) {
+        self.connect(core, now, *arrived);
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -106,7 +105,7 @@ impl Frontend for Nbd {
 
     fn serve(&mut self, core: &mut Core, now: Instant, client: ClientRef, budget: Budget) {
         if let Some(connection) = self.connections.get_mut(client.id()) {
-            connection.intake = Intake::Open;
+            connection.step(Life::Serving);
             self.take_requests(core, now, client.id(), budget);
         }
     }
@@ -133,22 +132,22 @@ impl Frontend for Nbd {
     fn admit(&mut self, core: &mut Core, _now: Instant, volume: VolumeKey) {
         for id in self.clients_of(volume) {
             let connection = &mut self.connections[id];
-            if connection.intake == Intake::WaitsForPredecessor {
-                connection.intake = Intake::Open;
+            if connection.life() == Life::Waits(For::Predecessor) {
+                connection.step(Life::Serving);
                 self.receive(core, id);
             }
         }
     }
 
-    fn close(&mut self, core: &mut Core, volume: VolumeKey) {
+    fn close(&mut self, core: &mut Core, _now: Instant, volume: VolumeKey) {
         self.clients_of(volume).into_iter().for_each(|id| self.disconnect(core, id));
     }
 
     fn drain(&mut self, _core: &mut Core) {
         for id in self.connections.ids() {
             let connection = &mut self.connections[id];
-            connection.finish();
-            if connection.receive != Receive::Idle {
+            connection.step(Life::Finishing);
+            if !connection.rx.is_idle() {
                 let _ = rustix::net::shutdown(&connection.socket, rustix::net::Shutdown::Read);
             }
             self.retire(id);
@@ -160,7 +159,7 @@ impl Frontend for Nbd {
     }
 
     fn shut_down(&mut self, _core: &mut Core) {
-        self.connections.values_mut().for_each(Connection::shut_down);
+        self.connections.values_mut().for_each(|connection| connection.step(Life::Closed));
     }
 
     fn clients(&self) -> usize {
@@ -188,7 +187,7 @@ impl Nbd {
     }
 
     fn connect(&mut self, core: &mut Core, now: Instant, arrived: Arrived) {
-        if core.ending != Ending::No {
+        if core.base.ending != Ending::No {
             return;
         }
         let found = core.find_generation(&arrived.vm, &arrived.volume, arrived.generation);
@@ -200,7 +199,7 @@ impl Nbd {
         };
         core.charge_connection(now, volume, arrived.handshake);
         let vm = arrived.vm.clone();
-        let Some(mut connection) = Connection::new(arrived, volume) else {
+        let Some(connection) = Connection::new(arrived, volume) else {
             tracing::warn!(vm, "Client rejected: too little memory is left");
             return;
         };
@@ -208,7 +207,6 @@ impl Nbd {
             tracing::info!(vm, "Client disconnected: its volume is being removed");
             return;
         }
-        connection.intake = Intake::WaitsForLook;
         let id = self.connections.insert(connection);
         self.new.push(id);
         self.watch_for_hang_up(core, id);
@@ -221,15 +219,14 @@ impl Nbd {
         if connection.is_closed() {
             return self.retire(id);
         }
-        connection.shut_down();
+        connection.step(Life::Closed);
         core.client_closed(connection.volume);
         core.abandon(&connection.requests);
-        if connection.sending.is_none() {
-            let replies = std::mem::take(&mut connection.replies);
+        if connection.tx.is_sending() {
+            self.send_later(id);
+        } else {
+            let replies = std::mem::take(&mut connection.tx.replies);
             replies.into_iter().for_each(|io| self.free(core, id, io));
-        } else if !connection.listed {
-            connection.listed = true;
-            self.tx_pending.push(id);
         }
         self.retire(id);
     }
@@ -251,12 +248,11 @@ impl Nbd {
     fn remove_retired(&mut self, core: &mut Core) {
         while let Some(id) = self.retiring.pop() {
             let Some(connection) = self.connections.get_mut(id) else { continue };
-            if let Expect::Payload { io, .. } | Expect::Skip { io, .. } = connection.expect
-                && connection.phase != Phase::Open
-                && connection.receive == Receive::Idle
+            // The data of its last write will never be complete. Requests before it are still answered.
+            if !connection.is_open()
+                && connection.rx.is_idle()
+                && let Some(io) = connection.rx.give_up_data()
             {
-                // Its data will never be complete. Requests before it are still answered.
-                connection.expect = Expect::Header;
                 self.free(core, id, io);
             }
             let connection = &mut self.connections[id];
@@ -264,7 +260,7 @@ impl Nbd {
                 // The kernel reports it when the socket is shut down.
                 if !connection.is_closed() {
                     core.client_closed(connection.volume);
-                    connection.shut_down();
+                    connection.step(Life::Closed);
                 }
             } else if connection.can_be_removed() {
                 self.remove(core, id);

@@ -12,7 +12,7 @@ use crate::backend::request::{Body, IoRequest};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
-use crate::frontend::nbd::connection::{Batch, Phase};
+use crate::frontend::nbd::connection::Life;
 use crate::frontend::nbd::{ConnectionId, Nbd, SEND};
 use crate::limits::reserve;
 use crate::nbd::handshake::Negotiated;
@@ -36,12 +36,17 @@ impl Nbd {
     pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
         let id = core.backend.ios[io].origin.client.id();
         let connection = &mut self.connections[id];
-        if connection.is_closed() || connection.is_deaf {
+        if connection.is_closed() || connection.tx.is_deaf() {
             return self.free(core, id, io);
         }
-        connection.replies.push(io);
-        if !connection.listed {
-            connection.listed = true;
+        connection.tx.replies.push(io);
+        self.send_later(id);
+    }
+
+    /// Lets the replies of a connection be sent at the end of the iteration.
+    pub(super) fn send_later(&mut self, id: ConnectionId) {
+        let tx = &mut self.connections[id].tx;
+        if !std::mem::replace(&mut tx.listed, true) {
             self.tx_pending.push(id);
         }
     }
@@ -51,11 +56,11 @@ impl Nbd {
         let mut tx_pending = std::mem::take(&mut self.tx_pending);
         for id in tx_pending.drain(..) {
             let Some(connection) = self.connections.get_mut(id) else { continue };
-            connection.listed = false;
+            connection.tx.listed = false;
             if connection.is_closed() {
-                let replies = std::mem::take(&mut connection.replies);
+                let replies = std::mem::take(&mut connection.tx.replies);
                 replies.into_iter().for_each(|io| self.free(core, id, io));
-            } else if connection.sending.is_none() && !connection.replies.is_empty() {
+            } else if connection.tx.may_send() {
                 self.send_batch(core, now, id);
             }
         }
@@ -64,11 +69,11 @@ impl Nbd {
 
     fn send_batch(&mut self, core: &mut Core, now: Instant, id: ConnectionId) {
         let connection = &mut self.connections[id];
-        let mut batch = connection.spare.take().unwrap_or_else(Batch::new);
+        let mut batch = connection.tx.empty_batch();
         let mut segments: Vec<Segment> = std::mem::take(&mut self.segments);
-        let replies = connection.replies.len().min(REPLIES_MAX);
+        let replies = connection.tx.replies.len().min(REPLIES_MAX);
         let mut bytes = 0;
-        for &id in &connection.replies[..replies] {
+        for &id in &connection.tx.replies[..replies] {
             if segments.len() > SEGMENTS_MAX {
                 break;
             }
@@ -86,7 +91,7 @@ impl Nbd {
             }
             batch.ios.push(id);
         }
-        connection.replies.drain(..batch.ios.len());
+        connection.tx.replies.drain(..batch.ios.len());
         let headers = batch.headers.as_mut_ptr();
         batch.segments.extend(segments.drain(..).map(|segment| match segment {
             Segment::Header { start, len } => {
@@ -95,7 +100,7 @@ impl Nbd {
             Segment::Data { place, len } => libc::iovec { iov_base: place.cast(), iov_len: len },
         }));
         self.segments = segments;
-        connection.start_batch(now, batch, bytes);
+        connection.tx.start(now, batch, bytes);
         self.watch_deadlines(now);
         self.push_send(core, id);
     }
@@ -103,7 +108,7 @@ impl Nbd {
     fn push_send(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let fd = types::Fd(connection.fd());
-        let batch = connection.sending.as_mut().expect("a batch is being sent");
+        let batch = connection.tx.batch();
         let segments = &mut batch.segments[batch.first..];
         let entry = match segments {
             [only] => {
@@ -125,14 +130,13 @@ impl Nbd {
     /// Handles the end of a send.
     pub(crate) fn sent(&mut self, core: &mut Core, id: ConnectionId, result: i32) {
         let connection = &mut self.connections[id];
-        let batch = connection.sending.as_mut().expect("a batch is being sent");
         let again = match result {
             result if is_put_off(result) => true,
             ..0 => {
                 self.end_batch(core, id);
                 return self.cannot_reply(core, id);
             }
-            sent => batch.advance(sent as usize),
+            sent => connection.tx.batch().advance(sent as usize),
         };
         if again && !connection.is_closed() {
             return self.push_send(core, id);
@@ -144,28 +148,24 @@ impl Nbd {
     fn cannot_reply(&mut self, core: &mut Core, id: ConnectionId) {
         let connection = &mut self.connections[id];
         let is_served =
-            connection.phase == Phase::Finishing || connection.phase == Phase::Open && connection.has_said_so();
+            connection.life() == Life::Finishing || connection.is_open() && connection.ended_with_disconnect();
         if !is_served {
             return self.disconnect(core, id);
         }
-        connection.is_deaf = true;
-        let replies = std::mem::take(&mut connection.replies);
+        let replies = connection.tx.turn_deaf();
         replies.into_iter().for_each(|io| self.free(core, id, io));
         self.retire(id);
     }
 
     fn end_batch(&mut self, core: &mut Core, id: ConnectionId) {
-        let connection = &mut self.connections[id];
-        let Some(mut batch) = connection.take_batch() else { return };
-        if !connection.replies.is_empty() && !connection.listed {
-            connection.listed = true;
-            self.tx_pending.push(id);
+        let mut ended = std::mem::take(&mut self.ended);
+        let tx = &mut self.connections[id].tx;
+        tx.end(&mut ended);
+        if !tx.replies.is_empty() {
+            self.send_later(id);
         }
-        for io in batch.ios.drain(..) {
-            self.free(core, id, io);
-        }
-        batch.clear();
-        self.connections[id].spare = Some(batch);
+        ended.drain(..).for_each(|io| self.free(core, id, io));
+        self.ended = ended;
         self.retire(id);
     }
 }

@@ -8,9 +8,9 @@ use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
 use crate::backend::request::{Body, Occupied, Opening};
 use crate::backend::ring::Ring;
 use crate::cpu;
-use crate::device::core::{Core, DataIn, Ending};
-use crate::frontend::vhost_blk::device_session::DeviceSession;
+use crate::device::core::{Core, DataIn};
 use crate::frontend::vhost_blk::request::{self, ID_LEN, Parsed, ParsedRequest, Refusal, Status};
+use crate::reactor::base::Ending;
 use crate::slab::{ClientRef, FrontendNumber, Slab, VolumeKey};
 use crate::virtio::GuestData;
 use crate::virtio::chain::{Chain, Malformed};
@@ -18,12 +18,13 @@ use crate::virtio::queue::SessionId;
 use crate::virtio::queue::{Taken, VirtQueue};
 use crate::virtio::queue_set::{Consumer, QueueId};
 use crate::virtio::segment::Segment;
+use crate::virtio::sessions::Session;
 
 /// Takes requests for the volumes of sessions.
 pub(crate) struct Blk<'a> {
     pub(crate) number: FrontendNumber,
     pub(crate) core: &'a mut Core,
-    pub(crate) sessions: &'a Slab<SessionId, DeviceSession>,
+    pub(crate) sessions: &'a Slab<SessionId, Session<VolumeKey>>,
 }
 
 impl Consumer for Blk<'_> {
@@ -32,7 +33,7 @@ impl Consumer for Blk<'_> {
     }
 
     fn is_open(&self) -> bool {
-        self.core.ending == Ending::No
+        self.core.base.ending == Ending::No
     }
 
     fn has_room(&self, queue: &VirtQueue) -> bool {
@@ -60,7 +61,7 @@ impl Consumer for Blk<'_> {
         chain: &mut Chain,
     ) -> Result<u64, Malformed> {
         let session = &self.sessions[queue.session];
-        let volume = session.volume;
+        let volume = session.target;
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
         let Parsed { status, request } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
@@ -95,7 +96,7 @@ impl Consumer for Blk<'_> {
             volume,
             occupies: Occupied { window, memory: 0 },
         };
-        let forced = changes && !session.write_back;
+        let forced = changes && !session.driver.write_back;
         let (id, io) = self.core.open(&mut queue.requests, &opening);
         io.ask(body, offset, length, forced);
         (io.errno, io.data.guest) = (errno, Some(guest));
@@ -111,7 +112,7 @@ impl Consumer for Blk<'_> {
     }
 
     fn kicked_in_vain(&mut self) {
-        self.core.cpu.note_in_vain();
+        self.core.base.cpu.note_in_vain();
     }
 
     fn broken(&mut self, queue: &VirtQueue, reason: &'static str) -> StoppedQueue {
@@ -135,7 +136,7 @@ impl Consumer for Blk<'_> {
 
 impl Blk<'_> {
     fn volume(&self, queue: &VirtQueue) -> VolumeKey {
-        self.sessions[queue.session].volume
+        self.sessions[queue.session].target
     }
 }
 

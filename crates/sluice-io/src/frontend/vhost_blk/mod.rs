@@ -19,22 +19,22 @@ mod rewind;
 
 use sluice_sched::Instant;
 
-use crate::device::budget::Budget;
+use crate::budget::Budget;
 use crate::device::core::Core;
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
 use crate::frontend::Frontend;
+use crate::intake::Intake;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{ClientRef, FrontendNumber, IoId, Slab, VolumeKey};
 use crate::vhost_user::message::SessionMessage;
 use crate::virtio::queue::{SessionId, VirtQueue};
 use crate::virtio::queue_set::{QueueId, QueueSet};
+use crate::virtio::sessions::{Session, VirtioDevices as _};
 use consumer::Blk;
-use device_session::DeviceSession;
 
 /// The VMMs of a device thread.
 pub(crate) struct VhostBlk {
     number: FrontendNumber,
-    sessions: Slab<SessionId, DeviceSession>,
+    sessions: Slab<SessionId, Session<VolumeKey>>,
     queues: QueueSet,
 }
 
@@ -46,7 +46,7 @@ impl Frontend for VhostBlk {
     }
 
     fn command(&mut self, core: &mut Core, now: Instant, message: SessionMessage) {
-        self.session_message(core, now, message);
+        self.message(core, now, message);
     }
 
     fn event(&mut self, core: &mut Core, now: Instant, operation: u8, index: u32, result: i32) {
@@ -94,8 +94,8 @@ impl Frontend for VhostBlk {
         self.sessions_of(volume).into_iter().for_each(|session| self.admit_queues(session));
     }
 
-    fn close(&mut self, core: &mut Core, volume: VolumeKey) {
-        self.sessions_of(volume).into_iter().for_each(|session| self.close_session(core, session));
+    fn close(&mut self, core: &mut Core, now: Instant, volume: VolumeKey) {
+        self.sessions_of(volume).into_iter().for_each(|session| self.close_session(core, now, session, None));
     }
 
     fn drain(&mut self, _core: &mut Core) {}
@@ -113,20 +113,20 @@ impl Frontend for VhostBlk {
     }
 
     fn list(&self, core: &Core, clients: &mut Vec<ClientSnapshot>) {
-        let snapshot = |session: &DeviceSession| {
-            let (vm, volume) = core.names_of(session.volume);
+        let snapshot = |session: &Session<VolumeKey>| {
+            let (vm, volume) = core.names_of(session.target);
             let outstanding = self.queues_of(session).map(|queue| queue.requests.len()).sum();
             let (peer, queues) = (session.peer.clone(), Some(self.queues_of(session).count() as u32));
             ClientSnapshot { vm, volume, protocol: "vhost-user-blk", peer, queues, outstanding }
         };
-        let open = self.sessions.iter().filter(|(_, session)| !session.closing);
+        let open = self.sessions.iter().filter(|(_, session)| session.is_open());
         clients.extend(open.map(|(_, session)| snapshot(session)));
     }
 }
 
 impl VhostBlk {
-    fn queues_of(&self, session: &DeviceSession) -> impl Iterator<Item = &VirtQueue> {
-        session.queues().iter().filter_map(|id| self.queues.get(*id))
+    fn queues_of(&self, session: &Session<VolumeKey>) -> impl Iterator<Item = &VirtQueue> {
+        session.queues.iter().filter_map(|(_, id)| self.queues.get(*id))
     }
 
     /// Returns the queues, and the consumer of their requests.
@@ -135,7 +135,7 @@ impl VhostBlk {
     }
 
     fn sessions_of(&self, volume: VolumeKey) -> Vec<SessionId> {
-        self.sessions.iter().filter(|(_, session)| session.volume == volume).map(|(id, _)| id).collect()
+        self.sessions.iter().filter(|(_, session)| session.target == volume).map(|(id, _)| id).collect()
     }
 }
 

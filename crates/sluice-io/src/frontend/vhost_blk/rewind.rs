@@ -27,8 +27,8 @@ impl VhostBlk {
     /// arrive again.
     pub(crate) fn rewind(&mut self, core: &mut Core, now: Instant, id: QueueId) {
         let client = ClientRef::new(self.number, id);
-        let volume = &core.backend.volumes[self.sessions[self.queues.queue(id).session].volume];
-        let scope = Scope::Volume(core.vms[volume.vm].owner, volume.id);
+        let volume = &core.backend.volumes[self.sessions[self.queues.queue(id).session].target];
+        let scope = Scope::Volume(core.base.vms[volume.vm].owner, volume.id);
         let mut cancelled = core.cancel(now, scope);
         let ios = &core.backend.ios;
         let own = cancelled.iter().map(|(io, _)| *io).filter(|io| ios[*io].origin.client == client);

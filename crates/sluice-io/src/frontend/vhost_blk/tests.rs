@@ -12,10 +12,11 @@ use sluice_sched::units::Iops;
 use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::device::message::Message;
+use crate::device::command::Command as DiskCommand;
 use crate::device::{
     Device, DeviceSpec, Edit, FileSpec, SchedulerSpec, StoreSpec, VolumeGeneration, VolumeSpec, Window,
 };
+use crate::reactor::message::{Fault, Message};
 use crate::source::{Source, SourceSpec};
 use crate::store::delay::{DelaySpec, ServiceTime};
 use crate::vhost_user::device_kind::Driver;

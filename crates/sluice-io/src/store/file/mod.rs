@@ -96,10 +96,6 @@ impl Store for FileStore {
     fn next_done(&mut self, _now: Instant) -> Option<(OpIndex, Done)> {
         self.done.pop()
     }
-
-    fn has_done(&self) -> bool {
-        !self.done.is_empty()
-    }
 }
 
 impl Open for FileStore {

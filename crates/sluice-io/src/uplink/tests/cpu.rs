@@ -26,9 +26,9 @@ impl Lab {
                 *count += frames;
                 cpu += FRAME * frames as u32;
             }
-            let core = &mut self.state.core;
-            if core.cpu.end_of_iteration(self.now, STEP.as_nanos() as u64, true) {
-                core.cpu.divide(self.now, cpu, &mut core.vms);
+            let core = &mut self.state.actor.core;
+            if core.base.cpu.end_of_iteration(self.now, STEP.as_nanos() as u64, true) {
+                core.base.cpu.divide(self.now, cpu, &mut core.base.vms);
             }
         }
         let vms = self.state.snapshot().vms;
@@ -38,7 +38,7 @@ impl Lab {
 
     pub(super) fn limit_cpu(&mut self, vm: &str, percent: u16) {
         let limit = Some(Percent::from_hundredths(percent * 100));
-        self.state.apply(self.now, vec![Edit::SetCpu { vm: vm.to_owned(), limit }]).unwrap();
+        self.state.actor.edit(self.now, vec![Edit::SetCpu { vm: vm.to_owned(), limit }]).unwrap();
     }
 }
 
@@ -101,9 +101,9 @@ fn a_segment_of_two_thousand_frames_cost_its_sender_as_much_cpu_time_as_one_fram
     send(&lab.nics[1], 2, 200, 1);
     lab.step(STEP);
     assert_eq!(lab.far.all().len(), 2);
-    let core = &mut lab.state.core;
-    assert!(core.cpu.end_of_iteration(lab.now, 1_000_000, true));
-    core.cpu.divide(lab.now, Duration::from_millis(1), &mut core.vms);
-    let used: Vec<u64> = core.vms.values_mut().map(|vm| vm.cpu.time().used_nanos).collect();
+    let core = &mut lab.state.actor.core;
+    assert!(core.base.cpu.end_of_iteration(lab.now, 1_000_000, true));
+    core.base.cpu.divide(lab.now, Duration::from_millis(1), &mut core.base.vms);
+    let used: Vec<u64> = core.base.vms.values_mut().map(|vm| vm.cpu.time().used_nanos).collect();
     assert!(used[0] > 100 * used[1], "{used:?}");
 }

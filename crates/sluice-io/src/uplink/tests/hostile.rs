@@ -15,15 +15,16 @@ use tokio::sync::oneshot;
 use vm_memory::{Bytes as _, GuestAddress};
 
 use super::{Lab, add, frame, mac, nic};
-use crate::device::machine::Machine as _;
-use crate::device::spec::Edit;
+use crate::reactor::actor::Actor as _;
 use crate::uplink::link::tap;
+use crate::uplink::spec::Edit;
 use crate::uplink::spec::NicPlug;
 use crate::vhost_user::device_kind::{DeviceKind as _, Driver};
 use crate::vhost_user::memory::{Memory, unshared};
 use crate::vhost_user::message::{SessionChange, SessionMessage};
 use crate::vhost_user::net::Net;
 use crate::virtio::queue::{QueueSpec, SessionId};
+use crate::virtio::sessions::VirtioDevices as _;
 
 #[path = "receive.rs"]
 mod receive;
@@ -68,7 +69,7 @@ impl Lab {
         let vm = format!("vm{number}");
         let spec = nic(number, NicPlug::VhostUser);
         let (volume, generation) = (spec.name.clone(), spec.generation);
-        self.state.apply(self.now, add(&vm, Policy::default(), spec)).unwrap();
+        self.state.actor.edit(self.now, add(&vm, Policy::default(), spec)).unwrap();
         let (reply, mut opened) = oneshot::channel();
         let (peer, permit) = ("test".to_owned(), Box::new(()));
         self.tell(SessionMessage::Open { vm: vm.clone(), volume, generation, peer, permit, reply });
@@ -108,7 +109,7 @@ impl Lab {
 
     fn tell(&mut self, message: SessionMessage) {
         let now = self.now;
-        self.state.ports.vhost.message(&mut self.state.core, now, message);
+        self.state.actor.ports.vhost.message(&mut self.state.actor.core, now, message);
     }
 
     fn change(&mut self, guest: &Guest, change: SessionChange) {
@@ -125,11 +126,9 @@ impl Lab {
     }
 
     fn remove(&mut self, vm: &str) {
-        let edits = vec![
-            Edit::RemoveVolume { vm: vm.to_owned(), volume: "eth0".to_owned() },
-            Edit::RemoveVm { vm: vm.to_owned() },
-        ];
-        self.state.apply(self.now, edits).unwrap();
+        let edits =
+            vec![Edit::RemoveNic { vm: vm.to_owned(), nic: "eth0".to_owned() }, Edit::RemoveVm { vm: vm.to_owned() }];
+        self.state.actor.edit(self.now, edits).unwrap();
     }
 }
 
@@ -234,7 +233,7 @@ fn a_segment_of_many_small_frames_was_charged_in_two_pieces_and_sent_twice() {
     lab.step(MOMENT);
     assert_eq!(lab.far.all().len(), 1, "its charge is more than 256 KiB");
     assert_eq!((guest.used(TRANSMIT), lab.totals(&guest).drops.total()), (1, 0));
-    assert!(lab.state.core.has_room(lab.state.core.find_nic("vm1", "eth0").unwrap()));
+    assert!(lab.state.actor.core.has_room(lab.state.actor.core.find_nic("vm1", "eth0").unwrap()));
 }
 
 #[test]
@@ -310,9 +309,9 @@ fn kicks_for_buffers_that_do_not_suffice_were_no_part_of_a_limit_of_cpu_time() {
         if rustix::io::read(&guest.kicks[0], &mut [0; 8]).is_err() {
             (looks, cpu) = (looks + 1, cpu + step);
         }
-        let core = &mut lab.state.core;
-        if core.cpu.end_of_iteration(lab.now, step.as_nanos() as u64, true) {
-            core.cpu.divide(lab.now, cpu, &mut core.vms);
+        let core = &mut lab.state.actor.core;
+        if core.base.cpu.end_of_iteration(lab.now, step.as_nanos() as u64, true) {
+            core.base.cpu.divide(lab.now, cpu, &mut core.base.vms);
         }
     }
     assert!((300..=500).contains(&looks), "{looks} of 4000 kicks");
@@ -410,7 +409,11 @@ fn a_nic_whose_frames_the_interface_did_not_take_could_not_be_removed() {
     lab.remove("vm1");
     (0..4).for_each(|_| lab.step(MOMENT));
     assert_eq!(closed.try_recv(), Ok(()));
-    assert_eq!((lab.state.snapshot().in_flight, lab.state.core.nics.iter().count()), (0, 0), "nothing of it is left");
+    assert_eq!(
+        (lab.state.snapshot().in_flight, lab.state.actor.core.nics.iter().count()),
+        (0, 0),
+        "nothing of it is left"
+    );
 }
 
 #[test]
@@ -420,7 +423,7 @@ fn a_tap_that_was_deleted_kept_the_thread_busy() {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let plug = NicPlug::Tap(Arc::new(crate::uplink::link::tap::of_socket(OwnedFd::from(writer))));
-    lab.state.apply(lab.now, add("vm1", Policy::default(), nic(1, plug))).unwrap();
+    lab.state.actor.edit(lab.now, add("vm1", Policy::default(), nic(1, plug))).unwrap();
     (0..3).for_each(|_| lab.step(MOMENT));
     assert_eq!(lab.state.take_events(lab.now), 0, "it is left alone for a while");
     lab.step(Duration::from_millis(200));
@@ -428,7 +431,7 @@ fn a_tap_that_was_deleted_kept_the_thread_busy() {
     lab.step(Duration::from_millis(200));
     lab.remove("vm1");
     (0..3).for_each(|_| lab.step(MOMENT));
-    assert_eq!(lab.state.core.nics.iter().count(), 0);
+    assert_eq!(lab.state.actor.core.nics.iter().count(), 0);
 }
 
 #[test]
@@ -508,8 +511,8 @@ fn short_frames_of_a_tap_waited_in_any_number() {
         (0..8).for_each(|_| lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60)));
         lab.step(Duration::ZERO);
     }
-    let id = lab.state.core.find_nic("vm1", "eth0").unwrap();
-    assert_eq!(lab.state.core.nics[id].waiting.len(), 4096);
+    let id = lab.state.actor.core.find_nic("vm1", "eth0").unwrap();
+    assert_eq!(lab.state.actor.core.nics[id].frames.waiting.len(), 4096);
     assert!(lab.drops("vm1").of(Reason::QueueFull) > 3000);
 }
 
@@ -574,7 +577,7 @@ fn chains_that_are_no_frames_are_returned_or_break_their_ring_only() {
         assert_eq!((guest.used(TRANSMIT), lab.protocol_errors(&guest)), (returned, errors), "{chain:?}");
         lab.remove("vm2");
         (0..3).for_each(|_| lab.step(MOMENT));
-        assert_eq!(lab.state.core.nics.iter().count(), 1, "{chain:?}");
+        assert_eq!(lab.state.actor.core.nics.iter().count(), 1, "{chain:?}");
     }
 }
 
@@ -606,11 +609,11 @@ fn a_queue_that_waited_for_room_never_got_it_when_another_one_of_its_nic_was_sto
 fn an_interface_that_hung_was_tried_ten_thousand_times_a_second() {
     let mut lab = Lab::new(None);
     let (guest, sent) = send_to_a_full_interface(&mut lab);
-    let before = lab.state.core.wire.stats.full;
+    let before = lab.state.actor.core.wire.stats.full;
     for _ in 0..10_000 {
         lab.step(Duration::from_micros(100));
     }
-    let tried = lab.state.core.wire.stats.full - before;
+    let tried = lab.state.actor.core.wire.stats.full - before;
     assert!((900..1100).contains(&tried), "{tried} times in a second");
     // When it takes some, it gets the next soon.
     let mut count = lab.far.all().len();
@@ -630,11 +633,11 @@ fn an_interface_that_was_deleted_filled_the_log() {
     let mut lab = Lab::new(None);
     // A folder behaves like that.
     let folder = std::fs::File::open(".").unwrap();
-    lab.state.core.wire.link = Arc::new(tap::of_socket(folder.into()));
+    lab.state.actor.core.wire.link = Arc::new(tap::of_socket(folder.into()));
     for _ in 0..1000 {
         lab.step(Duration::from_millis(1));
     }
-    assert_eq!(lab.state.link_failures, 1, "it is reported once");
+    assert_eq!(lab.state.actor.link_failures, 1, "it is reported once");
 }
 
 #[test]
@@ -650,7 +653,7 @@ fn a_vm_with_frames_on_the_wire_is_removed() {
     }
     let snapshot = lab.state.snapshot();
     assert_eq!((snapshot.in_flight, snapshot.connections, guest.used(TRANSMIT)), (0, 0, 0));
-    assert_eq!(lab.state.core.nics.iter().count(), 0);
+    assert_eq!(lab.state.actor.core.nics.iter().count(), 0);
     let again = lab.guest(1, all_features(), ENTRIES);
     again.send(0, OffloadHeader::default(), &frame(1, mac(200), 70));
     lab.far.all();

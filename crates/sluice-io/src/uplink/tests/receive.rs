@@ -32,7 +32,7 @@ fn a_limit_for_receiving_is_kept_to_the_frame() {
     let mut lab = Lab::new(None);
     lab.vm(Policy::default());
     let spec = NicSpec { receive_limit: Some(ByteRate::per_second(1_250_000)), ..nic(1, NicPlug::VhostUser) };
-    lab.state.apply(lab.now, vec![Edit::SetNic { vm: "vm1".to_owned(), nic: Box::new(spec) }]).unwrap();
+    lab.state.actor.edit(lab.now, vec![Edit::SetNic { vm: "vm1".to_owned(), nic: Box::new(spec) }]).unwrap();
     // 1,250 bytes of the wire each, a millisecond at that rate. The burst is 5 ms.
     (0..32).for_each(|_| lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 1226)));
     let mut arrived = Vec::new();
@@ -158,7 +158,7 @@ fn short_frames_filled_more_memory_than_a_queue_may_hold() {
         (0..8).for_each(|_| lab.far.send(OffloadHeader::default(), &frame(200, mac(1), 60)));
         lab.step(MOMENT);
     }
-    let id = lab.state.core.find_nic("vm1", "eth0").unwrap();
-    let waiting = lab.state.core.receive.queued(lab.state.core.nics[id].port);
+    let id = lab.state.actor.core.find_nic("vm1", "eth0").unwrap();
+    let waiting = lab.state.actor.core.receive.queued(lab.state.actor.core.nics[id].port);
     assert!(waiting <= 2048, "{waiting} frames");
 }

@@ -39,12 +39,12 @@ fn a_nic_whose_vmm_had_no_running_ring_stopped_the_uplink_when_it_was_detached()
             lab.step(MOMENT);
             prepare(&mut lab, &mut guest);
             let (vm, volume) = ("vm2".to_owned(), "eth0".to_owned());
-            let edit = if also_vm { Edit::RemoveVm { vm } } else { Edit::RemoveVolume { vm, volume } };
-            lab.state.apply(lab.now, vec![edit]).unwrap();
+            let edit = if also_vm { Edit::RemoveVm { vm } } else { Edit::RemoveNic { vm, nic: volume } };
+            lab.state.actor.edit(lab.now, vec![edit]).unwrap();
             for _ in 0..10 {
                 lab.step(Duration::from_millis(200));
             }
-            assert_eq!((lab.state.core.nics.len(), lab.state.snapshot().connections), (1, 0), "{state}");
+            assert_eq!((lab.state.actor.core.nics.len(), lab.state.snapshot().connections), (1, 0), "{state}");
             lab.far.all();
             lab.nics[0].send(OffloadHeader::default(), &frame(1, mac(200), 60));
             lab.step(MOMENT);
@@ -65,11 +65,11 @@ fn a_nic_that_was_changed_and_removed_by_changes_of_which_a_later_one_failed_sto
         let vm = vm.to_owned();
         let nic = Box::new(nic(9, NicPlug::VhostUser));
         let edits = vec![Edit::RemoveVm { vm: vm.clone() }, Edit::SetNic { vm, nic }];
-        assert!(lab.state.apply(lab.now, edits).is_err(), "the NIC is gone");
+        assert!(lab.state.actor.edit(lab.now, edits).is_err(), "the NIC is gone");
     }
     for _ in 0..10 {
         lab.far.send(OffloadHeader::default(), &frame(200, mac(2), 60));
         lab.step(Duration::from_millis(200));
     }
-    assert_eq!(lab.state.core.nics.len(), 0);
+    assert_eq!(lab.state.actor.core.nics.len(), 0);
 }

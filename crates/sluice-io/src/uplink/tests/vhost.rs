@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 
 use super::{Far, add, frame, link, mac, nic, uplink};
-use crate::device::Device;
-use crate::device::message::Message;
 use crate::endpoint::{Bound, Endpoint};
+use crate::reactor::message::{Fault, Message};
 use crate::shared_limit::SharedLimit;
+use crate::uplink::Uplink;
 use crate::uplink::spec::NicPlug;
 use crate::vhost_user::listener::VhostListener;
 use crate::vhost_user::net::Net;
@@ -29,7 +29,7 @@ const NO_HEADER: [u8; HEADER_LEN] = [0; HEADER_LEN];
 
 /// An uplink with one NIC, and its socket.
 struct Bench {
-    device: Device,
+    device: Uplink,
     far: Far,
     folder: TempDir,
     stop: Option<oneshot::Sender<()>>,
@@ -45,7 +45,7 @@ impl Bench {
 
     fn at(rate: Option<u64>, folder: TempDir) -> Self {
         let (spec, far) = uplink(rate);
-        let device = crate::uplink::start(spec, Box::new(|| ())).unwrap();
+        let device = Uplink::start(spec, Box::new(|| ())).unwrap();
         let nic = nic(1, NicPlug::VhostUser);
         let kind = Net { mac: mac(1), mtu: 1500, pairs: 1, offloads: true };
         let (vm, volume, generation) = ("vm1".to_owned(), nic.name.clone(), nic.generation);
@@ -308,7 +308,7 @@ fn frames_that_cannot_be_are_dropped_counted_and_returned() {
 #[test]
 fn a_vm_that_only_receives_gets_each_frame() {
     let (spec, far) = uplink(Some(12_500_000));
-    let device = crate::uplink::start(spec, Box::new(|| ())).unwrap();
+    let device = Uplink::start(spec, Box::new(|| ())).unwrap();
     let (near, vm) = link();
     device.edit(add("vm1", Policy::default(), nic(1, NicPlug::Tap(near)))).unwrap();
     for number in 0..100 {
@@ -326,7 +326,7 @@ fn nics_are_served_again_after_the_thread_has_failed() {
     let mut guest = bench.connect(&NetOptions::default());
     guest.send(&[(&NO_HEADER, &frame(1, mac(200), 60))]).unwrap();
     assert_eq!(eventually(|| bench.far.receive()).1, frame(1, mac(200), 60));
-    bench.device.mailbox.send(Message::Panic).unwrap();
+    bench.device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     bench.restarts = 1;
     eventually(|| bench.device.snapshot().filter(|snapshot| snapshot.restarts == 1));
     eventually(|| guest.reconnect(&bench.path()).ok());

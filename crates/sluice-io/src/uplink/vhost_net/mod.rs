@@ -16,8 +16,8 @@ use sluice_sched::Instant;
 
 use crate::backend::retry::is_put_off;
 use crate::cpu;
-use crate::device::spec::ClientSnapshot;
-use crate::device::vm::Intake;
+use crate::intake::Intake;
+use crate::reactor::spec::ClientSnapshot;
 use crate::slab::{FrontendNumber, Id as _, Slab};
 use crate::uplink::core::Core;
 use crate::uplink::ids::NicId;
@@ -25,11 +25,12 @@ use crate::uplink::nic::{Incoming, Nic};
 use crate::uplink::vhost_net::chains::Chains;
 use crate::uplink::vhost_net::plain::{is_accepted, plain};
 use crate::uplink::vhost_net::receive::{Filled, fill};
-pub(crate) use crate::uplink::vhost_net::sessions::NetSession;
+use crate::uplink::vhost_net::sessions::header_len;
 use crate::uplink::vhost_net::transmit::Transmit;
 use crate::virtio::chain::Chain;
 use crate::virtio::queue::SessionId;
 use crate::virtio::queue_set::{QueueId, QueueSet};
+use crate::virtio::sessions::{Session, VirtioDevices as _};
 
 /// A guest had too few buffers for a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,7 @@ enum Refused {
 
 /// The VMMs of an uplink.
 pub(crate) struct VhostNet {
-    sessions: Slab<SessionId, NetSession>,
+    sessions: Slab<SessionId, Session<NicId>>,
     transmit: QueueSet,
     transmit_number: FrontendNumber,
     receive: QueueSet,
@@ -99,9 +100,9 @@ impl VhostNet {
         if result < 0 && !is_put_off(result) && result != -libc::ECANCELED && is_open {
             return self.break_receive(core, now, id, "its kick descriptor cannot be read");
         }
-        let nic = self.sessions[self.receive.queue(id).session].nic;
+        let nic = self.sessions[self.receive.queue(id).session].target;
         core.count_kick(nic);
-        core.cpu.note_in_vain();
+        core.base.cpu.note_in_vain();
         // Otherwise the frame that waits is given again when the VM may continue.
         if !core.is_held(nic) {
             core.wake_receiver(now, nic);
@@ -129,7 +130,7 @@ impl VhostNet {
         let mut waiting = Vec::new();
         for id in std::mem::take(&mut self.parked) {
             let Some(queue) = self.transmit.get_mut(id) else { continue };
-            if !core.has_room(self.sessions[queue.session].nic) {
+            if !core.has_room(self.sessions[queue.session].target) {
                 waiting.push(id);
                 continue;
             }
@@ -173,7 +174,7 @@ impl VhostNet {
             return core.nics[id].drop_frame(Reason::NoBuffers);
         };
         let port = core.nics[id].port;
-        if is_accepted(self.sessions[session].features, &incoming.header) {
+        if is_accepted(self.sessions[session].driver.features, &incoming.header) {
             if let Err(refused) = self.fill(core, now, id, queue, &incoming) {
                 core.receive.give_back(now, port, std::iter::once((incoming, size)));
                 self.wait_for_buffers(core, now, id, queue, refused);
@@ -202,8 +203,8 @@ impl VhostNet {
         incoming: &Incoming,
     ) -> Result<(), Refused> {
         let queue = self.receive.queue(queue_id);
-        let NetSession { features, header_len, .. } = self.sessions[queue.session];
-        let filled = fill(queue, &mut self.chain, features, header_len, incoming);
+        let features = self.sessions[queue.session].driver.features;
+        let filled = fill(queue, &mut self.chain, features, header_len(features), incoming);
         match &filled {
             // The guest has caused this look at its buffers, and it may cause as many as it likes.
             Filled::Starved(descriptors) => core.count_sent(id, cpu::FRAME + cpu::DESCRIPTOR * u64::from(*descriptors)),
@@ -236,7 +237,7 @@ impl VhostNet {
     /// Breaks a receive queue. Frames that waited for its buffers go to the other queues of the NIC.
     fn break_receive(&mut self, core: &mut Core, now: Instant, id: QueueId, reason: &'static str) {
         let VhostNet { sessions, receive, chains, parked, ended, .. } = self;
-        let nic = sessions[receive.queue(id).session].nic;
+        let nic = sessions[receive.queue(id).session].target;
         receive.break_queue(&mut Transmit { core, sessions, chains, parked, ended }, id, reason);
         core.wake_receiver(now, nic);
     }
@@ -260,19 +261,19 @@ impl VhostNet {
 
     /// Lists the VMMs.
     pub(crate) fn list(&self, core: &Core) -> Vec<ClientSnapshot> {
-        let snapshot = |session: &NetSession| {
-            let Nic { vm_name, name, .. } = &core.nics[session.nic];
+        let snapshot = |session: &Session<NicId>| {
+            let Nic { vm_name, spec, .. } = &core.nics[session.target];
             let outstanding =
                 session.queues.iter().filter_map(|(_, id)| self.transmit.get(*id)).map(|queue| queue.held as usize);
             ClientSnapshot {
                 vm: vm_name.clone(),
-                volume: name.clone(),
+                volume: spec.name.clone(),
                 protocol: "vhost-user-net",
                 peer: session.peer.clone(),
                 queues: Some(session.queues.len() as u32),
                 outstanding: outstanding.sum::<usize>() as u32,
             }
         };
-        self.sessions.iter().filter(|(_, session)| !session.closing).map(|(_, session)| snapshot(session)).collect()
+        self.sessions.iter().filter(|(_, session)| session.is_open()).map(|(_, session)| snapshot(session)).collect()
     }
 }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use sluice_io::device::probe::{Answer, Probe, Pulse};
+use sluice_io::reactor::probe::{Answer, Probe, Pulse};
 use tokio::runtime::Handle;
 
 use super::{Event, ServerEvent, Thread};

@@ -1,6 +1,6 @@
 //! Metrics of the daemon.
 
-use sluice_io::device::priority::{self, Priority};
+use sluice_io::reactor::priority::{self, Priority};
 
 use std::fmt;
 

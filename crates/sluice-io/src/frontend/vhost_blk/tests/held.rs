@@ -166,7 +166,7 @@ fn a_busy_polling_device_finds_requests_that_are_not_announced_while_it_has_clie
             return;
         }
         // The supervisor restarts the thread with the settings in force.
-        bench.device.mailbox.send(Message::Panic).unwrap();
+        bench.device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
         while bench.device.snapshot().is_none_or(|snapshot| snapshot.restarts == 0) {}
     }
 }

@@ -76,7 +76,7 @@ fn a_restart_gave_the_indices_of_all_sessions_to_others() {
     let names: Vec<String> = (0..8).map(|number| format!("v{number}")).collect();
     names.iter().for_each(|name| bench.add_volume(name));
     let dead: Vec<SessionHandle> = names.iter().map(|name| bench.session_of(name)).collect();
-    bench.device.mailbox.send(Message::Panic).unwrap();
+    bench.device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let session = bench.open();
     let _others: Vec<SessionHandle> = names.iter().map(|name| bench.session_of(name)).collect();
     let mut guest = bench.start(&session);

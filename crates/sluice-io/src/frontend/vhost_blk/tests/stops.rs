@@ -72,7 +72,7 @@ fn a_paused_vm_waited_until_its_zeroes_were_written() {
     let time = ServiceTime::Fixed(Duration::from_millis(100));
     let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
     let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
-    bench.device.mailbox.send(Message::RefuseZeroing(0)).unwrap();
+    bench.device.mailbox.send(Message::Command(DiskCommand::RefuseZeroing(0))).unwrap();
     let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
     let session = bench.open();
     let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::device::spec::Health;
+use crate::reactor::spec::Health;
 
 /// State of a device thread that others can read without its reply.
 pub(crate) struct Life {

@@ -12,21 +12,28 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::device::message::Message;
+use crate::reactor::actor::Actor;
+use crate::reactor::message::{Call, Message};
+use crate::reactor::spec::EditError;
 
 /// The sender.
-#[derive(Clone)]
-pub(crate) struct Mailbox {
-    sender: Sender<Message>,
+pub(crate) struct Mailbox<A: Actor> {
+    sender: Sender<Message<A>>,
     wakeup: Arc<OwnedFd>,
 }
 
+impl<A: Actor> Clone for Mailbox<A> {
+    fn clone(&self) -> Self {
+        Mailbox { sender: self.sender.clone(), wakeup: Arc::clone(&self.wakeup) }
+    }
+}
+
 /// The receiver, on the device thread.
-pub(crate) struct Inbox {
-    receiver: Receiver<Message>,
+pub(crate) struct Inbox<A: Actor> {
+    receiver: Receiver<Message<A>>,
     /// Messages that arrived during the pause before a restart, in order. Only the control plane sends messages, and a
     /// pause takes at most 1.6 s, so there are few.
-    early: VecDeque<Message>,
+    early: VecDeque<Message<A>>,
     pub(crate) wakeup: Arc<OwnedFd>,
 }
 
@@ -35,15 +42,15 @@ pub(crate) struct Inbox {
 pub(crate) struct Closed;
 
 /// Creates a mailbox.
-pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
+pub(crate) fn mailbox<A: Actor>() -> io::Result<(Mailbox<A>, Inbox<A>)> {
     let (sender, receiver) = channel();
     let wakeup = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
     Ok((Mailbox { sender, wakeup: Arc::clone(&wakeup) }, Inbox { receiver, early: VecDeque::new(), wakeup }))
 }
 
-impl Inbox {
+impl<A: Actor> Inbox<A> {
     /// Returns the next message, if there is one.
-    pub(crate) fn next(&mut self) -> Option<Message> {
+    pub(crate) fn next(&mut self) -> Option<Message<A>> {
         self.early.pop_front().or_else(|| self.receiver.try_recv().ok())
     }
 
@@ -58,7 +65,7 @@ impl Inbox {
         let until = Instant::now() + pause;
         loop {
             match self.receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Message::Stop | Message::Drain) | Err(RecvTimeoutError::Disconnected) => return true,
+                Ok(Message::Call(Call::Stop | Call::Drain)) | Err(RecvTimeoutError::Disconnected) => return true,
                 Ok(message) => self.early.push_back(message),
                 Err(RecvTimeoutError::Timeout) => return false,
             }
@@ -66,9 +73,9 @@ impl Inbox {
     }
 }
 
-impl Mailbox {
+impl<A: Actor> Mailbox<A> {
     /// Sends a message and wakes the thread.
-    pub(crate) fn send(&self, message: Message) -> Result<(), Closed> {
+    pub(crate) fn send(&self, message: Message<A>) -> Result<(), Closed> {
         self.sender.send(message).map_err(|_| Closed)?;
         self.wake();
         Ok(())
@@ -76,13 +83,15 @@ impl Mailbox {
 
     /// Sends a message without a wake-up, for tests that send several.
     #[cfg(test)]
-    pub(crate) fn leave(&self, message: Message) {
+    pub(crate) fn leave(&self, message: Message<A>) {
         self.sender.send(message).map_err(|_| Closed).expect("the thread runs");
     }
 
-    /// Whether both have the same receiver.
-    pub(crate) fn is(&self, other: &Mailbox) -> bool {
-        Arc::ptr_eq(&self.wakeup, &other.wakeup)
+    /// Sends the thread of `device` changes, and waits for at most `timeout` until it has made them.
+    pub(crate) fn edit_within(&self, device: &str, edits: Vec<A::Edit>, timeout: Duration) -> Result<(), EditError> {
+        let (reply, answer) = channel();
+        self.send(Message::Edit(edits, reply)).map_err(|_| EditError::Stopped(device.to_owned()))?;
+        confirmation(device, &answer, timeout)
     }
 
     /// Wakes the thread.
@@ -92,8 +101,20 @@ impl Mailbox {
 
     /// Returns what wakes the thread without a message.
     pub(crate) fn waker(&self) -> Waker {
-        Arc::new(MailboxWaker(self.clone())).into()
+        Arc::new(MailboxWaker(Arc::clone(&self.wakeup))).into()
     }
+}
+
+/// Waits for at most `timeout` until the thread of `device` has made a change.
+pub(crate) fn confirmation(
+    device: &str,
+    answer: &Receiver<Result<(), EditError>>,
+    timeout: Duration,
+) -> Result<(), EditError> {
+    answer.recv_timeout(timeout).map_err(|error| match error {
+        RecvTimeoutError::Timeout => EditError::Silent(device.to_owned()),
+        RecvTimeoutError::Disconnected => EditError::Stopped(device.to_owned()),
+    })?
 }
 
 /// Wakes a thread. It cannot fail: the counter is read long before it could overflow.
@@ -101,10 +122,10 @@ fn wake(wakeup: &OwnedFd) {
     let _ = rustix::io::write(wakeup.as_fd(), &1u64.to_ne_bytes());
 }
 
-struct MailboxWaker(Mailbox);
+struct MailboxWaker(Arc<OwnedFd>);
 
 impl Wake for MailboxWaker {
     fn wake(self: Arc<Self>) {
-        self.0.wake();
+        wake(&self.0);
     }
 }

@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError};
 
-use crate::device::life::Life;
-use crate::device::spec::Health;
+use crate::reactor::life::Life;
+use crate::reactor::spec::Health;
 
 /// Reply of the loop to a probe.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use sluice_sched::Instant;
 
-use crate::device::priority::{self, Priority};
+use crate::reactor::priority::{self, Priority};
 
 /// Maximum polling time without work.
 const LONGEST: Duration = Duration::from_micros(64);

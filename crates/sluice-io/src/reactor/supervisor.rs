@@ -15,13 +15,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use crate::device::core::Ending;
-use crate::device::life::Life;
-use crate::device::machine::{Helper, Kept, Machine};
-use crate::device::mailbox::{Inbox, Mailbox};
-use crate::device::panics;
-use crate::device::priority;
-use crate::device::spec::{Health, Snapshot};
+use crate::reactor::actor::{Actor, Helper, Kept};
+use crate::reactor::base::Ending;
+use crate::reactor::event_loop::Reactor;
+use crate::reactor::life::Life;
+use crate::reactor::mailbox::{Inbox, Mailbox};
+use crate::reactor::panics;
+use crate::reactor::priority;
+use crate::reactor::spec::{Health, Snapshot};
 
 /// Pauses before the restarts of a thread that fails repeatedly.
 const PAUSES: [Duration; 6] = [
@@ -44,16 +45,16 @@ enum End {
 }
 
 /// Runs a device thread until its end. Reports on `started` whether it could start; returns its last snapshot.
-pub(crate) fn run<M: Machine>(
-    spec: &M::Spec,
-    mailbox: &Mailbox,
-    inbox: Inbox,
+pub(crate) fn run<A: Actor>(
+    spec: &A::Spec,
+    mailbox: &Mailbox<A>,
+    inbox: Inbox<A>,
     started: &Sender<io::Result<()>>,
     life: &Life,
 ) -> Option<Snapshot> {
     set_timer_slack();
-    priority::start(M::name(spec));
-    let (state, helper) = match M::build(spec, mailbox, 0) {
+    priority::start(A::name(spec));
+    let (state, helper) = match Reactor::build(spec, mailbox, 0) {
         Ok(built) => {
             let _ = started.send(Ok(()));
             built
@@ -63,28 +64,28 @@ pub(crate) fn run<M: Machine>(
             return None;
         }
     };
-    match catch_unwind(AssertUnwindSafe(|| supervise::<M>(spec, mailbox, inbox, (state, helper), life))) {
+    match catch_unwind(AssertUnwindSafe(|| supervise::<A>(spec, mailbox, inbox, (state, helper), life))) {
         Ok(End::Stopped(last)) => {
             life.set(Health::Ended);
             last.map(|last| *last)
         }
         Ok(End::Down) | Err(_) => {
-            tracing::error!(device = M::name(spec), "Device is down: restart the daemon to serve its VMs again");
+            tracing::error!(device = A::name(spec), "Device is down: restart the daemon to serve its VMs again");
             life.go_down();
             None
         }
     }
 }
 
-fn supervise<M: Machine>(
-    spec: &M::Spec,
-    mailbox: &Mailbox,
-    mut inbox: Inbox,
-    built: (M, M::Helper),
+fn supervise<A: Actor>(
+    spec: &A::Spec,
+    mailbox: &Mailbox<A>,
+    mut inbox: Inbox<A>,
+    built: (Reactor<A>, A::Helper),
     life: &Life,
 ) -> End {
     let mut backoff = Backoff::default();
-    let device = M::name(spec);
+    let device = A::name(spec);
     // Dropping a loop frees memory that the kernel may still write to. Only `drain_and_drop` may do that.
     let (mut state, mut helper) = (ManuallyDrop::new(built.0), built.1);
     loop {
@@ -121,7 +122,7 @@ fn supervise<M: Machine>(
             }
             life.set_restarts(kept.restarts);
             // A restart may fail because the host lacks memory, which may be available a moment later.
-            match catch_unwind(AssertUnwindSafe(|| rebuild::<M>(spec, mailbox, &kept))) {
+            match catch_unwind(AssertUnwindSafe(|| rebuild(spec, mailbox, &kept))) {
                 Ok(Ok(rebuilt)) => break (ManuallyDrop::new(rebuilt.0), rebuilt.1),
                 Ok(Err(error)) => report_error(device, &error, life, "Cannot restart the device thread"),
                 Err(payload) => report_panic(device, &*payload, life),
@@ -172,35 +173,35 @@ pub(crate) fn set_timer_slack() {
 }
 
 /// If this fails, nothing has been submitted to the new ring, so it may be dropped.
-fn rebuild<M: Machine>(spec: &M::Spec, mailbox: &Mailbox, kept: &Kept) -> io::Result<(M, M::Helper)> {
+fn rebuild<A: Actor>(spec: &A::Spec, mailbox: &Mailbox<A>, kept: &Kept<A>) -> io::Result<(Reactor<A>, A::Helper)> {
     #[cfg(test)]
-    crate::device::faults::restart_is_allowed()?;
-    let (mut state, helper) = M::build(spec, mailbox, kept.restarts)?;
+    crate::reactor::faults::restart_is_allowed()?;
+    let (mut state, helper) = Reactor::build(spec, mailbox, kept.restarts)?;
     state.take_over(kept).map_err(io::Error::other)?;
     Ok((state, helper))
 }
 
 /// Frees a loop's memory when the kernel refers to none of it any more. Returns when the helper changes nothing any
 /// more.
-pub(crate) fn drain_and_drop<M: Machine>(
+pub(crate) fn drain_and_drop<A: Actor>(
     device: &str,
-    mut state: ManuallyDrop<M>,
-    mailbox: &Mailbox,
+    mut state: ManuallyDrop<Reactor<A>>,
+    mailbox: &Mailbox<A>,
     helper: impl Helper,
 ) {
-    state.shut_down();
+    state.actor.shut_down();
     let mut events = Vec::new();
     let mut waited = 0;
-    while !state.ring().is_empty() {
+    while !state.actor.ring().is_empty() {
         mailbox.wake();
-        if let Err(error) = state.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
+        if let Err(error) = state.actor.ring().submit_and_wait(Some(Duration::from_secs(1)), &mut events) {
             tracing::error!(device, %error, "Cannot drain io_uring: its memory stays allocated");
             return helper.keep(device);
         }
         events.clear();
         waited += 1;
         if waited % 30 == 0 {
-            tracing::warn!(device, left = state.ring().in_kernel(), "Waiting for the kernel to finish requests");
+            tracing::warn!(device, left = state.actor.ring().in_kernel(), "Waiting for the kernel to finish requests");
         }
     }
     drop(ManuallyDrop::into_inner(state));
