@@ -10,7 +10,7 @@ use libfuzzer_sys::fuzz_target;
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_fuzz_device::device;
 use sluice_fuzz_export::export;
-use sluice_io::device::{Device, DeviceHandle, Edit, EditError, Store, VolumeGeneration, VolumeSpec, Window};
+use sluice_io::device::{Device, DeviceHandle, Edit, EditError, StoreSpec, VolumeGeneration, VolumeSpec, Window};
 use sluice_io::reactor::Thread;
 use sluice_io::uplink::link::{Link, tap};
 use sluice_io::uplink::{self, NicPlug, NicSpec, Uplink, UplinkSpec};
@@ -126,7 +126,7 @@ impl Port {
             0 => vec![Edit::AddVm { vm, policy, window: WINDOW }],
             1 => {
                 let (name, generation, info) = (volume, self.generation, export().info);
-                let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, info });
+                let volume = Box::new(VolumeSpec { name, generation, policy, store: StoreSpec::Null, info });
                 vec![Edit::AddVolume { vm, volume }]
             }
             2 => vec![Edit::RemoveVolume { vm, volume }],

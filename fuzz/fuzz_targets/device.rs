@@ -1,6 +1,6 @@
 //! A device with one VM, which owns the shared export.
 
-use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
+use sluice_io::device::{Device, DeviceSpec, Edit, SchedulerSpec, StoreSpec, VolumeGeneration, VolumeSpec, Window};
 use sluice_sched::{GateSettings, Policy, schedulers};
 
 use crate::sluice_fuzz_export::export;
@@ -17,7 +17,7 @@ pub fn device() -> Device {
     let device = Device::start(spec).expect("io_uring works here");
     let vm = "vm".to_owned();
     let window = Window { requests: 8, bytes: 1 << 20 };
-    let (policy, store, generation) = (Policy::default(), Store::Null, VolumeGeneration::default());
+    let (policy, store, generation) = (Policy::default(), StoreSpec::Null, VolumeGeneration::default());
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, info: export().info });
     let edits = vec![Edit::AddVm { vm: vm.clone(), policy, window }, Edit::AddVolume { vm, volume }];
     device.edit(edits).expect("the first VM fits");

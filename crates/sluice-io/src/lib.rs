@@ -48,6 +48,7 @@ pub mod signals;
 pub(crate) mod slab;
 pub mod socket_file;
 pub mod source;
+pub mod store;
 pub mod uplink;
 pub mod users;
 pub mod vhost_user;

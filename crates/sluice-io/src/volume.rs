@@ -1,30 +1,15 @@
 //! A volume, as the control plane gives it to a device thread and as every frontend sees it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use sluice_sched::Policy;
 
-use crate::source::{ExtentMap, Source};
+use crate::store::StoreSpec;
 
 /// Largest minimum block size, in bytes, that the NBD protocol allows.
 pub const BLOCK_MINIMUM_MAX: u32 = 64 << 10;
 /// Largest `block_maximum` of a volume, in bytes.
 pub const BLOCK_MAXIMUM_MAX: u32 = 64 << 20;
-
-/// Location of a volume's data.
-#[derive(Debug, Clone)]
-pub enum Store {
-    /// Nowhere: reads return zeroes, and every request completes immediately. For measurements.
-    Null,
-    /// In a file, a block device, or a range of one.
-    File {
-        /// The open and locked source.
-        source: Arc<Source>,
-        /// The extents on the disk; `None` if they are not known.
-        extents: Option<ExtentMap>,
-    },
-}
 
 /// Distinguishes a volume from others of the same VM and name. Each opened volume has another generation. It stays the
 /// same after a resize or a restart of the device thread.
@@ -51,7 +36,7 @@ pub struct VolumeSpec {
     pub generation: VolumeGeneration,
     /// Policy within its VM.
     pub policy: Policy,
-    pub store: Store,
+    pub store: StoreSpec,
     pub info: VolumeInfo,
 }
 

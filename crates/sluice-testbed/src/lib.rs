@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::Host;
-use sluice_io::backend::delay::ModelMaker;
 use sluice_io::source::SourceError;
+use sluice_io::store::delay::ModelMaker;
 
 use sluice_daemon::failure::Failure;
 use sluice_daemon::server::{Server, ServerError};

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
-use sluice_io::device::{Edit, EditError, Health, Store, VolumeGeneration, VolumeSpec};
+use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::{Entry, NbdListener};
 use sluice_io::reactor::Thread;
@@ -196,7 +196,7 @@ fn replace_served(
     server: &mut Server,
     host: &Host,
     vms: &Changed,
-    volumes: impl Iterator<Item = (VolumeName, (Store, VolumeInfo))>,
+    volumes: impl Iterator<Item = (VolumeName, (StoreSpec, VolumeInfo))>,
 ) -> BTreeSet<VolumeName> {
     let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
     let mut changed = BTreeSet::new();
@@ -211,7 +211,7 @@ fn replace_served(
         let (store, _) = server.served.remove(&name).expect("it was there a moment ago");
         server.generations.remove(&name);
         let export = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
-        if let (Store::File { source, .. }, Some(export)) = (&store, export) {
+        if let (Some(source), Some(export)) = (store.source(), export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
             server.removed.push(RemovedVolume { socket, source: Arc::downgrade(source) });
         }
@@ -263,7 +263,7 @@ fn is_on(vm: &Vm, device: &str) -> bool {
     vm.volumes.values().any(|volume| volume.device == device)
 }
 
-type Volumes = BTreeMap<VolumeName, (Store, VolumeInfo)>;
+type Volumes = BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>;
 type Generations = BTreeMap<VolumeName, VolumeGeneration>;
 
 /// What each device has to change.

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
-use sluice_io::device::{DeviceHandle, EditError, Health, Store};
+use sluice_io::device::{DeviceHandle, EditError, Health, StoreSpec};
 use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, Source};
 
@@ -286,12 +286,9 @@ impl Server {
 
 /// Returns what the volumes of a prepared change serve, as far as it differs from before.
 pub(super) fn serves<'a>(
-    volumes: impl Iterator<Item = (&'a VolumeName, &'a Store)>,
+    volumes: impl Iterator<Item = (&'a VolumeName, &'a StoreSpec)>,
 ) -> impl Iterator<Item = (String, Served)> {
-    volumes.filter_map(|((vm, volume), store)| match store {
-        Store::Null => None,
-        Store::File { source, .. } => Some((format!("{vm}/{volume}"), served(source))),
-    })
+    volumes.filter_map(|((vm, volume), store)| Some((format!("{vm}/{volume}"), served(store.source()?))))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use sluice_config::Volume;
 use sluice_config::changes::Target;
-use sluice_io::device::{Edit, Store};
+use sluice_io::device::{Edit, StoreSpec};
 use sluice_io::source::{Loss, Source};
 use sluice_io::volume::VolumeInfo;
 
@@ -29,18 +29,15 @@ impl LossQuery {
     }
 }
 
-fn source(served: &(Store, VolumeInfo)) -> Option<Arc<Source>> {
-    match &served.0 {
-        Store::Null => None,
-        Store::File { source, .. } => Some(Arc::clone(source)),
-    }
+fn source(served: &(StoreSpec, VolumeInfo)) -> Option<Arc<Source>> {
+    served.0.source().cloned()
 }
 
 impl Server {
     /// Returns why writes and flushes of a volume fail, if a failed sync may have lost writes.
     #[must_use]
     pub fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
-        source(self.served.get(&(vm.to_owned(), volume.to_owned()))?)?.loss().reason()
+        self.served.get(&(vm.to_owned(), volume.to_owned()))?.0.facts()?.loss().reason()
     }
 
     /// Returns the target's volumes whose writes and flushes fail because writes may have been lost.

@@ -12,13 +12,13 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Nic, Vm, Volume};
-use sluice_io::backend::delay::ModelMaker;
-use sluice_io::device::{Health, Snapshot, Store, VolumeGeneration};
+use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
-use sluice_io::source::Source;
+use sluice_io::source::{Facts, Source};
+use sluice_io::store::delay::ModelMaker;
 use sluice_io::vhost_user::counts::{Counts, Totals};
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
@@ -81,14 +81,14 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    fn of((store, info): &(Store, VolumeInfo)) -> Blocks {
-        match store {
-            Store::File { source, .. } => Blocks { guest: source.block_size(), disk: source.alignment().offset },
-            Store::Null => Blocks { guest: info.block_minimum, disk: info.block_minimum },
+    fn of((store, info): &(StoreSpec, VolumeInfo)) -> Blocks {
+        match store.facts() {
+            Some(source) => Blocks { guest: source.block_size(), disk: source.alignment().offset },
+            None => Blocks { guest: info.block_minimum, disk: info.block_minimum },
         }
     }
 
-    fn bridged(source: &Source) -> Option<Blocks> {
+    fn bridged(source: &Facts) -> Option<Blocks> {
         Some(Blocks { guest: source.block_size(), disk: source.bridged_block()? })
     }
 
@@ -134,7 +134,7 @@ pub struct Server {
     /// The running devices and uplinks of the file. One that could not be started is out of service with its volumes.
     devices: BTreeMap<String, Running>,
     /// Store and properties of every served volume.
-    served: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    served: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
     /// Generation of every served volume and NIC.
     generations: BTreeMap<VolumeName, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
@@ -433,9 +433,8 @@ impl Server {
 
     /// The open sources.
     fn sources(&self) -> Vec<Watched> {
-        let of = |(name, (store, _)): (&VolumeName, &(Store, VolumeInfo))| match store {
-            Store::Null => None,
-            Store::File { source, .. } => Some(space::watched(name, self.device_of(name)?, source)),
+        let of = |(name, (store, _)): (&VolumeName, &(StoreSpec, VolumeInfo))| {
+            Some(space::watched(name, self.device_of(name)?, store.source()?))
         };
         self.served.iter().filter_map(of).collect()
     }

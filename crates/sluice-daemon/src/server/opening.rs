@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_config::{Host, Volume};
-use sluice_io::backend::slot_log;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
 use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
+use sluice_io::store::slot_log;
 
 use super::claims::Claims;
 use super::found::{Found, Progress};

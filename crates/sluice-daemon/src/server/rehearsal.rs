@@ -233,7 +233,7 @@ fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&Di
             }
             let rotational = expected.is_some_and(DiskSet::is_rotational);
             let rotational = host.devices[&volume.device].info(rotational).rotational;
-            let invalid = translate::volume_info(volume, Some(source), rotational).validate().err()?;
+            let invalid = translate::volume_info(volume, Some(&**source), rotational).validate().err()?;
             let (vm, volume) = (vm.clone(), name.clone());
             Some(problem(&about, &ServerError::VolumeInfo { vm, volume, source: invalid }, *tolerance))
         }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use sluice_config::Volume;
-use sluice_io::device::Store;
 use sluice_io::source::{ExtentMap, Source, SourceError};
 
 use super::claims::Claims;
@@ -68,7 +67,7 @@ pub(super) fn resizing(
     claims: &Claims,
 ) -> Option<Resizing> {
     let name = (vm.clone(), name.clone());
-    let (Store::File { source, .. }, _) = server.served.get(&name)? else { return None };
+    let source = server.served.get(&name)?.0.source()?;
     let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
     let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, source, size));
     Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends, owner })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_config::{Host, Volume};
-use sluice_io::device::{Device, DeviceSpec, Store};
+use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::priority::{self, Priority};
@@ -26,11 +26,11 @@ use super::{
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
     /// Volumes that are new, or lie somewhere else now.
-    pub(super) volumes: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    pub(super) volumes: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
     /// What is out of service.
     pub(super) missing: Missing,
     /// Volumes that stay, with another size.
-    pub(super) resized: BTreeMap<VolumeName, (Store, VolumeInfo)>,
+    pub(super) resized: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
@@ -195,14 +195,14 @@ fn resize(
     info: &VolumeInfo,
     new: &Volume,
     was_made: Option<&Resized>,
-) -> Result<(Store, VolumeInfo), ServerError> {
+) -> Result<(StoreSpec, VolumeInfo), ServerError> {
     let (vm, volume) = name.clone();
     let (store, size_bytes) = match was_made {
-        None => (Store::Null, new.size.unwrap_or(info.size_bytes)),
+        None => (StoreSpec::Null, new.size.unwrap_or(info.size_bytes)),
         Some(resized) => {
             let source = resized.source();
             let size_bytes = source.size_bytes();
-            (Store::File { source, extents: resized.extents.clone() }, size_bytes)
+            (StoreSpec::File(FileSpec { source, extents: resized.extents.clone() }), size_bytes)
         }
     };
     if size_bytes < info.size_bytes {
@@ -259,7 +259,7 @@ fn open_volume(
     (key, volume): (&VolumeName, &Volume),
     found: &mut Found,
     started: &BTreeMap<String, Running>,
-) -> Result<(Store, VolumeInfo), ServerError> {
+) -> Result<(StoreSpec, VolumeInfo), ServerError> {
     let (vm, name) = key;
     let running = started.get(&volume.device).or_else(|| server.devices.get(&volume.device));
     let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
@@ -267,15 +267,15 @@ fn open_volume(
         check_disks(vm, volume, running, opened)?;
     }
     let rotational = host.devices[&volume.device].info(running.rotational).rotational;
-    let source = found.volume(key).and_then(|opened| Some(&opened.as_ref().ok()?.source));
+    let source = found.volume(key).and_then(|opened| Some(&*opened.as_ref().ok()?.source));
     let info = translate::volume_info(volume, source, rotational);
     let (vm, volume) = (vm.clone(), name.clone());
     match found.volume(key) {
         None | Some(Ok(_)) => {
             info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
             let opened = found.take_volume(key).and_then(Result::ok);
-            let file = |Opened { source, extents, .. }| Store::File { source: Arc::new(source), extents };
-            Ok((opened.map_or(Store::Null, file), info))
+            let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
+            Ok((opened.map_or(StoreSpec::Null, file), info))
         }
         Some(Err(_)) => {
             let error = found.take_volume(key).and_then(Result::err).expect("it was there a moment ago");

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::sync::Arc;
 
 use sluice_config::{Backend, Delay, DelayTime};
-use sluice_io::backend::delay::{DelaySpec, ServiceTime};
 use sluice_io::device::{DeviceSpec, SchedulerSpec, Window};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::export::Export;
-use sluice_io::source::Source;
+use sluice_io::source::Facts;
+use sluice_io::store::delay::{DelaySpec, ServiceTime};
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::GateSettings;
 
@@ -56,7 +56,7 @@ pub(super) fn endpoint(endpoint: &sluice_config::ListenAddress) -> Endpoint {
 }
 
 /// Returns the size and the properties of a volume.
-pub(super) fn volume_info(volume: &sluice_config::Volume, source: Option<&Source>, rotational: bool) -> VolumeInfo {
+pub(super) fn volume_info(volume: &sluice_config::Volume, source: Option<&Facts>, rotational: bool) -> VolumeInfo {
     let (size_bytes, block_minimum, alignment, read_only) = match source {
         None => (volume.size.unwrap_or(0), volume.block_size.unwrap_or(NULL_BLOCK), NULL_BLOCK, volume.read_only),
         Some(source) => (source.size_bytes(), source.block_size(), source.alignment().offset, source.is_read_only()),

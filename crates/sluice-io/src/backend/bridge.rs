@@ -25,10 +25,11 @@ use std::ops::Range;
 use sluice_sched::Kind;
 
 use crate::backend::buffer::Buffer;
-use crate::backend::request::IoRequest;
-use crate::backend::volume::{Volume, VolumeStore};
+use crate::backend::request::{Body, IoRequest, Place};
+use crate::backend::volume::Volume;
 use crate::slab::IoId;
 use crate::source::claims::Claim;
+use crate::store::{Blocks, StoreInfo};
 use crate::virtio::GuestData;
 
 /// Maximum length of a chunk, in bytes: the device thread copies it at once.
@@ -57,6 +58,8 @@ struct Asked {
 /// A request that takes several steps, or has claimed its blocks.
 pub(crate) struct Bridged {
     asked: Asked,
+    /// What the client asks for, while the request has the body of a step.
+    body: Body,
     block: u64,
     /// The part of it to which the steps belong.
     chunk: Asked,
@@ -172,7 +175,18 @@ impl Bridged {
         let chunk = asked.chunk(asked.offset, chunk_max, block);
         let buffer_len = if asked.is_whole(block) { 0 } else { chunk.buffer_len(block) };
         let steps = chunk.steps(block);
-        Bridged { asked, block, chunk, chunk_max, steps, now: None, buffer_len, data: None, claim }
+        Bridged {
+            asked,
+            body: Body::Answered,
+            block,
+            chunk,
+            chunk_max,
+            steps,
+            now: None,
+            buffer_len,
+            data: None,
+            claim,
+        }
     }
 
     fn next_step(&mut self) -> Option<Step> {
@@ -183,22 +197,33 @@ impl Bridged {
         self.now = self.steps.pop_front();
         self.now
     }
+
+    /// Returns the body of a step.
+    fn body_of(&self, kind: Kind) -> Body {
+        match (kind, &self.body) {
+            (Kind::Read, _) => Body::Read,
+            (Kind::Write, _) => Body::Write,
+            (_, Body::Zero { no_hole, fast }) => Body::Zero { no_hole: *no_hole, fast: *fast },
+            (_, _) => Body::Discard,
+        }
+    }
 }
 
 impl Volume {
     /// Begins a request that has not been at the gate, if its blocks are free. `parked`: requests of the volume that came before it; `most`:
     /// maximum length of a transfer at the gate.
-    pub(crate) fn cross(&self, io: &mut IoRequest, parked: &[Parked], most: u64) -> Crossing {
-        let VolumeStore::File { source, .. } = &self.store else { return Crossing::Free };
-        let (Some(block), Some(kind)) = (source.bridged_block(), io.kind) else { return Crossing::Free };
-        let (block, changes) = (u64::from(block), kind != Kind::Read);
+    pub(crate) fn cross(&self, io: &mut IoRequest, store: &StoreInfo, parked: &[Parked], most: u64) -> Crossing {
+        let (Some(Blocks { size, claims }), Some(kind)) = (&store.bridged, io.body.kind()) else {
+            return Crossing::Free;
+        };
+        let (block, changes) = (u64::from(*size), kind != Kind::Read);
         let asked = Asked { kind, offset: io.offset, length: io.length, forced: io.forced };
         let is_impossible = asked.offset.saturating_add(asked.length.into()) > self.info.size_bytes;
         let is_direct = if changes { self.info.read_only } else { asked.is_whole(block) };
         if io.bridge.is_some() || kind == Kind::Flush || is_impossible || is_direct || io.errno != 0 || io.length == 0 {
             return Crossing::Free;
         }
-        if io.fast && asked.covered(block).is_empty() {
+        if io.body.is_fast() && asked.covered(block).is_empty() {
             io.refuse(libc::EOPNOTSUPP);
             return Crossing::Free;
         }
@@ -208,20 +233,21 @@ impl Volume {
             let overlaps = |other: &Parked| other.blocks.start < blocks.end && blocks.start < other.blocks.end;
             claim = match parked.iter().any(overlaps) {
                 true => None,
-                false => source.claims().claim(&blocks),
+                false => claims.claim(&blocks),
             };
             if claim.is_none() {
                 return Crossing::Blocked(blocks);
             }
         }
         // What is read for a client without memory of its own is one chunk, as its reply is.
-        let most = (changes || io.guest.is_some()).then_some(most);
+        let most = (changes || io.data.guest.is_some()).then_some(most);
         let mut bridge = Bridged::new(asked, block, most, claim);
-        bridge.data = if bridge.buffer_len > 0 { io.buffer.take() } else { None };
+        bridge.data = if bridge.buffer_len > 0 { io.data.take_buffer() } else { None };
+        bridge.body = std::mem::replace(&mut io.body, Body::Answered);
         io.bridge = Some(Box::new(bridge));
         if !io.next_step() {
-            // A discard of less than a block: it has no effect.
-            (io.kind, io.length) = (None, 0);
+            // A discard of less than a block: it has no effect, and stays answered.
+            io.length = 0;
         }
         Crossing::Free
     }
@@ -232,7 +258,8 @@ impl IoRequest {
     fn next_step(&mut self) -> bool {
         let Some(bridge) = &mut self.bridge else { return false };
         let Some(step) = bridge.next_step() else { return false };
-        (self.kind, self.offset, self.length) = (Some(step.kind), step.offset, step.length);
+        self.body = bridge.body_of(step.kind);
+        (self.offset, self.length) = (step.offset, step.length);
         (self.done, self.part) = (0, 0);
         self.forced = bridge.asked.forced && step.kind != Kind::Read;
         true
@@ -251,11 +278,11 @@ impl IoRequest {
 
     /// Puts what was read of a chunk into the memory of its guest, or to the start of the buffer, from which the client gets it.
     fn deliver_chunk(&mut self) {
-        let (Some(bridge), Some(buffer)) = (&self.bridge, &mut self.buffer) else { return };
+        let (Some(bridge), Place::Buffer(buffer)) = (&self.bridge, &mut self.data.place) else { return };
         let Asked { kind: Kind::Read, offset, length, .. } = bridge.chunk else { return };
         let lead = (offset % bridge.block) as usize;
         let data = lead..lead + length as usize;
-        match &self.guest {
+        match &self.data.guest {
             Some(_) if self.abandoned => {}
             Some(guest) => guest.fill((offset - bridge.asked.offset) as u32, &buffer.bytes(data.end)[data]),
             None => buffer.bytes_mut(data.end).copy_within(data, 0),
@@ -267,8 +294,8 @@ impl IoRequest {
     pub(crate) fn end_steps(&mut self) -> (Option<Buffer>, bool) {
         let Some(mut bridge) = self.bridge.take() else { return (None, false) };
         if self.errno == 0 {
-            let Asked { kind, offset, length, forced } = bridge.asked;
-            (self.kind, self.offset, self.length, self.forced) = (Some(kind), offset, length, forced);
+            let Asked { offset, length, forced, .. } = bridge.asked;
+            self.ask(bridge.body, offset, length, forced);
         }
         (bridge.data.take(), bridge.claim.is_some())
     }
@@ -287,7 +314,7 @@ impl IoRequest {
 
     /// Puts the client's data into the buffer, for `length` bytes of the present step after the first `skip`.
     pub(crate) fn fill_step(&mut self, skip: u32, length: u32) {
-        let (Some(bridge), Some(buffer)) = (&self.bridge, &mut self.buffer) else { return };
+        let (Some(bridge), Place::Buffer(buffer)) = (&self.bridge, &mut self.data.place) else { return };
         let Some(step) = bridge.now.filter(|step| step.kind == Kind::Write) else { return };
         let from = (step.offset + u64::from(skip)).max(bridge.asked.offset);
         let to = (step.offset + u64::from(skip + length)).min(bridge.asked.end());
@@ -296,7 +323,7 @@ impl IoRequest {
         }
         let place = (from - step.offset) as usize + step.at as usize;
         let room = &mut buffer.bytes_mut(bridge.buffer_len as usize)[place..place + (to - from) as usize];
-        bridge.asked.put(from, room, self.guest.as_ref(), bridge.data.as_ref());
+        bridge.asked.put(from, room, self.data.guest.as_ref(), bridge.data.as_ref());
     }
 }
 

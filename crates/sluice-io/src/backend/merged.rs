@@ -7,8 +7,8 @@
 
 use sluice_sched::gate::Slot;
 
-use crate::backend::device_queue::OpIndex;
 use crate::slab::{Id as _, Slab, ids};
+use crate::store::OpIndex;
 
 ids! {
     /// A part of a merged submission.
@@ -62,14 +62,6 @@ impl Merged {
     /// Adds part `number` of a submission, and returns the index of its operation.
     pub(crate) fn add_part(&mut self, slot: Slot, number: u32) -> OpIndex {
         OpIndex(self.parts.insert(Part { slot, number }).index() * 2 + 1)
-    }
-
-    /// Returns the slot to which an operation belongs.
-    pub(crate) fn slot_of(&self, index: OpIndex) -> Slot {
-        match self.part(index) {
-            Some(id) => self.parts[id].slot,
-            None => Slot(index.0 / 2),
-        }
     }
 
     /// Records the end of an operation.

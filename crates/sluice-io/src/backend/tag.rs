@@ -5,15 +5,15 @@
 //!           owner          operation    index of the object in its owner's table
 //! ```
 //!
-//! The owner is the loop (its wake-up and its timer), the disk, or a frontend, which defines its operations itself.
+//! The owner is the loop (its wake-up and its timer), a store, or a frontend. The last two define their operations themselves.
 
-use crate::backend::device_queue::OpIndex;
 use crate::slab::FrontendNumber;
+use crate::store::{StoreEvent, StoreNumber};
 
 const WAKEUP: u8 = 1;
-const DISK: u8 = 2;
-const TIMER: u8 = 3;
-const IGNORED: u8 = 4;
+const TIMER: u8 = 2;
+const IGNORED: u8 = 3;
+const STORES: u8 = 4;
 const FRONTENDS: u8 = 16;
 
 /// The object of an operation.
@@ -25,8 +25,8 @@ pub(crate) enum Tag {
     Timer,
     /// An operation whose result is ignored.
     Ignored,
-    /// An operation of the disk.
-    Disk(OpIndex),
+    /// An operation of a store.
+    Store(StoreEvent),
     /// An operation of a frontend: its kind, and the index of its object in the frontend's table.
     Frontend(FrontendNumber, u8, u32),
 }
@@ -37,7 +37,7 @@ impl Tag {
             Tag::Wakeup => (WAKEUP, 0, 0),
             Tag::Timer => (TIMER, 0, 0),
             Tag::Ignored => (IGNORED, 0, 0),
-            Tag::Disk(index) => (DISK, 0, index.0),
+            Tag::Store(StoreEvent { kind: StoreNumber(kind), operation, index }) => (STORES + kind, operation, index),
             Tag::Frontend(FrontendNumber(number), operation, index) => (FRONTENDS + number, operation, index),
         };
         u64::from(owner) << 56 | u64::from(operation) << 48 | u64::from(index)
@@ -49,8 +49,8 @@ impl Tag {
             WAKEUP => Tag::Wakeup,
             TIMER => Tag::Timer,
             IGNORED => Tag::Ignored,
-            DISK => Tag::Disk(OpIndex(index)),
             FRONTENDS.. => Tag::Frontend(FrontendNumber(owner - FRONTENDS), operation, index),
+            STORES.. => Tag::Store(StoreEvent { kind: StoreNumber(owner - STORES), operation, index }),
             other => unreachable!("no operation has the owner {other}"),
         }
     }
@@ -66,7 +66,7 @@ mod tests {
             Tag::Wakeup,
             Tag::Timer,
             Tag::Ignored,
-            Tag::Disk(OpIndex(u32::MAX)),
+            Tag::Store(StoreEvent { kind: StoreNumber(2), operation: 9, index: u32::MAX }),
             Tag::Frontend(FrontendNumber(3), 7, 1 << 31),
         ] {
             assert_eq!(Tag::unpack(tag.pack()), tag);

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::backend::jobs::{BlockingJob, BlockingResult, Jobs};
 use crate::device::command::Command;
 use crate::device::disk::Disk;
 use crate::limits::is_memory_for_clients;
@@ -20,6 +19,7 @@ use crate::reactor::actor;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::message::Message;
 use crate::source::{ByteRange, ExtentMap, Source, Span};
+use crate::store::file::jobs::{BlockingJob, BlockingResult, Jobs};
 
 /// Maximum number of extents in the reply to a block status request.
 const SPANS_MAX: usize = 4096;

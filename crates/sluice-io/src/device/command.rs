@@ -1,8 +1,8 @@
 //! Messages to the thread of a disk: about clients, and from its helper threads.
 
-use crate::backend::jobs::BlockingResult;
 use crate::frontend;
 use crate::frontend::nbd::Arrived;
+use crate::store::file::jobs::BlockingResult;
 use crate::vhost_user::message::SessionMessage;
 
 /// A message that only the thread of a disk understands.

@@ -12,7 +12,6 @@
 //! served.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::task::Waker;
 
 use sluice_sched::gate::{Finished, Outcome};
@@ -20,13 +19,10 @@ use sluice_sched::{Arrival, Flags, Instant, Kind, Scope};
 
 use crate::backend::bridge::Parked;
 use crate::backend::buffer::Room;
-use crate::backend::delay::Delay;
-use crate::backend::device_queue::{DeviceQueue as _, OpIndex};
-use crate::backend::disk::Backend;
-use crate::backend::jobs::BlockingResult;
-use crate::backend::request::{IoRequest, Opening, RequestList};
+use crate::backend::disk::{Backend, Ended};
+use crate::backend::parts::next_part;
+use crate::backend::request::{Body, IoRequest, Opening, RequestList};
 use crate::backend::ring::Ring;
-use crate::backend::volume::VolumeStore;
 use crate::cpu;
 #[cfg(test)]
 use crate::device::order::{self, Step};
@@ -35,6 +31,8 @@ use crate::device::work::{Ends, Starts, Work};
 use crate::memory_budget::{self, MemoryBudget};
 use crate::reactor::base::{Base, Ending};
 use crate::slab::{Id as _, IoId, VmId, VolumeKey};
+use crate::store::Store as _;
+use crate::store::file::jobs::BlockingResult;
 use crate::virtio::sessions::Context;
 
 mod clients;
@@ -59,8 +57,6 @@ pub(crate) struct Core {
     /// Requests that have arrived at the gate so far.
     pub(crate) arrivals: u64,
     pub(crate) backend: Backend,
-    /// Wraps the backend if the device is to be slower than it is.
-    delay: Option<Delay>,
     /// The memory for data of requests that pass through buffers.
     pub(crate) memory: &'static MemoryBudget,
     /// VMs with clients that wait for memory which other VMs use.
@@ -102,12 +98,11 @@ impl Context for Core {
 }
 
 impl Core {
-    pub(crate) fn new(base: Base<Vm>, backend: Backend, delay: Option<Delay>, waker: Waker) -> Self {
+    pub(crate) fn new(base: Base<Vm>, backend: Backend, waker: Waker) -> Self {
         Core {
             base,
             arrivals: 0,
             backend,
-            delay,
             memory: &memory_budget::DAEMON,
             vms_awaiting_memory: Vec::new(),
             waker,
@@ -142,24 +137,26 @@ impl Core {
         let io = &mut self.backend.ios[id];
         let volume = &mut self.backend.volumes[io.volume];
         let vm = &mut self.base.vms[volume.vm];
-        volume.refuse_impossible(io);
-        let (kind, more) = volume.next_part(io, self.base.gate.settings(), vm.window);
+        let store = self.backend.store.info(volume.store);
+        volume.refuse_impossible(store, io);
+        let (kind, more) = next_part(io, store, self.base.gate.settings(), vm.window);
         if more > 0 {
             volume.outstanding.add_bytes(more);
             vm.outstanding.add_bytes(more);
         }
-        let is_copied = io.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
+        let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
         self.base.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
+        let address = self.backend.store.below.address(volume.store, io.volume, io.offset + u64::from(io.done));
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
             kind,
-            flags: flags(kind, io.forced, volume.is_buffered()),
-            offset: volume.address(io.volume, io.offset + u64::from(io.done)),
+            flags: flags(kind, io.forced, store.buffered),
+            offset: address,
             length: io.part,
             token: id.index(),
-            remote: None,
+            remote: io.served.report.take().map(|report| *report),
         };
         self.arrivals += 1;
         self.last_volume = Some(io.volume);
@@ -189,16 +186,16 @@ impl Core {
     /// Removes a request, and frees its buffer and its part of the window.
     pub(crate) fn free(&mut self, list: &mut RequestList, id: IoId) {
         let io = self.backend.ios.release(id);
-        let (position, volume, held, buffered) = (io.position, io.volume, io.held, io.buffered);
+        let (position, volume, occupied) = (io.origin.position, io.volume, io.occupies);
         if io.bridge.is_some() {
             self.work.push(Ends::Cross(volume));
         }
         if let Some(buffer) = io.release() {
             self.backend.pool.give(buffer);
         }
-        self.vacate(volume, held, buffered);
+        self.vacate(volume, occupied);
         if let Some(moved) = list.remove(position) {
-            self.backend.ios[moved].position = position;
+            self.backend.ios[moved].origin.position = position;
         }
     }
 
@@ -217,8 +214,8 @@ impl Core {
     /// Reports the completions of the device to the gate.
     pub(crate) fn take_completions(&mut self, now: Instant) {
         let mut any = false;
-        while let Some(index) = self.next_completed_op(now) {
-            self.op_completed(now, index);
+        while let Some(ended) = self.backend.next_ended(now) {
+            self.op_completed(now, &ended);
             any = true;
         }
         if any {
@@ -226,44 +223,37 @@ impl Core {
         }
     }
 
-    fn next_completed_op(&mut self, now: Instant) -> Option<OpIndex> {
-        match &mut self.delay {
-            None => self.backend.next_completed(now),
-            Some(delay) => delay.wrap(&mut self.backend).next_completed(now),
-        }
-    }
-
-    fn op_completed(&mut self, now: Instant, index: OpIndex) {
+    fn op_completed(&mut self, now: Instant, ended: &Ended) {
         #[cfg(test)]
         order::note(Step::Complete);
-        let op = self.backend.take_op(index);
+        let Ended { index, op, errno } = *ended;
         let io = &mut self.backend.ios[op.io];
         // A request counts once, not for each of its pieces. Fast zeroing that the device cannot do is not a fault, and an
         // abandoned request was cancelled.
-        let is_fault = !(io.abandoned || io.fast && op.errno == libc::EOPNOTSUPP);
-        let counts = io.errno == 0 && (op.errno == 0 || is_fault);
-        if op.errno != 0 {
-            io.errno = op.errno;
+        let is_fault = !(io.abandoned || io.body.is_fast() && errno == libc::EOPNOTSUPP);
+        let counts = io.errno == 0 && (errno == 0 || is_fault);
+        if errno != 0 {
+            io.errno = errno;
         }
         io.in_flight -= 1;
-        let (key, abandoned, is_done) = (io.volume, io.abandoned, io.kind.is_some());
-        let offset = io.offset + u64::from(op.skip);
+        let (key, abandoned) = (io.volume, io.abandoned);
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
         if counts {
-            volume.count_end(op.kind, op.errno);
+            self.backend.store.below.of(volume.store).count_end(volume.store.index, op.kind, errno);
         }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
-        if op.kind == Kind::Write && is_done && volume.wrote(now, offset, op.length) {
-            self.backend.remap_extents(key);
-        }
         if admits {
             self.work.push_start(Starts::Admit(key));
         }
         let mut finished = std::mem::take(&mut self.finished);
-        self.backend.complete_in_gate(&mut self.base.gate, now, (index, op.errno == 0), &mut finished);
-        finished.drain(..).for_each(|over| self.left_gate(self.backend.ios.id_at(over.token), over.outcome));
+        self.backend.complete_in_gate(&mut self.base.gate, now, (index, errno == 0), &mut finished);
+        for over in finished.drain(..) {
+            let id = self.backend.ios.id_at(over.token);
+            self.backend.ios[id].served.add(&over);
+            self.left_gate(id, over.outcome);
+        }
         self.finished = finished;
         if leaving {
             self.remove_left_volume(key);
@@ -290,7 +280,7 @@ impl Core {
         if (unfinished || outcome == Outcome::Failed) && io.errno == 0 {
             io.errno = libc::ESHUTDOWN;
         }
-        if io.question.is_some() && io.errno == 0 && wanted && self.backend.ask_status(id) {
+        if matches!(io.body, Body::Query(_)) && io.errno == 0 && wanted && self.backend.ask_status(id) {
             return;
         }
         self.complete(id);
@@ -311,31 +301,17 @@ impl Core {
     }
 
     /// Handles the result of a job of the helper threads.
-    pub(crate) fn blocking_done(&mut self, result: BlockingResult) {
+    pub(crate) fn blocking_done(&mut self, now: Instant, result: BlockingResult) {
         match result {
             BlockingResult::Allocation { io: id, spans } => {
                 let io = &mut self.backend.ios[id];
-                match &mut io.question {
-                    Some(question) if !spans.is_empty() => question.answer = spans,
+                match &mut io.body {
+                    Body::Query(question) if !spans.is_empty() => question.answer = spans,
                     _ => io.errno = libc::ENOMEM,
                 }
                 self.complete(id);
             }
-            BlockingResult::Extents { volume, source, extents } => {
-                let Some(volume) = self.backend.volumes.get_mut(volume) else { return };
-                if let VolumeStore::File { source: own, extents: known, .. } = &mut volume.store
-                    && Arc::ptr_eq(own, &source)
-                    && extents.is_some()
-                {
-                    *known = extents;
-                }
-            }
-            BlockingResult::Zeroing { volume, source, found } => {
-                if let Some(volume) = self.backend.volumes.get_mut(volume) {
-                    volume.learn_zeroing(&source, found);
-                }
-            }
-            BlockingResult::Discard { op, result } => self.backend.operation_completed(op, result),
+            result => self.backend.job_done(now, result),
         }
     }
 
@@ -358,20 +334,13 @@ impl Core {
     pub(crate) fn pump(&mut self, now: Instant) {
         #[cfg(test)]
         order::note(Step::Dispatch);
-        self.base.wake = match &mut self.delay {
-            None => self.base.gate.pump(now, &mut self.backend),
-            Some(delay) => self.base.gate.pump(now, &mut delay.wrap(&mut self.backend)),
-        };
+        self.base.wake = self.base.gate.pump(now, &mut self.backend);
         self.take_completions(now);
     }
 
     /// Returns when the gate or the device has something to do, even if no event arrives.
     pub(crate) fn next_wakeup(&mut self) -> Option<Instant> {
-        let device = match &mut self.delay {
-            None => self.backend.next_wakeup(),
-            Some(delay) => delay.wrap(&mut self.backend).next_wakeup(),
-        };
-        [self.base.wake, device, self.base.cpu.next_release()].into_iter().flatten().min()
+        [self.base.wake, self.backend.store.next_wakeup(), self.base.cpu.next_release()].into_iter().flatten().min()
     }
 
     /// Whether requests of a volume's VM are queued, and none that arrives could be dispatched before them. The next

@@ -6,10 +6,8 @@ use std::io;
 
 use sluice_sched::{Gate, Instant};
 
-use crate::backend::delay::Delay;
 use crate::backend::disk::Backend;
 use crate::backend::ring::Ring;
-use crate::backend::slot_log;
 use crate::backend::tag::Tag;
 use crate::device::blocking;
 use crate::device::command::Command;
@@ -26,6 +24,8 @@ use crate::reactor::actor::Actor;
 use crate::reactor::base::Base;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::spec::{ClientSnapshot, EditError, VmSnapshot};
+use crate::store::delay::Delay;
+use crate::store::slot_log;
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
 /// could otherwise keep the loop in one iteration.
@@ -58,9 +58,9 @@ impl Actor for Disk {
     ) -> io::Result<(Self, blocking::Helper)> {
         let gate = Gate::new(spec.scheduler.build().map_err(io::Error::other)?, spec.gate);
         let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-        let backend = Backend::new(ring, spec.gate.depth, jobs);
+        let backend = Backend::new(ring, spec.gate.depth, jobs, delay(spec)?);
         let base = Base::new(spec.name.clone(), gate);
-        let core = Core::new(base, backend, delay(spec)?, mailbox.waker());
+        let core = Core::new(base, backend, mailbox.waker());
         let (frontends, deadline_timer) = (Frontends::new(), DeadlineTimer::default());
         Ok((Disk { core, frontends, deadline_timer, restarts }, helper))
     }
@@ -90,14 +90,14 @@ impl Actor for Disk {
             Command::Frontend(command) => self.frontends.command(&mut self.core, now, command),
             // A job from before a restart names requests that no longer exist.
             Command::BlockingDone(restarts, _) if restarts != self.restarts => {}
-            Command::BlockingDone(_, result) => self.core.blocking_done(result),
+            Command::BlockingDone(_, result) => self.core.blocking_done(now, result),
             #[cfg(test)]
             Command::HangHelper(until) => {
-                let job = crate::backend::jobs::BlockingJob::Hang(until);
+                let job = crate::store::file::jobs::BlockingJob::Hang(until);
                 assert!(self.core.backend.blocking.send(job));
             }
             #[cfg(test)]
-            Command::RefuseZeroing(after) => self.core.backend.zeroing_left.set(Some(after)),
+            Command::RefuseZeroing(after) => self.core.backend.store.below.file.zeroing_left = Some(after),
         }
     }
 
@@ -119,7 +119,7 @@ impl Actor for Disk {
 
     fn event(&mut self, now: Instant, tag: Tag, result: i32) {
         match tag {
-            Tag::Disk(index) => self.core.backend.operation_completed(index, result),
+            Tag::Store(event) => self.core.backend.store_event(now, event, result),
             Tag::Frontend(number, operation, index) => {
                 self.frontends.event(&mut self.core, now, (number, operation, index), result);
             }

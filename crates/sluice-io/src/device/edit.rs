@@ -2,8 +2,8 @@
 
 use sluice_sched::{ChangeError, GateSettings, Instant, OwnerId, Policy, Scope};
 
-use crate::backend::lost::{Volumes, accept_loss};
-use crate::backend::volume::{Names, Volume, VolumeStore};
+use crate::backend::disk::Backend;
+use crate::backend::volume::{Names, Volume};
 use crate::device::core::Core;
 use crate::device::spec::Edit;
 use crate::device::vm::Vm;
@@ -12,7 +12,8 @@ use crate::reactor::base::{Base, refused};
 use crate::reactor::spec::{EditError, VmSnapshot, VolumeSnapshot, Window};
 use crate::reactor::statistics::Statistics;
 use crate::slab::{VmId, VolumeKey};
-use crate::volume::{Store, VolumeInfo, VolumeSpec};
+use crate::store::{Label, StoreSpec};
+use crate::volume::{VolumeInfo, VolumeSpec};
 
 /// Applies a change.
 pub(crate) fn apply(core: &mut Core, frontends: &mut Frontends, now: Instant, edit: Edit) -> Result<(), EditError> {
@@ -31,7 +32,8 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
         edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         let volumes = core.backend.volumes.iter();
         for (_, volume) in volumes.filter(|(_, volume)| volume.vm == id && !volume.leaving) {
-            let volume = Box::new(volume.describe());
+            let store = core.backend.store.below.of(volume.store).describe(volume.store.index);
+            let volume = Box::new(volume.describe(store));
             edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
         }
     }
@@ -55,7 +57,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
             refused: vm.refused,
             cpu: vm.cpu.time(),
             outstanding: vm.outstanding.requests,
-            volumes: volumes.map(|key| volume_snapshot(&statistics, &mut backend.volumes, vm.owner, *key)).collect(),
+            volumes: volumes.map(|key| volume_snapshot(&statistics, backend, vm.owner, *key)).collect(),
         });
     }
     snapshots
@@ -63,18 +65,18 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
 
 fn volume_snapshot(
     statistics: &Statistics<'_>,
-    volumes: &mut Volumes,
+    backend: &mut Backend,
     owner: OwnerId,
     key: VolumeKey,
 ) -> VolumeSnapshot {
-    let volume = &mut volumes[key];
+    let volume = &mut backend.volumes[key];
     VolumeSnapshot {
         volume: volume.name.clone(),
         policy: volume.policy,
         account: statistics.of_volume(owner, volume.id, &mut volume.copied_stats),
         outstanding: volume.outstanding.requests,
         clients: volume.open_clients(),
-        faults: volume.faults(),
+        faults: backend.store.below.of(volume.store).faults(volume.store.index),
         client_faults: volume.faults.read(),
         nic: None,
     }
@@ -145,7 +147,8 @@ impl Editor<'_> {
             Edit::AcceptLoss { vm, volume } => {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
-                accept_loss(&mut backend.volumes, &mut backend.files, volume);
+                let store = backend.volumes[volume].store;
+                backend.store.below.of_mut(store).accept_loss(store.index);
                 Ok(())
             }
             Edit::SetDevice { depth, request_bytes } => {
@@ -196,9 +199,10 @@ impl Editor<'_> {
         let Core { base: Base { gate, .. }, backend, .. } = &mut *self.core;
         let number = gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let VolumeSpec { name, generation, policy, store, info } = spec;
-        let store = VolumeStore::open(store, &mut backend.files);
+        let label = Label { vm: vm.to_owned(), volume: name.clone() };
+        let store = backend.store.below.open(self.now, label, store);
         let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
-        let volume = Volume::new(self.now, names, (name.clone(), generation, policy, info), store);
+        let volume = Volume::new(names, (name.clone(), generation, policy, info), store);
         let key = backend.volumes.insert(volume);
         let vm = &mut self.core.base.vms[id];
         vm.volumes += 1;
@@ -207,15 +211,11 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn resize(&mut self, key: VolumeKey, store: Store, info: VolumeInfo) {
+    fn resize(&mut self, key: VolumeKey, store: StoreSpec, info: VolumeInfo) {
         let backend = &mut self.core.backend;
-        let new = VolumeStore::open(store, &mut backend.files);
         let volume = &mut backend.volumes[key];
         volume.info = info;
-        if let VolumeStore::File { source, file, .. } = std::mem::replace(&mut volume.store, new) {
-            backend.files.close(file);
-            backend.retire_source(key, source);
-        }
+        backend.store.below.replace(volume.store, store);
     }
 
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {

@@ -43,7 +43,9 @@ pub use crate::reactor::handle::{DeviceHandle, DeviceWatch, SnapshotRequest};
 pub use crate::reactor::spec::{
     ClientSnapshot, EditError, Health, SchedulerSpec, Snapshot, VmSnapshot, VolumeSnapshot, Window,
 };
-pub use crate::volume::{Store, VolumeGeneration, VolumeSpec};
+pub use crate::store::StoreSpec;
+pub use crate::store::file::FileSpec;
+pub use crate::volume::{VolumeGeneration, VolumeSpec};
 pub use spec::{DeviceSpec, Edit};
 
 /// The running thread of a disk.

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use sluice_sched::{Bytes, GateSettings, Percent, Policy};
 
-use crate::backend::delay::{DelaySpec, ModelMaker};
 use crate::reactor::spec::{SchedulerSpec, Window};
-use crate::volume::{Store, VolumeInfo, VolumeSpec};
+use crate::store::StoreSpec;
+use crate::store::delay::{DelaySpec, ModelMaker};
+use crate::volume::{VolumeInfo, VolumeSpec};
 
 /// Specification of a shared device, with one gate and one ring.
 #[derive(Debug, Clone)]
@@ -20,7 +21,7 @@ pub struct DeviceSpec {
     pub gate: GateSettings,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,
-    /// Log of the delay's slots; see [`crate::backend::slot_log::open`].
+    /// Log of the delay's slots; see [`crate::store::slot_log::open`].
     pub delay_log: Option<Arc<File>>,
     /// Model that replaces the delay's servers; without effect if there is no delay.
     pub model: Option<ModelMaker>,
@@ -58,7 +59,7 @@ pub enum Edit {
         vm: String,
         volume: String,
         /// The same store with the new range.
-        store: Store,
+        store: StoreSpec,
         /// The same properties with the new size.
         info: VolumeInfo,
     },

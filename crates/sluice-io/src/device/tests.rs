@@ -10,9 +10,6 @@ use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::{Bytes, GateSettings, Kind, Policy, schedulers};
 
 use super::*;
-use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::backend::jobs::BlockingResult;
-use crate::backend::slot_log;
 use crate::device::command::Command as DiskCommand;
 use crate::nbd::export::Export;
 use crate::nbd::handshake::{Exports, Listed};
@@ -21,6 +18,9 @@ use crate::nbd::wire::{self, RequestHeader};
 use crate::reactor::message::{Call, Fault};
 use crate::slab::{Id as _, IoId};
 use crate::source::{Loss, Source, SourceSpec};
+use crate::store::delay::{DelaySpec, ServiceTime};
+use crate::store::file::jobs::BlockingResult;
+use crate::store::slot_log;
 use crate::volume::VolumeInfo;
 use sluice_client::nbd::Errno;
 use sluice_client::nbd::{Client, ClientOptions, Command};
@@ -53,13 +53,13 @@ fn info(size_bytes: u64) -> VolumeInfo {
     VolumeInfo { block_maximum: 32 << 20, ..VolumeInfo::with_all_features(size_bytes) }
 }
 
-fn add(device: &Device, policy: Policy, store: Store, size: u64) {
+fn add(device: &Device, policy: Policy, store: StoreSpec, size: u64) {
     let window = Window { requests: 64, bytes: 32 << 20 };
     let add_vm = Edit::AddVm { vm: "vm".to_owned(), policy, window };
     device.edit(vec![add_vm, add_volume("disk", VolumeGeneration::default(), store, size)]).unwrap();
 }
 
-fn add_volume(name: &str, generation: VolumeGeneration, store: Store, size: u64) -> Edit {
+fn add_volume(name: &str, generation: VolumeGeneration, store: StoreSpec, size: u64) -> Edit {
     let (name, policy, info) = (name.to_owned(), Policy::default(), info(size));
     let volume = Box::new(VolumeSpec { name, generation, policy, store, info });
     Edit::AddVolume { vm: "vm".to_owned(), volume }
@@ -157,24 +157,24 @@ fn ends(mut client: Client) -> bool {
     sent.is_err() || client.receive(None, &mut |_| ()).is_err()
 }
 
-fn file(size: u64) -> (tempfile::NamedTempFile, Store) {
+fn file(size: u64) -> (tempfile::NamedTempFile, StoreSpec) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(size).unwrap();
     let store = store(file.path());
     (file, store)
 }
 
-fn store(path: &std::path::Path) -> Store {
+fn store(path: &std::path::Path) -> StoreSpec {
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(path) };
     let source = Arc::new(Source::open_within(&spec, Duration::from_secs(10)).unwrap());
     let extents = source.extents().ok();
-    Store::File { source, extents }
+    StoreSpec::File(FileSpec { source, extents })
 }
 
 #[test]
 fn a_client_came_between_the_last_look_at_a_volume_and_its_end() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let names = || vec![("vm".to_owned(), "disk".to_owned())];
     let refuse = || device.refuse_clients(names(), Duration::from_secs(60));
     let mut client = connect(&device, 1 << 20);
@@ -197,7 +197,7 @@ fn a_client_came_between_the_last_look_at_a_volume_and_its_end() {
 #[test]
 fn many_messages_kept_the_device_thread_from_requests_until_all_were_handled() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let answers: Vec<_> = (0..100)
         .map(|_| {
             let (reply, answer) = channel();
@@ -215,7 +215,7 @@ fn a_device_that_refuses_a_scheduler_was_called_a_vm() {
     let device = device(None);
     let mut policy = Policy::default();
     policy.reservation.iops = Some(sluice_sched::Iops::per_second(100));
-    add(&device, policy, Store::Null, 1 << 30);
+    add(&device, policy, StoreSpec::Null, 1 << 30);
     let bytes_alone = SchedulerSpec {
         descriptor: sluice_papers::find("wrr").unwrap(),
         info: DeviceInfo::default(),
@@ -235,13 +235,13 @@ fn a_vm_with_or_without_clients_is_removed_and_others_stay() {
         let mut edits = vec![Edit::AddVm { vm: vm.clone(), policy: Policy::default(), window }];
         edits.extend((0..volumes).map(|number| {
             let (name, policy, generation) = (format!("disk{number}"), Policy::default(), VolumeGeneration::default());
-            let volume = Box::new(VolumeSpec { name, generation, policy, store: Store::Null, info: info(1 << 20) });
+            let volume = Box::new(VolumeSpec { name, generation, policy, store: StoreSpec::Null, info: info(1 << 20) });
             Edit::AddVolume { vm: vm.clone(), volume }
         }));
         device.edit(edits).unwrap();
         device.edit(vec![Edit::RemoveVm { vm }]).unwrap();
     }
-    add(&device, Policy::default(), Store::Null, 1 << 30);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 30);
     let client = connect(&device, 1 << 30);
     device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
     assert!(ends(client));
@@ -252,7 +252,7 @@ fn a_vm_with_or_without_clients_is_removed_and_others_stay() {
 #[test]
 fn a_null_device_reads_zeroes_and_accepts_writes() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 30);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 30);
     let mut client = connect(&device, 1 << 30);
     let data = ask(&mut client, Command::Read { offset: 4096, len: 1 << 20 }).unwrap();
     assert!(data.len() == 1 << 20 && data.iter().all(|byte| *byte == 0));
@@ -266,8 +266,8 @@ fn a_null_device_reads_zeroes_and_accepts_writes() {
 #[test]
 fn the_statistics_of_an_idle_vm_were_copied_for_each_snapshot() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 30);
-    device.edit(vec![add_volume("other", VolumeGeneration::default(), Store::Null, 1 << 20)]).unwrap();
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 30);
+    device.edit(vec![add_volume("other", VolumeGeneration::default(), StoreSpec::Null, 1 << 20)]).unwrap();
     let mut client = connect(&device, 1 << 30);
     let copies = || {
         let vm = device.snapshot().unwrap().vms.remove(0);
@@ -316,9 +316,9 @@ fn a_file_that_became_shorter_is_an_error_not_a_wrong_answer() {
 fn a_client_whose_handshake_started_before_its_volume_was_replaced_read_the_new_disk() {
     let device = device(None);
     let [old, new] = [(); 2].map(|()| VolumeGeneration::next());
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.edit(vec![Edit::RemoveVolume { vm: "vm".to_owned(), volume: "disk".to_owned() }]).unwrap();
-    device.edit(vec![add_volume("disk", new, Store::Null, 1 << 20)]).unwrap();
+    device.edit(vec![add_volume("disk", new, StoreSpec::Null, 1 << 20)]).unwrap();
     assert!(ends(connect_to(&device, old, 1 << 20)));
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert!(ends(connect_to(&device, old, 1 << 20)), "also after a restart");
@@ -328,7 +328,7 @@ fn a_client_whose_handshake_started_before_its_volume_was_replaced_read_the_new_
 #[test]
 fn invalid_bytes_close_only_their_connection() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 30);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 30);
     let mut good = connect(&device, 1 << 30);
     let bad = connect(&device, 1 << 30);
     let socket = rustix::io::dup(&bad).unwrap();
@@ -342,7 +342,7 @@ fn invalid_bytes_close_only_their_connection() {
 #[test]
 fn a_read_of_a_null_volume_is_answered_by_a_hole_without_data() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let (ours, theirs) = UnixStream::pair().unwrap();
     let mut raw = ours.try_clone().unwrap();
     let mut client = connect_by((ours, theirs), &device, ("vm", "disk"), VolumeGeneration::default(), 1 << 20);
@@ -362,7 +362,7 @@ fn a_read_of_a_null_volume_is_answered_by_a_hole_without_data() {
 fn a_client_that_did_not_read_its_reply_stopped_all_others_of_its_vm() {
     let device = device(None);
     let window_bytes = 32 << 20;
-    add(&device, Policy::default(), Store::Null, window_bytes);
+    add(&device, Policy::default(), StoreSpec::Null, window_bytes);
     let mut deaf = connect_simply(&device, window_bytes);
     deaf.submit(1, Command::Read { offset: 0, len: window_bytes as u32 }).unwrap();
     while !deaf.flush_output().unwrap() {}
@@ -403,7 +403,7 @@ fn a_removed_volume_returns_its_queue_and_its_lock() {
 fn a_disconnected_client_abandons_only_its_own_requests() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 2, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
     for client in &mut clients {
         for cookie in 0..20 {
@@ -427,7 +427,7 @@ fn a_disconnected_client_abandons_only_its_own_requests() {
 fn a_vm_that_was_removed_and_added_again_is_found() {
     let device = device(None);
     for _ in 0..2 {
-        add(&device, Policy::default(), Store::Null, 1 << 20);
+        add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
         let client = connect(&device, 1 << 20);
         device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]).unwrap();
         assert_eq!(
@@ -448,7 +448,7 @@ fn drains(polls: bool) {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(2)), parallel: 4, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
     device.edit(vec![Edit::SetBusyPoll(polls)]).unwrap();
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     for cookie in 0..50 {
         client.submit(cookie, Command::Read { offset: 0, len: 4096 }).unwrap();
@@ -584,7 +584,7 @@ fn an_interrupted_operation_was_submitted_again_without_a_pause_and_a_limit() {
 #[test]
 fn a_write_that_the_kernel_has_not_accepted_goes_to_its_own_file_after_a_replacement() {
     let (image, store) = file(2 << 20);
-    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    let StoreSpec::File(FileSpec { source, .. }) = &store else { unreachable!("it is a file") };
     let resized = Arc::new(source.resized(Some(2 << 20)).unwrap());
     let device = device(None);
     add(&device, Policy::default(), store, 2 << 20);
@@ -594,7 +594,7 @@ fn a_write_that_the_kernel_has_not_accepted_goes_to_its_own_file_after_a_replace
     client.flush_output().unwrap();
     while device.snapshot().unwrap().in_flight == 0 {}
     let (vm, volume) = ("vm".to_owned(), "disk".to_owned());
-    let store = Store::File { source: resized, extents: None };
+    let store = StoreSpec::File(FileSpec { source: resized, extents: None });
     device.edit(vec![Edit::ResizeVolume { vm, volume, store, info: info(2 << 20) }]).unwrap();
     device.snapshot().unwrap();
     // If its number were free, one of these would have it now.
@@ -623,13 +623,13 @@ fn a_loss_persists_after_a_restart_and_for_volumes_opened_later() {
     let first = half(0);
     first.set_loss(Loss::OfFile);
     let device = device(None);
-    add(&device, Policy::default(), Store::File { source: first, extents: None }, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::File(FileSpec { source: first, extents: None }), 1 << 20);
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let mut client = connect(&device, 1 << 20);
     let write = Command::Write { offset: 0, data: &[9; 512], fua: false };
     assert_eq!(ask(&mut client, write), Err(Errno::Eio));
     let later = half(1 << 20);
-    let store = Store::File { source: Arc::clone(&later), extents: None };
+    let store = StoreSpec::File(FileSpec { source: Arc::clone(&later), extents: None });
     device.edit(vec![add_volume("later", VolumeGeneration::default(), store, 1 << 20)]).unwrap();
     assert_eq!(later.loss(), Loss::OfFile);
     device.edit(vec![Edit::AcceptLoss { vm: "vm".to_owned(), volume: "later".to_owned() }]).unwrap();

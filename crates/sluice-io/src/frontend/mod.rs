@@ -134,14 +134,14 @@ macro_rules! frontends {
             }
 
             pub(crate) fn complete(&mut self, core: &mut Core, now: Instant, io: IoId) {
-                let number = core.backend.ios[io].client.frontend.0;
+                let number = core.backend.ios[io].origin.client.frontend.0;
                 $(if number == Number::$name as u8 {
                     return self.$field.complete(core, now, io);
                 })+
             }
 
             pub(crate) fn takes_back(&mut self, core: &mut Core, now: Instant, io: IoId) -> bool {
-                let number = core.backend.ios[io].client.frontend.0;
+                let number = core.backend.ios[io].origin.client.frontend.0;
                 $(if number == Number::$name as u8 {
                     return self.$field.takes_back(core, now, io);
                 })+

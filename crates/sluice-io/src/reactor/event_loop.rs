@@ -280,7 +280,7 @@ impl<A: Actor> Reactor<A> {
 impl<A: Actor> Reactor<A> {
     /// Replaces the result of a disk operation if a test wants that.
     fn put_off(&mut self, event: Event) -> Event {
-        if self.tests.puts_off == 0 || !matches!(Tag::unpack(event.user_data), Tag::Disk(_)) {
+        if self.tests.puts_off == 0 || !matches!(Tag::unpack(event.user_data), Tag::Store(_)) {
             return event;
         }
         self.tests.puts_off -= 1;

@@ -16,12 +16,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use sluice_sched::Kind;
 
+use super::facts::Facts;
 use super::loss::Loss;
 use super::open::size_of;
 use super::opened::Source;
@@ -55,15 +56,13 @@ pub struct Failure {
     pub has_recovered: bool,
 }
 
-/// Faults of a volume so far.
-#[derive(Debug)]
-pub(super) struct Faults {
+/// Failed requests of a source so far.
+#[derive(Debug, Default)]
+pub(super) struct Failures {
     /// Only accessed when an operation has failed, or for a snapshot.
     failed: Mutex<BTreeMap<(Kind, i32), Tally>>,
     /// The kinds with a failure that has not recovered, a bit for each [`Kind`]. So that a success finds nothing to do without the lock.
     failing: AtomicU8,
-    /// End of the file in bytes; `u64::MAX` if the whole volume lies in front of it.
-    end: AtomicU64,
 }
 
 /// Number of failures, and whether a request of their kind has succeeded since the last one.
@@ -71,12 +70,6 @@ pub(super) struct Faults {
 struct Tally {
     count: u64,
     has_recovered: bool,
-}
-
-impl Default for Faults {
-    fn default() -> Self {
-        Faults { failed: Mutex::default(), failing: AtomicU8::new(0), end: AtomicU64::new(u64::MAX) }
-    }
 }
 
 /// Sizes of the file of a volume, or of its block device.
@@ -88,44 +81,54 @@ pub struct FileSizes {
     pub allocated_bytes: u64,
 }
 
-impl Source {
-    /// Counts a request that has failed, and looks whether the reason is that the file or device has become too short.
-    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
-        let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+impl Facts {
+    /// Counts a request that has failed.
+    pub(crate) fn tally_failure(&self, kind: Kind, errno: i32) {
+        let mut failed = self.failures.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let tally = failed.entry((kind, errno)).or_default();
         *tally = Tally { count: tally.count + 1, has_recovered: false };
-        self.faults.failing.fetch_or(bit(kind), Ordering::Relaxed);
-        drop(failed);
-        if self.has_size_at_hand() {
-            // The failure counts without a size as well.
-            let _ = self.look_at_sizes();
-        }
+        self.failures.failing.fetch_or(bit(kind), Ordering::Relaxed);
     }
 
     /// Records that a request has succeeded.
     pub(crate) fn count_success(&self, kind: Kind) {
-        if self.faults.failing.load(Ordering::Relaxed) & bit(kind) == 0 {
+        if self.failures.failing.load(Ordering::Relaxed) & bit(kind) == 0 {
             return;
         }
-        let mut failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        self.faults.failing.fetch_and(!bit(kind), Ordering::Relaxed);
+        let mut failed = self.failures.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        self.failures.failing.fetch_and(!bit(kind), Ordering::Relaxed);
         failed.iter_mut().filter(|((failed, _), _)| *failed == kind).for_each(|(_, tally)| tally.has_recovered = true);
     }
 
-    /// Returns what has failed.
-    #[must_use]
-    pub fn faults(&self) -> FaultReport {
-        let failed = self.faults.failed.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Returns the failed requests, and whether data may be lost.
+    pub(crate) fn failures(&self) -> FaultReport {
+        let failed = self.failures.failed.lock().unwrap_or_else(PoisonError::into_inner);
         let failures = failed.iter().map(|(&(kind, errno), &Tally { count, has_recovered })| Failure {
             kind,
             errno,
             count,
             has_recovered,
         });
-        let (end, needs) = (self.faults.end.load(Ordering::Relaxed), self.range.end());
+        FaultReport { failures: failures.collect(), is_lost: self.loss() != Loss::None, ..FaultReport::default() }
+    }
+}
+
+impl Source {
+    /// Counts a request that has failed, and looks whether the reason is that the file or device has become too short.
+    pub(crate) fn count_failure(&self, kind: Kind, errno: i32) {
+        self.tally_failure(kind, errno);
+        if self.has_size_at_hand() {
+            // The failure counts without a size as well.
+            let _ = self.look_at_sizes();
+        }
+    }
+
+    /// Returns what has failed.
+    #[must_use]
+    pub fn faults(&self) -> FaultReport {
+        let (end, needs) = (self.kind.end.load(Ordering::Relaxed), self.range().end());
         let ends_at = (end < needs).then_some(end);
-        let (is_lost, is_device) = (self.loss() != Loss::None, self.block_device);
-        FaultReport { failures: failures.collect(), is_lost, ends_at, needs, is_device }
+        FaultReport { ends_at, needs, is_device: self.kind.block_device, ..self.failures() }
     }
 
     /// Asks for the sizes of the file. Records where it ends, if it is shorter than the volume.
@@ -133,11 +136,11 @@ impl Source {
     /// # Errors
     /// The file system does not state them.
     pub fn look_at_sizes(&self) -> io::Result<FileSizes> {
-        let stat = rustix::fs::fstat(&self.fd)?;
-        let size_bytes = size_of(self.fd.as_fd(), &stat, self.block_device)?;
-        let is_whole = size_bytes >= self.range.end();
-        self.faults.end.store(if is_whole { u64::MAX } else { size_bytes }, Ordering::Relaxed);
-        let allocated_bytes = match self.block_device {
+        let stat = rustix::fs::fstat(&self.kind.fd)?;
+        let size_bytes = size_of(self.kind.fd.as_fd(), &stat, self.kind.block_device)?;
+        let is_whole = size_bytes >= self.range().end();
+        self.kind.end.store(if is_whole { u64::MAX } else { size_bytes }, Ordering::Relaxed);
+        let allocated_bytes = match self.kind.block_device {
             true => size_bytes,
             false => u64::try_from(stat.st_blocks).unwrap_or(0).saturating_mul(512),
         };
@@ -146,12 +149,12 @@ impl Source {
 
     /// Whether a device thread may ask for the size: it is known without a server.
     pub(crate) fn has_size_at_hand(&self) -> bool {
-        !self.submission_may_block
+        !self.kind.submission_may_block
     }
 
     /// Whether the file was cut and ends before byte `end`, up to which an operation changes it.
     pub(crate) fn is_cut_before(&self, end: u64) -> bool {
-        end > self.faults.end.load(Ordering::Relaxed)
+        end > self.kind.end.load(Ordering::Relaxed)
     }
 }
 

@@ -5,6 +5,9 @@
 //! aligned ([`alignment`]), what can be zeroed or discarded ([`capabilities`]), which physical disks it uses
 //! ([`disk`]), where on the disk it is ([`extents`]) and which parts of it hold data ([`allocation`]).
 //!
+//! A source has what every kind of source has ([`Facts`]: name, size, alignment, what it can, identity, losses and failures), and what its
+//! kind has: today a [`Descriptor`] of an open file or block device.
+//!
 //! A setting that cannot be honoured is rejected here, with the remedy, and never clamped: a guest must not find out at its
 //! first write that its disk is shorter than configured.
 //!
@@ -32,6 +35,7 @@ pub(crate) mod claims;
 pub mod disk;
 pub mod error;
 pub mod extents;
+pub mod facts;
 pub mod faults;
 mod fiemap;
 mod forcing;
@@ -52,10 +56,11 @@ pub use capabilities::{Capabilities, Support};
 pub use disk::{Disk, DiskSet};
 pub use error::SourceError;
 pub use extents::ExtentMap;
+pub use facts::Facts;
 pub use faults::{Failure, FaultReport, FileSizes};
 pub use format::Format;
 pub use holder::Holder;
 pub use loss::Loss;
 pub use open::{FormatCheck, Located, SourceSpec};
-pub use opened::{FileId, Source};
+pub use opened::{Descriptor, FileId, Source};
 pub use range::ByteRange;

@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,13 +22,14 @@ use super::block_size::{self, BlockSize, Known, MbrOnLargeBlocks, Partitions};
 use super::capabilities::Capabilities;
 use super::claims::Claims;
 use super::error::SourceError;
-use super::faults::Faults;
+use super::facts::Facts;
+use super::faults::Failures;
 use super::forcing;
 use super::format::{self, Format};
 use super::identity;
 use super::lock;
 use super::loss::Mark;
-use super::opened::{FileId, Source};
+use super::opened::{Descriptor, FileId, Source};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
 use crate::path_walk::{self, Found, Trust, WalkError};
@@ -196,26 +198,32 @@ impl Located {
         let submission_may_block = forcing::submission_may_block(fd.as_fd());
         let submission_may_block = submission_may_block.map_err(|error| inspect(path, "file system", error))?;
         let waited = lock::lock_within(fd.as_fd(), path, range, !spec.read_only, wait)?;
-        Ok(Source {
-            path: path.clone(),
-            range,
-            id: id_of(stat, block_device),
+        let facts = Facts {
+            name: path.display().to_string(),
+            size_bytes: range.length,
             identity: identity.clone(),
             alignment,
             block_size,
-            gpt_block_size: other_gpt(spec, found),
             capabilities: capabilities_of(spec, stat, block_device),
-            block_device,
             read_only: spec.read_only,
+            lost: Mark::default(),
+            failures: Arc::new(Failures::default()),
+            claims: Claims::default(),
+        };
+        let kind = Descriptor {
+            fd,
+            path: path.clone(),
+            offset: range.offset,
+            id: id_of(stat, block_device),
+            gpt_block_size: other_gpt(spec, found),
+            block_device,
             buffered: spec.buffered,
             forces,
             submission_may_block,
             waited,
-            lost: Mark::default(),
-            faults: Arc::new(Faults::default()),
-            claims: Claims::default(),
-            fd,
-        })
+            end: Arc::new(AtomicU64::new(u64::MAX)),
+        };
+        Ok(Source { facts, kind })
     }
 }
 
@@ -246,11 +254,12 @@ impl Source {
     /// # Errors
     /// [`SourceError::OtherFile`]; or why there is nothing at the path.
     pub fn check_path(&self) -> Result<(), SourceError> {
-        let spec = SourceSpec { read_only: self.read_only, ..SourceSpec::whole(&self.path) };
+        let path = &self.kind.path;
+        let spec = SourceSpec { read_only: self.is_read_only(), ..SourceSpec::whole(path) };
         let found = find(&spec)?;
-        let is_same = is_block_device(found.stat(), &self.path)
-            .is_ok_and(|block_device| id_of(found.stat(), block_device) == self.id);
-        if is_same { Ok(()) } else { Err(SourceError::OtherFile { path: self.path.clone() }) }
+        let is_same = is_block_device(found.stat(), path)
+            .is_ok_and(|block_device| id_of(found.stat(), block_device) == self.kind.id);
+        if is_same { Ok(()) } else { Err(SourceError::OtherFile { path: path.clone() }) }
     }
 }
 

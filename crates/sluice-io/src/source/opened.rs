@@ -1,23 +1,24 @@
 //! An open volume: its properties, changes of its length, and its lock.
 
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+#[cfg(test)]
 use super::alignment::Alignment;
 use super::allocation::{self, Span};
 use super::capabilities::{Capabilities, Support};
-use super::claims::Claims;
 use super::disk::DiskSet;
 use super::error::SourceError;
 use super::extents::ExtentMap;
-use super::faults::Faults;
+use super::facts::Facts;
 use super::lock;
-use super::loss::{Loss, Mark};
 use super::open::{check_alignment, check_extent, inspect, size_of};
 use super::range::ByteRange;
 use super::sysfs::Sysfs;
@@ -31,27 +32,37 @@ pub struct FileId {
     pub ino: u64,
 }
 
-/// An open, checked and locked volume. The lock ends with the last reference to its descriptor.
+/// An open source: what every source has, and what those of its kind have.
 #[derive(Debug)]
-pub struct Source {
+pub struct Source<K = Descriptor> {
+    pub(super) facts: Facts,
+    pub(super) kind: K,
+}
+
+/// What a checked and locked file or block device has, or a range of one. The lock ends with the last reference to its descriptor.
+#[derive(Debug)]
+pub struct Descriptor {
     pub(super) fd: OwnedFd,
     pub(super) path: PathBuf,
-    pub(super) range: ByteRange,
+    /// Start of the volume in the file, in bytes.
+    pub(super) offset: u64,
     pub(super) id: FileId,
-    pub(super) identity: Option<String>,
-    pub(super) alignment: Alignment,
-    pub(super) block_size: u32,
     pub(super) gpt_block_size: Option<u32>,
-    pub(super) capabilities: Capabilities,
     pub(super) block_device: bool,
-    pub(super) read_only: bool,
     pub(super) buffered: bool,
     pub(super) forces: bool,
     pub(super) submission_may_block: bool,
     pub(super) waited: Duration,
-    pub(super) lost: Mark,
-    pub(super) faults: Arc<Faults>,
-    pub(super) claims: Claims,
+    /// End of the file in bytes; `u64::MAX` if the whole volume lies in front of it.
+    pub(super) end: Arc<AtomicU64>,
+}
+
+impl<K> Deref for Source<K> {
+    type Target = Facts;
+
+    fn deref(&self) -> &Facts {
+        &self.facts
+    }
 }
 
 impl Source {
@@ -61,28 +72,20 @@ impl Source {
     /// # Errors
     /// As [`Source::open`]; then nothing has changed.
     pub fn resized(&self, length: Option<u64>) -> Result<Self, SourceError> {
-        let path = &self.path;
-        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspect(path, "type", errno.into()))?;
-        let size_bytes =
-            size_of(self.fd.as_fd(), &stat, self.block_device).map_err(|error| inspect(path, "size", error))?;
-        let length = length.unwrap_or_else(|| size_bytes.saturating_sub(self.range.offset));
-        let range = ByteRange::new(self.range.offset, length);
+        let path = &self.kind.path;
+        let stat = rustix::fs::fstat(&self.kind.fd).map_err(|errno| inspect(path, "type", errno.into()))?;
+        let size_bytes = size_of(self.kind.fd.as_fd(), &stat, self.kind.block_device)
+            .map_err(|error| inspect(path, "size", error))?;
+        let length = length.unwrap_or_else(|| size_bytes.saturating_sub(self.kind.offset));
+        let range = ByteRange::new(self.kind.offset, length);
         check_extent(path, range, size_bytes)?;
         check_alignment(path, range, self.alignment)?;
-        lock::lock_within(self.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
-        let fd = self.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
-        let waited = Duration::ZERO;
-        Ok(Self {
-            path: path.clone(),
-            range,
-            waited,
-            fd,
-            lost: self.lost.clone(),
-            faults: Arc::clone(&self.faults),
-            claims: self.claims.clone(),
-            identity: self.identity.clone(),
-            ..*self
-        })
+        lock::lock_within(self.kind.fd.as_fd(), path, range, !self.read_only, Duration::ZERO)?;
+        let fd = self.kind.fd.try_clone().map_err(|error| inspect(path, "descriptor", error))?;
+        let facts = Facts { size_bytes: range.length, ..self.facts.clone() };
+        let kind =
+            Descriptor { fd, path: path.clone(), waited: Duration::ZERO, end: Arc::clone(&self.kind.end), ..self.kind };
+        Ok(Self { facts, kind })
     }
 
     /// Releases the lock of what `longer` has past the end of this volume. `longer` is a result of [`Source::resized`]
@@ -91,11 +94,11 @@ impl Source {
     /// # Errors
     /// [`SourceError::Lock`].
     pub fn release_growth(&self, longer: &Source) -> Result<(), SourceError> {
-        let (end, length) = (self.range.end(), longer.range.end().saturating_sub(self.range.end()));
+        let (end, length) = (self.range().end(), longer.range().end().saturating_sub(self.range().end()));
         if length == 0 {
             return Ok(());
         }
-        lock::unlock(self.fd.as_fd(), &self.path, ByteRange::new(end, length))
+        lock::unlock(self.kind.fd.as_fd(), &self.kind.path, ByteRange::new(end, length))
     }
 
     /// Extends a regular file so that the volume can have `length` bytes. A longer file stays as it is; a block device
@@ -106,19 +109,19 @@ impl Source {
     /// [`SourceError::TooShort`]: it does not have all of the volume any more. The guest would find zeroes in place of what was cut off.
     /// [`SourceError::Inspect`].
     pub fn extend(&self, length: u64) -> Result<u64, SourceError> {
-        let inspected = |error: io::Error| inspect(&self.path, "size", error);
-        let stat = rustix::fs::fstat(&self.fd).map_err(|errno| inspected(errno.into()))?;
-        let before = size_of(self.fd.as_fd(), &stat, self.block_device).map_err(inspected)?;
-        let end = self.range.offset.saturating_add(length);
-        if before < self.range.end() {
-            let (path, end_bytes) = (self.path.clone(), self.range.end());
+        let inspected = |error: io::Error| inspect(&self.kind.path, "size", error);
+        let stat = rustix::fs::fstat(&self.kind.fd).map_err(|errno| inspected(errno.into()))?;
+        let before = size_of(self.kind.fd.as_fd(), &stat, self.kind.block_device).map_err(inspected)?;
+        let end = self.kind.offset.saturating_add(length);
+        if before < self.range().end() {
+            let (path, end_bytes) = (self.kind.path.clone(), self.range().end());
             return Err(SourceError::TooShort { path, size_bytes: before, end_bytes });
         }
         if end > before {
-            if self.block_device || self.read_only {
+            if self.kind.block_device || self.read_only {
                 return Err(self.cannot_be_long(end, Errno::INVAL));
             }
-            rustix::fs::ftruncate(&self.fd, end).map_err(|errno| self.cannot_be_long(end, errno))?;
+            rustix::fs::ftruncate(&self.kind.fd, end).map_err(|errno| self.cannot_be_long(end, errno))?;
         }
         Ok(before)
     }
@@ -128,11 +131,11 @@ impl Source {
     /// # Errors
     /// [`SourceError::Length`]: the file system refuses.
     pub fn cut(&self, size_bytes: u64) -> Result<(), SourceError> {
-        rustix::fs::ftruncate(&self.fd, size_bytes).map_err(|errno| self.cannot_be_long(size_bytes, errno))
+        rustix::fs::ftruncate(&self.kind.fd, size_bytes).map_err(|errno| self.cannot_be_long(size_bytes, errno))
     }
 
     fn cannot_be_long(&self, length_bytes: u64, errno: Errno) -> SourceError {
-        SourceError::Length { path: self.path.clone(), length_bytes, source: errno.into() }
+        SourceError::Length { path: self.kind.path.clone(), length_bytes, source: errno.into() }
     }
 
     /// Registers `reader` as the reader of a volume that is opened for reading only. Waits at most `wait` for the last
@@ -142,145 +145,89 @@ impl Source {
     /// # Errors
     /// [`SourceError::Busy`], [`SourceError::Lock`].
     pub fn read_as(&self, reader: &str, wait: Option<Duration>) -> Result<Duration, SourceError> {
-        lock::read_as(self.fd.as_fd(), &self.path, self.range, reader, wait)
+        lock::read_as(self.kind.fd.as_fd(), &self.kind.path, self.range(), reader, wait)
     }
 
     /// Returns the path by which it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.kind.path
     }
 
     /// Returns the volume's range in its file: a request at byte `n` of the volume is I/O at `range().offset + n`.
     #[must_use]
     pub fn range(&self) -> ByteRange {
-        self.range
-    }
-
-    /// Returns the volume's size in bytes, a multiple of `alignment().offset`.
-    #[must_use]
-    pub fn size_bytes(&self) -> u64 {
-        self.range.length
+        ByteRange::new(self.kind.offset, self.size_bytes)
     }
 
     /// Returns the identity of its file or device.
     #[must_use]
     pub fn id(&self) -> FileId {
-        self.id
-    }
-
-    /// Its identity, which a restart and another path do not change; `None` if the kernel does not state it.
-    #[must_use]
-    pub fn identity(&self) -> Option<&str> {
-        self.identity.as_deref()
-    }
-
-    /// Returns the alignment that I/O on it needs.
-    #[must_use]
-    pub fn alignment(&self) -> Alignment {
-        self.alignment
-    }
-
-    /// Returns the logical block size of the guest's disk, in bytes.
-    #[must_use]
-    pub fn block_size(&self) -> u32 {
-        self.block_size
+        self.kind.id
     }
 
     /// Returns the block size for which the GPT of the volume was made when it was opened, if another one is stated for it: its
     /// guest finds no partitions.
     #[must_use]
     pub fn gpt_block_size(&self) -> Option<u32> {
-        self.gpt_block_size
+        self.kind.gpt_block_size
     }
 
     /// As if its disk had blocks of this many bytes.
     #[cfg(test)]
     pub(crate) fn with_blocks(self, bytes: u32) -> Self {
-        Source { alignment: Alignment { offset: bytes, ..self.alignment }, ..self }
-    }
-
-    /// Returns the block size of the disk, if it is larger than that of the guest: the daemon bridges the difference.
-    #[must_use]
-    pub fn bridged_block(&self) -> Option<u32> {
-        (self.alignment.offset > self.block_size).then_some(self.alignment.offset)
-    }
-
-    pub(crate) fn claims(&self) -> &Claims {
-        &self.claims
-    }
-
-    /// Returns which operations it supports besides reading and writing.
-    #[must_use]
-    pub fn capabilities(&self) -> Capabilities {
-        self.capabilities
+        let alignment = Alignment { offset: bytes, ..self.alignment };
+        Source { facts: Facts { alignment, ..self.facts }, kind: self.kind }
     }
 
     /// Whether a block device can zero by itself, as far as the kernel knows now. Reads sysfs.
     #[must_use]
     pub fn zeroing_now(&self) -> Support {
-        Capabilities::zeroing_now(&Sysfs::host(), self.id.dev)
+        Capabilities::zeroing_now(&Sysfs::host(), self.kind.id.dev)
     }
 
     /// Whether it is a block device, or a range of one.
     #[must_use]
     pub fn is_block_device(&self) -> bool {
-        self.block_device
-    }
-
-    /// Whether it is opened and locked for reading only.
-    #[must_use]
-    pub fn is_read_only(&self) -> bool {
-        self.read_only
+        self.kind.block_device
     }
 
     /// Whether it uses the page cache, so that guarantees are not given.
     #[must_use]
     pub fn is_buffered(&self) -> bool {
-        self.buffered
+        self.kind.buffered
     }
 
     /// Whether a write can be made durable by a flag (`RWF_DSYNC`). Otherwise a sync must follow it. Never with the
     /// page cache, where the sync often fails for writes of others.
     #[must_use]
     pub fn forces_writes(&self) -> bool {
-        self.forces
+        self.kind.forces
     }
 
     /// Whether the submission of an operation may wait for a server of the file system.
     #[must_use]
     pub fn submission_may_block(&self) -> bool {
-        self.submission_may_block
+        self.kind.submission_may_block
     }
 
     /// Returns how long opening waited for the lock.
     #[must_use]
     pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
-    /// Returns which data may be lost, so that writes and flushes fail.
-    #[must_use]
-    pub fn loss(&self) -> Loss {
-        self.lost.get()
-    }
-
-    /// Records a loss, or its acceptance.
-    pub fn set_loss(&self, loss: Loss) {
-        self.lost.set(loss);
+        self.kind.waited
     }
 
     /// Consumes the kernel's report of writes that were lost before: the kernel reports them once to each description.
     /// Blocks as long as a sync takes.
     pub fn consume_loss_report(&self) {
-        let _ = rustix::fs::fdatasync(&self.fd);
+        let _ = rustix::fs::fdatasync(&self.kind.fd);
     }
 
     /// Whether both have a byte of the same file or device, even through two nodes of one block device, which locks do
     /// not detect.
     #[must_use]
     pub fn shares_bytes_with(&self, other: &Self) -> bool {
-        self.id == other.id && self.range.overlaps(other.range)
+        self.kind.id == other.kind.id && self.range().overlaps(other.range())
     }
 
     /// Returns the disks that serve it.
@@ -288,7 +235,7 @@ impl Source {
     /// # Errors
     /// [`SourceError::Disk`].
     pub fn disks(&self) -> Result<DiskSet, SourceError> {
-        DiskSet::of_fd(&self.fd, &self.path)
+        DiskSet::of_fd(&self.kind.fd, &self.kind.path)
     }
 
     /// Returns the current addresses of its bytes on the disk.
@@ -296,24 +243,24 @@ impl Source {
     /// # Errors
     /// [`SourceError::Inspect`].
     pub fn extents(&self) -> Result<ExtentMap, SourceError> {
-        ExtentMap::load(self.fd.as_fd(), self.range).map_err(|error| inspect(&self.path, "extents", error))
+        ExtentMap::load(self.kind.fd.as_fd(), self.range()).map_err(|error| inspect(&self.kind.path, "extents", error))
     }
 
     /// Returns which parts of `part` (bytes of the volume) hold data: at most `spans_max` spans from its start.
     #[must_use]
     pub fn allocation(&self, part: ByteRange, spans_max: usize) -> Vec<Span> {
-        allocation::allocation(self.fd.as_fd(), self.range, part, spans_max)
+        allocation::allocation(self.kind.fd.as_fd(), self.range(), part, spans_max)
     }
 
     /// Returns the description, for I/O. Every duplicate of it keeps the lock.
     #[must_use]
     pub fn into_fd(self) -> OwnedFd {
-        self.fd
+        self.kind.fd
     }
 }
 
 impl AsFd for Source {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.kind.fd.as_fd()
     }
 }

@@ -159,7 +159,7 @@ impl Actor for UplinkActor {
             Tag::Frontend(number, operation, index) => {
                 self.ports.vhost.event(&mut self.core, now, (number, operation, index), result);
             }
-            Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Disk(_) => {}
+            Tag::Wakeup | Tag::Timer | Tag::Ignored | Tag::Store(_) => {}
         }
     }
 

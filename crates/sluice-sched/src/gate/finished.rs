@@ -46,7 +46,8 @@ impl Service {
         if phase == Phase::Reservation { self } else { Service::NONE }
     }
 
-    pub(super) fn add(&mut self, other: Service) {
+    /// Adds `other`.
+    pub fn add(&mut self, other: Service) {
         self.cost = self.cost.plus(other.cost);
         self.bytes += other.bytes;
     }

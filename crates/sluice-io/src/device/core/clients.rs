@@ -2,8 +2,7 @@
 
 use sluice_sched::{Instant, Scope};
 
-use crate::backend::jobs::BlockingJob;
-use crate::backend::volume::{Volume, VolumeStore};
+use crate::backend::volume::Volume;
 use crate::device::core::Core;
 #[cfg(test)]
 use crate::device::order::{self, Step};
@@ -99,12 +98,7 @@ impl Core {
         let volume = self.backend.volumes.remove(key);
         self.base.vms[volume.vm].volumes -= 1;
         self.schedule_resume(volume.vm);
-        if let VolumeStore::File { file, source, .. } = volume.store {
-            self.backend.files.close(file);
-            if source.is_buffered() {
-                self.backend.blocking.send(BlockingJob::Close(source));
-            }
-        }
+        self.backend.store.below.of_mut(volume.store).close(volume.store.index, &self.backend.blocking);
         self.remove_left_vm(volume.vm);
     }
 

@@ -9,6 +9,7 @@ use crate::device::core::Core;
 use crate::device::order::{self, Step};
 use crate::device::work::Ends;
 use crate::slab::{IoId, VolumeKey};
+use crate::store::Store as _;
 
 impl Core {
     /// Claims the blocks of a request that has not been at the gate. Returns `false` if it waits for them.
@@ -17,7 +18,8 @@ impl Core {
         let (key, volume) = (io.volume, &self.backend.volumes[io.volume]);
         let most = transfer_max(self.base.gate.settings(), self.base.vms[volume.vm].window);
         let before = self.parked.get(&key).map_or(&[][..], Vec::as_slice);
-        let Crossing::Blocked(blocks) = volume.cross(io, before, most) else { return true };
+        let store = self.backend.store.info(volume.store);
+        let Crossing::Blocked(blocks) = volume.cross(io, store, before, most) else { return true };
         if volume.leaving {
             return true;
         }

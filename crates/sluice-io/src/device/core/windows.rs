@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::backend::parts::transfer_max;
-use crate::backend::request::Opening;
+use crate::backend::request::{Occupied, Opening};
 use crate::budget::Budget;
 use crate::cpu;
 use crate::device::core::{Core, DataIn};
@@ -16,9 +16,10 @@ impl Core {
     pub(super) fn occupy(&mut self, opening: &Opening) -> VmId {
         let volume = &mut self.backend.volumes[opening.volume];
         let vm = &mut self.base.vms[volume.vm];
-        volume.outstanding.add(opening.held);
-        vm.outstanding.add(opening.held);
-        vm.memory.add(opening.buffered);
+        let Occupied { window, memory } = opening.occupies;
+        volume.outstanding.add(window);
+        vm.outstanding.add(window);
+        vm.memory.add(memory);
         volume.vm
     }
 
@@ -29,13 +30,13 @@ impl Core {
     }
 
     /// Frees the room that a request of a volume occupied.
-    pub(super) fn vacate(&mut self, key: VolumeKey, held: u64, buffered: u64) {
+    pub(super) fn vacate(&mut self, key: VolumeKey, occupied: Occupied) {
         let volume = &mut self.backend.volumes[key];
-        volume.outstanding.remove(held);
+        volume.outstanding.remove(occupied.window);
         let id = volume.vm;
         let vm = &mut self.base.vms[id];
-        vm.outstanding.remove(held);
-        vm.memory.remove(buffered);
+        vm.outstanding.remove(occupied.window);
+        vm.memory.remove(occupied.memory);
         if !vm.waiting.is_empty() {
             self.schedule_resume(id);
         }

@@ -15,12 +15,12 @@ const CLIENTS: u64 = 4;
 const SLOW: DelaySpec =
     DelaySpec { time: ServiceTime::Fixed(Duration::from_micros(50)), parallel: 8, bandwidth: None, seed: 1 };
 
-fn large_blocks() -> (tempfile::NamedTempFile, Store) {
+fn large_blocks() -> (tempfile::NamedTempFile, StoreSpec) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().write_all_at(&vec![7; SIZE as usize], 0).unwrap();
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
     let source = Arc::new(Source::open(&spec).unwrap().with_blocks(BLOCK as u32));
-    (file, Store::File { source, extents: None })
+    (file, StoreSpec::File(FileSpec { source, extents: None }))
 }
 
 fn content(file: &tempfile::NamedTempFile) -> Vec<u8> {
@@ -129,7 +129,7 @@ fn writes_to_one_block_do_not_undo_each_other() {
 fn a_block_stays_claimed_until_the_last_operation_of_a_client_that_has_gone_ends() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(50)), ..SLOW };
     let (_file, store) = large_blocks();
-    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    let StoreSpec::File(FileSpec { source, .. }) = &store else { unreachable!("it is a file") };
     let source = Arc::clone(source);
     let device = device(Some(slow));
     add(&device, Policy::default(), store, SIZE);

@@ -5,7 +5,7 @@ use sluice_sched::units::Iops;
 use super::*;
 
 /// Lets a VM do one request now, and the next one in 1000 s.
-fn limited(device: &Device, store: Store, size: u64) {
+fn limited(device: &Device, store: StoreSpec, size: u64) {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(1));
     policy.burst = Some(1);
@@ -40,7 +40,7 @@ fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
     const SIZE: u64 = 1 << 20;
     let beyond = Command::Read { offset: SIZE, len: 4096 };
     let device = device(None);
-    limited(&device, Store::Null, SIZE);
+    limited(&device, StoreSpec::Null, SIZE);
     assert_eq!(send(&device, SIZE, &[beyond; 4], Err(Errno::Einval)), 3);
 }
 
@@ -53,7 +53,7 @@ fn a_refused_write_was_free_however_much_data_it_had() {
     let mut policy = Policy::default();
     policy.limit.bytes = Some(sluice_sched::units::ByteRate::per_second(64));
     policy.burst = Some(1);
-    add(&device, policy, Store::Null, SIZE);
+    add(&device, policy, StoreSpec::Null, SIZE);
     assert_eq!(send(&device, SIZE, &[beyond; 4], Err(Errno::Enospc)), 3);
 }
 
@@ -71,7 +71,7 @@ fn block_status_requests_were_free() {
 fn a_volume_with_a_loss_answered_block_status_with_an_error() {
     const SIZE: u64 = 1 << 20;
     let (_file, store) = file(SIZE);
-    let Store::File { source, .. } = &store else { unreachable!("it is a file") };
+    let StoreSpec::File(FileSpec { source, .. }) = &store else { unreachable!("it is a file") };
     source.set_loss(Loss::OfFile);
     let device = device(None);
     add(&device, Policy::default(), store, SIZE);
@@ -87,7 +87,7 @@ fn a_volume_with_a_loss_answered_block_status_with_an_error() {
 fn a_client_with_large_requests_took_as_many_turns_of_the_window_as_one_with_small_requests() {
     let time = ServiceTime::Fixed(Duration::from_secs(1000));
     let device = device(Some(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }));
-    add(&device, Policy::default(), Store::Null, 1 << 30);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 30);
     let grow = |requests| {
         let (policy, window) = (Policy::default(), Window { requests, bytes: 64 << 20 });
         device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
@@ -131,7 +131,7 @@ fn a_read_that_is_longer_than_the_window_got_a_buffer_of_one_part() {
         let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
         let source = Arc::new(Source::open(&spec).unwrap().with_blocks(blocks));
         let device = device(None);
-        add(&device, Policy::default(), Store::File { source, extents: None }, SIZE);
+        add(&device, Policy::default(), StoreSpec::File(FileSpec { source, extents: None }), SIZE);
         let (policy, window) = (Policy::default(), Window { requests: 64, bytes: 256 << 10 });
         device.edit(vec![Edit::SetPolicies { vm: "vm".to_owned(), policy, window, volumes: vec![] }]).unwrap();
         let mut client = connect(&device, SIZE);

@@ -40,7 +40,7 @@ fn a_change_of_the_scheduler_passed_another_burst() {
         DelaySpec { time: ServiceTime::Fixed(Duration::from_micros(20)), parallel: 4, bandwidth: None, seed: 1 };
     for delay in [None, Some(quick)] {
         let device = device(delay);
-        add(&device, limited(400), Store::Null, 1 << 20);
+        add(&device, limited(400), StoreSpec::Null, 1 << 20);
         let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
         let began = Instant::now();
         clients.iter_mut().for_each(|client| send(client, 10));
@@ -61,7 +61,7 @@ fn a_change_of_the_scheduler_passed_another_burst() {
 fn clients_of_a_vm_share_its_window_and_its_limit() {
     let device = device(None);
     let never = Policy { limit: limited(1).limit, ..limited(1) };
-    add(&device, never, Store::Null, 1 << 20);
+    add(&device, never, StoreSpec::Null, 1 << 20);
     set_policy(&device, never, 6);
     let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
     clients.iter_mut().for_each(|client| send(client, 20));
@@ -133,7 +133,7 @@ fn a_failed_sync_concerns_all_clients_until_the_loss_is_accepted() {
 #[test]
 fn what_a_client_sent_before_a_disconnect_is_served_although_the_next_one_is_there() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     for _ in 0..100 {
         let pair = UnixStream::pair().unwrap();
         let mut own = pair.0.try_clone().unwrap();
@@ -151,7 +151,7 @@ fn what_a_client_sent_before_a_disconnect_is_served_although_the_next_one_is_the
 #[test]
 fn a_volume_in_use_is_removed_and_added_again() {
     let device = device(None);
-    add(&device, limited(1), Store::Null, 1 << 20);
+    add(&device, limited(1), StoreSpec::Null, 1 << 20);
     for round in 0..3 {
         let mut clients = [(); 4].map(|()| connect(&device, 1 << 20));
         assert_eq!(device.watch().clients(Duration::from_secs(60)).unwrap().len(), 4);
@@ -169,8 +169,8 @@ fn a_volume_in_use_is_removed_and_added_again() {
         // polls: what was in flight ends by itself.
         while device.snapshot().unwrap().queued + device.snapshot().unwrap().in_flight > 0 {}
         match round {
-            0 => device.edit(vec![add_volume("disk", VolumeGeneration::default(), Store::Null, 1 << 20)]).unwrap(),
-            _ => add(&device, limited(1), Store::Null, 1 << 20),
+            0 => device.edit(vec![add_volume("disk", VolumeGeneration::default(), StoreSpec::Null, 1 << 20)]).unwrap(),
+            _ => add(&device, limited(1), StoreSpec::Null, 1 << 20),
         }
     }
     set_policy(&device, Policy::default(), 64);
@@ -183,7 +183,7 @@ fn a_volume_in_use_is_removed_and_added_again() {
 fn a_device_with_several_clients_drains_and_stops() {
     let slow = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(20)), parallel: 2, bandwidth: None, seed: 1 };
     let device = device(Some(slow));
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut clients = [connect(&device, 1 << 20), connect(&device, 1 << 20)];
     clients.iter_mut().for_each(|client| send(client, 4));
     // polls: until all were taken.

@@ -31,7 +31,7 @@ fn read(client: &mut Client, times: u64) {
 #[test]
 fn a_vm_gets_no_more_cpu_time_than_its_limit_and_continues_when_it_ends() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, SIZE);
+    add(&device, Policy::default(), StoreSpec::Null, SIZE);
     let mut client = connect(&device, SIZE);
     let set = |limit| device.edit(vec![Edit::SetCpu { vm: "vm".to_owned(), limit }]).unwrap();
     set(Some(Percent::from_hundredths(200)));
@@ -75,7 +75,7 @@ fn attach(device: &Device, handshake: Duration) -> UnixStream {
 #[test]
 fn connections_in_a_loop_were_charged_to_no_vm() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, SIZE);
+    add(&device, Policy::default(), StoreSpec::Null, SIZE);
     let handshake = Duration::from_millis(2);
     for _ in 0..10 {
         drop(attach(&device, handshake));

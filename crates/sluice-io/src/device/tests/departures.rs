@@ -17,7 +17,7 @@ fn polling(delay: Option<DelaySpec>, polls: bool) -> Device {
 fn slow(time: Duration, polls: bool) -> Device {
     let delay = DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 };
     let device = polling(Some(delay), polls);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
     device
 }
@@ -78,7 +78,7 @@ fn all_before_a_disconnect_are_served(command: Command<'_>, more: u32, polls: bo
     let device = polling(None, polls);
     let mut policy = Policy { burst: Some(1), ..Policy::default() };
     policy.limit.iops = Some(Iops::from_milli(1));
-    add(&device, policy, Store::Null, 1 << 20);
+    add(&device, policy, StoreSpec::Null, 1 << 20);
     let pair = UnixStream::pair().unwrap();
     let mut own = pair.0.try_clone().unwrap();
     let mut client = connect_by(pair, &device, ("vm", "disk"), VolumeGeneration::default(), 1 << 20);
@@ -145,7 +145,7 @@ fn a_client_that_has_waited_for_room_ends_like_any_other() {
 #[test]
 fn clients_whose_sockets_the_loop_reads_leave_in_each_way() {
     let device = polling(None, true);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let read = Command::Read { offset: 0, len: 4096 };
     // More of them than the loop reads itself.
     let mut clients: Vec<Client> = (0..20).map(|_| connect(&device, 1 << 20)).collect();
@@ -169,7 +169,7 @@ fn clients_whose_sockets_the_loop_reads_leave_in_each_way() {
 #[test]
 fn a_client_that_was_read_for_long_is_watched_again_when_it_waits_for_room() {
     let device = polling(None, true);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let read = Command::Read { offset: 0, len: 4096 };
     // More than the number of reads after which it is not watched any more.
@@ -199,7 +199,7 @@ fn a_client_was_served_while_the_last_write_of_its_killed_predecessor_was_at_the
         let service = ServiceTime::Fixed(Duration::from_secs(3600));
         let delay = DelaySpec { time: service, parallel: 2, bandwidth: None, seed: 1 };
         let device = polling(Some(delay), polls);
-        add(&device, Policy::default(), Store::Null, 1 << 20);
+        add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
         let write = |client: &mut Client, byte: u8| {
             client.submit(1, Command::Write { offset: 0, data: &[byte; 4096], fua: false }).unwrap();
             while !client.flush_output().unwrap() {}
@@ -222,7 +222,7 @@ fn a_client_was_served_while_the_last_write_of_its_killed_predecessor_was_at_the
 #[test]
 fn a_client_whose_socket_the_loop_reads_pauses_and_goes_on() {
     let device = polling(None, true);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let read = Command::Read { offset: 0, len: 4096 };
     for _ in 0..3 {
@@ -240,7 +240,7 @@ fn a_client_whose_socket_the_loop_reads_pauses_and_goes_on() {
 fn requests_before_a_disconnect_were_dropped_if_the_client_did_not_read_the_replies() {
     for polls in [false, true] {
         let device = polling(None, polls);
-        add(&device, Policy::default(), Store::Null, 1 << 20);
+        add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
         let data = vec![1; 4096];
         let count = 2 * WINDOW;
         let client = connect(&device, 1 << 20);

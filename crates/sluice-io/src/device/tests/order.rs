@@ -112,7 +112,7 @@ fn send(client: &mut UnixStream, requests: &[(wire::Command, u32)]) {
 }
 
 fn null(name: &str) -> Edit {
-    add_volume(name, VolumeGeneration::default(), Store::Null, SIZE)
+    add_volume(name, VolumeGeneration::default(), StoreSpec::Null, SIZE)
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn a_write_that_waited_for_blocks_goes_to_the_gate_before_the_one_before_it_is_a
     file.as_file().set_len(1 << 20).unwrap();
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
     let source = Arc::new(Source::open(&spec).unwrap().with_blocks(4096));
-    let store = Store::File { source, extents: None };
+    let store = StoreSpec::File(FileSpec { source, extents: None });
     let volume = add_volume("disk", VolumeGeneration::default(), store, SIZE);
     let mut lab = Lab::new(None, Policy::default(), 64, vec![volume]);
     let mut client = lab.connect("disk");

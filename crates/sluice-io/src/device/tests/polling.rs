@@ -12,7 +12,7 @@ fn iterations(device: &Device) -> u64 {
 fn a_client_that_sends_each_request_alone_woke_the_thread_for_each() {
     const REQUESTS: u64 = 100;
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let sleeps = || {
         let (reply, answer) = channel();
@@ -34,7 +34,7 @@ fn a_client_at_its_limit_is_not_polled() {
     const REQUESTS: u64 = 4000;
     let limit = Limit { iops: Some(Iops::per_second(20_000)), bytes: None };
     let device = device(None);
-    add(&device, Policy { limit, burst: Some(1), ..Policy::default() }, Store::Null, 1 << 20);
+    add(&device, Policy { limit, burst: Some(1), ..Policy::default() }, StoreSpec::Null, 1 << 20);
     let mut client = connect(&device, 1 << 20);
     let read = Command::Read { offset: 0, len: 512 };
     (0..4).for_each(|cookie| client.submit(cookie, read).unwrap());

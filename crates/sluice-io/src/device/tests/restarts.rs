@@ -21,7 +21,7 @@ fn a_restart_keeps_the_depth_in_force() {
     let never =
         DelaySpec { time: ServiceTime::Fixed(Duration::from_secs(3600)), parallel: 8, bandwidth: None, seed: 1 };
     let device = device(Some(never));
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let mut client = connect(&device, 1 << 20);
@@ -42,7 +42,7 @@ fn a_restart_keeps_the_depth_in_force() {
 #[test]
 fn a_restart_keeps_the_bytes_of_a_request_in_force() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let dispatched_bytes = || {
         let mut client = connect(&device, 1 << 20);
         assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
@@ -59,7 +59,7 @@ fn a_restart_keeps_the_bytes_of_a_request_in_force() {
 #[test]
 fn messages_that_arrive_just_before_a_restart_are_handled() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let (reply, answer) = channel();
     device.mailbox.leave(Message::Test(Fault::Panic));
     device.mailbox.leave(Message::Call(Call::Snapshot(reply)));
@@ -75,7 +75,7 @@ fn a_job_result_from_before_a_restart_is_ignored() {
     add(&device, Policy::default(), store, 1 << 20);
     let allocation = || BlockingResult::Allocation { io: IoId::new(0, 0), spans: Vec::new() };
     // The helper has sent its result; the thread panics before it reads it.
-    let discard = BlockingResult::Discard { op: crate::backend::device_queue::OpIndex(0), result: 0 };
+    let discard = BlockingResult::Discard { op: crate::store::OpIndex(0), result: 0 };
     for message in [
         Message::Test(Fault::Panic),
         Message::Command(DiskCommand::BlockingDone(0, allocation())),
@@ -102,7 +102,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn a_device_that_failed_repeatedly_was_restarted_forever() {
     let (device, went_down) = watched();
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     (0..7).for_each(|_| device.mailbox.leave(Message::Test(Fault::Panic)));
     device.mailbox.wake();
     went_down.recv_timeout(LONG).unwrap();
@@ -117,7 +117,7 @@ fn a_device_that_failed_repeatedly_was_restarted_forever() {
 #[test]
 fn a_device_whose_restart_failed_once_was_down_immediately() {
     let (device, went_down) = watched();
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.mailbox.leave(Message::Test(Fault::RefuseRestarts(2)));
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     assert_eq!(device.edit(vec![Edit::RemoveVm { vm: "vm".to_owned() }]), Ok(()));
@@ -131,7 +131,7 @@ fn a_device_whose_restart_failed_once_was_down_immediately() {
 #[test]
 fn a_restart_waited_forever_for_a_file_system_that_did_not_respond() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     let (answers, until) = channel();
     device.mailbox.leave(Message::Command(DiskCommand::HangHelper(until)));
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
@@ -143,7 +143,7 @@ fn a_restart_waited_forever_for_a_file_system_that_did_not_respond() {
 #[test]
 fn messages_that_arrive_in_the_pause_before_a_restart_are_handled_after_it() {
     let device = device(None);
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     // The second failure is followed by a pause.
     (0..3).for_each(|_| device.mailbox.leave(Message::Test(Fault::Panic)));
     device.mailbox.wake();
@@ -155,7 +155,7 @@ fn messages_that_arrive_in_the_pause_before_a_restart_are_handled_after_it() {
 #[test]
 fn a_thread_whose_state_could_not_be_read_ended_without_a_log_line() {
     let (device, went_down) = watched();
-    add(&device, Policy::default(), Store::Null, 1 << 20);
+    add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
     device.mailbox.send(Message::Test(Fault::PanicTwice)).unwrap();
     went_down.recv_timeout(LONG).unwrap();
     assert_eq!(device.health(), Health::Down);

@@ -39,7 +39,7 @@ fn of_kind(submitted: &[Submitted], kind: Kind) -> (usize, u64) {
 }
 
 /// Creates a file of `len` non-zero bytes.
-fn full(len: u64) -> (tempfile::NamedTempFile, Store) {
+fn full(len: u64) -> (tempfile::NamedTempFile, StoreSpec) {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().write_all_at(&vec![7; len as usize], 0).unwrap();
     let store = store(file.path());

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use io_uring::{opcode, types};
-use sluice_sched::{Instant, Kind};
+use sluice_sched::Instant;
 
-use crate::backend::request::{Opening, Question};
+use crate::backend::request::{Body, Occupied, Opening, Question};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::budget::Budget;
@@ -97,8 +97,9 @@ impl Nbd {
         let unparsed = connection.rx.unparsed();
         let data = &unparsed[..unparsed.len().min((state.length - have) as usize)];
         let came = data.len();
-        let buffer = state.buffer.as_mut().expect("a write has a buffer");
-        buffer.bytes_mut(state.length as usize)[have as usize..have as usize + came].copy_from_slice(data);
+        let length = state.length as usize;
+        let buffer = state.data.buffer_mut().expect("a write has a buffer");
+        buffer.bytes_mut(length)[have as usize..have as usize + came].copy_from_slice(data);
         connection.rx.consume(came);
         let have = have + came as u32;
         if have < state.length {
@@ -152,9 +153,10 @@ impl Nbd {
         let client = self.client(id);
         let connection = &mut self.connections[id];
         let length = refusal.payload_to_skip;
-        let opening = Opening { client, cookie, volume: connection.volume, held: length.into(), buffered: 0 };
+        let occupies = Occupied { window: length.into(), memory: 0 };
+        let opening = Opening { client, cookie, volume: connection.volume, occupies };
         let (io, request) = core.open(&mut connection.requests, &opening);
-        (request.errno, request.length) = (errno, length);
+        (request.body, request.errno, request.length) = (Body::Refused, errno, length);
         core.count_refused(connection.volume, refusal.message);
         match length {
             0 => core.arrive(now, io),
@@ -168,44 +170,35 @@ impl Nbd {
         let connection = &mut self.connections[id];
         let volume = connection.volume;
         let held = operation.data_len();
-        let is_null_read = matches!(operation, Operation::Read { .. }) && core.backend.volumes[volume].is_null();
+        let is_null_read = matches!(operation, Operation::Read { .. }) && core.backend.info(volume).memory.is_none();
         let buffered = if is_null_read { 0 } else { held };
-        let opening = Opening { client, cookie, volume, held: held.into(), buffered: buffered.into() };
+        let occupies = Occupied { window: held.into(), memory: buffered.into() };
+        let opening = Opening { client, cookie, volume, occupies };
         let (io, request) = core.open(&mut connection.requests, &opening);
         match operation {
-            Operation::Read { offset, len } => {
-                (request.kind, request.offset, request.length) = (Some(Kind::Read), offset, len);
-            }
-            Operation::Write { offset, len, fua } => {
-                (request.kind, request.offset, request.length) = (Some(Kind::Write), offset, len);
-                request.forced = fua;
-            }
-            Operation::Flush => request.kind = Some(Kind::Flush),
-            Operation::Trim { offset, len, fua } => {
-                (request.kind, request.offset, request.length) = (Some(Kind::Discard), offset, len);
-                request.forced = fua;
-            }
+            Operation::Read { offset, len } => request.ask(Body::Read, offset, len, false),
+            Operation::Write { offset, len, fua } => request.ask(Body::Write, offset, len, fua),
+            Operation::Flush => request.ask(Body::Flush, 0, 0, false),
+            Operation::Trim { offset, len, fua } => request.ask(Body::Discard, offset, len, fua),
             Operation::WriteZeroes { offset, len, fua, no_hole, fast } => {
-                (request.kind, request.offset, request.length) = (Some(Kind::WriteZeroes), offset, len);
-                (request.forced, request.no_hole, request.fast) = (fua, no_hole, fast);
+                request.ask(Body::Zero { no_hole, fast }, offset, len, fua);
             }
             Operation::BlockStatus { offset, len, req_one } => {
                 let spans_max = if req_one { 1 } else { usize::MAX };
-                (request.offset, request.length) = (offset, len);
-                request.question = Some(Box::new(Question { spans_max, answer: Vec::new() }));
+                request.ask(Body::Query(Box::new(Question { spans_max, answer: Vec::new() })), offset, len, false);
             }
             Operation::Disconnect => unreachable!("dealt with by the caller"),
         }
-        if request.kind != Some(Kind::Write) {
+        if !matches!(request.body, Body::Write) {
             return core.arrive(now, io);
         }
         let length = request.length as usize;
         let state = &mut core.backend.ios[io];
-        state.buffer = core.backend.pool.take(length, state.room);
-        connection.rx.expect = match state.buffer {
-            Some(_) => Expect::Payload { io, have: 0 },
+        let buffer = core.backend.pool.take(length, state.data.room);
+        connection.rx.expect = match state.data.set_buffer(buffer) {
+            true => Expect::Payload { io, have: 0 },
             // The client may try again.
-            None => {
+            false => {
                 state.refuse(libc::ENOMEM);
                 core.count_refused(connection.volume, "The daemon has too little memory");
                 Expect::Skip { io, left: length as u32 }
@@ -261,7 +254,7 @@ impl Nbd {
             {
                 let state = &mut core.backend.ios[io];
                 let length = state.length as usize;
-                let buffer = state.buffer.as_mut().expect("a write has a buffer");
+                let buffer = state.data.buffer_mut().expect("a write has a buffer");
                 let rest = &mut buffer.bytes_mut(length)[have as usize..];
                 connection.rx.receive = Receive::ToBuffer;
                 (rest.as_mut_ptr(), rest.len())

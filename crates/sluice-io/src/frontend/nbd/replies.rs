@@ -5,10 +5,10 @@
 //! that does not read it in time is disconnected.
 
 use io_uring::{opcode, types};
-use sluice_sched::{Instant, Kind};
+use sluice_sched::Instant;
 
 use crate::backend::disk::ZEROES_LEN;
-use crate::backend::request::{IoRequest, Question};
+use crate::backend::request::{Body, IoRequest};
 use crate::backend::retry::is_put_off;
 use crate::backend::tag::Tag;
 use crate::device::core::Core;
@@ -34,7 +34,7 @@ pub(crate) enum Segment {
 impl Nbd {
     /// Queues the reply of a completed request for this iteration's message.
     pub(crate) fn queue_reply(&mut self, core: &mut Core, io: IoId) {
-        let id = core.backend.ios[io].client.id();
+        let id = core.backend.ios[io].origin.client.id();
         let connection = &mut self.connections[id];
         if connection.is_closed() || connection.tx.is_deaf() {
             return self.free(core, id, io);
@@ -172,14 +172,16 @@ impl Nbd {
 
 /// Appends the header of a reply. Returns the length of the data that follows it.
 fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
-    let cookie = io.cookie;
-    let structured = negotiated.structured_replies && matches!(io.kind, Some(Kind::Read) | None);
+    let cookie = io.origin.cookie;
+    let is_structured = matches!(io.body, Body::Read | Body::Query(_) | Body::Answered | Body::Refused);
+    let structured = negotiated.structured_replies && is_structured;
     if io.errno != 0 {
         let errno = Errno::from_os(io.errno);
         wire::error_reply(out, structured, cookie, errno, "");
         return 0;
     }
-    if let Some(Question { answer: spans, .. }) = io.question.as_deref() {
+    if let Body::Query(question) = &io.body {
+        let spans = &question.answer;
         if !reserve(out, wire::CHUNK_HEADER_LEN + 4 + wire::EXTENT_LEN * spans.len()) {
             wire::error_reply(out, structured, cookie, Errno::Enomem, "");
             return 0;
@@ -187,9 +189,9 @@ fn header(out: &mut Vec<u8>, io: &IoRequest, negotiated: &Negotiated) -> usize {
         wire::block_status_chunk(out, cookie, negotiated.base_allocation.unwrap_or(0), spans.iter().map(extent));
         return 0;
     }
-    let data = if io.kind == Some(Kind::Read) { io.length } else { 0 };
+    let data = if matches!(io.body, Body::Read) { io.length } else { 0 };
     // A null volume: the client is told that it reads zeroes, and does not receive them.
-    if structured && data > 0 && io.buffer.is_none() {
+    if structured && data > 0 && io.data.buffer().is_none() {
         out.extend_from_slice(&wire::offset_hole_chunk(cookie, io.offset, data));
         return 0;
     }
@@ -210,7 +212,7 @@ fn extent(span: &Span) -> Extent {
 }
 
 fn push_data(segments: &mut Vec<Segment>, io: &IoRequest, mut data: usize, zeroes: *mut u8) {
-    if let Some(buffer) = &io.buffer {
+    if let Some(buffer) = io.data.buffer() {
         return segments.push(Segment::Data { place: buffer.as_ptr(), len: data });
     }
     while data > 0 {

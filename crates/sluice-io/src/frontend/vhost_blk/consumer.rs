@@ -5,7 +5,7 @@ use std::rc::Rc;
 use sluice_sched::{Instant, Kind};
 
 use crate::backend::client_faults::{QUEUE_STOPPED, StoppedQueue};
-use crate::backend::request::Opening;
+use crate::backend::request::{Body, Occupied, Opening};
 use crate::backend::ring::Ring;
 use crate::cpu;
 use crate::device::core::{Core, DataIn};
@@ -65,12 +65,14 @@ impl Consumer for Blk<'_> {
         let memory = Rc::clone(&queue.memory);
         chain.follow(&memory, queue.descriptors(), taken.head)?;
         let Parsed { status, request } = request::parse(chain, &self.core.backend.volumes[volume].info)?;
-        let (kind, offset, length, no_hole, errno) = match request {
-            Ok(ParsedRequest::Device { kind, offset, length, no_hole }) => (Some(kind), offset, length, no_hole, 0),
-            Ok(ParsedRequest::Id) => (None, 0, ID_LEN as u32, false, 0),
-            Err(Refusal { status: Status::Unsupported, .. }) => (None, 0, 0, false, libc::EOPNOTSUPP),
-            Err(_) => (None, 0, 0, false, libc::EIO),
+        let (body, offset, length, errno) = match request {
+            Ok(ParsedRequest::Device { kind, offset, length, no_hole }) => (body_of(kind, no_hole), offset, length, 0),
+            Ok(ParsedRequest::Id) => (Body::Answered, 0, ID_LEN as u32, 0),
+            Err(Refusal { status: Status::Unsupported, .. }) => (Body::Refused, 0, 0, libc::EOPNOTSUPP),
+            Err(_) => (Body::Refused, 0, 0, libc::EIO),
         };
+        let changes = matches!(body, Body::Write | Body::Discard | Body::Zero { .. });
+        let window = if matches!(body, Body::Read | Body::Write) { self.core.held_by(volume, length) } else { 0 };
         let segments: &[Segment] = match request {
             Ok(ParsedRequest::Device { kind: Kind::Read, .. } | ParsedRequest::Id) => &chain.writable,
             Ok(ParsedRequest::Device { kind: Kind::Write, .. }) => &chain.readable,
@@ -92,19 +94,17 @@ impl Consumer for Blk<'_> {
             client: ClientRef::new(self.number, id),
             cookie: taken.pack(),
             volume,
-            held: if matches!(kind, Some(Kind::Read | Kind::Write)) { self.core.held_by(volume, length) } else { 0 },
-            buffered: 0,
+            occupies: Occupied { window, memory: 0 },
         };
-        let forced = !session.driver.write_back && !matches!(kind, Some(Kind::Read | Kind::Flush) | None);
+        let forced = changes && !session.driver.write_back;
         let (id, io) = self.core.open(&mut queue.requests, &opening);
-        (io.kind, io.offset, io.length) = (kind, offset, length);
-        (io.no_hole, io.forced, io.errno) = (no_hole, forced, errno);
-        io.guest = Some(guest);
+        io.ask(body, offset, length, forced);
+        (io.errno, io.data.guest) = (errno, Some(guest));
         match has_memory {
             true => self.core.arrive(now, id),
             false => self.core.refuse(now, id, libc::ENOMEM),
         }
-        Ok(opening.held)
+        Ok(window)
     }
 
     fn kicked(&mut self, queue: &VirtQueue) -> bool {
@@ -137,6 +137,16 @@ impl Consumer for Blk<'_> {
 impl Blk<'_> {
     fn volume(&self, queue: &VirtQueue) -> VolumeKey {
         self.sessions[queue.session].target
+    }
+}
+
+fn body_of(kind: Kind, no_hole: bool) -> Body {
+    match kind {
+        Kind::Read => Body::Read,
+        Kind::Write => Body::Write,
+        Kind::Flush => Body::Flush,
+        Kind::Discard => Body::Discard,
+        Kind::WriteZeroes => Body::Zero { no_hole, fast: false },
     }
 }
 

@@ -1,7 +1,8 @@
 //! Returns completed requests to their guests.
 
-use sluice_sched::{Instant, Kind};
+use sluice_sched::Instant;
 
+use crate::backend::request::Body;
 use crate::device::core::Core;
 use crate::frontend::vhost_blk::VhostBlk;
 use crate::frontend::vhost_blk::request::Status;
@@ -13,13 +14,13 @@ impl VhostBlk {
     /// Returns a completed request to its guest.
     pub(crate) fn reply(&mut self, core: &mut Core, now: Instant, id: IoId) {
         let io = &core.backend.ios[id];
-        let queue: QueueId = io.client.id();
+        let queue: QueueId = io.origin.client.id();
         if self.queues.queue(queue).state.is_closed() {
             return self.free(core, queue, id);
         }
-        let guest = io.guest.as_ref().expect("a request of a guest has its memory");
+        let guest = io.data.guest.as_ref().expect("a request of a guest has its memory");
         let mut written = 1;
-        if io.errno == 0 && matches!(io.kind, Some(Kind::Read) | None) {
+        if io.errno == 0 && matches!(io.body, Body::Read | Body::Answered) {
             // The data is there. A null volume leaves the guest's memory unchanged.
             written = io.length.saturating_add(written);
         }
@@ -28,7 +29,7 @@ impl VhostBlk {
             libc::EOPNOTSUPP => Status::Unsupported as u8,
             _ => Status::IoError as u8,
         });
-        let Taken { head, .. } = Taken::unpack(io.cookie);
+        let Taken { head, .. } = Taken::unpack(io.origin.cookie);
         self.queues.give_back(queue, head, written);
         self.queues.note_returned(now, queue);
         self.free(core, queue, id);

@@ -31,10 +31,10 @@ impl VhostBlk {
         let scope = Scope::Volume(core.base.vms[volume.vm].owner, volume.id);
         let mut cancelled = core.cancel(now, scope);
         let ios = &core.backend.ios;
-        let own = cancelled.iter().map(|(io, _)| *io).filter(|io| ios[*io].client == client);
+        let own = cancelled.iter().map(|(io, _)| *io).filter(|io| ios[*io].origin.client == client);
         let mut own: BTreeMap<u16, (u16, IoId)> = own
             .filter_map(|io| {
-                let Taken { head, position } = Taken::unpack(ios[io].cookie);
+                let Taken { head, position } = Taken::unpack(ios[io].origin.cookie);
                 Some((position?, (head, io)))
             })
             .collect();
@@ -52,9 +52,9 @@ impl VhostBlk {
     /// Puts a request of which nothing is at the gate or at the disk back into the available ring, whole, if its queue is stopping and it
     /// was the last one taken: zeroes and data can be written twice. Returns whether it has done so.
     pub(crate) fn put_back_rest(&mut self, core: &mut Core, now: Instant, io: IoId) -> bool {
-        let state = &core.backend.ios[io];
-        let id: QueueId = state.client.id();
-        let Taken { head, position } = Taken::unpack(state.cookie);
+        let origin = &core.backend.ios[io].origin;
+        let id: QueueId = origin.client.id();
+        let Taken { head, position } = Taken::unpack(origin.cookie);
         let queue = self.queues.queue(id);
         if !position.is_some_and(|position| queue.gives_back(position)) {
             return false;

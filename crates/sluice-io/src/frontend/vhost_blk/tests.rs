@@ -12,11 +12,13 @@ use sluice_sched::units::Iops;
 use sluice_sched::{GateSettings, Policy, schedulers};
 use vm_memory::{Bytes as _, GuestAddress};
 
-use crate::backend::delay::{DelaySpec, ServiceTime};
 use crate::device::command::Command as DiskCommand;
-use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
+use crate::device::{
+    Device, DeviceSpec, Edit, FileSpec, SchedulerSpec, StoreSpec, VolumeGeneration, VolumeSpec, Window,
+};
 use crate::reactor::message::{Fault, Message};
 use crate::source::{Source, SourceSpec};
+use crate::store::delay::{DelaySpec, ServiceTime};
 use crate::vhost_user::device_kind::Driver;
 use crate::vhost_user::mapping::MappingOwner;
 use crate::vhost_user::memory::{Memory, unshared};
@@ -85,11 +87,11 @@ struct Guest {
     used: u16,
 }
 
-fn bench(policy: Policy, store: Store, size_bytes: u64, requests: u32) -> Bench {
+fn bench(policy: Policy, store: StoreSpec, size_bytes: u64, requests: u32) -> Bench {
     delayed_bench(policy, store, size_bytes, requests, None)
 }
 
-fn delayed_bench(policy: Policy, store: Store, size_bytes: u64, requests: u32, delay: Option<DelaySpec>) -> Bench {
+fn delayed_bench(policy: Policy, store: StoreSpec, size_bytes: u64, requests: u32, delay: Option<DelaySpec>) -> Bench {
     let scheduler = SchedulerSpec {
         descriptor: schedulers::find("mclock").unwrap(),
         info: DeviceInfo::default(),
@@ -113,7 +115,7 @@ fn memory() -> Arc<Memory> {
 }
 
 fn null(requests: u32) -> Bench {
-    bench(Policy::default(), Store::Null, 1 << 30, requests)
+    bench(Policy::default(), StoreSpec::Null, 1 << 30, requests)
 }
 
 fn on_file() -> (tempfile::NamedTempFile, Bench) {
@@ -121,7 +123,7 @@ fn on_file() -> (tempfile::NamedTempFile, Bench) {
     file.as_file().set_len(8 << 20).unwrap();
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
     let source = Arc::new(Source::open(&spec).unwrap());
-    (file, bench(Policy::default(), Store::File { source, extents: None }, 8 << 20, 64))
+    (file, bench(Policy::default(), StoreSpec::File(FileSpec { source, extents: None }), 8 << 20, 64))
 }
 
 impl Bench {
@@ -140,7 +142,7 @@ impl Bench {
 
     fn add_volume(&self, name: &str) {
         let info = VolumeInfo { size_bytes: 1 << 30, ..sample() };
-        let (store, policy, generation) = (Store::Null, Policy::default(), VolumeGeneration::default());
+        let (store, policy, generation) = (StoreSpec::Null, Policy::default(), VolumeGeneration::default());
         let volume = Box::new(VolumeSpec { name: name.to_owned(), generation, policy, store, info });
         self.device.edit(vec![Edit::AddVolume { vm: "vm".to_owned(), volume }]).unwrap();
     }
@@ -454,7 +456,7 @@ fn requests_above_the_window_stay_in_the_ring() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::per_second(50));
     policy.burst = Some(1);
-    let bench = bench(policy, Store::Null, 1 << 30, 2);
+    let bench = bench(policy, StoreSpec::Null, 1 << 30, 2);
     let session = bench.open();
     let mut guest = bench.start(&session);
     for number in 0..5 {
@@ -518,7 +520,7 @@ fn the_resources_of_a_disconnected_vmm_are_freed() {
     let mut policy = Policy::default();
     policy.limit.iops = Some(Iops::from_milli(10));
     policy.burst = Some(1);
-    let bench = bench(policy, Store::Null, 1 << 30, 64);
+    let bench = bench(policy, StoreSpec::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     for number in 0..5 {
@@ -544,7 +546,7 @@ fn a_flush_keeps_its_memory_table() {
     let mut slow = policy;
     slow.limit.iops = Some(Iops::from_milli(10));
     slow.burst = Some(1);
-    let mut bench = bench(slow, Store::Null, 1 << 30, 64);
+    let mut bench = bench(slow, StoreSpec::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     assert_eq!(guest.ask(1, FLUSH, 0, 0), (0, 1));

@@ -22,11 +22,13 @@ use vhost::vhost_user::message::{
 use vm_memory::ByteValued;
 
 use super::*;
-use crate::backend::delay::{DelaySpec, ServiceTime};
-use crate::device::{Device, DeviceSpec, Edit, SchedulerSpec, Store, VolumeGeneration, VolumeSpec, Window};
+use crate::device::{
+    Device, DeviceSpec, Edit, FileSpec, SchedulerSpec, StoreSpec, VolumeGeneration, VolumeSpec, Window,
+};
 use crate::endpoint::{Bound, Endpoint};
 use crate::shared_limit::SharedLimit;
 use crate::source::{Source, SourceSpec};
+use crate::store::delay::{DelaySpec, ServiceTime};
 use crate::vhost_user::counts::Totals;
 use crate::vhost_user::listener::{START_MAX, VhostListener};
 use crate::volume::{VolumeInfo, sample};
@@ -114,7 +116,7 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
     File::create(&path).unwrap().set_len(SIZE).unwrap();
     let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(&path) }).unwrap());
     let info = VolumeInfo { size_bytes: SIZE, ..sample() };
-    let store = Store::File { source, extents: None };
+    let store = StoreSpec::File(FileSpec { source, extents: None });
     let (policy, generation) = (Policy::default(), VolumeGeneration::default());
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, info: info.clone() });
     let (vm, window) = ("vm".to_owned(), Window { requests: 64, bytes: 32 << 20 });

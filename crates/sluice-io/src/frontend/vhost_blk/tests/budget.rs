@@ -28,7 +28,7 @@ impl Bench {
 fn refused_requests_of_a_limited_vm_were_answered_as_fast_as_it_sent_them() {
     const GET_ID: u32 = 8;
     for kind in [UNKNOWN, GET_ID] {
-        let bench = bench(limited(), Store::Null, 1 << 30, 4);
+        let bench = bench(limited(), StoreSpec::Null, 1 << 30, 4);
         let session = bench.open();
         let mut guest = bench.start(&session);
         for number in 0..5 {
@@ -55,7 +55,7 @@ fn data_of_queued_requests_was_copied_at_each_start_of_their_queue() {
     file.as_file().set_len(1 << 20).unwrap();
     let source = Arc::new(Source::open(&SourceSpec::whole(file.path())).unwrap());
     assert!(source.alignment().memory > 1, "this data would not be copied");
-    let bench = bench(limited(), Store::File { source, extents: None }, 1 << 20, 64);
+    let bench = bench(limited(), StoreSpec::File(FileSpec { source, extents: None }), 1 << 20, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     for number in 0..2 {
@@ -79,7 +79,7 @@ fn data_of_queued_requests_was_copied_at_each_start_of_their_queue() {
 fn a_queue_with_large_requests_took_as_many_turns_of_the_window_as_one_with_small_requests() {
     let time = ServiceTime::Fixed(Duration::from_secs(1000));
     let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
-    let mut bench = delayed_bench(Policy::default(), Store::Null, 1 << 30, 0, Some(delay));
+    let mut bench = delayed_bench(Policy::default(), StoreSpec::Null, 1 << 30, 0, Some(delay));
     let sessions = [1 << 20, 4096].map(|len| {
         bench.memory = memory();
         let [kick, call] = [(); 2].map(|()| doorbell());

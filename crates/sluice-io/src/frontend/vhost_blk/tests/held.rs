@@ -46,7 +46,7 @@ fn iterations(bench: &Bench) -> u64 {
 fn a_held_vm_was_polled_although_its_limit_let_nothing_through() {
     let bytes = Limit { iops: None, bytes: Some(ByteRate::per_second(4096)) };
     for policy in [limited(1), Policy { limit: bytes, ..limited(1) }] {
-        let bench = bench(policy, Store::Null, 1 << 30, 64);
+        let bench = bench(policy, StoreSpec::Null, 1 << 30, 64);
         let session = bench.open();
         let mut guest = bench.start(&session);
         hold(&bench, &mut guest);
@@ -61,7 +61,7 @@ fn a_held_vm_was_polled_although_its_limit_let_nothing_through() {
 #[test]
 fn a_vm_at_a_limit_of_20_000_iops_costs_two_iterations_for_each_request() {
     const REQUESTS: u64 = 4000;
-    let bench = bench(limited(20_000), Store::Null, 1 << 30, 64);
+    let bench = bench(limited(20_000), StoreSpec::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     for number in 0..4 {
@@ -86,7 +86,7 @@ fn a_vm_at_a_limit_of_20_000_iops_costs_two_iterations_for_each_request() {
 fn requests_that_may_overtake_those_that_a_limit_holds_are_announced() {
     let reads = Limit { iops: Some(Iops::per_second(1)), bytes: None };
     let policy = Policy { limit: Limit::default(), read_limit: reads, ..limited(1) };
-    let bench = bench(policy, Store::Null, 1 << 30, 64);
+    let bench = bench(policy, StoreSpec::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start(&session);
     hold(&bench, &mut guest);
@@ -103,11 +103,11 @@ fn requests_that_may_overtake_those_that_a_limit_holds_are_announced() {
 
 #[test]
 fn a_neighbour_of_a_held_vm_was_polled_for_ever() {
-    let bench = bench(limited(20_000), Store::Null, 1 << 30, 64);
+    let bench = bench(limited(20_000), StoreSpec::Null, 1 << 30, 64);
     let vm = "other".to_owned();
     let window = Window { requests: 64, bytes: 32 << 20 };
     let info = VolumeInfo { size_bytes: 1 << 30, ..sample() };
-    let (policy, generation, store) = (Policy::default(), VolumeGeneration::default(), Store::Null);
+    let (policy, generation, store) = (Policy::default(), VolumeGeneration::default(), StoreSpec::Null);
     let volume = Box::new(VolumeSpec { name: "disk".to_owned(), generation, policy, store, info });
     let add = Edit::AddVm { vm: vm.clone(), policy, window };
     bench.device.edit(vec![add, Edit::AddVolume { vm, volume }]).unwrap();

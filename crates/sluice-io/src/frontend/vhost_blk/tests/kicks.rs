@@ -19,7 +19,7 @@ fn endless() -> OwnedFd {
 fn a_guest_that_kicks_without_pause_kept_the_thread_busy_whatever_its_limit() {
     let time = ServiceTime::Fixed(Duration::from_secs(3600));
     let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
-    let bench = delayed_bench(Policy::default(), Store::Null, 1 << 30, 64, Some(delay));
+    let bench = delayed_bench(Policy::default(), StoreSpec::Null, 1 << 30, 64, Some(delay));
     let session = bench.open();
     let mut guest = bench.start(&session);
     let head = guest.request(0, 0, 0, 512);

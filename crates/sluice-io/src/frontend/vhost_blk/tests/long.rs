@@ -39,7 +39,7 @@ fn a_driver_that_knew_no_maximum_length_could_read_no_more_than_that() {
             let mut whole = pattern(8 << 20, 0);
             std::fs::write(file.path(), &whole).unwrap();
             let source = Arc::new(Source::open(&SourceSpec { buffered, ..SourceSpec::whole(file.path()) }).unwrap());
-            let bench = bench(Policy::default(), Store::File { source, extents: None }, 8 << 20, 64);
+            let bench = bench(Policy::default(), StoreSpec::File(FileSpec { source, extents: None }), 8 << 20, 64);
             set(&bench, Policy::default(), window);
             let session = bench.open();
             let mut guest = bench.start(&session);
@@ -66,7 +66,7 @@ fn a_driver_that_knew_no_maximum_length_could_read_no_more_than_that() {
 
 #[test]
 fn a_long_read_has_no_more_pieces_at_the_gate_than_the_window_has_room_for() {
-    let bench = bench(slow(), Store::Null, 1 << 30, 64);
+    let bench = bench(slow(), StoreSpec::Null, 1 << 30, 64);
     set(&bench, slow(), NARROW);
     let session = bench.open();
     let mut guest = bench.start(&session);
@@ -92,12 +92,12 @@ fn a_long_read_has_no_more_pieces_at_the_gate_than_the_window_has_room_for() {
 }
 
 /// A file of 8 MiB whose disk seems to have blocks of 4096 bytes.
-fn with_large_blocks(content: &[u8]) -> (tempfile::NamedTempFile, Store) {
+fn with_large_blocks(content: &[u8]) -> (tempfile::NamedTempFile, StoreSpec) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), content).unwrap();
     let spec = SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) };
     let source = Arc::new(Source::open(&spec).unwrap().with_blocks(4096));
-    (file, Store::File { source, extents: None })
+    (file, StoreSpec::File(FileSpec { source, extents: None }))
 }
 
 #[test]
@@ -181,7 +181,7 @@ fn a_paused_vm_waited_until_its_long_read_had_completed() {
         let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) }).unwrap());
         let time = ServiceTime::Fixed(Duration::from_millis(50));
         let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
-        let store = Store::File { source, extents: None };
+        let store = StoreSpec::File(FileSpec { source, extents: None });
         let bench = delayed_bench(slow(), store, 8 << 20, 64, Some(delay));
         set(&bench, slow(), window);
         let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();

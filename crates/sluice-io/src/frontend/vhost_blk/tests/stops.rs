@@ -11,7 +11,7 @@ fn queued_requests_of_a_stopped_queue_return_to_its_ring() {
     policy.limit.iops = Some(Iops::from_milli(10));
     policy.burst = Some(1);
     let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
-    let bench = bench(policy, Store::Null, 1 << 30, 64);
+    let bench = bench(policy, StoreSpec::Null, 1 << 30, 64);
     let session = bench.open();
     let mut guest = bench.start_as(&session, |spec| spec.log = log.queue(0, ENTRIES));
     let mut beside = bench.start_as(&session, |spec| {
@@ -68,7 +68,7 @@ fn a_paused_vm_waited_until_its_zeroes_were_written() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(3 << 20).unwrap();
     let source = Arc::new(Source::open(&SourceSpec { buffered: true, ..SourceSpec::whole(file.path()) }).unwrap());
-    let store = Store::File { source, extents: None };
+    let store = StoreSpec::File(FileSpec { source, extents: None });
     let time = ServiceTime::Fixed(Duration::from_millis(100));
     let delay = DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 };
     let bench = delayed_bench(policy, store, 3 << 20, 64, Some(delay));
@@ -106,7 +106,7 @@ fn recovered_requests_that_waited_when_a_queue_stopped_were_lost_without_its_log
     policy.limit.iops = Some(Iops::from_milli(10));
     policy.burst = Some(1);
     let (log, ..) = Log::create(1, ENTRIES, &MappingOwner::default()).unwrap();
-    let bench = bench(policy, Store::Null, 1 << 30, 1);
+    let bench = bench(policy, StoreSpec::Null, 1 << 30, 1);
     let session = bench.open();
     let mut ring =
         Guest { memory: Arc::clone(&bench.memory), kick: doorbell(), call: doorbell(), available: 0, used: 0 };

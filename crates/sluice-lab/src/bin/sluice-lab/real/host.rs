@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_config::Host;
-use sluice_io::backend::delay::{DeviceModel, ModelMaker};
+use sluice_io::store::delay::{DeviceModel, ModelMaker};
 use sluice_lab::LabError;
 use sluice_lab::real::{Arrival, Device, Load, Trial, TrialVm};
 use sluice_sched::gate::Slot;

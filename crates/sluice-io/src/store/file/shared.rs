@@ -8,9 +8,9 @@
 
 use std::collections::HashMap;
 
-use crate::backend::device_queue::OpIndex;
 use crate::slab::{Slab, ids};
 use crate::source::FileId;
+use crate::store::OpIndex;
 
 ids! {
     /// A file or block device with open volumes.

@@ -1,4 +1,4 @@
-//! A wrapper that makes a queue a device of known capacity: each request takes a stated time, and at most `parallel` run
+//! A wrapper that makes a store a device of known capacity: each request takes a stated time, and at most `parallel` run
 //! concurrently. For tests and demonstrations.
 //!
 //! Model: `parallel` servers and one queue. A request starts when the first server is free and occupies it for its service
@@ -23,10 +23,10 @@ use std::time::Duration;
 use rand::RngExt;
 use rand_pcg::Pcg64Mcg;
 use rand_pcg::rand_core::SeedableRng;
-use sluice_sched::gate::{Part, Slot, Submission};
-use sluice_sched::{ByteRate, Device, Instant, Request};
+use sluice_sched::gate::Slot;
+use sluice_sched::{ByteRate, Instant, Request};
 
-use crate::backend::device_queue::{DeviceQueue, OpIndex};
+use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
 
 /// Service time of a request, without the part that depends on its size.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -83,16 +83,18 @@ struct Servers {
     log: Option<Box<dyn Write + Send>>,
 }
 
-/// The modelled servers, and operations that completed at the disk before they do in the model.
+/// The modelled servers, and operations that completed at the store before they do in the model.
 pub struct Delay {
     servers: Servers,
     /// When the modelled service of each slot of the gate ends.
     ends: Vec<Instant>,
+    /// By [`OpIndex`]: the slot of an operation, and its result while it is held.
+    ops: Vec<(Slot, Done)>,
     /// Completed operations, by the end of their modelled service.
     held: BinaryHeap<Reverse<(u64, u32)>>,
     /// Instead of the servers.
     model: Option<Box<dyn DeviceModel>>,
-    /// Operations that completed at the disk before the model has completed their slots: slot and operation, at most one for each slot
+    /// Operations that completed at the store before the model has completed their slots: slot and operation, at most one for each slot
     /// of the gate.
     modelled: Vec<(Slot, OpIndex)>,
 }
@@ -106,6 +108,7 @@ impl Delay {
         Ok(Delay {
             servers: Servers::new(spec, log)?,
             ends: Vec::new(),
+            ops: Vec::new(),
             held: BinaryHeap::new(),
             model: None,
             modelled: Vec::new(),
@@ -117,11 +120,6 @@ impl Delay {
     pub fn with_model(mut self, maker: Option<&ModelMaker>) -> Self {
         self.model = maker.map(|maker| maker.0());
         self
-    }
-
-    /// Returns `queue` with this delay.
-    pub(crate) fn wrap<'a, Q: DeviceQueue>(&'a mut self, queue: &'a mut Q) -> Delayed<'a, Q> {
-        Delayed { delay: self, queue }
     }
 
     /// Returns when the next held operation completes.
@@ -155,7 +153,31 @@ impl Delay {
         self.set_end(slot, end);
     }
 
-    /// Holds an operation that has completed at the disk until the service of its slot ends.
+    /// Starts an operation. The service of its slot starts with the first one.
+    fn start(&mut self, now: Instant, op: &Op<'_>) {
+        if let Some(request) = op.first {
+            self.start_slot(now, op.slot, request);
+        }
+        let index = op.index.0 as usize;
+        if self.ops.len() <= index {
+            self.ops.resize(index + 1, (Slot(0), Done::Ok));
+        }
+        self.ops[index].0 = op.slot;
+    }
+
+    /// Takes an operation that has ended at the store. Returns `false` if it is held until the service of its slot ends.
+    fn pass(&mut self, now: Instant, index: OpIndex, done: Done) -> bool {
+        let (slot, result) = &mut self.ops[index.0 as usize];
+        *result = done;
+        let slot = *slot;
+        let is_over = self.ends[slot.0 as usize] <= now;
+        if !is_over {
+            self.hold(slot, index);
+        }
+        is_over
+    }
+
+    /// Holds an operation that has completed at the store until the service of its slot ends.
     fn hold(&mut self, slot: Slot, index: OpIndex) {
         if self.model.is_some() {
             self.modelled.push((slot, index));
@@ -247,58 +269,43 @@ impl Servers {
     }
 }
 
-/// A queue with a delay.
-pub(crate) struct Delayed<'a, Q> {
-    delay: &'a mut Delay,
-    queue: &'a mut Q,
+/// A store with a delay, or without one.
+pub(crate) struct Delayed<S> {
+    pub(crate) delay: Option<Delay>,
+    pub(crate) below: S,
 }
 
-impl<Q: DeviceQueue> Delayed<'_, Q> {
-    fn start(&mut self, now: Instant, submission: &Submission, occupies_device: bool) {
-        if occupies_device {
-            self.delay.start_slot(now, submission.slot, &submission.request);
-        } else {
-            self.delay.set_end(submission.slot, now);
+impl<S: Store> Store for Delayed<S> {
+    fn info(&self, volume: StoreRef) -> &StoreInfo {
+        self.below.info(volume)
+    }
+
+    fn start(&mut self, context: &mut Context<'_>, op: &Op<'_>) {
+        if let Some(delay) = &mut self.delay {
+            delay.start(context.now, op);
         }
-    }
-}
-
-impl<Q: DeviceQueue> Device for Delayed<'_, Q> {
-    fn submit(&mut self, now: Instant, submission: &Submission) {
-        self.start(now, submission, self.queue.occupies_device(submission.token));
-        self.queue.submit(now, submission);
+        self.below.start(context, op);
     }
 
-    fn submit_merged(&mut self, now: Instant, submission: &Submission, parts: &[Part]) {
-        let occupies_device = parts.iter().any(|part| self.queue.occupies_device(part.token));
-        self.start(now, submission, occupies_device);
-        self.queue.submit_merged(now, submission, parts);
+    fn event(&mut self, context: &mut Context<'_>, event: StoreEvent, result: i32) {
+        self.below.event(context, event, result);
     }
-}
 
-impl<Q: DeviceQueue> DeviceQueue for Delayed<'_, Q> {
-    fn next_completed(&mut self, now: Instant) -> Option<OpIndex> {
-        self.delay.advance(now);
-        while let Some(index) = self.queue.next_completed(now) {
-            let slot = self.queue.slot_of(index);
-            if self.delay.ends[slot.0 as usize] <= now {
-                return Some(index);
+    fn next_done(&mut self, now: Instant) -> Option<(OpIndex, Done)> {
+        let Some(delay) = &mut self.delay else { return self.below.next_done(now) };
+        delay.advance(now);
+        while let Some((index, done)) = self.below.next_done(now) {
+            if delay.pass(now, index, done) {
+                return Some((index, done));
             }
-            self.delay.hold(slot, index);
         }
-        self.delay.pop(now)
+        let index = delay.pop(now)?;
+        Some((index, delay.ops[index.0 as usize].1))
     }
 
     fn next_wakeup(&self) -> Option<Instant> {
-        [self.delay.next_wakeup(), self.queue.next_wakeup()].into_iter().flatten().min()
-    }
-
-    fn slot_of(&self, index: OpIndex) -> Slot {
-        self.queue.slot_of(index)
-    }
-
-    fn occupies_device(&self, token: u32) -> bool {
-        self.queue.occupies_device(token)
+        let delay = self.delay.as_ref().and_then(Delay::next_wakeup);
+        delay.into_iter().chain(self.below.next_wakeup()).min()
     }
 }
 

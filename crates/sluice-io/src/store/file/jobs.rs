@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use crate::backend::device_queue::OpIndex;
-use crate::slab::{IoId, VolumeKey};
+use super::FileVolumeKey;
+use crate::slab::IoId;
 use crate::source::{ByteRange, ExtentMap, Source, Span, Support};
+use crate::store::OpIndex;
 
 /// A job of a helper thread.
 pub(crate) enum BlockingJob {
@@ -18,9 +19,9 @@ pub(crate) enum BlockingJob {
         spans_max: usize,
     },
     /// Maps the blocks of a volume to addresses on the disk.
-    Extents { volume: VolumeKey, source: Arc<Source> },
+    Extents { volume: FileVolumeKey, source: Arc<Source> },
     /// Reads again whether a block device can zero by itself.
-    Zeroing { volume: VolumeKey, source: Arc<Source> },
+    Zeroing { volume: FileVolumeKey, source: Arc<Source> },
     /// Discards a range of a block device.
     Discard {
         op: OpIndex,
@@ -43,12 +44,12 @@ pub(crate) enum BlockingResult {
         spans: Vec<Span>,
     },
     Extents {
-        volume: VolumeKey,
+        volume: FileVolumeKey,
         source: Arc<Source>,
         extents: Option<ExtentMap>,
     },
     Zeroing {
-        volume: VolumeKey,
+        volume: FileVolumeKey,
         source: Arc<Source>,
         found: Support,
     },
