@@ -22,7 +22,7 @@ const CIRCLE_MAX: usize = 6;
 /// Maximum number of crates that the daemon links, with its own.
 const CRATES_MAX: usize = 115;
 /// Maximum number of lines of the product's code, without comments and tests. `cargo xtask lines` prints them.
-const PRODUCT_LINES_MAX: usize = 57_000;
+const PRODUCT_LINES_MAX: usize = 57_400;
 
 /// Where state is bounded: the core and the data plane.
 const STATE: &[&str] = &["crates/sluice-sched/src/", "crates/sluice-io/src/"];
@@ -38,14 +38,19 @@ struct Exception {
 
 const EXCEPTIONS: &[Exception] = &[
     Exception {
-        what: "crates/sluice-io/src/backend/request.rs:IoRequest flags",
-        max: 6,
-        reason: "not parted yet by what a request is",
+        what: "crates/sluice-io/src/source/opened.rs:Descriptor flags",
+        max: 4,
+        reason: "what the kernel said of a file when it was opened",
     },
     Exception {
-        what: "crates/sluice-io/src/source/opened.rs:Source flags",
-        max: 5,
-        reason: "not parted yet from what a descriptor has",
+        what: "crates/sluice-io/src/store/file/mod.rs:FileStore methods",
+        max: 3,
+        reason: "the steps of an operation and their ends are files of their own",
+    },
+    Exception {
+        what: "crates/sluice-io/src/store/file/mod.rs:Volume methods",
+        max: 3,
+        reason: "zeroing and losses are files of their own",
     },
     Exception { what: "crates/sluice-io/src/virtio/queue.rs:VirtQueue flags", max: 5, reason: "not parted yet" },
     Exception {
@@ -54,18 +59,8 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "parted members took 5 to 18 % more time per request",
     },
     Exception {
-        what: "crates/sluice-io/src/backend/request.rs:IoRequest",
-        max: 24,
-        reason: "not parted yet by what a request is",
-    },
-    Exception {
         what: "crates/sluice-io/src/backend/volume.rs:Volume",
         max: 19,
-        reason: "not parted yet from what its store needs",
-    },
-    Exception {
-        what: "crates/sluice-io/src/backend/volume.rs:Volume methods",
-        max: 4,
         reason: "not parted yet from what its store needs",
     },
     Exception {
