@@ -13,7 +13,6 @@
 //! | decisions | [`scheduler`], [`schedulers`], [`guarantees`] |
 //! | the device's queue | [`gate`] |
 //! | state that a new scheduler takes over | [`standing`] |
-//! | guest schedulers above a host scheduler | [`stack`] |
 //! | checks before a promise is accepted | [`admission`] |
 //! | a VM on several servers | [`tracker`] |
 #![forbid(unsafe_code)]
@@ -30,7 +29,6 @@ pub mod request_arena;
 pub mod scheduler;
 pub mod schedulers;
 pub mod slab;
-pub mod stack;
 pub mod standing;
 mod steps;
 pub mod tag;
@@ -44,7 +42,6 @@ pub use gate::{Arrival, Device, Gate, GateSettings};
 pub use policy::{LatencyTarget, Limit, Policy, Reservation};
 pub use request::{Completion, Flags, Kind, OwnerId, Phase, Request, RequestId, VolumeId, Wait};
 pub use scheduler::{Change, ChangeError, Decision, Descriptor, Scheduler, Scope, State};
-pub use stack::Stack;
 pub use standing::Standing;
 pub use time::Instant;
 pub use units::{ByteRate, Bytes, Iops, Percent, Weight};

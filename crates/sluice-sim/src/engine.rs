@@ -11,7 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use sluice_sched::gate::{Finished, Outcome, Service};
-use sluice_sched::stack::{Guest, StackError};
+use crate::stack::{Guest, StackError};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 

@@ -18,6 +18,7 @@
 //! | the CPUs that guests and the driver domain share | [`cpu`] |
 //! | workloads of VMs | [`workloads`], [`traces`] |
 //! | results, and their invariants | [`record`], [`checks`] |
+//! | guest schedulers above a host scheduler | [`stack`] |
 //! | scenarios by name, and their runs | [`scenario`] |
 //! | means of many runs | [`statistics`] |
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ mod named;
 pub mod random;
 pub mod record;
 pub mod scenario;
+pub mod stack;
 pub mod statistics;
 pub mod traces;
 mod units;

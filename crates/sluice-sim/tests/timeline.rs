@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_sched::scheduler::{DeviceInfo, Scheduler};
-use sluice_sched::stack::{Guest, Ring, Stack};
+use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy};

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, offending_params};
-use sluice_sched::stack::{Ring, Stack};
+use sluice_sim::stack::{Ring, Stack};
 use sluice_sched::{Bytes, Descriptor, Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::devices::overhead::RequestOverhead;

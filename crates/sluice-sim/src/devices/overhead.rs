@@ -100,7 +100,7 @@ mod tests {
 
     use sluice_sched::params::ParamTable;
     use sluice_sched::scheduler::DeviceInfo;
-    use sluice_sched::stack::{Guest, Ring, Stack};
+    use crate::stack::{Guest, Ring, Stack};
     use sluice_sched::{Gate, GateSettings, Policy, schedulers};
 
     use super::*;

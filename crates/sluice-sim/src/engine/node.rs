@@ -2,7 +2,7 @@
 
 use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
-use sluice_sched::stack::{Ended, Stack};
+use crate::stack::{Ended, Stack};
 use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
 
 use crate::devices::{Job, Model};

@@ -18,7 +18,7 @@ use std::time::Duration;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::stack::Ring;
+use crate::stack::Ring;
 use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 

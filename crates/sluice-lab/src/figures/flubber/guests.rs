@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::policy::{LatencyTarget, PriorityClass};
-use sluice_sched::stack::{Guest, Ring, Stack};
+use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sched::{Bytes, Instant, Kind, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::engine::{Simulation, Thread};

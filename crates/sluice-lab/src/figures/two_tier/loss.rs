@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sched::stack::Ring;
+use sluice_sim::stack::Ring;
 use sluice_sim::devices::overhead::RequestOverhead;
 use sluice_sim::workloads::Workload;
 

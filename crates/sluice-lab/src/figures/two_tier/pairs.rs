@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluice_report::{Chart, Line, Table};
-use sluice_sched::stack::Ring;
+use sluice_sim::stack::Ring;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::read_ahead::ReadAhead;
 use sluice_sim::devices::write_cache::{Filled, WriteCache};

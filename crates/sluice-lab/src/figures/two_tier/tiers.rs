@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use sluice_sched::params::ParamTable;
-use sluice_sched::stack::{Ring, Stack};
+use sluice_sim::stack::{Ring, Stack};
 use sluice_sched::{Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::devices::write_cache::Filled;

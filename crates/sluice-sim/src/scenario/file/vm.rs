@@ -10,7 +10,7 @@ use crate::workloads::profiles::{self, BuildContext, WorkloadProfile};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
-use sluice_sched::stack::Ring;
+use crate::stack::Ring;
 
 use super::choice::{chosen, parameters, unknown};
 use super::device::Device;

@@ -11,7 +11,7 @@ use sluice_lab::advise::{self, Answer, By, Load, Question, Sureness, Verdict};
 use sluice_sched::Descriptor;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::DeviceClass;
-use sluice_sched::stack::Ring;
+use sluice_sim::stack::Ring;
 use sluice_sim::scenario::models;
 use sluice_sim::scenario::trace::{FORMATS, Scan};
 use sluice_sim::statistics::Mean;

@@ -23,14 +23,14 @@
 // rule: two-tier.host-matters-little, two-tier.guest-matters, two-tier.request-cost
 // rule: anticipatory.nested, cfq.weak-nested
 
-use crate::cost::CostModel;
-use crate::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refused, Slot, Submission};
-use crate::policy::Policy;
-use crate::request::{Flags, OwnerId, RequestId, VolumeId};
-use crate::scheduler::{ChangeError, Scheduler, Scope};
-use crate::slab::Slab;
-use crate::time::Instant;
-use crate::units::Bytes;
+use sluice_sched::cost::CostModel;
+use sluice_sched::gate::{Arrival, Device, Finished, Gate, GateSettings, Outcome, Refused, Slot, Submission};
+use sluice_sched::policy::Policy;
+use sluice_sched::request::{Flags, OwnerId, RequestId, VolumeId};
+use sluice_sched::scheduler::{ChangeError, Scheduler, Scope};
+use sluice_sched::slab::Slab;
+use sluice_sched::time::Instant;
+use sluice_sched::units::Bytes;
 
 /// Capacity of a ring between a guest and the host.
 // rule: two-tier.model

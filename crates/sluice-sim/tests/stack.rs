@@ -1,5 +1,6 @@
 //! Guests above a host: with any scheduler at either level no request is lost, and the ring between them is bounded.
 
+#[path = "../../sluice-sched/tests/common/mod.rs"]
 mod common;
 
 use std::cmp::Reverse;
@@ -11,7 +12,7 @@ use common::*;
 use sluice_sched::gate::{GateSettings, Outcome, Slot};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sched::stack::{Ended, Guest, Ring, StackError};
+use sluice_sim::stack::{Ended, Guest, Ring, StackError};
 use sluice_sched::*;
 
 /// One thread of a guest.
