@@ -2,7 +2,7 @@
 //!
 //! The steps run in order, and a failed step does not stop the next one: a missing blank line must not hide a failing
 //! test. Tests are counted with libtest's own numbers, summed over all test binaries. Each check (fmt, clippy, tidy,
-//! papers, docs) and each fuzz target counts as one. Preparations (tools, build) count only when they fail. The last
+//! papers, docs) and each fuzz target counts as one. Preparations (tools) count only when they fail. The last
 //! line on standard output is exactly `N passed, N failed`, for scripts.
 
 mod libtest;
@@ -15,7 +15,7 @@ use std::fmt::Write as _;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Features that are checked in addition to the defaults. The step `build` uses the defaults.
+/// Features that are checked in addition to the defaults.
 const FEATURES: &str = "--features=sluice-lab/parquet";
 /// Seconds to run each fuzz target.
 const FUZZ_SECONDS: u32 = 5;
@@ -45,12 +45,10 @@ enum Step {
     Tidy,
     /// Check that every cited rule of the papers exists.
     Papers,
-    /// Build the programs for release.
-    Build,
-    /// Build the Debian packages, and test them in a booted Debian.
-    Package,
     /// Run unit, contract, black-box and documentation tests.
     Tests,
+    /// Package the programs that were tested, and test the packages in a booted Debian.
+    Package,
     /// Run each fuzz target for a few seconds.
     Fuzz,
     /// Build the code's documentation and check its links.
@@ -108,16 +106,13 @@ impl Test {
             }
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
-            Step::Build => {
-                let build = cargo(&["build", "--release", "-p", "sluice", "-p", "sluice-lab"]);
-                Tally::of_preparation(succeeds(build)?)
-            }
+            Step::Tests => programs::run()?,
             Step::Package => {
-                succeeds(cargo(&["build", "--release", "-p", "sluice", "-p", "sluice-lab"]))?;
-                let (passed, failed) = package::test(&package::target().join("release"))?;
+                // The tests have built the programs. With other features they would be built again.
+                succeeds(cargo(&["test", "--workspace", "--no-run", "--quiet", FEATURES]))?;
+                let (passed, failed) = package::test(&package::target().join("debug"))?;
                 Tally { passed, failed }
             }
-            Step::Tests => programs::run()?,
             Step::Fuzz => {
                 let (targets, failed) = fuzz::run_all(FUZZ_SECONDS)?;
                 Tally { passed: (targets - failed.len()) as u64, failed: failed.len() as u64 }
@@ -192,7 +187,7 @@ mod tests {
     fn the_last_line_of_the_summary_is_the_sum() {
         let took = Duration::from_millis(1500);
         let rows = [
-            Row { step: Step::Build, tally: Tally::of_preparation(true), took },
+            Row { step: Step::Tools, tally: Tally::of_preparation(true), took },
             Row { step: Step::Tests, tally: Tally { passed: 211, failed: 2 }, took },
             Row { step: Step::Fmt, tally: Tally::of_check(true), took },
         ];
@@ -200,7 +195,7 @@ mod tests {
             summary(&rows),
             "
 ==== summary ====
-build   ok          0 passed    0 failed     1.5 s
+tools   ok          0 passed    0 failed     1.5 s
 tests   FAILED    211 passed    2 failed     1.5 s
 fmt     ok          1 passed    0 failed     1.5 s
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::scheduler::{DeviceInfo, Scheduler};
-use sluice_sim::stack::{Guest, Ring};
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Bytes, CostModel, Gate, GateSettings, Instant, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::engine::Simulation;
+use sluice_sim::stack::{Guest, Ring};
 use sluice_sim::workloads::{Address, Closed, Mix, Workload};
 
 use crate::band::BandPoint;

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use sluice_sched::gate::{Finished, Outcome, Service};
 use crate::stack::{Guest, StackError};
+use sluice_sched::gate::{Finished, Outcome, Service};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
 

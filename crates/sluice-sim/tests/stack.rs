@@ -12,8 +12,8 @@ use common::*;
 use sluice_sched::gate::{GateSettings, Outcome, Slot};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;
-use sluice_sim::stack::{Ended, Guest, Ring, StackError};
 use sluice_sched::*;
+use sluice_sim::stack::{Ended, Guest, Ring, Stack, StackError};
 
 /// One thread of a guest.
 #[derive(Debug, Clone)]

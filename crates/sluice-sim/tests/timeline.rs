@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use sluice_sched::scheduler::{DeviceInfo, Scheduler};
-use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sched::tracker::Form;
 use sluice_sched::units::{Iops, Weight};
 use sluice_sched::{Gate, GateSettings, Instant, Policy};
@@ -13,6 +12,7 @@ use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::devices::speed::Speed;
 use sluice_sim::engine::{Change, Placement, Simulation, Thread};
 use sluice_sim::random::stream;
+use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sim::workloads::{Address, Closed, Mix, Open, Pattern, Workload};
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -14,13 +14,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use sluice_sched::params::{ParamError, ParamTable, Parameter, Value, offending_params};
-use sluice_sim::stack::{Ring, Stack};
 use sluice_sched::{Bytes, Descriptor, Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::devices::overhead::RequestOverhead;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::stream;
 use sluice_sim::scenario::models::{self, Known};
+use sluice_sim::stack::{Ring, Stack};
 use sluice_sim::traces::{self, Format};
 use sluice_sim::traces::{Failure, PastEnd, Select};
 use sluice_sim::workloads::profiles::{self, WorkloadProfile};

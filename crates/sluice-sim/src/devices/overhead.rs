@@ -98,9 +98,9 @@ impl Model for RequestOverhead {
 mod tests {
     use sluice_sched::Kind;
 
+    use crate::stack::{Guest, Ring, Stack};
     use sluice_sched::params::ParamTable;
     use sluice_sched::scheduler::DeviceInfo;
-    use crate::stack::{Guest, Ring, Stack};
     use sluice_sched::{Gate, GateSettings, Policy, schedulers};
 
     use super::*;

@@ -1,8 +1,8 @@
 //! A node: a device with a gate, or with a host's gate and guest gates above it.
 
+use crate::stack::{Ended, Stack};
 use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
-use crate::stack::{Ended, Stack};
 use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
 
 use crate::devices::{Job, Model};

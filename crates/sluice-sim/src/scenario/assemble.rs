@@ -1,7 +1,7 @@
 //! Builds a simulation for each device of a scenario, or for the devices that share CPUs.
 
-use sluice_sched::scheduler::Scheduler;
 use crate::stack::{self, Stack};
+use sluice_sched::scheduler::Scheduler;
 use sluice_sched::{Gate, Instant};
 
 use super::run::RunError;

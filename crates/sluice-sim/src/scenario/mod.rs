@@ -15,10 +15,10 @@
 
 use std::time::Duration;
 
+use crate::stack::Ring;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::DeviceInfo;
-use crate::stack::Ring;
 use sluice_sched::tracker::Form;
 use sluice_sched::{Descriptor, GateSettings, Instant, Policy};
 

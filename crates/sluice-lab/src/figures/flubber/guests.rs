@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use sluice_sched::params::{ParamTable, Value};
 use sluice_sched::policy::{LatencyTarget, PriorityClass};
-use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sched::{Bytes, Instant, Kind, Policy};
 use sluice_sim::checks::check;
 use sluice_sim::engine::{Simulation, Thread};
 use sluice_sim::random::Stream;
+use sluice_sim::stack::{Guest, Ring, Stack};
 use sluice_sim::workloads::{Program, Step, Threads, Workload, WorkloadRequest, profiles};
 
 use crate::band::BandPoint;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sluice_report::{Chart, Line, Table};
 use sluice_sched::params::{ParamTable, Value};
-use sluice_sim::stack::Ring;
 use sluice_sim::devices::overhead::RequestOverhead;
+use sluice_sim::stack::Ring;
 use sluice_sim::workloads::Workload;
 
 use super::{DEVICE, ELEVATORS, Kernel, LOADS, elevator, tiers};

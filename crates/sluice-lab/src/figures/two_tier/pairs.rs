@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use sluice_report::{Chart, Line, Table};
-use sluice_sim::stack::Ring;
 use sluice_sim::devices::Model;
 use sluice_sim::devices::read_ahead::ReadAhead;
 use sluice_sim::devices::write_cache::{Filled, WriteCache};
+use sluice_sim::stack::Ring;
 
 use super::{DEVICE, ELEVATORS, Kernel, LOADS, Load, elevator, tiers};
 use crate::band::BandPoint;

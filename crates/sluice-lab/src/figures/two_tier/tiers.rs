@@ -5,12 +5,12 @@
 use std::time::Duration;
 
 use sluice_sched::params::ParamTable;
-use sluice_sim::stack::{Ring, Stack};
 use sluice_sched::{Instant, Policy};
 use sluice_sim::devices::Model;
 use sluice_sim::devices::write_cache::Filled;
 use sluice_sim::engine::{Placement, Simulation, Thread};
 use sluice_sim::random::Stream;
+use sluice_sim::stack::{Ring, Stack};
 use sluice_sim::workloads::{Workload, profiles};
 
 use crate::figure::LabError;

@@ -6,11 +6,11 @@ use std::path::Path;
 use crate::random::stream;
 use crate::scenario::cpus::{CpuCost, Host};
 use crate::scenario::{Guest, Placement, Source};
+use crate::stack::Ring;
 use crate::workloads::profiles::{self, BuildContext, WorkloadProfile};
 use sluice_sched::Instant;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
-use crate::stack::Ring;
 
 use super::choice::{chosen, parameters, unknown};
 use super::device::Device;
