@@ -5,6 +5,7 @@
 
 use std::io::ErrorKind;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use sluice_daemon::failure::Failure;
@@ -42,7 +43,7 @@ impl Program {
             // The daemon takes its own signals; here they end the program as they end any other.
             sluice_io::signals::release();
         }
-        let program = match std::env::current_exe() {
+        let program = match own() {
             Ok(own) => own.with_file_name(self.name()),
             Err(error) => return Failure::Run(format!("Cannot find the folder of this program: {error}").into()),
         };
@@ -53,4 +54,10 @@ impl Program {
             _ => format!("Cannot start {program}: {error}").into(),
         })
     }
+}
+
+/// Returns the path of this program. Without /proc it is that by which the program was started, unless `PATH` was searched for it.
+fn own() -> std::io::Result<PathBuf> {
+    let started = || std::env::args_os().next().map(PathBuf::from).filter(|path| path.components().count() > 1);
+    std::env::current_exe().or_else(|error| started().ok_or(error))
 }

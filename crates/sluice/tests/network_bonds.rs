@@ -93,11 +93,15 @@ fn reaches(guest: &Guest, from: &str, address: &str) {
 
 fn boot() -> Guest {
     let folder = tempfile::tempdir().unwrap();
-    let program = folder.path().join("sluice");
-    run(tool("strip", "binutils").arg("-o").arg(&program).arg(sluice().get_program())).ok();
+    let built = |name: &str| std::path::Path::new(sluice().get_program()).with_file_name(name);
+    let [command, daemon] = ["sluice", "sluiced"].map(|name| {
+        let program = folder.path().join(name);
+        run(tool("strip", "binutils").arg("-o").arg(&program).arg(built(name))).ok();
+        program
+    });
     let ip = tool("ip", "iproute2").get_program().into();
     let more = More {
-        programs: &[(program, "sluice"), (ip, "real-ip")],
+        programs: &[(command, "sluice"), (daemon, "sluiced"), (ip, "real-ip")],
         modules: &["bonding", "8021q", "tun", "veth", "bridge"],
     };
     let guest = Guest::boot(Machine::new([]).with_files(&more));
