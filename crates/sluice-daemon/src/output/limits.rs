@@ -138,8 +138,9 @@ impl<S: Subscriber> Layer<S> for Limits {
 /// Whether a line is the record of a change. Those who may make changes cause it, not tenants, and nothing else says who has changed
 /// what: `sluice set 'web*'` changes a thousand VMs at once, with a line for each.
 fn is_record(target: &str, about: &str) -> bool {
-    let modules = ["sluice::control::apply", "sluice::control::plan", "sluice::control::changer", "sluice::state"];
-    about.is_empty() && modules.iter().any(|module| target.starts_with(module))
+    let modules = ["control::apply", "control::plan", "control::changer", "state"];
+    let own = target.strip_prefix(concat!(env!("CARGO_CRATE_NAME"), "::"));
+    about.is_empty() && own.is_some_and(|target| modules.iter().any(|module| target.starts_with(module)))
 }
 
 /// The subject of a line, by rank: a VM before an endpoint before a device.

@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     fn record(fields: Vec<(&'static str, Value)>) -> Record {
-        Record { level: Level::ERROR, target: "sluice::server", message: "Volume held back".to_owned(), fields }
+        Record { level: Level::ERROR, target: "sluice_daemon::server", message: "Volume held back".to_owned(), fields }
     }
 
     #[test]
