@@ -11,6 +11,7 @@
 //! | `service` | readiness and watchdog for the service manager |
 //! | `output`, `failure` | logs, results, errors with their exit codes |
 #![forbid(unsafe_code)]
+#![allow(rustdoc::private_intra_doc_links, reason = "those who change the daemon read it, and see what is private")]
 
 use std::process::ExitCode;
 

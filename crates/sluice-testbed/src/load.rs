@@ -58,7 +58,7 @@ pub struct LoadVm {
     pub burst_every: Option<Duration>,
     /// Whether it submits from the beginning.
     pub starts: bool,
-    /// Whether it may get no replies for longer than [`SILENCE_MAX`].
+    /// Whether it may get no replies for longer than `SILENCE_MAX`.
     pub may_starve: bool,
 }
 

@@ -1,7 +1,6 @@
 //! Changes at run time: requests of the control socket, and their replies.
 //!
-//! Each connection has one request and one reply, each a line of JSON. [`apply`] carries out requests; [`client`]
-//! sends them, from a verb of the same binary.
+//! Each connection has one request and one reply, each a line of JSON. [`apply`] carries out requests, which `sluice` sends.
 
 use std::path::PathBuf;
 

@@ -137,7 +137,7 @@ impl Located {
         id_of(self.found.stat(), self.block_device)
     }
 
-    /// As [`Source::identity`].
+    /// As `Facts::identity`.
     #[must_use]
     pub fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
