@@ -27,7 +27,7 @@ impl Program {
         }
     }
 
-    /// What to do if it is missing.
+    /// Remedy if it is missing.
     fn remedy(self) -> &'static str {
         match self {
             Program::Daemon => "install the package sluicegate again, or run `cargo install --path crates/sluice`",

@@ -22,13 +22,13 @@ pub(super) struct Package {
     conffiles: &'static [&'static str],
     /// Completions: shell, file.
     completions: &'static [(&'static str, &'static str)],
-    /// What it needs besides libraries.
+    /// Packages that it needs besides libraries.
     depends: &'static str,
     recommends: &'static str,
     description: &'static str,
 }
 
-/// What serves VMs. The command and the service are called `sluice`.
+/// The package that serves VMs. The command and the service are called `sluice`.
 pub(super) const SLUICEGATE: Package = Package {
     name: "sluicegate",
     programs: &["sluice", "sluiced"],
@@ -45,7 +45,7 @@ pub(super) const SLUICEGATE: Package = Package {
          reservation, a limit and a weight.\n",
 };
 
-/// What no VM needs: `sluice sim`, `sluice reproduce` and `sluice advise`.
+/// The package of `sluice sim`, `sluice reproduce` and `sluice advise`, which no VM needs.
 pub(super) const LABORATORY: Package = Package {
     name: "sluicegate-lab",
     programs: &["sluice-lab"],

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// times that with the lowest priority, and the documentation tests are built without a line.
 const SILENT_MAX: Duration = Duration::from_secs(15 * 60);
 
-/// What hangs if a command prints nothing.
+/// The part that hangs if a command prints nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hung {
     /// The command, which is a test program.

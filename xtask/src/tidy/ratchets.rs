@@ -24,7 +24,7 @@ const CRATES_MAX: usize = 115;
 /// Maximum number of lines of the product's code, without comments and tests. `cargo xtask lines` prints them.
 const PRODUCT_LINES_MAX: usize = 57_200;
 
-/// Where state is bounded: the core and the data plane.
+/// Folders in which state is bounded: the core and the data plane.
 const STATE: &[&str] = &["crates/sluice-sched/src/", "crates/sluice-io/src/"];
 
 /// A bound that is exceeded, by how much at most, and why.
@@ -200,7 +200,7 @@ fn exceeds(what: &str, count: usize, max: usize, violation: impl FnOnce() -> Vio
     (count > max).then(violation)
 }
 
-/// What the ratchets need of a file.
+/// A file, as far as the ratchets look at it.
 struct Parsed<'a> {
     source: &'a Source<'a>,
     /// The folder of its crate's root, with `/` at the end.

@@ -58,7 +58,7 @@ struct Asked {
 /// A request that takes several steps, or has claimed its blocks.
 pub(crate) struct Bridged {
     asked: Asked,
-    /// What the client asks for, while the request has the body of a step.
+    /// The client's own operation. The body of the request is that of the present step meanwhile.
     body: Body,
     block: u64,
     /// The part of it to which the steps belong.

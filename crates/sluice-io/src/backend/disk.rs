@@ -44,7 +44,7 @@ pub(crate) struct Ended {
     pub(crate) errno: i32,
 }
 
-/// What is behind the gate. It also has the tables that operations refer to.
+/// The device behind the gate: stores and ring, and the tables that their operations refer to.
 pub(crate) struct Backend {
     pub(crate) ring: Ring,
     pub(crate) ios: Slab<IoId, IoRequest>,

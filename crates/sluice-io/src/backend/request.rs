@@ -37,7 +37,7 @@ pub(crate) struct IoRequest {
     pub(crate) part: u32,
 }
 
-/// What a client asks for.
+/// The operation that a client asks for.
 pub(crate) enum Body {
     Read,
     Write,
@@ -49,11 +49,11 @@ pub(crate) enum Body {
     },
     Discard,
     Flush,
-    /// Which parts of its range are allocated.
+    /// Asks for the allocated parts of its range.
     Query(Box<Question>),
-    /// Nothing more: the answer is known.
+    /// No operation: the answer is known.
     Answered,
-    /// Nothing: it ends with `errno` when the gate dispatches it. Its length is that of the data that came with it.
+    /// No operation: the request ends with `errno` when the gate dispatches it. Its length is that of the data that came with it.
     Refused,
 }
 
@@ -86,16 +86,16 @@ pub(crate) enum Place {
     Buffer(Buffer),
 }
 
-/// What a request takes from its VM, in bytes.
+/// Bytes that a request holds of its VM's bounds until it ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Occupied {
-    /// Of the VM's window.
+    /// Bytes of the VM's window.
     pub(crate) window: u64,
-    /// Of the VM's share of the daemon's memory. The copy of a guest's data is not counted: the window bounds it.
+    /// Bytes of the VM's share of the daemon's memory. The copy of a guest's data is not counted, because the window bounds it.
     pub(crate) memory: u64,
 }
 
-/// What a dmClock client states with a request, and what it must learn from the reply.
+/// The dmClock figures of a request: the client's report comes with it, and the server's answer goes back with the reply.
 #[derive(Debug)]
 pub(crate) struct Served {
     /// Its report of the service at other servers, until the first part is at the gate.

@@ -22,7 +22,7 @@ pub(crate) struct Volume {
     pub(crate) id: VolumeId,
     pub(crate) policy: Policy,
     pub(crate) info: VolumeInfo,
-    /// Where its data are.
+    /// Location of its data.
     pub(crate) store: StoreRef,
     /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
     pub(crate) clients: u32,

@@ -67,7 +67,7 @@ pub(crate) struct Core {
     pub(crate) busy_poll: bool,
     /// The volume of the last request that has arrived.
     last_volume: Option<VolumeKey>,
-    /// What the loop has to do. It sleeps only when there is nothing.
+    /// Work of the loop, which sleeps only when there is none.
     pub(crate) work: Work,
     /// Requests of each volume that wait for blocks of the disk, in the order in which they came.
     parked: BTreeMap<VolumeKey, Vec<Parked>>,

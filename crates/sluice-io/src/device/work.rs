@@ -1,4 +1,4 @@
-//! What is to be done before the loop may sleep.
+//! Work that the loop does before it sleeps.
 //!
 //! The core notes work where it arises, and the loop does it. Work that ends requests comes first, in the order in which it arose, and then
 //! work that lets clients send more, so that a client finds all the room there is.

@@ -1,4 +1,4 @@
-//! What a reactor serves: a disk, or a link.
+//! An actor: the disk or the link that a reactor serves.
 
 use std::io;
 
@@ -13,7 +13,7 @@ use crate::reactor::mailbox::Mailbox;
 use crate::reactor::spec::{ClientSnapshot, EditError, VmSnapshot};
 use crate::vhost_user::message::SessionMessage;
 
-/// What a reactor serves, with all of its state. Calls are dispatched statically.
+/// A disk or a link that a reactor serves, with all of its state. Calls are dispatched statically.
 ///
 /// In an iteration the reactor calls `event` for what the ring has completed, `command` and `edit` for messages, then `work` once. Before it
 /// sleeps it calls `has_work`, `stop_polling` and `next_wakeup`.

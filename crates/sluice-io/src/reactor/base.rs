@@ -1,4 +1,4 @@
-//! What every device thread has, whatever it serves: its gate, its VMs, and the accounts of its CPU time.
+//! The parts of every device thread, whatever it serves: its gate, its VMs, and the accounts of its CPU time.
 
 use std::collections::HashMap;
 

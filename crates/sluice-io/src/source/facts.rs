@@ -1,4 +1,4 @@
-//! What every source has, whatever its kind.
+//! Facts about a source, whatever its kind.
 
 use std::sync::Arc;
 

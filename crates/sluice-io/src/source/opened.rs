@@ -39,7 +39,7 @@ pub struct Source<K = Descriptor> {
     pub(super) kind: K,
 }
 
-/// What a checked and locked file or block device has, or a range of one. The lock ends with the last reference to its descriptor.
+/// A checked and locked file or block device, or a range of one. The lock ends with the last reference to the descriptor.
 #[derive(Debug)]
 pub struct Descriptor {
     pub(super) fd: OwnedFd,

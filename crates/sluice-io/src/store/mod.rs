@@ -74,7 +74,7 @@ pub(crate) struct Op<'a> {
     pub(crate) first: Option<&'a Request>,
 }
 
-/// What an operation does.
+/// The effect of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     Read,
@@ -93,7 +93,7 @@ pub(crate) enum What {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Memory {
     None,
-    /// Of the length of the operation.
+    /// One segment, as long as the operation.
     One(*mut u8),
     /// Several segments, and their number.
     Pieces(*mut libc::iovec, u32),
@@ -109,7 +109,7 @@ pub(crate) enum Done {
     TooDear,
 }
 
-/// How a store zeroes a range.
+/// The way in which a store zeroes a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Zeroing {
     /// By itself, at little cost.
@@ -120,7 +120,7 @@ pub(crate) enum Zeroing {
     No,
 }
 
-/// What the way to the gate and through it must know of a volume.
+/// Properties of a volume that decide how its requests reach the gate and pass it.
 #[derive(Debug)]
 pub(crate) struct StoreInfo {
     /// Alignment in bytes that the memory of transfers needs; `None`: it stores no data, and takes none.
@@ -129,7 +129,7 @@ pub(crate) struct StoreInfo {
     pub(crate) buffered: bool,
     /// Its blocks, if they are larger than those of the guest.
     pub(crate) bridged: Option<Blocks>,
-    /// How it zeroes a range that need not stay allocated, and one that must.
+    /// Its way to zero a range that need not stay allocated, and one that must.
     pub(crate) zeroing: (Zeroing, Zeroing),
 }
 
@@ -159,7 +159,7 @@ pub(crate) enum Answer {
     Failed(i32),
 }
 
-/// What a store uses of its device thread.
+/// The parts of the device thread that a store uses.
 pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
     pub(crate) ring: &'a mut Ring,
@@ -233,9 +233,9 @@ pub(crate) trait Volumes: Store {
     }
 }
 
-/// How volumes of a kind of store are opened.
+/// A kind of store whose volumes can be opened and resized.
 pub(crate) trait Open: Volumes {
-    /// What the control plane states of a volume.
+    /// A volume, as the control plane states it.
     type Spec;
 
     fn new(kind: StoreNumber) -> Self;

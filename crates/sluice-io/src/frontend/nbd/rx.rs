@@ -1,4 +1,4 @@
-//! What is received from an NBD client: bytes that are not parsed yet, and what they mean.
+//! Bytes received from an NBD client: those that are not parsed yet, and the state of the parser.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ pub(crate) enum Expect {
     },
 }
 
-/// How the next bytes of a socket are received.
+/// The way in which the next bytes of a socket are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Receive {
     /// No bytes are received.

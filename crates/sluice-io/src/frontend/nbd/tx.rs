@@ -1,4 +1,4 @@
-//! What is sent to an NBD client: replies, in one message at a time.
+//! Replies to an NBD client, sent one message at a time.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ impl Batch {
     }
 }
 
-/// What is being sent.
+/// The message that is being sent.
 enum Sending {
     /// Nothing. The batch that was sent last is kept for its memory.
     Nothing(Option<Box<Batch>>),

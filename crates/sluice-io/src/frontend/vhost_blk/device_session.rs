@@ -1,4 +1,4 @@
-//! What starting, disabling, stopping and closing a queue means for a block device.
+//! A block device starts, disables, stops and closes queues.
 
 use sluice_sched::Instant;
 

@@ -1,4 +1,4 @@
-//! How a volume in a file zeroes a range, as far as it is known.
+//! The ways in which a volume in a file can zero a range, as far as they are known.
 //!
 //! A file system punches a hole or zeroes a range; whether it can, only an attempt shows. After a refused attempt the operation ends
 //! without effect ([`Done::TooDear`](crate::store::Done::TooDear)).

@@ -1,4 +1,4 @@
-//! What starting, disabling, stopping and closing a queue means for a NIC.
+//! A NIC starts, disables, stops and closes queues.
 
 use std::collections::HashMap;
 
