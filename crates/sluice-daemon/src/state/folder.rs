@@ -12,31 +12,21 @@
 //! A state of an older version stays there as `state.json.vN` when the first one of this version is written, in place of those
 //! of still older versions. A program that reads version N at most takes it back with [`StateFolder::restore`].
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use serde_json::value::RawValue;
 
 use rustix::fs::{CWD, FileType, OFlags, RenameFlags, renameat_with};
 use rustix::io::Errno;
 use sluice_io::folder_access;
 use sluice_io::path_walk::{self, Stranger, Trust, WalkError};
 
-use super::overrides::Override;
-use super::{Saved, Served};
+use super::Saved;
+use super::format::{Unreadable, VERSION, salvaged, sealed, unsealed, version_of};
 
-/// Version of the file's format. Version 1 had no checksum: the state's keys were next to its version. Version 2 had one of the
-/// whole state and none of its parts, and no block sizes of volumes. A later version whose file has `parts` must keep `checksum`, and must
-/// have a key more or less: a file with another version that is right as one of this version has a flipped bit.
-const VERSION: u64 = 3;
 /// Number of further attempts to lock the directory, and the pause before each: a second in all.
 const LOOKS_MAX: u32 = 20;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
@@ -101,6 +91,14 @@ pub enum StateError {
 }
 
 impl StateError {
+    fn of(path: &Path, error: Unreadable) -> StateError {
+        let path = path.to_owned();
+        match error {
+            Unreadable::Corrupt(what) => StateError::Corrupt { path, what },
+            Unreadable::Version(version) => StateError::Version { path, version },
+        }
+    }
+
     /// Whether the file is damaged, and not only out of reach of this user or this program.
     fn is_damage(&self) -> bool {
         match self {
@@ -120,41 +118,6 @@ pub struct StateFolder {
     version: AtomicU64,
 }
 
-/// The file as written.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Sealed<'a> {
-    version: u64,
-    /// CRC-32 of the text of `state`, in hexadecimal digits.
-    checksum: String,
-    /// The same of each part of it; none in version 2.
-    #[serde(default)]
-    parts: Parts,
-    #[serde(borrow)]
-    state: &'a RawValue,
-}
-
-/// Checksums of the parts of a state.
-#[derive(Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Parts {
-    overrides: Vec<String>,
-    exports: BTreeMap<String, String>,
-}
-
-impl Parts {
-    fn of(saved: &Saved) -> Parts {
-        Parts {
-            overrides: saved.overrides.iter().map(sum).collect(),
-            exports: saved.exports.iter().map(|entry| (entry.0.clone(), sum(&entry))).collect(),
-        }
-    }
-}
-
-fn sum(part: &impl Serialize) -> String {
-    checksum(&serde_json::to_string(part).expect("a part of the state can be written"))
-}
-
 /// A state whose file may be damaged.
 #[derive(Debug, Default)]
 pub struct Damaged {
@@ -166,96 +129,9 @@ pub struct Damaged {
     pub error: Option<StateError>,
 }
 
-/// Returns the parts of a damaged state whose checksums match. Volumes whose entries are damaged are unknown, also those that no
-/// host file names: they may be attached again.
-fn salvaged(text: &[u8]) -> Damaged {
-    let mut sealed: Value = serde_json::from_slice(text).unwrap_or_default();
-    let mut part = |pointer: &str| sealed.pointer_mut(pointer).map(Value::take).unwrap_or_default();
-    let parts: Parts = serde_json::from_value(part("/parts")).unwrap_or_default();
-    let exports: BTreeMap<String, Value> = serde_json::from_value(part("/state/exports")).unwrap_or_default();
-    let overrides: Vec<Value> = serde_json::from_value(part("/state/overrides")).unwrap_or_default();
-    let mut unknown: BTreeSet<String> = serde_json::from_value(part("/state/unknown")).unwrap_or_default();
-    let names: BTreeSet<String> = parts.exports.keys().chain(exports.keys()).cloned().collect();
-    let known = exports.into_iter().filter_map(|(name, entry)| {
-        let served: Served = serde_json::from_value(entry).ok()?;
-        (parts.exports.get(&name) == Some(&sum(&(&name, &served)))).then_some((name, served))
-    });
-    let known: BTreeMap<String, Served> = known.collect();
-    unknown.extend(names.into_iter().filter(|name| !known.contains_key(name)));
-    let mut saved = Saved { exports: Arc::new(known), unknown, ..Saved::default() };
-    let mut lost = Vec::new();
-    for entry in overrides {
-        let named = entry["target"].as_str().unwrap_or("?").to_owned();
-        match serde_json::from_value::<Override>(entry) {
-            Ok(known) if parts.overrides.contains(&sum(&known)) => saved.overrides.add(known),
-            _ => lost.push(named),
-        }
-    }
-    Damaged { saved, lost, error: None }
-}
-
-/// Checksum of a state as it is written. It finds damage, not intent: who may write the file may write another checksum.
-fn checksum(text: &str) -> String {
-    format!("{:08x}", crc32fast::hash(text.as_bytes()))
-}
-
-/// Returns the version of a state as it is written, which this program need not know.
-fn version_of(text: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Value>(text).ok()?.get("version")?.as_u64()
-}
-
 /// Name of a kept state of an older version.
 fn kept(version: u64) -> String {
     format!("{FILE}.v{version}")
-}
-
-/// Reads the state, of any known version.
-fn unsealed(path: &Path, text: &[u8]) -> Result<Saved, StateError> {
-    let corrupt = |what: String| StateError::Corrupt { path: path.to_owned(), what };
-    let wrong = |error: serde_json::Error| corrupt(error.to_string());
-    let mut value: Value = serde_json::from_slice(text).map_err(wrong)?;
-    let version = value.as_object_mut().and_then(|fields| fields.remove("version"));
-    match version.as_ref().and_then(Value::as_u64) {
-        None => Err(corrupt("it has no version".to_owned())),
-        Some(1) => serde_json::from_value(value).map_err(wrong),
-        Some(version @ (2 | VERSION)) => checked(text, version == VERSION).map_err(corrupt),
-        Some(version) => Err(match damage_beside(version, text) {
-            Some(what) => corrupt(what),
-            None => StateError::Version { path: path.to_owned(), version },
-        }),
-    }
-}
-
-/// Reads a state with checksums, whatever its version says. The error states what is wrong with it.
-fn checked(text: &[u8], has_parts: bool) -> Result<Saved, String> {
-    let wrong = |error: serde_json::Error| error.to_string();
-    let Sealed { checksum: stated, parts, state, .. } = serde_json::from_slice(text).map_err(wrong)?;
-    let found = checksum(state.get());
-    if stated != found {
-        return Err(format!("its checksum is {stated}, and that of its content {found}"));
-    }
-    let saved = serde_json::from_str(state.get()).map_err(wrong)?;
-    match has_parts && parts != Parts::of(&saved) {
-        true => Err("the checksums of its parts do not match".to_owned()),
-        false => Ok(saved),
-    }
-}
-
-/// Returns why a file with an unknown version is a damaged one and not that of a newer program.
-fn damage_beside(version: u64, text: &[u8]) -> Option<String> {
-    /// What a newer program keeps.
-    #[derive(Deserialize)]
-    struct Sum<'a> {
-        checksum: String,
-        #[serde(borrow)]
-        state: &'a RawValue,
-    }
-    serde_json::from_slice::<Value>(text).ok()?.get("parts")?;
-    let sum = serde_json::from_slice::<Sum<'_>>(text);
-    if !sum.is_ok_and(|sum| sum.checksum == checksum(sum.state.get())) {
-        return Some(format!("its version is {version}, and its checksum is not that of its content"));
-    }
-    checked(text, true).ok().map(|_| format!("its version is {version}, and its content is of version {VERSION}"))
 }
 
 /// Reads a state file; `None` if there is none. Opens only a regular file.
@@ -357,7 +233,7 @@ impl StateFolder {
         let read = |path: &Path| text_of(path)?.ok_or_else(|| StateError::NoFile(path.to_owned()));
         let kept_file = path.join(kept(older));
         let newer_text = read(&file)?;
-        unsealed(&kept_file, &read(&kept_file)?)?;
+        unsealed(&read(&kept_file)?).map_err(|error| StateError::of(&kept_file, error))?;
         let failed = |error| StateError::Folder { path: path.to_owned(), error };
         replace(&path.join(kept(version) + ".replaced"), &newer_text, 0o600).map_err(failed)?;
         // Renamed and not copied: another restore goes back no further.
@@ -411,7 +287,8 @@ impl StateFolder {
             Ok(saved) => Ok(Damaged { saved, ..Damaged::default() }),
             Err(error) if error.is_damage() => {
                 let text = text_of(&self.path.join(FILE)).ok().flatten().unwrap_or_default();
-                Ok(Damaged { error: Some(error), ..salvaged(&text) })
+                let (saved, lost) = salvaged(&text);
+                Ok(Damaged { saved, lost, error: Some(error) })
             }
             Err(error) => Err(error),
         }
@@ -449,7 +326,7 @@ impl StateFolder {
     fn read(&self) -> Result<Saved, StateError> {
         let path = self.path.join(FILE);
         let Some(text) = text_of(&path)? else { return Ok(Saved::default()) };
-        let saved = unsealed(&path, &text)?;
+        let saved = unsealed(&text).map_err(|error| StateError::of(&path, error))?;
         self.version.store(version_of(&text).unwrap_or(0), Ordering::Relaxed);
         Ok(saved)
     }
@@ -459,12 +336,7 @@ impl StateFolder {
     /// # Errors
     /// The file system refuses; the previous state is then still there, or this one if only the sync of the folder failed.
     pub fn write(&self, saved: &Saved) -> io::Result<()> {
-        // In one line: each change writes all of it.
-        let state = serde_json::value::to_raw_value(saved).map_err(io::Error::other)?;
-        let checksum = checksum(state.get());
-        let sealed = Sealed { version: VERSION, checksum, parts: Parts::of(saved), state: &state };
-        let mut text = serde_json::to_vec_pretty(&sealed).map_err(io::Error::other)?;
-        text.push(b'\n');
+        let text = sealed(saved).map_err(io::Error::other)?;
         if text.len() as u64 > BYTES_MAX {
             return Err(io::Error::other(format!(
                 "it would be {} bytes long, and may be at most {BYTES_MAX}",
@@ -556,8 +428,12 @@ fn write_synced(new: &Path, text: &[u8], mode: u32, old: &Path) -> io::Result<()
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use tempfile::TempDir;
 
+    use super::super::Served;
+    use super::super::format::{Sealed, checksum};
     use super::super::overrides::testing::set;
     use super::*;
 

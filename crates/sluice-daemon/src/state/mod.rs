@@ -13,6 +13,7 @@ use sluice_config::{Files, Host};
 
 pub mod dropin;
 pub mod folder;
+mod format;
 pub mod keeper;
 pub mod overrides;
 pub mod start;

@@ -312,26 +312,7 @@ impl<S: Store> Store for Delayed<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluice_sched::{Cost, Flags, Kind, OwnerId, Phase, RequestId, VolumeId, Wait};
-
-    fn request(length: u32) -> Request {
-        Request {
-            id: RequestId(0),
-            arrival: Instant::ZERO,
-            offset: 0,
-            length,
-            cost: Cost::ONE,
-            owner: OwnerId(0),
-            token: 0,
-            rho: 0,
-            delta: 0,
-            volume: VolumeId(0),
-            kind: Kind::Read,
-            flags: Flags::NONE,
-            phase: Phase::None,
-            wait: Wait::None,
-        }
-    }
+    use crate::store::tests::request;
 
     fn delay(time: ServiceTime, parallel: u32) -> Delay {
         Delay::new(DelaySpec { time, parallel, bandwidth: None, seed: 1 }, None).unwrap()

@@ -34,12 +34,12 @@ impl<S: Store> Store for Faulty<S> {
     }
 }
 
-fn request() -> Request {
+pub(super) fn request(length: u32) -> Request {
     Request {
         id: RequestId(0),
         arrival: Instant::ZERO,
         offset: 0,
-        length: 4096,
+        length,
         cost: Cost::ONE,
         owner: OwnerId(0),
         token: 0,
@@ -55,7 +55,7 @@ fn request() -> Request {
 
 #[test]
 fn wrappers_chain_and_each_sees_every_operation_and_every_result() {
-    let (time, request) = (ServiceTime::Fixed(Duration::from_millis(4)), request());
+    let (time, request) = (ServiceTime::Fixed(Duration::from_millis(4)), request(4096));
     let delay = Delay::new(DelaySpec { time, parallel: 1, bandwidth: None, seed: 1 }, None).unwrap();
     let mut stores = Stores::new();
     let label = Label { vm: "vm".to_owned(), volume: "disk".to_owned() };
