@@ -16,8 +16,9 @@ mod common;
 /// What each script begins with. The shell of the guest has an `ip` of its own, which knows less.
 const PRELUDE: &str = "
 ip() { /more/real-ip \"$@\"; }
-# A process that has ended and was not waited for has no command line.
-runs() { [ -n \"$(cat /proc/$(cat /tmp/pid)/cmdline 2>/dev/null)\" ]; }
+# A process that has ended and was not waited for is a zombie. (The command line tells nothing: it is empty for a moment while a process executes
+# another program.)
+runs() { /bin/busybox grep -q '^State:[^Z]*$' /proc/$(cat /tmp/pid)/status 2>/dev/null; }
 ";
 
 const NETWORK: &str = "

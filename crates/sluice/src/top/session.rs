@@ -154,27 +154,26 @@ fn read_input(messages: Sender<Message>) -> io::Result<()> {
     Ok(())
 }
 
-/// Starts the thread that waits for signals which would otherwise end the process with the terminal in its changed mode.
+/// Takes the signals which would otherwise end the process with the terminal in its changed mode, and starts the thread that waits for them.
+/// They are taken when this returns, before anything changes the terminal.
 fn on_signals(messages: Sender<Message>) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let inside = runtime.enter();
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut quit = signal(SignalKind::quit())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    drop(inside);
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
-        let waited: io::Result<()> = runtime.block_on(async {
-            let mut hangup = signal(SignalKind::hangup())?;
-            let mut interrupt = signal(SignalKind::interrupt())?;
-            let mut quit = signal(SignalKind::quit())?;
-            let mut terminate = signal(SignalKind::terminate())?;
+        runtime.block_on(async {
             tokio::select! {
                 _ = hangup.recv() => {}
                 _ = interrupt.recv() => {}
                 _ = quit.recv() => {}
                 _ = terminate.recv() => {}
             }
-            Ok(())
         });
-        // Without handlers, signals have their default effect.
-        if waited.is_ok() {
-            let _ = messages.send(Message::End);
-        }
+        let _ = messages.send(Message::End);
     })?;
     Ok(())
 }
