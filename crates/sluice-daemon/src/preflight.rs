@@ -57,9 +57,9 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     findings.extend(changes(files, &saved, &lost));
     let host = host.unwrap_or_else(|_| own.clone());
     let aside = aside::held(&saved.overrides, &host);
-    for ((vm, volume), reason) in &aside {
+    for (name, reason) in &aside {
         let text = format!("would be held back: {reason}");
-        findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text));
+        findings.push(Finding::new(Level::Error, "held-back", format!("volume {name}"), text));
     }
     let host = without(&host, aside.keys()).into_owned();
     let is_served = control(&host, is_state_used, &mut findings);
@@ -73,26 +73,25 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let Rehearsal { problems, held, bridged, other_gpt } =
         rehearse(&host, &Guard { saved: &saved, force: &force, held: &BTreeMap::new() }, PATH_TIMEOUT, |_| {})?;
     findings.extend(problems.into_iter().map(|problem| of_problem(problem, is_served)));
-    for ((vm, volume), reason) in held {
-        let fix =
-            format!("correct the file or restore the source, or accept it with `sluice serve --force {vm}/{volume}`");
+    for (name, reason) in held {
+        let fix = format!("correct the file or restore the source, or accept it with `sluice serve --force {name}`");
         let text = format!("would be held back: {reason}");
-        findings.push(Finding::new(Level::Error, "held-back", format!("volume {vm}/{volume}"), text).fix(fix));
+        findings.push(Finding::new(Level::Error, "held-back", format!("volume {name}"), text).fix(fix));
     }
     findings.extend(host.uplinks.values().filter_map(|uplink| {
         let (Port::Bridge(name) | Port::Nic(name)) = &uplink.port else { return None };
         too_long(uplink, interface::mtu(name).ok()?.into())
     }));
     findings.extend(space::findings(&host));
-    findings.extend(bridged.into_iter().map(|((vm, volume), blocks)| {
+    findings.extend(bridged.into_iter().map(|(name, blocks)| {
         let fix = format!("if no guest has used it, block_size = \"{}B\" avoids this", blocks.disk);
-        Finding::new(Level::Note, "block-size", format!("volume {vm}/{volume}"), blocks.cost()).fix(fix)
+        Finding::new(Level::Note, "block-size", format!("volume {name}"), blocks.cost()).fix(fix)
     }));
-    findings.extend(other_gpt.into_iter().map(|((vm, volume), stated, of_gpt)| {
+    findings.extend(other_gpt.into_iter().map(|(name, stated, of_gpt)| {
         let text =
             format!("Its block size is {stated} bytes, and its GPT was made for {of_gpt}: a guest finds no partitions");
         let fix = format!("remove the key, or write block_size = \"{of_gpt}B\"");
-        Finding::new(Level::Warning, "block-size", format!("volume {vm}/{volume}"), text).fix(fix)
+        Finding::new(Level::Warning, "block-size", format!("volume {name}"), text).fix(fix)
     }));
     sluice_io::limits::raise_descriptors();
     findings.extend(descriptors(&host).map(|text| {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use clap::Args;
-use serde_json::json;
+use sluice_api::printed::{Line, Serving};
 use sluice_config::{Diagnostics, Host, ListenAddress};
 use sluice_io::endpoint::Bound;
 use sluice_io::reactor::priority;
@@ -28,7 +28,7 @@ use crate::monitor::{Board, Monitor};
 use crate::output::{self, Format};
 use crate::preflight;
 use crate::server::{Force, Progress, Server, ServerError, stats};
-use crate::service::{Service, Serving};
+use crate::service::Service;
 use crate::state::Saved;
 use crate::state::folder::{Damaged, StateError, StateFolder};
 use crate::state::overrides::Override;
@@ -107,7 +107,7 @@ impl Serve {
                 Some(news) = news.recv() => match news {
                     ServerEvent::Started(Ok((serving, status))) => {
                         serves = true;
-                        print_ready(&serving, format);
+                        print_ready(serving, format);
                         service.ready(status);
                     }
                     ServerEvent::Started(Err(failure)) => return Err(failure),
@@ -179,14 +179,11 @@ impl Signals {
 }
 
 /// Reports that the daemon is ready, and what it serves.
-fn print_ready(serving: &Serving, format: Format) {
-    let Serving { devices, vms, volumes, uplinks, nics, out_of_service, held_back } = serving;
+fn print_ready(serving: Serving, format: Format) {
+    let Serving { devices, vms, volumes, uplinks, nics, out_of_service, held_back } = &serving;
     tracing::info!(devices, vms, volumes, uplinks, nics, out_of_service, held_back, "Ready");
     if format == Format::Json {
-        output::json(&json!({
-            "event": "ready", "devices": devices, "vms": vms, "volumes": volumes, "uplinks": uplinks, "nics": nics,
-            "out_of_service": out_of_service, "held_back": held_back,
-        }));
+        output::json(&Line::Ready(serving));
     }
 }
 
@@ -357,5 +354,5 @@ async fn drain(server: Server, deadline: Instant, format: Format) {
     } else {
         tracing::warn!(?timeout, "Drain timed out: queued requests are dropped");
     }
-    stats::print(&draining.finish().await, &host, format);
+    stats::print(&draining.finish().await, host, format);
 }

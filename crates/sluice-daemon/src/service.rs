@@ -16,6 +16,8 @@
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
+use sluice_api::object::ObjectId;
+use sluice_api::printed::Serving;
 use sluice_config::Host;
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
@@ -126,31 +128,16 @@ impl Service {
     }
 }
 
-/// Numbers of what the daemon serves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Serving {
-    pub devices: usize,
-    pub vms: usize,
-    pub volumes: usize,
-    pub uplinks: usize,
-    pub nics: usize,
-    /// Volumes and NICs of the host file that are not served.
-    pub out_of_service: usize,
-    pub held_back: usize,
-}
-
-impl Serving {
-    /// `host` has no volumes that are held back.
-    pub fn of(host: &Host, missing: &Missing, held_back: usize) -> Serving {
-        let is_served = |vm: &str, name: String| !missing.contains_key(&(vm.to_owned(), name));
-        let (mut volumes, mut nics) = (0, 0);
-        for (vm, spec) in &host.vms {
-            volumes += spec.volumes.keys().filter(|name| is_served(vm, (*name).clone())).count();
-            nics += spec.nics.keys().filter(|name| is_served(vm, format!("nic/{name}"))).count();
-        }
-        let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-        Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back }
+/// Returns the numbers of what is served. `host` has no volumes that are held back.
+pub fn serving(host: &Host, missing: &Missing, held_back: usize) -> Serving {
+    let is_served = |name: ObjectId| !missing.contains_key(&name);
+    let (mut volumes, mut nics) = (0, 0);
+    for (vm, spec) in &host.vms {
+        volumes += spec.volumes.keys().filter(|volume| is_served(ObjectId::volume(vm, volume))).count();
+        nics += spec.nics.keys().filter(|nic| is_served(ObjectId::nic(vm, nic))).count();
     }
+    let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
+    Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back }
 }
 
 /// Returns what the daemon serves, in a line.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
+use sluice_api::status::Verdict;
 use sluice_sched::admission::Capacity;
 
 /// Part of a second without a free slot from which on it says what the device can give.
@@ -17,21 +17,6 @@ const TOO_LITTLE: f64 = 0.9;
 const TOO_MUCH: f64 = 1.25;
 /// Distance from a threshold at which an earlier verdict ends, as a part of the stated capacity.
 const AGAIN: f64 = 0.04;
-
-/// Result of comparing measured and stated capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Verdict {
-    /// Nothing is stated.
-    NotStated,
-    /// It has not been full for long enough.
-    Unknown,
-    Right,
-    /// It gives less than stated.
-    TooHigh,
-    /// It gives more than stated.
-    TooLow,
-}
 
 /// The seconds in which a device was full.
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,8 @@
 //! Faults of the clients of a volume or NIC over time.
 
-use crate::cause::Cause;
-use crate::event::{EventKind, Unit};
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Unit};
+
 use crate::judge::{Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::sample::ClientFaults;
@@ -54,7 +55,7 @@ fn about(detail: String) -> About {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Event, Phase};
+    use sluice_api::event::{Event, Phase};
 
     fn push(track: &mut ClientTrack, second: u64, faults: ClientFaults) -> Vec<Event> {
         let mut events = Vec::new();

@@ -4,20 +4,21 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_api::event::{EventKind, Unit};
+use sluice_api::status::{self as api, Device, Health, Histograms, Verdict, Vm};
+use sluice_api::top;
 use sluice_sched::admission::Capacity;
 
-use crate::capacity::{self, Capacities, Verdict};
+use crate::capacity::{self, Capacities};
 use crate::cause::{DeviceState, Lateness, THREAD_BUSY};
-use crate::event::{EventKind, Unit};
 use crate::flow::Flow;
-use crate::glance::{VmDetails, VmGlance};
 use crate::history::History;
 use crate::judge::{Broken, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::reading::{DeviceReading, Times, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample};
-use crate::status::{CapacityStatus, DeviceStatus, Intervals, VmStatus};
+use crate::status;
 use crate::vm_track::{Interval, VmTrack};
 
 /// Multiple of what a device gives up to which reservations fit: sums of parts are rounded.
@@ -220,25 +221,24 @@ impl DeviceTrack {
         self.vms.get(vm)?.history(volume)
     }
 
-    pub(crate) fn status(&self, name: &str, second: u64) -> DeviceStatus {
+    pub(crate) fn status(&self, name: &str, second: u64) -> Device {
         let Load { full, worked, late } = self.load();
         let unknown = DeviceSample::unknown(name);
         let last = self.last.as_deref().unwrap_or(&unknown);
-        let (stated_iops, stated_bytes_per_second) = CapacityStatus::stated(&last.capacity);
-        DeviceStatus {
+        Device {
             device: name.to_owned(),
-            health: self.health(),
+            health: Health::named(self.health()),
             depth: last.depth,
             in_flight: last.in_flight,
             queued: last.queued,
             full_percent: percent(full),
             thread_busy_percent: percent(worked),
             thread_late_percent: percent(late),
-            rates: Intervals::of(&self.total),
-            service_times: last.service_times(),
-            capacity: CapacityStatus {
-                stated_iops,
-                stated_bytes_per_second,
+            rates: status::intervals(&self.total),
+            service_times: status::service_times(last),
+            capacity: api::Capacity {
+                stated_iops: last.capacity.iops.map(|iops| iops.as_f64()),
+                stated_bytes_per_second: last.capacity.bytes.map(|bytes| bytes.bytes_per_second()),
                 measured_iops: self.capacities.iops().map(f64::round),
                 measured_bytes_per_second: self.capacities.bytes().map(f64::round),
                 verdict: self.capacities.verdict(),
@@ -284,7 +284,7 @@ impl DeviceTrack {
         problems
     }
 
-    pub(crate) fn glance(&self, second: u64) -> impl Iterator<Item = VmGlance> {
+    pub(crate) fn glance(&self, second: u64) -> impl Iterator<Item = top::Vm> {
         let is_known = self.down.broken().is_none();
         let of = move |device: &DeviceSample, vm: &VmSample| {
             Some(self.vms.get(&vm.vm)?.glance(&device.device, vm, second, is_known))
@@ -292,10 +292,10 @@ impl DeviceTrack {
         self.last.iter().flat_map(move |last| last.vms.iter().filter_map(move |vm| of(last, vm)))
     }
 
-    pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<VmDetails> {
+    pub(crate) fn details(&self, vm: &str, volume: Option<&str>, second: u64) -> Option<(Vm, Histograms)> {
         let (last, track) = (self.last.as_ref()?, self.vms.get(vm)?);
         let status = track.status(&last.device, last.vm(vm)?, second, self.down.broken().is_none());
-        Some(VmDetails { status, histograms: track.histograms(volume)? })
+        Some((status, track.histograms(volume)?))
     }
 
     /// The counters, without a copy of them.
@@ -317,7 +317,7 @@ impl DeviceTrack {
         }
     }
 
-    pub(crate) fn vm_status(&self, second: u64) -> impl Iterator<Item = VmStatus> {
+    pub(crate) fn vm_status(&self, second: u64) -> impl Iterator<Item = Vm> {
         let is_known = self.down.broken().is_none();
         let of = move |device: &DeviceSample, vm: &VmSample| {
             Some(self.vms.get(&vm.vm)?.status(&device.device, vm, second, is_known))

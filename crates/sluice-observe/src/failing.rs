@@ -6,11 +6,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Unit, shortened_in_words};
+use sluice_api::status::{self, Operation};
 use sluice_sched::Kind;
 
-use crate::cause::Cause;
-use crate::event::{EventKind, Unit};
 use crate::judge::{Broken, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::sample::{Failure, Faults, VolumeSample};
@@ -48,32 +48,6 @@ const NAMES: [(i32, &str); 27] = [
     (121, "EREMOTEIO"),
     (EDQUOT, "EDQUOT"),
 ];
-
-/// Requests that failed in the same way, since this began.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FailureStatus {
-    /// `read`, `write`, `flush`, `discard`, `write_zeroes`, or `frame` of a NIC.
-    pub operation: &'static str,
-    pub errno: i32,
-    /// Name of the errno, such as `ENOSPC`.
-    pub error: String,
-    pub count: u64,
-    /// Seconds since 1970 of the first and the last one.
-    pub first: u64,
-    pub last: u64,
-}
-
-/// A volume whose requests fail, or whose source is shorter than it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct FailingStatus {
-    pub kind: EventKind,
-    pub cause: Cause,
-    /// Since when, in seconds before now.
-    pub for_seconds: u64,
-    /// What has happened, and what to do.
-    pub text: String,
-    pub failures: Vec<FailureStatus>,
-}
 
 /// Failed requests of one kind with one error.
 #[derive(Debug, Clone, Copy)]
@@ -130,7 +104,7 @@ impl Failing {
                 _ if sample.nic.is_some() => Cause::Interface,
                 _ => Cause::Errors,
             };
-            let statuses = || spells.iter().map(|spell| status(spell, sample.nic.is_some())).collect::<Vec<_>>();
+            let statuses = || spells.iter().map(|spell| failure(spell, sample.nic.is_some())).collect::<Vec<_>>();
             now.judge(subject(kind), watch, found, || About::new(cause, Vec::new()).failed(statuses()));
             if watch.broken().is_none() {
                 self.spells.retain(|_, spell| spell.event != kind);
@@ -188,8 +162,8 @@ impl Failing {
     }
 
     /// The same with the errors.
-    pub(crate) fn status(&self, second: u64) -> Vec<FailingStatus> {
-        let status = |(kind, broken): (EventKind, &Broken<About>)| FailingStatus {
+    pub(crate) fn status(&self, second: u64) -> Vec<status::Failing> {
+        let status = |(kind, broken): (EventKind, &Broken<About>)| status::Failing {
             kind,
             cause: broken.about.cause,
             for_seconds: second.saturating_sub(broken.since),
@@ -204,10 +178,10 @@ impl Failing {
     }
 }
 
-fn status(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> FailureStatus {
+fn failure(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> status::Failure {
     let name = NAMES.iter().find(|(known, _)| *known == errno).map(|(_, name)| (*name).to_owned());
-    FailureStatus {
-        operation: if is_link { "frame" } else { kind.name() },
+    status::Failure {
+        operation: if is_link { Operation::Frame } else { crate::status::operation(kind) },
         errno,
         error: name.unwrap_or_else(|| format!("errno {errno}")),
         count: spell.count,
@@ -216,24 +190,19 @@ fn status(&((kind, errno), spell): &((Kind, i32), Spell), is_link: bool) -> Fail
     }
 }
 
-/// The end of a source inside its volume, in words.
-pub(crate) fn shortened_in_words(needs: f64, end: f64) -> String {
-    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: requests past the end fail")
-}
-
 /// Failures in words: `41 writes failed with ENOSPC (No space left on device), first at 12:00:01 and last at 12:00:09 UTC`.
 #[must_use]
-pub fn in_words(failures: &[FailureStatus]) -> String {
-    let one = |failure: &FailureStatus| {
-        let FailureStatus { operation, errno, error, count, first, last } = failure;
-        let (one, several) = match *operation {
-            "read" => ("read", "reads"),
-            "write" => ("write", "writes"),
-            "flush" => ("flush", "flushes"),
-            "discard" => ("discard", "discards"),
-            "write_zeroes" => ("request for zeroes", "requests for zeroes"),
-            "frame" => ("frame", "frames"),
-            other => (other, other),
+pub fn in_words(failures: &[status::Failure]) -> String {
+    let one = |failure: &status::Failure| {
+        let status::Failure { operation, errno, error, count, first, last } = failure;
+        let (one, several) = match operation {
+            Operation::Read => ("read", "reads"),
+            Operation::Write => ("write", "writes"),
+            Operation::Flush => ("flush", "flushes"),
+            Operation::Discard => ("discard", "discards"),
+            Operation::WriteZeroes => ("request for zeroes", "requests for zeroes"),
+            Operation::Frame => ("frame", "frames"),
+            Operation::Unknown => ("request", "requests"),
         };
         let operation = if *count == 1 { one } else { several };
         let text = std::io::Error::from_raw_os_error(*errno).to_string();
@@ -258,7 +227,7 @@ mod tests {
     use sluice_sched::Policy;
 
     use super::*;
-    use crate::event::{Event, Phase};
+    use sluice_api::event::{Event, Phase};
 
     /// A volume whose operations have failed or succeeded so often, in each second.
     struct Lab {

@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use serde::Serialize;
+use sluice_api::list;
 use sluice_sched::{Phase, Wait};
 
 use crate::flow::Flow;
@@ -18,10 +18,9 @@ pub const MINUTES: u64 = 24 * 60;
 const MINUTES_MAX: usize = MINUTES as usize + 1;
 
 /// One interval of the past. Times are upper bounds of percentiles.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
     /// The second in which it began, on the observer's clock.
-    #[serde(skip)]
     pub second: u32,
     /// Requests of guests per second that succeeded.
     pub iops: f32,
@@ -39,12 +38,7 @@ pub struct Point {
     /// Part of the dispatches that the reservation caused, in percent.
     pub by_reservation_percent: u8,
     /// The main reason for waiting, as in [`Wait::ALL`].
-    #[serde(serialize_with = "name_of_wait")]
     pub wait: u8,
-}
-
-fn name_of_wait<S: serde::Serializer>(wait: &u8, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(Wait::ALL[usize::from(*wait)].name())
 }
 
 impl Point {
@@ -61,6 +55,25 @@ impl Point {
             backlogged_percent: (flow.backlogged() * 100.0).round() as u8,
             by_reservation_percent: (flow.by(Phase::Reservation).unwrap_or(0.0) * 100.0).round() as u8,
             wait: flow.main_wait().unwrap_or_default() as u8,
+        }
+    }
+
+    /// The point as replies have it; it began at `time`, in seconds since 1970.
+    #[must_use]
+    pub fn at(&self, time: u64, is_link: bool) -> list::Point {
+        list::Point {
+            time,
+            device: None,
+            iops: self.iops.into(),
+            normalised_iops: self.normalised_iops.into(),
+            bytes_per_second: self.bytes_per_second.into(),
+            bits_per_second: is_link.then(|| (8.0 * f64::from(self.bytes_per_second)).round()),
+            p50_us: self.p50_us.into(),
+            p99_us: self.p99_us.into(),
+            failed: self.failed.into(),
+            backlogged_percent: self.backlogged_percent,
+            by_reservation_percent: self.by_reservation_percent,
+            wait: list::Wait::named(Wait::ALL[usize::from(self.wait)].name()),
         }
     }
 }

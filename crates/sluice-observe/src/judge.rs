@@ -1,8 +1,8 @@
 //! Whether promises are kept.
 
+use sluice_api::event::Unit;
 use sluice_sched::policy::Reservation;
 
-use crate::event::Unit;
 use crate::flow::Flow;
 
 /// A promise that is not kept: what was promised for the interval, and what there was.

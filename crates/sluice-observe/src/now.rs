@@ -1,8 +1,10 @@
 //! The interval that is being judged, and what began and ended in it.
 
-use crate::cause::Cause;
-use crate::event::{Event, EventKind, Neighbour, Phase};
-use crate::failing::{self, FailureStatus};
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Neighbour, Phase};
+use sluice_api::status::Failure;
+
+use crate::failing;
 use crate::judge::{Change, Shortfall, Watch};
 
 /// The cause of a violation, and the neighbours that were served during it.
@@ -15,7 +17,7 @@ pub(crate) struct About {
     /// Facts of that interval, in words.
     pub(crate) detail: Option<String>,
     /// Requests that have failed.
-    pub(crate) failures: Vec<FailureStatus>,
+    pub(crate) failures: Vec<Failure>,
     /// Number of intervals with each cause.
     counts: [u32; Cause::ALL.len()],
 }
@@ -34,7 +36,7 @@ impl About {
     }
 
     /// Adds requests that have failed.
-    pub(crate) fn failed(self, failures: Vec<FailureStatus>) -> About {
+    pub(crate) fn failed(self, failures: Vec<Failure>) -> About {
         About { detail: Some(failing::in_words(&failures)), failures, ..self }
     }
 
@@ -127,6 +129,7 @@ impl Now<'_> {
             neighbours: broken.about.neighbours.clone(),
             detail: broken.about.detail.clone(),
             failures: broken.about.failures.clone(),
+            ..Event::default()
         }
     }
 }

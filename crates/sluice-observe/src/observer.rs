@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use sluice_api::event::Event;
+use sluice_api::status::{Device, Histograms, Status, Vm};
+use sluice_api::top;
+
 use crate::device_track::DeviceTrack;
-use crate::event::Event;
-use crate::glance::{VmDetails, VmGlance};
 use crate::history::History;
 use crate::now::Now;
 use crate::reading::Reading;
 use crate::sample::Sample;
-use crate::status::{DeviceStatus, Status};
 
 /// Seconds without a sample from which on the daemon must have stood still.
 const LATE: u64 = 3;
@@ -52,23 +53,23 @@ impl Observer {
     #[must_use]
     pub fn status(&self) -> Status {
         let vms = self.devices.values().flat_map(|track| track.vm_status(self.second.unwrap_or(0))).collect();
-        Status { time: self.time, devices: self.device_status(), vms }
+        Status { time: self.time, devices: self.device_status(), vms, ..Status::default() }
     }
 
     /// The current state of the devices.
     #[must_use]
-    pub fn device_status(&self) -> Vec<DeviceStatus> {
+    pub fn device_status(&self) -> Vec<Device> {
         self.devices.iter().map(|(name, track)| track.status(name, self.second.unwrap_or(0))).collect()
     }
 
     /// The current state of the VMs, in a compact form.
-    pub fn glance(&self) -> impl Iterator<Item = VmGlance> {
+    pub fn glance(&self) -> impl Iterator<Item = top::Vm> {
         self.devices.values().flat_map(|track| track.glance(self.second.unwrap_or(0)))
     }
 
-    /// Everything that is known of a VM, with its times or those of one of its volumes.
+    /// The current state of a VM on one device, and the times of its requests or of those of one of its volumes.
     #[must_use]
-    pub fn details(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<VmDetails> {
+    pub fn details(&self, device: &str, vm: &str, volume: Option<&str>) -> Option<(Vm, Histograms)> {
         self.devices.get(device)?.details(vm, volume, self.second.unwrap_or(0))
     }
 

@@ -7,8 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::cause::Cause;
-use crate::event::EventKind;
+use sluice_api::cause::Cause;
+use sluice_api::event::EventKind;
+
 use crate::flow::Flow;
 use crate::judge::{Shortfall, Watch};
 use crate::now::About;

@@ -2,14 +2,11 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
 use sluice_net::{NicTotals, UplinkTotals};
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::gate::{DeviceStats, GateStats};
 use sluice_sched::{Instant, Kind, Percent, Policy};
-
-use crate::status::ServiceTime;
 
 /// Counters of all devices, taken about a second after the previous sample.
 #[derive(Debug, Clone, Default)]
@@ -100,7 +97,7 @@ pub struct VolumeSample {
 }
 
 /// What a volume or NIC does not do for its clients, since the start of its device thread.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ClientFaults {
     /// Requests that were refused.
     pub refused: u64,
@@ -185,16 +182,6 @@ impl DeviceSample {
     #[must_use]
     pub fn reserved_bytes(&self) -> u64 {
         self.vms.iter().map(VmSample::reserved_bytes).sum()
-    }
-
-    /// Percentiles of the device's own times, by kind of request.
-    pub(crate) fn service_times(&self) -> Vec<ServiceTime> {
-        let of = |kind: Kind| {
-            let times = &self.stats.service_time[kind as usize];
-            let micros = |percent| times.percentile(percent).map(|nanos| nanos as f64 / 1000.0);
-            Some(ServiceTime { kind: kind.name(), p50_us: micros(50.0)?, p99_us: micros(99.0)? })
-        };
-        Kind::ALL.into_iter().filter_map(of).collect()
     }
 }
 

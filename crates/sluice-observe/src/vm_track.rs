@@ -2,23 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Neighbour, Right};
+use sluice_api::status::{Histograms, Promise, State, Vm, Volume};
+use sluice_api::top;
 use sluice_sched::gate::{GateStats, Outcome};
 use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
-use crate::cause::{self, Cause, DeviceState, NEARLY_ALL, Scene};
+use crate::cause::{self, DeviceState, NEARLY_ALL, Scene};
 use crate::client_track::ClientTrack;
-use crate::event::{EventKind, Neighbour};
 use crate::failing::Failing;
 use crate::flow::Flow;
-use crate::glance::{Figures, Histograms, VmGlance, VolumeGlance};
+use crate::glance;
 use crate::history::History;
 use crate::judge::{self, Grain, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::reading::{PromisesReading, Violations, VmReading};
 use crate::recent::{JOINED, Recent};
 use crate::sample::{DeviceSample, VmSample, VolumeSample};
-use crate::status::{CpuStatus, Intervals, NicStatus, Parts, PromiseStatus, State, VmStatus, VolumeStatus};
+use crate::status;
 
 /// Neighbours that an event names.
 const NEIGHBOURS: usize = 3;
@@ -89,14 +92,15 @@ impl<'a> Interval<'a> {
     fn neighbours(&self, index: usize) -> Vec<Neighbour> {
         let of = |&other: &usize| {
             let flow = &self.flows[other];
-            let by = [(Phase::Reservation, "reservation"), (Phase::Weight, "weight"), (Phase::None, "other")];
+            let by =
+                [(Phase::Reservation, Right::Reservation), (Phase::Weight, Right::Weight), (Phase::None, Right::Other)];
             let by = by.into_iter().max_by_key(|(phase, _)| flow.dispatched[*phase as usize]);
             let part = flow.dispatched_cost as f64 / self.total.dispatched_cost as f64;
             Neighbour {
                 vm: self.sample.vms[other].vm.clone(),
                 iops: flow.per_second(flow.dispatched_requests()).round(),
                 percent: (1000.0 * part).round() / 10.0,
-                by: by.map_or("other", |(_, name)| name),
+                by: by.map_or(Right::Other, |(_, right)| right),
             }
         };
         self.largest.iter().filter(|&&other| other != index).take(NEIGHBOURS).map(of).collect()
@@ -264,7 +268,7 @@ impl VmTrack {
     }
 
     pub(crate) fn histograms(&self, volume: Option<&str>) -> Option<Histograms> {
-        self.series(volume).map(|series| Histograms::of(&series.recent))
+        self.series(volume).map(|series| glance::histograms(&series.recent))
     }
 
     /// The series of the VM, or of one of its volumes.
@@ -274,7 +278,7 @@ impl VmTrack {
     }
 
     /// The current state of the VM and its volumes, in a compact form. `is_known`: its device serves.
-    pub(crate) fn glance(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> VmGlance {
+    pub(crate) fn glance(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> top::Vm {
         let (nothing, none) = (Flow::default(), Promises::default());
         let volumes = sample.volumes.iter().map(|volume| {
             let known = self.volumes.get(&volume.volume);
@@ -282,19 +286,20 @@ impl VmTrack {
             let promises = known.map_or(&none, |known| &known.promises);
             let last = own.unwrap_or(&self.series.recent).last_flow().unwrap_or(&nothing);
             let promises = promises.status(&volume.policy, last, is_known, second);
-            let now = Figures::of(&volume.policy, own, promises, (volume.outstanding, volume.clients));
+            let now = glance::figures(&volume.policy, own, promises, (volume.outstanding, volume.clients));
             let failing = known.map_or_else(Vec::new, |known| known.failing.status(second));
-            VolumeGlance { volume: volume.volume.clone(), now, failing }
+            top::Volume { volume: volume.volume.clone(), now, failing }
         });
-        let volumes: Vec<VolumeGlance> = volumes.collect();
+        let volumes: Vec<top::Volume> = volumes.collect();
         let recent = &self.series.recent;
         let promises = self.promises.status(&sample.policy, recent.last_flow().unwrap_or(&nothing), is_known, second);
-        let mut now = Figures::of(&sample.policy, Some(recent), promises, (sample.outstanding, sample.clients()));
+        let mut now = glance::figures(&sample.policy, Some(recent), promises, (sample.outstanding, sample.clients()));
         if volumes.iter().any(|volume| volume.now.state == Some(State::Broken)) {
             now.state = Some(State::Broken);
         }
-        let cpu_percent = CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)).used_percent;
-        VmGlance { vm: sample.vm.clone(), device: device.to_owned(), now, held_by: self.held_by, cpu_percent, volumes }
+        let cpu_percent = status::cpu(sample.cpu.limit, &recent.counts(JOINED)).used_percent;
+        let (vm, device) = (sample.vm.clone(), device.to_owned());
+        top::Vm { time: None, vm, device, now, held_by: self.held_by, cpu_percent, volumes }
     }
 
     /// Its promises. `is_known`: its device serves.
@@ -319,7 +324,7 @@ impl VmTrack {
     }
 
     /// The current state of the VM and its volumes. `is_known`: its device serves.
-    pub(crate) fn status(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> VmStatus {
+    pub(crate) fn status(&self, device: &str, sample: &VmSample, second: u64, is_known: bool) -> Vm {
         let recent = &self.series.recent;
         let promises =
             |promises: &Promises, policy: &Policy, last: &Flow| promises.status(policy, last, is_known, second);
@@ -330,38 +335,50 @@ impl VmTrack {
             let (none, failing) =
                 (Promises::default(), known.map_or_else(Vec::new, |known| known.failing.status(second)));
             let known = known.map_or(&none, |known| &known.promises);
-            VolumeStatus {
+            let promises = promises(known, &volume.policy, &recent.counts(1));
+            Volume {
                 vm: sample.vm.clone(),
                 volume: volume.volume.clone(),
                 device: device.to_owned(),
-                policy: volume.policy,
-                rates: Intervals::of(recent),
-                parts: Parts::of(&recent.counts(JOINED)),
+                state: State::worst(&promises),
+                policy: status::policy(&volume.policy),
+                rates: status::intervals(recent),
+                parts: status::parts(&recent.counts(JOINED)),
                 outstanding: volume.outstanding,
                 clients: volume.clients,
-                promises: promises(known, &volume.policy, &recent.counts(1)),
-                client_faults: volume.client_faults,
+                promises,
+                client_faults: status::client_faults(&volume.client_faults),
                 failed_requests: failed(volume.stats.as_deref().unwrap_or(&sample.stats)),
                 failing,
-                nic: volume.nic.as_deref().map(NicStatus::of),
+                nic: volume.nic.as_deref().map(status::nic),
+                disk: None,
+                histograms: None,
             }
         });
-        VmStatus {
+        let volumes = volumes.collect();
+        let promises = promises(&self.promises, &sample.policy, &recent.counts(1));
+        let mut vm = Vm {
             vm: sample.vm.clone(),
             device: device.to_owned(),
-            policy: sample.policy,
-            rates: Intervals::of(recent),
-            parts: Parts::of(&recent.counts(JOINED)),
+            state: State::worst(&promises),
+            policy: status::policy(&sample.policy),
+            rates: status::intervals(recent),
+            parts: status::parts(&recent.counts(JOINED)),
             outstanding: sample.outstanding,
             waiting: sample.stats.outstanding.waiting,
             in_flight: sample.stats.outstanding.in_flight,
             clients: sample.clients(),
-            promises: promises(&self.promises, &sample.policy, &recent.counts(1)),
+            promises,
             failed_requests: failed(&sample.stats),
             held_by: self.held_by,
-            cpu: CpuStatus::of(sample.cpu.limit, &recent.counts(JOINED)),
-            volumes: volumes.collect(),
+            cpu: status::cpu(sample.cpu.limit, &recent.counts(JOINED)),
+            volumes,
+            histograms: None,
+        };
+        if vm.is_broken() {
+            vm.state = State::Broken;
         }
+        vm
     }
 }
 
@@ -443,7 +460,7 @@ impl Promises {
         now.end(subject(EventKind::Latency), &mut self.latency);
     }
 
-    fn status(&self, policy: &Policy, last: &Flow, is_known: bool, second: u64) -> Vec<PromiseStatus> {
+    fn status(&self, policy: &Policy, last: &Flow, is_known: bool, second: u64) -> Vec<Promise> {
         let promise = |kind, watch: &Watch<About>, asked: bool| {
             let broken = watch.broken();
             let state = match broken {
@@ -452,7 +469,7 @@ impl Promises {
                 None if asked => State::Kept,
                 None => State::NotAsked,
             };
-            PromiseStatus {
+            Promise {
                 kind,
                 state,
                 for_seconds: broken.map(|broken| second + 1 - broken.since),

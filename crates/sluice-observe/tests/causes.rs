@@ -5,8 +5,9 @@ mod common;
 use std::time::Duration;
 
 use common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{EventKind, Phase};
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Phase, Right};
+use sluice_api::status::Health;
 use sluice_observe::sample::CpuSample;
 use sluice_sched::policy::Limit;
 use sluice_sched::{ByteRate, Instant, Percent, Policy};
@@ -109,7 +110,7 @@ fn reservations_of_others_that_leave_too_little_for_the_latency() {
     let other = observed.add("b", reserving(900), closed(64, "b"));
     let began = observed.expect("a", LATENCY, Cause::OthersReservation, |observed| observed.stop(other));
     let neighbour = &began.neighbours[0];
-    assert_eq!((neighbour.vm.as_str(), neighbour.by), ("b", "reservation"));
+    assert_eq!((neighbour.vm.as_str(), neighbour.by), ("b", Right::Reservation));
     assert!((850.0..950.0).contains(&neighbour.iops), "{began:?}");
 }
 
@@ -195,11 +196,11 @@ fn a_device_that_stalls() {
     let stalled: Vec<_> = observed.events.iter().filter(|event| event.kind == EventKind::Stalled).collect();
     assert!(stalled.len() == 1 && stalled[0].phase == Phase::Began && stalled[0].got == 8.0, "{stalled:?}");
     assert_eq!(observed.of("a"), [(RESERVATION, Phase::Began, Cause::Device)]);
-    assert_eq!(observed.observer.status().devices[0].health, "stalled");
+    assert_eq!(observed.observer.status().devices[0].health, Health::Stalled);
     observed.run(30);
     let kinds = observed.events.iter().filter(|event| event.phase == Phase::Ended).map(|event| event.kind);
     assert_eq!(kinds.collect::<Vec<_>>(), [EventKind::Stalled, RESERVATION]);
-    assert_eq!(observed.observer.status().devices[0].health, "serving");
+    assert_eq!(observed.observer.status().devices[0].health, Health::Serving);
 }
 
 #[test]

@@ -3,8 +3,8 @@
 mod common;
 
 use common::{Observed, Setup, closed, iops};
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{EventKind, Phase};
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Phase};
 use sluice_sched::Policy;
 use sluice_sim::random::stream;
 

@@ -6,10 +6,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use common::{KIB, iops, within};
-use sluice_observe::event::{Event, EventKind, Phase};
+use sluice_api::event::{Event, EventKind, Phase};
+use sluice_api::status::{Vm, Volume};
 use sluice_observe::observer::Observer;
 use sluice_observe::sample::{DeviceSample, Sample, VmSample, VolumeSample};
-use sluice_observe::status::{VmStatus, VolumeStatus};
 use sluice_sched::gate::{Arrival, Device, Slot, Submission};
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::DeviceInfo;
@@ -219,11 +219,11 @@ impl Rig {
         }
     }
 
-    fn vm(&self, name: &str) -> VmStatus {
+    fn vm(&self, name: &str) -> Vm {
         self.observer.status().vms.into_iter().find(|vm| vm.vm == name).unwrap()
     }
 
-    fn volume(&self, vm: &str, name: &str) -> VolumeStatus {
+    fn volume(&self, vm: &str, name: &str) -> Volume {
         self.vm(vm).volumes.into_iter().find(|volume| volume.volume == name).unwrap()
     }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::{KIB, Observed, Setup, both};
-use sluice_observe::event::EventKind;
+use sluice_api::event::EventKind;
 use sluice_sched::admission::Supply;
 use sluice_sched::policy::{LatencyTarget, Limit};
 use sluice_sched::scheduler::DeviceClass;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Phase, Unit};
 use sluice_net::UplinkTotals;
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{Event, EventKind, Phase, Unit};
 use sluice_observe::observer::Observer;
 use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample};
 use sluice_sched::admission::Capacity;

@@ -17,11 +17,11 @@ use clap::{Command, CommandFactory};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{Elvish, EnvCompleter, Fish, Powershell, Shells, Zsh};
-use serde_json::Value;
+use sluice_api::change::Overrides;
+use sluice_api::list::{self, Policies};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::show::{list, text};
 
 /// Maximum time for the daemon's answer. A key press waits for it.
 const ANSWER: Duration = Duration::from_millis(500);
@@ -123,41 +123,44 @@ fn known(names: Names) -> Vec<String> {
     let (sender, receiver) = channel();
     let daemon = Daemon::at(socket_of(std::env::args_os()));
     // The thread ends with the process if the daemon hangs.
-    std::thread::spawn(move || {
-        let request = match names {
-            Names::Overrides => Request::GetOverrides,
-            Names::Policies => Request::Policies,
-            _ => Request::Names,
-        };
-        let _ = sender.send(daemon.get(&request).unwrap_or_default());
-    });
-    receiver.recv_timeout(ANSWER).map_or(Vec::new(), |reply| names_of(names, &reply))
-}
-
-fn names_of(names: Names, reply: &Value) -> Vec<String> {
-    let named = |list: &[Value], key: &str| list.iter().map(|object| text(&object[key]).to_owned()).collect::<Vec<_>>();
-    let all = list(&reply["vms"]);
-    let vms = || named(all, "vm");
-    let volumes = || all.iter().flat_map(|vm| list(&vm["volumes"])).map(volume).collect::<Vec<_>>();
-    let devices = || named(list(&reply["devices"]), "device");
-    let mut found = match names {
-        Names::Vms => vms(),
-        Names::Volumes => volumes(),
-        Names::VmsAndVolumes => [vms(), volumes()].concat(),
-        Names::Devices => devices(),
-        Names::Everything => [vms(), volumes(), devices()].concat(),
-        Names::Overrides => named(list(&reply["overrides"]), "name"),
-        Names::Policies => named(list(&reply["policies"]), "policy_name"),
-        Names::Keys => Vec::new(),
-    };
-    // A VM with two devices is listed twice.
+    std::thread::spawn(move || sender.send(ask(&daemon, names)));
+    let mut found = receiver.recv_timeout(ANSWER).unwrap_or_default();
+    // A policy on two devices is listed twice.
     found.sort();
     found.dedup();
     found
 }
 
-fn volume(volume: &Value) -> String {
-    format!("{}/{}", text(&volume["vm"]), text(&volume["volume"]))
+fn ask(daemon: &Daemon, names: Names) -> Vec<String> {
+    match names {
+        Names::Overrides => {
+            let all: Overrides = daemon.get(&Request::GetOverrides).unwrap_or_default();
+            all.overrides.into_iter().map(|known| known.name).collect()
+        }
+        Names::Policies => {
+            let all: Policies = daemon.get(&Request::Policies).unwrap_or_default();
+            all.policies.into_iter().map(|known| known.policy_name).collect()
+        }
+        _ => names_of(names, &daemon.get(&Request::Names).unwrap_or_default()),
+    }
+}
+
+fn names_of(names: Names, all: &list::Names) -> Vec<String> {
+    let vms = || all.vms.iter().map(|vm| vm.vm.clone()).collect::<Vec<_>>();
+    let volumes = || all.vms.iter().flat_map(|vm| &vm.volumes).map(volume).collect::<Vec<_>>();
+    let devices = || all.devices.iter().map(|device| device.device.clone()).collect::<Vec<_>>();
+    match names {
+        Names::Vms => vms(),
+        Names::Volumes => volumes(),
+        Names::VmsAndVolumes => [vms(), volumes()].concat(),
+        Names::Devices => devices(),
+        Names::Everything => [vms(), volumes(), devices()].concat(),
+        Names::Overrides | Names::Policies | Names::Keys => Vec::new(),
+    }
+}
+
+fn volume(list::VolumeName { vm, volume }: &list::VolumeName) -> String {
+    format!("{vm}/{volume}")
 }
 
 /// Returns the socket that the unfinished command line names.
@@ -168,8 +171,6 @@ fn socket_of(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -185,19 +186,16 @@ mod tests {
 
     #[test]
     fn names_are_taken_from_the_status() {
-        let volumes = |vm: &str| json!([{ "vm": vm, "volume": "root" }]);
-        let status = json!({
-            "vms": [{ "vm": "web", "volumes": volumes("web") }, { "vm": "db", "volumes": volumes("db") }, { "vm": "db" }],
-            "devices": [{ "device": "nvme0" }],
-        });
-        assert_eq!(names_of(Names::Vms, &status), ["db", "web"]);
-        assert_eq!(names_of(Names::VmsAndVolumes, &status), ["db", "db/root", "web", "web/root"]);
-        assert_eq!(names_of(Names::Everything, &status).len(), 5);
-        assert_eq!(names_of(Names::Overrides, &json!({ "overrides": [{ "name": "db/limit" }] })), ["db/limit"]);
-        let policies =
-            json!({ "policies": [{ "policy_name": "gold", "device": "d" }, { "policy_name": "gold", "device": "e" }] });
-        assert_eq!(names_of(Names::Policies, &policies), ["gold"]);
-        assert!(names_of(Names::Vms, &Value::Null).is_empty());
+        let vm = |vm: &str| {
+            let volume = list::VolumeName { vm: vm.to_owned(), volume: "root".to_owned() };
+            list::VmNames { vm: vm.to_owned(), volumes: vec![volume] }
+        };
+        let devices = vec![list::DeviceName { device: "nvme0".to_owned() }];
+        let all = list::Names { vms: vec![vm("db"), vm("web")], devices, ..list::Names::default() };
+        assert_eq!(names_of(Names::Vms, &all), ["db", "web"]);
+        assert_eq!(names_of(Names::VmsAndVolumes, &all), ["db", "web", "db/root", "web/root"]);
+        assert_eq!(names_of(Names::Everything, &all).len(), 5);
+        assert!(names_of(Names::Vms, &list::Names::default()).is_empty());
     }
 
     #[test]

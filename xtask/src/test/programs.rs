@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 /// Folders of the packages whose tests compute. Those of all others wait, or measure.
 const COMPUTING: &[&str] = &[
+    "crates/sluice-api",
     "crates/sluice-config",
     "crates/sluice-lab",
     "crates/sluice-net",

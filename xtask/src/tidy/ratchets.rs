@@ -22,7 +22,7 @@ const CIRCLE_MAX: usize = 6;
 /// Maximum number of crates that the daemon links, with its own.
 const CRATES_MAX: usize = 115;
 /// Maximum number of lines of the product's code, without comments and tests. `cargo xtask lines` prints them.
-const PRODUCT_LINES_MAX: usize = 57_200;
+const PRODUCT_LINES_MAX: usize = 57_720;
 
 /// Folders in which state is bounded: the core and the data plane.
 const STATE: &[&str] = &["crates/sluice-sched/src/", "crates/sluice-io/src/"];
@@ -133,11 +133,6 @@ const EXCEPTIONS: &[Exception] = &[
         what: "crates/sluice-sched/src/scheduler.rs:Descriptor",
         max: 16,
         reason: "what a scheduler states of itself, a constant for each",
-    },
-    Exception {
-        what: "crates/sluice-daemon/src/control/mod.rs",
-        max: 9,
-        reason: "not opened yet: replies name what the server and the monitor know",
     },
     Exception {
         what: "crates/sluice-daemon/src/control/apply.rs",

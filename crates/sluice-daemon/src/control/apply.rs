@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use sluice_api::change::{self, Changed, Settings};
+use sluice_api::object::ObjectId;
+use sluice_api::request::Term;
 use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
@@ -13,9 +15,9 @@ use sluice_sched::Bytes;
 use super::changer::expiry::Overdue;
 use super::describe::{describe, difference};
 use super::socket::Peer;
-use super::{Code, Reply, Request, Term};
+use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::server::{Extra, LossQuery, Server, ServerError, VolumeName};
+use crate::server::{Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
 use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
@@ -75,7 +77,7 @@ impl Targets {
 struct Asked {
     targets: Targets,
     /// The previous state of each target.
-    before: Vec<Value>,
+    before: Vec<Option<Settings>>,
     /// For the log.
     what: String,
     origin: Origin,
@@ -88,7 +90,7 @@ impl Proposal {
     }
 
     /// Proposes the host file in force, with another attempt to open a volume that is out of service.
-    pub fn retry(host: Arc<Host>, saved: Saved, volume: VolumeName) -> Proposal {
+    pub fn retry(host: Arc<Host>, saved: Saved, volume: ObjectId) -> Proposal {
         Proposal { extra: Extra::Retry(volume), ..Proposal::of(host, saved, Vec::new()) }
     }
 }
@@ -207,7 +209,12 @@ fn refused(reason: &str) -> Option<String> {
 
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
 /// the request.
-pub fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied: &[ServerError]) -> Reply {
+pub fn accept(
+    server: &Server,
+    state: &mut State,
+    proposal: Proposal,
+    (unapplied, warnings): (&[ServerError], &[String]),
+) -> Reply {
     let Asked { targets, before, what, origin } = proposal.asked.expect("only a request is answered");
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
@@ -215,7 +222,7 @@ pub fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied:
     let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
-    let log = |name: Option<&Target>, before: &Value, after: &Value| {
+    let log = |name: Option<&Target>, before: Option<&Settings>, after: Option<&Settings>| {
         let (before, after) = match difference(before, after) {
             // Several objects, or a key that no description has.
             (old, new) if old == new => in_keys.clone(),
@@ -224,31 +231,30 @@ pub fn accept(server: &Server, state: &mut State, proposal: Proposal, unapplied:
         let name = name.map(ToString::to_string);
         tracing::info!(who = %origin, what, name, before, after, reason, "Changed at run time");
     };
-    let mut changed: Vec<(&Target, Value, Value)> = Vec::new();
+    let mut changed: Vec<(&Target, Option<Settings>, Option<Settings>)> = Vec::new();
     for (target, before) in targets.list().iter().zip(before) {
         changed.push((target, before, describe(server, target)));
     }
-    let mut result = json!({ "taken_back": taken_back });
+    let mut result = Changed { taken_back: Some(taken_back), changed: None, warnings: warnings.to_vec() };
     let reply = match &targets {
         Targets::Many(_) => {
-            let each = changed.iter().map(|(target, before, after)| {
-                log(Some(target), before, after);
-                json!({ "name": target.to_string(), "before": before, "after": after })
-            });
-            result["changed"] = each.collect();
             if changed.is_empty() {
-                log(None, &Value::Null, &Value::Null);
+                log(None, None, None);
             }
-            Reply::changed(Value::Null, Value::Null)
+            let each = changed.into_iter().map(|(target, before, after)| {
+                log(Some(target), before.as_ref(), after.as_ref());
+                change::Change { name: target.to_string(), before, after }
+            });
+            result.changed = Some(each.collect());
+            Reply::changed(None, None)
         }
         Targets::One(_) | Targets::Unnamed => {
-            let (before, after) =
-                changed.pop().map_or((Value::Null, Value::Null), |(_, before, after)| (before, after));
-            log(None, &before, &after);
+            let (before, after) = changed.pop().map_or((None, None), |(_, before, after)| (before, after));
+            log(None, before.as_ref(), after.as_ref());
             Reply::changed(before, after)
         }
     };
-    let reply = Reply { result: Some(Box::new(result)), ..reply };
+    let reply = reply.and(&result);
     if unapplied.is_empty() {
         return reply;
     }
@@ -271,7 +277,7 @@ pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
     match server.accept_loss(&target) {
         Ok(true) => {
             let after = describe(server, &target);
-            let (old, new) = difference(&before, &after);
+            let (old, new) = difference(before.as_ref(), after.as_ref());
             tracing::warn!(%who, what = %format_args!("accept-loss {target}"), before = old, after = new, "Loss accepted: writes and flushes resume");
             Reply::changed(before, after)
         }
@@ -286,8 +292,8 @@ pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
 /// Returns what differs from the files.
 pub fn get_overrides(state: &State) -> Reply {
     let overdue = |known: &Override| state.overdue.get(&known.name()).map(Overdue::in_words);
-    let all = state.saved.overrides.iter().map(|known| known.to_json(overdue(known)));
-    Reply::with(json!({ "overrides": all.collect::<Vec<_>>() }))
+    let all = state.saved.overrides.iter().map(|known| known.described(overdue(known)));
+    Reply::with(&change::Overrides { overrides: all.collect() })
 }
 
 /// A proposal in the making.
@@ -380,7 +386,7 @@ impl Draft<'_> {
         holders
     }
 
-    fn resize(&mut self, target: &str, size: String) -> Result<(Target, VolumeName), Reply> {
+    fn resize(&mut self, target: &str, size: String) -> Result<(Target, ObjectId), Reply> {
         let target = known(self.server, target)?;
         if target.as_nic().is_some() {
             return Err(Reply::failed(Code::Invalid, format!("{target} is a NIC, which has no size; name a volume")));
@@ -390,7 +396,7 @@ impl Draft<'_> {
             let error = format!("{target} is a VM; name one of its volumes: {}", names.join(", "));
             return Err(Reply::failed(Code::Invalid, error));
         };
-        let name = (target.vm.clone(), volume);
+        let name = ObjectId::volume(&target.vm, &volume);
         if let Some(reason) = self.server.missing().get(&name) {
             let error = format!("{target} is out of service and cannot be extended: {}", reason.text());
             return Err(Reply::failed(Code::Refused, error));
@@ -508,9 +514,10 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
         None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
         Some(volume) => vms
             .flat_map(|vm| {
-                let held = server.held.keys().filter(|(of, _)| *of == vm.name).map(|(_, volume)| volume);
-                let all = vm.volumes.keys().chain(held).filter(|name| matches(volume, name));
-                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name.clone()) });
+                let held = server.held.keys().filter(|held| held.vm() == Some(&vm.name));
+                let held = held.map(|held| held.parts().1.into_owned());
+                let all = vm.volumes.keys().cloned().chain(held).filter(|name| matches(volume, name));
+                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name) });
                 let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
                 all.chain(nics.map(|name| Target::nic(&vm.name, name)))
             })
@@ -526,8 +533,9 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
 
 /// Refuses changes of what is held back. The reason says what to do.
 fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
-    let held = server.held.iter().find(|((vm, volume), _)| *vm == target.vm && target.volume.as_ref() == Some(volume));
-    held.map_or(Ok(()), |(_, reason)| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
+    let volume = target.volume.as_ref().map(|volume| ObjectId::of_vm(&target.vm, volume));
+    let held = volume.and_then(|volume| server.held.get(&volume));
+    held.map_or(Ok(()), |reason| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
 }
 
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {

@@ -26,6 +26,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
+use sluice_api::printed::Serving;
 use sluice_config::{DaemonSettings, Files, Host};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -42,8 +44,7 @@ use crate::failure::Failure;
 use crate::metrics::Load;
 use crate::monitor::{Board, Served};
 use crate::output::Format;
-use crate::server::{Force, Found, Progress, Server, VolumeName, stats};
-use crate::service::Serving;
+use crate::server::{Force, Found, Progress, Server, stats};
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::{Keeper, Written};
@@ -201,7 +202,7 @@ enum Kind {
     Change(Asked),
     Reload(Reload),
     /// A retry of this volume, which is out of service.
-    Retry(VolumeName),
+    Retry(ObjectId),
     /// Overrides with these names end, because their time is over.
     Expire(BTreeSet<String>),
 }
@@ -249,7 +250,7 @@ struct Attempt {
     has_waited: bool,
     /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
     /// those that are held back already.
-    held: BTreeMap<VolumeName, String>,
+    held: BTreeMap<ObjectId, String>,
 }
 
 struct Thread {
@@ -275,7 +276,7 @@ struct Thread {
     /// Time of the next retry of volumes and interfaces that are out of service.
     retry_at: Instant,
     /// Volumes to retry, in order.
-    retries: VecDeque<VolumeName>,
+    retries: VecDeque<ObjectId>,
     /// Running helpers, by attempt.
     helpers: BTreeMap<u64, Helper>,
     keeper: Keeper,
@@ -396,7 +397,7 @@ impl Thread {
             Event::Change(asked) => self.request(asked),
             Event::Reload => self.begin(Kind::Reload(Reload::default())),
             Event::Report => {
-                stats::print(&self.server.snapshots(), &self.server.host_state(), self.format);
+                stats::print(&self.server.snapshots(), self.server.host_state(), self.format);
             }
             Event::LookAtDevices => self.check_devices(),
             Event::Probe(limit, reply) => drop(reply.send(self.watch.look(&self.server, limit))),

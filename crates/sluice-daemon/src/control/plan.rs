@@ -2,28 +2,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Value, json, to_value};
+use sluice_api::change::{Effect, Plan};
+use sluice_api::object::ObjectId;
 use sluice_config::changes::Target;
 use sluice_config::{Device, Host, Nic, Vm, Volume};
+use sluice_observe::status;
 use sluice_sched::Iops;
 
-use super::describe::{describe_net, describe_nic, describe_policy, discard, words};
-use crate::server::{VolumeName, is_same_nic, is_same_source};
+use super::describe::{describe_net, describe_nic, discard, words};
+use crate::server::{is_same_nic, is_same_source, not_served};
 
 /// Maximum number of log lines about one reload.
 const LINES_MAX: usize = 10_000;
-
-/// One difference.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Effect {
-    /// `db1`, `db1/root` or `device nvme0`.
-    name: String,
-    key: String,
-    before: String,
-    after: String,
-    /// In words.
-    effect: String,
-}
 
 /// Returns the differences: devices, then VMs with their volumes, by name.
 pub(super) fn plan(old: &Host, new: &Host) -> Vec<Effect> {
@@ -53,15 +45,15 @@ pub(super) fn plan(old: &Host, new: &Host) -> Vec<Effect> {
     plan
 }
 
-/// Returns the differences for programs, the volumes that are held back, and what becomes of `overrides`, see [`with_file`](crate::state::overrides::with_file).
-pub(super) fn to_json(plan: &[Effect], held: &BTreeMap<VolumeName, String>, overrides: Value) -> Value {
-    let effect = |Effect { name, key, before, after, effect }: &Effect| json!({ "name": name, "key": key, "before": before, "after": after, "effect": effect });
-    let held =
-        held.iter().map(|((vm, volume), reason)| json!({ "volume": format!("{vm}/{volume}"), "reason": reason }));
-    let mut all = overrides;
-    all["changes"] = plan.iter().map(effect).collect();
-    all["held_back"] = held.collect();
-    all
+/// Returns the differences, the volumes that are held back, and what becomes of `overrides`, see
+/// [`with_file`](crate::state::overrides::with_file).
+pub(super) fn result(
+    changes: &[Effect],
+    held: &BTreeMap<ObjectId, String>,
+    overrides: Plan,
+    warnings: &[String],
+) -> Plan {
+    Plan { changes: changes.to_vec(), held_back: not_served(held), warnings: warnings.to_vec(), ..overrides }
 }
 
 /// Writes a line for each difference.
@@ -142,7 +134,7 @@ fn nics(name: &str, before: Option<&Vm>, after: Option<&Vm>, plan: &mut Vec<Effe
             (Some(before), Some(after)) => {
                 described(&title, (&describe_net(&before.policy), &describe_net(&after.policy)), plan);
                 let keys = |nic: &Nic| {
-                    let mut keys = describe_nic(nic);
+                    let mut keys = to_value(describe_nic(nic)).expect("its keys are strings");
                     keys.as_object_mut().expect("it is one").remove("policy");
                     keys
                 };
@@ -194,12 +186,13 @@ fn policy(name: &str, before: &sluice_sched::Policy, after: &sluice_sched::Polic
     if before == after {
         return;
     }
-    described(name, (&describe_policy(before), &describe_policy(after)), plan);
+    described(name, (&status::policy(before), &status::policy(after)), plan);
 }
 
 /// Adds an effect for each field of two described policies that differs.
-fn described(name: &str, policies: (&Value, &Value), plan: &mut Vec<Effect>) {
-    keyed(name, policies, plan, |key, before, after| {
+fn described<P: Serialize>(name: &str, (before, after): (&P, &P), plan: &mut Vec<Effect>) {
+    let [before, after] = [before, after].map(|policy| to_value(policy).expect("its keys are strings"));
+    keyed(name, (&before, &after), plan, |key, before, after| {
         let (old, new) = (before.as_f64().unwrap_or(0.0), after.as_f64().unwrap_or(0.0));
         let verb = if new < old { "loses" } else { "gains" };
         let by = (new - old).abs();

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use sluice_api::line::{self, REQUEST_MAX};
 use sluice_config::{Access, CONTROL_SOCKET, Control, DaemonSettings};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::socket_file::SocketFile;
@@ -16,10 +17,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Code, Reply, Request};
+use super::{Reply, Request};
 
-/// Maximum length of a request, in bytes.
-const REQUEST_MAX: u64 = 1 << 20;
 /// Timeout of a client for sending its request and for reading the reply. The wait for its turn has no timeout: its
 /// request will be carried out, so it must not be told of a failure.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -274,8 +273,8 @@ async fn converse(stream: UnixStream, peer: Peer, mut permit: Permit, sender: mp
         _ = &mut permit.ended => return Err(io::Error::other("It has sent nothing and made room for another client")),
     };
     permit.keep();
-    let reply = match serde_json::from_str(&line) {
-        Err(error) => Reply::failed(Code::Invalid, format!("Invalid request: {error}")),
+    let reply = match line::read(&line) {
+        Err(refused) => refused,
         Ok(request) => {
             let (reply, answer) = oneshot::channel();
             let gone = |_| io::Error::other("The daemon is exiting");
@@ -283,16 +282,13 @@ async fn converse(stream: UnixStream, peer: Peer, mut permit: Permit, sender: mp
             answer.await.map_err(gone)?
         }
     };
-    let mut text = reply.into_line().map_err(io::Error::other)?;
-    text.push('\n');
-    timeout(CLIENT_TIMEOUT, write.write_all(text.as_bytes())).await?
+    timeout(CLIENT_TIMEOUT, write.write_all(line::write(&reply).as_bytes())).await?
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use sluice_api::request::How;
 
-    use super::super::How;
     use super::*;
 
     #[tokio::test(start_paused = true)]
@@ -307,11 +303,10 @@ mod tests {
         assert_eq!(request, Request::Detach { target: "a".to_owned(), how: How::default() });
         assert_eq!(peer.pid, i32::try_from(std::process::id()).ok());
         tokio::time::advance(CLIENT_TIMEOUT * 10).await;
-        let done = Reply::changed(Value::Null, Value::Null);
-        reply.send(done.clone()).unwrap();
+        reply.send(Reply::changed(None, None)).unwrap();
         let mut said = String::new();
         ours.read_to_string(&mut said).await.unwrap();
-        assert_eq!(serde_json::from_str::<Reply>(&said).unwrap(), done);
+        assert_eq!(said, "{\"ok\":true}\n");
         served.await.unwrap().unwrap();
     }
 

@@ -12,9 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use serde_json::Value;
+use sluice_api::event::Event;
 use sluice_config::{Alert, AlertTo};
-use sluice_observe::event::Event;
 
 use crate::state::time::Time;
 
@@ -72,10 +71,9 @@ impl Alerts {
             class.suppressed += 1;
             return;
         }
-        let mut body = serde_json::to_value(event).expect("our own types have string keys");
-        body["text"] = event.in_words().into();
-        body["suppressed"] = Value::from(class.suppressed);
-        let outgoing = Outgoing { to: alert.to.clone(), body: body.to_string(), _busy: Arc::clone(&class.busy) };
+        let told = Event { text: event.in_words(), suppressed: Some(class.suppressed), ..event.clone() };
+        let body = serde_json::to_string(&told).expect("its keys are strings");
+        let outgoing = Outgoing { to: alert.to.clone(), body, _busy: Arc::clone(&class.busy) };
         match (self.send)(outgoing) {
             Ok(()) => (class.last, class.suppressed) = (Some(now), 0),
             Err(error) => {
@@ -142,28 +140,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc::sync_channel;
 
-    use sluice_observe::cause::Cause;
-    use sluice_observe::event::{EventKind, Phase, Unit};
+    use sluice_api::cause::Cause;
+    use sluice_api::event::{EventKind, Unit};
 
     use super::*;
 
     fn event(kind: EventKind) -> Event {
-        Event {
-            time: 1,
-            kind,
-            phase: Phase::Began,
-            device: "disk".to_owned(),
-            vm: None,
-            volume: None,
-            cause: Cause::Device,
-            wanted: 1.0,
-            got: 0.0,
-            unit: Unit::Requests,
-            seconds: 0,
-            neighbours: Vec::new(),
-            detail: None,
-            failures: Vec::new(),
-        }
+        let (cause, unit) = (Cause::Device, Unit::Requests);
+        Event { time: 1, kind, device: "disk".to_owned(), cause, wanted: 1.0, unit, ..Event::default() }
     }
 
     thread_local! {
@@ -187,9 +171,9 @@ mod tests {
     /// The program that the oldest alert goes to, and its number of suppressed events. It is sent with this.
     fn sent() -> Option<(String, u64)> {
         let first = SENT.with_borrow_mut(|sent| (!sent.is_empty()).then(|| sent.remove(0)))?;
-        let body: Value = serde_json::from_str(&first.body).unwrap();
+        let body: Event = serde_json::from_str(&first.body).unwrap();
         let AlertTo::Command(program) = &first.to else { panic!("a program") };
-        Some((program.display().to_string(), body["suppressed"].as_u64().unwrap()))
+        Some((program.display().to_string(), body.suppressed.unwrap()))
     }
 
     #[test]

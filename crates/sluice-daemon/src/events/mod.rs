@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
-use serde_json::json;
+use sluice_api::VERSION;
+use sluice_api::event;
+use sluice_api::event::Event;
 use sluice_config::Alert;
-use sluice_observe::event::Event;
 
 use self::alerts::Alerts;
-use self::store::{Filter, Page, Store};
+use self::store::{Filter, Store};
 use crate::control::socket::Asked;
 use crate::control::{Code, Reply, Request};
 use crate::state::time::Time;
@@ -137,7 +138,7 @@ fn answer(store: Option<&Store>, request: &Request) -> Reply {
         return Reply::failed(Code::Invalid, format!("A reply has at most {LIMIT_MAX} events; ask for fewer"));
     }
     let Some(store) = store else {
-        return Reply::with(json!({ "version": 1, "events": [], "more": false, "last": 0 }));
+        return Reply::with(&event::Events { version: VERSION, ..event::Events::default() });
     };
     let filter = Filter {
         since: *since,
@@ -148,9 +149,7 @@ fn answer(store: Option<&Store>, request: &Request) -> Reply {
         limit: limit.unwrap_or(DEFAULT_LIMIT),
     };
     match store.find(&filter) {
-        Ok(Page { events, more, last }) => {
-            Reply::with(json!({ "version": 1, "events": events, "more": more, "last": last }))
-        }
+        Ok(events) => Reply::with(&events),
         Err(error) => Reply::failed(Code::Refused, format!("Cannot read the events: {error}")),
     }
 }

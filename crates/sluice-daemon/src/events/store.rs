@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, OptionalExtension, params};
-use serde_json::{Value, json};
-use sluice_observe::event::Event;
+use sluice_api::VERSION;
+use sluice_api::event::{Event, Events};
 
 use crate::state::time::Time;
 
@@ -57,17 +57,6 @@ pub(super) struct Filter<'a> {
     pub(super) kind: Option<&'a str>,
     /// Maximum number of events.
     pub(super) limit: usize,
-}
-
-/// Events that were found.
-#[derive(Debug)]
-pub(super) struct Page {
-    /// Oldest first.
-    pub(super) events: Vec<Value>,
-    /// Whether there are more: later ones if the question was for those after one, otherwise earlier ones.
-    pub(super) more: bool,
-    /// The number to ask after for what comes next.
-    pub(super) last: i64,
 }
 
 /// The events.
@@ -182,20 +171,18 @@ impl Store {
     }
 
     fn try_add(&mut self, event: &Event) -> rusqlite::Result<()> {
-        let json = serde_json::to_value(event).expect("our own types have string keys");
-        let text = |key: &str| json[key].as_str().map(str::to_owned);
         self.connection.execute(
             INSERT,
             params![
                 event.time as i64,
                 event.kind.name(),
-                text("phase"),
+                event.phase.name(),
                 event.device,
                 event.vm,
                 event.volume,
                 event.cause.name(),
                 event.in_words(),
-                json.to_string(),
+                serde_json::to_string(event).expect("its keys are strings"),
             ],
         )?;
         let last = self.connection.last_insert_rowid();
@@ -206,7 +193,7 @@ impl Store {
     }
 
     /// Returns the events that match.
-    pub(super) fn find(&self, filter: &Filter<'_>) -> rusqlite::Result<Page> {
+    pub(super) fn find(&self, filter: &Filter<'_>) -> rusqlite::Result<Events> {
         let last = self.last();
         let order = if filter.after.is_some() { "ASC" } else { "DESC" };
         let mut statement = self.connection.prepare(&format!(
@@ -225,18 +212,17 @@ impl Store {
         let mut events = Vec::new();
         for row in rows {
             let (id, time, text, json) = row?;
-            let mut event: Value = serde_json::from_str(&json).unwrap_or_else(|_| json!({}));
-            (event["id"], event["time"], event["text"]) = (id.into(), time.into(), text.into());
-            events.push(event);
+            let event: Event = serde_json::from_str(&json).unwrap_or_default();
+            events.push(Event { id: Some(id as u64), time: time as u64, text, ..event });
         }
         let more = events.len() > filter.limit;
         events.truncate(filter.limit);
         if filter.after.is_none() {
             events.reverse();
-            return Ok(Page { events, more, last });
+            return Ok(Events { version: VERSION, events, more, last: last as u64 });
         }
-        let page_ends = events.last().and_then(|event| event["id"].as_i64()).unwrap_or(after);
-        Ok(Page { events, more, last: if more { page_ends } else { last } })
+        let page_ends = events.last().and_then(|event| event.id).unwrap_or(after as u64);
+        Ok(Events { version: VERSION, events, more, last: if more { page_ends } else { last as u64 } })
     }
 
     /// Number of the last event; 0 without any.
@@ -350,8 +336,8 @@ fn replaced(path: &Path, error: &str) -> Result<Connection, String> {
 
 #[cfg(test)]
 mod tests {
-    use sluice_observe::cause::Cause;
-    use sluice_observe::event::{EventKind, Phase, Unit};
+    use sluice_api::cause::Cause;
+    use sluice_api::event::{EventKind, Phase, Unit};
 
     use super::*;
 
@@ -362,15 +348,11 @@ mod tests {
             phase: Phase::Ended,
             device: "disk".to_owned(),
             vm: Some(vm.to_owned()),
-            volume: None,
             cause: Cause::Device,
             wanted: 100.0,
             got: 50.0,
             unit: Unit::Iops,
-            seconds: 0,
-            neighbours: Vec::new(),
-            detail: None,
-            failures: Vec::new(),
+            ..Event::default()
         }
     }
 
@@ -386,7 +368,7 @@ mod tests {
         drop(store);
         let store = Store::open(Some(folder.path().to_owned()));
         let times = |filter: &Filter<'_>| -> Vec<u64> {
-            store.find(filter).unwrap().events.iter().map(|event| event["time"].as_u64().unwrap()).collect()
+            store.find(filter).unwrap().events.iter().map(|event| event.time).collect()
         };
         assert_eq!(times(&all()), [1, 2, 3, 4, 5]);
         assert_eq!(times(&Filter { vm: Some("odd"), since: Some(2), ..all() }), [3, 5]);
@@ -407,12 +389,10 @@ mod tests {
         let last = |store: &Store| store.find(&Filter { limit: 1, ..Filter::default() }).unwrap().events.remove(0);
         let store = Store::open(Some(folder.path().to_owned()));
         let end = last(&store);
-        assert_eq!((&end["phase"], &end["vm"], &end["kind"]), (&"ended".into(), &"a".into(), &"reservation".into()));
-        assert!(end["seconds"] == 2 && end["time"].as_u64() > Some(1_000_000), "until the last event: {end}");
-        assert!(
-            end["text"].as_str().unwrap().starts_with("Ended when the daemon stopped, after 2 s or more: "),
-            "{end}"
-        );
+        let expected = (Phase::Ended, Some("a"), EventKind::Reservation);
+        assert_eq!((end.phase, end.vm.as_deref(), end.kind), expected);
+        assert!(end.seconds == 2 && end.time > 1_000_000, "until the last event: {end:?}");
+        assert!(end.text.starts_with("Ended when the daemon stopped, after 2 s or more: "), "{end:?}");
         assert_eq!(store.last(), 4, "b has ended already");
         drop(store);
         assert_eq!(Store::open(Some(folder.path().to_owned())).last(), 4, "it ends once");
@@ -430,9 +410,9 @@ mod tests {
             store.clock_was_set(by);
             let now = 9_060_u64.saturating_add_signed(by);
             let found = store.find(&Filter { since: Some(now - 600), ..all() }).unwrap().events;
-            assert_eq!(found.last().unwrap()["time"].as_u64(), Some(now - 60), "it happened a minute ago");
-            assert!(found.iter().all(|event| event["time"].as_u64().unwrap() <= 12_600));
-            assert_eq!(store.find(&all()).unwrap().events[0]["time"], 1000, "what the clock was then is not known");
+            assert_eq!(found.last().unwrap().time, now - 60, "it happened a minute ago");
+            assert!(found.iter().all(|event| event.time <= 12_600));
+            assert_eq!(store.find(&all()).unwrap().events[0].time, 1000, "what the clock was then is not known");
         }
     }
 
@@ -441,7 +421,7 @@ mod tests {
         let mut store = Store { max: 1500, ..Store::open(None) };
         (1..=4000).for_each(|time| store.add(&event(time, "vm")));
         let kept = store.find(&all()).unwrap().events;
-        assert_eq!((kept.len(), kept[0]["time"].as_u64()), (1500, Some(2501)));
+        assert_eq!((kept.len(), kept[0].time), (1500, 2501));
     }
 
     #[test]
@@ -452,8 +432,8 @@ mod tests {
             let (mut times, mut after) = (Vec::new(), after);
             loop {
                 let page = store.find(&Filter { after: Some(after), vm, limit, ..Filter::default() }).unwrap();
-                times.extend(page.events.iter().map(|event| event["time"].as_u64().unwrap()));
-                after = page.last.cast_unsigned();
+                times.extend(page.events.iter().map(|event| event.time));
+                after = page.last;
                 if !page.more {
                     return (times, after);
                 }
@@ -465,7 +445,7 @@ mod tests {
         assert_eq!(all_after(9000, None, 2500).0.len(), 2500, "the number is of a database that was replaced");
         let latest = |limit| store.find(&Filter { limit, ..Filter::default() }).unwrap();
         assert!(latest(2499).more && !latest(2500).more);
-        assert_eq!((latest(1000).events[0]["time"].as_u64(), latest(1000).last), (Some(1501), 2500));
+        assert_eq!((latest(1000).events[0].time, latest(1000).last), (1501, 2500));
     }
 
     #[test]
@@ -481,7 +461,7 @@ mod tests {
     }
 
     fn times(store: &Store) -> Vec<u64> {
-        store.find(&all()).unwrap().events.iter().map(|event| event["time"].as_u64().unwrap()).collect()
+        store.find(&all()).unwrap().events.iter().map(|event| event.time).collect()
     }
 
     #[test]

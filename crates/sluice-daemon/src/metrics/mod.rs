@@ -15,9 +15,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sluice_api::object::ObjectId;
 use sluice_observe::reading::Reading;
 
-use crate::server::Interface;
 use crate::space::FileSystem;
 use crate::state::time::Time;
 
@@ -37,13 +37,13 @@ pub struct State {
     pub held_back: usize,
     pub out_of_service: usize,
     /// Interfaces that are out of service.
-    pub outages: BTreeSet<Interface>,
+    pub outages: BTreeSet<ObjectId>,
     /// The last attempt to load the host file.
     pub load: Load,
     /// File systems of images.
     pub file_systems: Vec<FileSystem>,
     /// Sessions of VMMs, without the first of each socket, by VM and volume. Sockets without a second session are left out.
-    pub reconnects: BTreeMap<(String, String), u64>,
+    pub reconnects: BTreeMap<ObjectId, u64>,
 }
 
 /// An attempt to load the host file.

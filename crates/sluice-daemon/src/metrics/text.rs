@@ -83,7 +83,7 @@ fn prometheus(open_metrics: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use sluice_observe::event::EventKind;
+    use sluice_api::event::EventKind;
     use sluice_observe::reading::{DeviceReading, PromisesReading, Reading, Times, VmReading};
     use sluice_observe::sample::{CpuSample, DeviceSample, VmSample, VolumeSample};
     use sluice_sched::gate::{GateStats, Waited};

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{Event, EventKind, Phase, Unit};
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Phase, Unit};
+use sluice_api::object::ObjectId;
 
 use super::Served;
-use crate::server::{Interface, as_device};
+use crate::server::{nic_of, volume_of};
 
-/// Volumes, NICs and interfaces that are not served, each with the reason if one is known. A volume is named like the TAP of a NIC.
-type Reasons = BTreeMap<(EventKind, Interface, Cause), Option<String>>;
+/// What is not served, each with the reason if one is known.
+type Reasons = BTreeMap<(EventKind, ObjectId, Cause), Option<String>>;
 
 /// Time of a look at what is served.
 #[derive(Debug, Clone, Copy)]
@@ -24,7 +25,7 @@ pub(super) struct At {
 /// What is not served.
 #[derive(Debug, Default)]
 pub(super) struct Absent {
-    known: BTreeMap<(EventKind, Interface, Cause), Begun>,
+    known: BTreeMap<(EventKind, ObjectId, Cause), Begun>,
 }
 
 /// How the absence of something began.
@@ -41,33 +42,28 @@ impl Absent {
     /// Returns the events that have begun and ended since the last call.
     pub(super) fn changes(&mut self, served: &Served, at: At) -> Vec<Event> {
         let held = served.held.iter();
-        let volume = Interface::Nic;
-        let held = held.map(|(name, reason)| {
-            ((EventKind::HeldBack, volume(name.clone()), Cause::SourceChanged), Some(reason.clone()))
-        });
-        let out = |name, cause| (EventKind::OutOfService, name, cause);
+        let held = held
+            .map(|(name, reason)| ((EventKind::HeldBack, name.clone(), Cause::SourceChanged), Some(reason.clone())));
+        let out = |name: &ObjectId, cause| (EventKind::OutOfService, name.clone(), cause);
         let missing = served.missing.iter();
-        let missing = missing.map(|(name, reason)| {
-            (out(volume(name.clone()), Cause::SourceUnavailable), Some(reason.text().to_owned()))
-        });
+        let missing =
+            missing.map(|(name, reason)| (out(name, Cause::SourceUnavailable), Some(reason.text().to_owned())));
         let outages = served.outages.iter();
-        let outages = outages.map(|(name, reason)| (out(name.clone(), Cause::Interface), Some(reason.clone())));
+        let outages = outages.map(|(name, reason)| (out(name, Cause::Interface), Some(reason.clone())));
+        // A volume that is held back is not in the host file in force.
         self.update(held.chain(missing).chain(outages).collect(), at, |name| match name {
-            Interface::Uplink(uplink) => uplink.clone(),
-            Interface::Nic((vm, volume)) => {
-                // A volume that is held back is not in the host file in force.
-                let known = served.host.vms.get(vm);
-                let of_volume = known.and_then(|vm| Some(&vm.volumes.get(volume)?.device));
-                let of_nic = || known.and_then(|vm| Some(&vm.nics.get(volume.strip_prefix("nic/")?)?.uplink));
-                let itself = || as_device(&(vm.clone(), volume.clone())).map(str::to_owned);
-                of_volume.or_else(of_nic).cloned().or_else(itself).unwrap_or_else(|| "-".to_owned())
+            ObjectId::Uplink(device) | ObjectId::Device(device) => device.clone(),
+            ObjectId::Nic { .. } => nic_of(&served.host, name).map_or_else(nothing, |nic| nic.uplink.clone()),
+            ObjectId::Volume { .. } => {
+                volume_of(&served.host, name).map_or_else(nothing, |volume| volume.device.clone())
             }
+            ObjectId::Socket(_) => nothing(),
         })
     }
 
-    fn update(&mut self, now: Reasons, at: At, device: impl Fn(&Interface) -> String) -> Vec<Event> {
+    fn update(&mut self, now: Reasons, at: At, device: impl Fn(&ObjectId) -> String) -> Vec<Event> {
         let mut events = Vec::new();
-        let mut add = |key: &(EventKind, Interface, Cause), begun: &Begun, phase, seconds| {
+        let mut add = |key: &(EventKind, ObjectId, Cause), begun: &Begun, phase, seconds| {
             events.push(event(key, begun.device.clone(), begun.reason.clone(), phase, (at.time, seconds)));
         };
         self.known.retain(|key, begun| {
@@ -88,17 +84,24 @@ impl Absent {
     }
 }
 
+/// Stands for a device that is not known.
+fn nothing() -> String {
+    "-".to_owned()
+}
+
 fn event(
-    (kind, name, cause): &(EventKind, Interface, Cause),
+    (kind, name, cause): &(EventKind, ObjectId, Cause),
     device: String,
     reason: Option<String>,
     phase: Phase,
     (time, seconds): (u64, u64),
 ) -> Event {
     let (vm, volume) = match name {
-        Interface::Uplink(_) => (None, None),
-        Interface::Nic(name) if as_device(name).is_some() => (None, None),
-        Interface::Nic((vm, volume)) => (Some(vm.clone()), Some(volume.clone())),
+        ObjectId::Uplink(_) | ObjectId::Device(_) => (None, None),
+        ObjectId::Socket(_) | ObjectId::Volume { .. } | ObjectId::Nic { .. } => {
+            let (vm, volume) = name.parts();
+            (Some(vm.to_owned()), Some(volume.into_owned()))
+        }
     };
     Event {
         time,
@@ -112,9 +115,8 @@ fn event(
         got: 0.0,
         unit: Unit::Requests,
         seconds,
-        neighbours: Vec::new(),
         detail: reason,
-        failures: Vec::new(),
+        ..Event::default()
     }
 }
 
@@ -125,7 +127,7 @@ mod tests {
     #[test]
     fn volumes_that_are_not_served_were_reported_with_the_cause_device() {
         let mut absent = Absent::default();
-        let name = |volume: &str| Interface::Nic(("a".to_owned(), volume.to_owned()));
+        let name = |volume: &str| ObjectId::volume("a", volume);
         let held = ((EventKind::HeldBack, name("x"), Cause::SourceChanged), Some("another file".to_owned()));
         let missing = ((EventKind::OutOfService, name("y"), Cause::SourceUnavailable), None);
         let mut look = |now: Reasons, second| absent.update(now, At { time: 5000, second }, |_| "disk".to_owned());
@@ -140,7 +142,7 @@ mod tests {
     #[test]
     fn the_absence_of_a_volume_that_was_detached_ended_on_no_device() {
         let mut absent = Absent::default();
-        let name = Interface::Nic(("a".to_owned(), "v".to_owned()));
+        let name = ObjectId::volume("a", "v");
         let missing = ((EventKind::OutOfService, name, Cause::SourceUnavailable), None);
         let at = |second| At { time: 5000, second };
         let mut devices = |now: Reasons, second, device: &str| {
@@ -155,7 +157,7 @@ mod tests {
     fn a_clock_that_was_set_back_shortened_the_absence_of_a_volume() {
         let mut absent = Absent::default();
         let missing = || {
-            let name = Interface::Nic(("a".to_owned(), "v".to_owned()));
+            let name = ObjectId::volume("a", "v");
             [((EventKind::OutOfService, name, Cause::SourceUnavailable), None)].into()
         };
         let mut look = |now: Reasons, time, second| {

@@ -1,35 +1,32 @@
 //! Replies to what is asked of the monitor. Their form is stable: `version` changes if a key changes its meaning or goes.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
-use serde_json::{Value, json};
+use sluice_api::VERSION;
+use sluice_api::list;
+use sluice_api::object::ObjectId;
+use sluice_api::status::{self, Details, InterfaceOutage, NotServed, RealTime, SetAside, Status, Volume};
+use sluice_api::top::Top;
 use sluice_config::{Host, Vm};
 use sluice_io::device::{ClientSnapshot, DeviceWatch};
 use sluice_io::reactor::priority;
-use sluice_observe::glance::VmGlance;
 use sluice_observe::history::Point;
 use sluice_observe::observer::Observer;
-use sluice_observe::status::{DeviceStatus, PromiseStatus, State, Status, VmStatus, VolumeStatus};
-
 use tokio::sync::oneshot;
 
 use super::space::Space;
-use super::{Served, name, policies};
-use crate::control::describe::{PolicyFields, discard};
+use super::{Served, policies};
+use crate::control::describe::discard;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
-use crate::server::{Blocks, Interface, VolumeName};
+use crate::server::{Blocks, Reason, not_served, volume_of};
 use crate::space::FileSystem;
 use crate::state::overrides::Overrides;
 
-/// Version of the form of replies.
-const VERSION: u32 = 1;
 /// Maximum time for a device to list its clients.
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
@@ -45,128 +42,117 @@ pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Ser
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients => None,
-        Request::Status => Some(status(&observer.status(), space, served)),
-        Request::Names => Some(Reply::with(names(&served.host))),
-        Request::Policies => Some(Reply::with(json!({ "version": VERSION, "policies": policies::rows(&served.host) }))),
+        Request::Status => Some(Reply::with(&status(observer.status(), space, served))),
+        Request::Names => Some(Reply::with(&names(&served.host))),
+        Request::Policies => {
+            Some(Reply::with(&list::Policies { version: VERSION, policies: policies::rows(&served.host) }))
+        }
         Request::History { vm, volume } => Some(history(observer, served, vm, volume.as_deref())),
-        Request::Top => Some(top(observer, served)),
+        Request::Top => Some(Reply::with(&top(observer, served))),
         Request::Details { vm, volume } => Some(details(observer, served, vm, volume.as_deref())),
         _ => unreachable!("the monitor gets no other requests"),
     }
 }
 
 /// Names of VMs with their volumes and NICs, and of devices and uplinks.
-fn names(host: &Host) -> Value {
+fn names(host: &Host) -> list::Names {
     let vm = |(vm, spec): (&String, &Arc<Vm>)| {
-        let nics = spec.nics.keys().map(|nic| format!("nic/{nic}"));
-        let volumes = spec.volumes.keys().cloned().chain(nics).map(|volume| json!({ "vm": vm, "volume": volume }));
-        json!({ "vm": vm, "volumes": volumes.collect::<Vec<_>>() })
+        let nics = spec.nics.keys().map(|nic| ObjectId::nic(vm, nic));
+        let all = spec.volumes.keys().map(|volume| ObjectId::volume(vm, volume)).chain(nics);
+        let volumes = all.map(|id| list::VolumeName { vm: vm.clone(), volume: id.parts().1.into_owned() });
+        list::VmNames { vm: vm.clone(), volumes: volumes.collect() }
     };
-    let devices = host.devices.keys().chain(host.uplinks.keys()).map(|device| json!({ "device": device }));
-    json!({
-        "version": VERSION,
-        "vms": host.vms.iter().map(vm).collect::<Vec<_>>(),
-        "devices": devices.collect::<Vec<_>>(),
-    })
-}
-
-/// The reply about the current state.
-#[derive(Serialize)]
-struct StatusFields<'a> {
-    version: u32,
-    time: u64,
-    promises_broken: usize,
-    real_time: &'static str,
-    devices: &'a [DeviceStatus],
-    out_of_service: Vec<String>,
-    interfaces_out_of_service: Vec<Value>,
-    volumes_out_of_service: Vec<Value>,
-    held_back: Vec<Value>,
-    overrides_set_aside: Vec<Value>,
-    file_systems: Vec<Value>,
-    bridged: Vec<Value>,
-    vms: Vec<VmFields<'a>>,
-}
-
-fn status(status: &Status, space: &Space, served: &Served) -> Reply {
-    Reply::written(&StatusFields {
+    let devices = host.devices.keys().chain(host.uplinks.keys());
+    list::Names {
         version: VERSION,
-        time: status.time,
-        promises_broken: status.vms.iter().filter(|vm| vm.is_broken()).count(),
-        real_time: priority::of_threads().name(),
-        devices: &status.devices,
+        vms: host.vms.iter().map(vm).collect(),
+        devices: devices.map(|device| list::DeviceName { device: device.clone() }).collect(),
+    }
+}
+
+/// Adds to what is observed what is known of the host.
+fn status(observed: Status, space: &Space, served: &Served) -> Status {
+    let mut status = Status {
+        version: VERSION,
+        promises_broken: observed.vms.iter().filter(|vm| vm.is_broken()).count(),
+        real_time: RealTime::named(priority::of_threads().name()),
         out_of_service: out_of_service(served),
         interfaces_out_of_service: outages(served),
-        volumes_out_of_service: with_reasons(served.missing.iter().map(|(name, reason)| (name, reason.text()))),
-        held_back: with_reasons(served.held.iter().map(|(name, reason)| (name, reason.as_str()))),
+        volumes_out_of_service: missing(served),
+        held_back: not_served(&served.held),
         overrides_set_aside: set_aside(served),
         file_systems: space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
-        vms: status.vms.iter().map(|vm| VmFields::new(vm, served)).collect(),
-    })
+        ..observed
+    };
+    status.vms.iter_mut().flat_map(|vm| &mut vm.volumes).for_each(|volume| add_disk(volume, served));
+    status
 }
 
-/// Adds a part to a reply. In `json!` it would be copied, which takes longer than making it if it has all VMs.
-fn with_part(mut reply: Value, key: &str, part: Value) -> Value {
-    reply[key] = part;
-    reply
+fn out_of_service(served: &Served) -> Vec<ObjectId> {
+    served.missing.keys().chain(served.outages.keys()).cloned().collect()
 }
 
-fn out_of_service(served: &Served) -> Vec<String> {
-    served.missing.keys().map(name).chain(served.outages.keys().map(Interface::to_string)).collect()
-}
-
-fn outages(served: &Served) -> Vec<Value> {
-    let of = |(interface, reason): (&Interface, &String)| json!({ "of": interface.to_string(), "reason": reason });
+fn outages(served: &Served) -> Vec<InterfaceOutage> {
+    let of =
+        |(interface, reason): (&ObjectId, &String)| InterfaceOutage { of: interface.clone(), reason: reason.clone() };
     served.outages.iter().map(of).collect()
 }
 
-fn with_reasons<'a>(volumes: impl Iterator<Item = (&'a VolumeName, &'a str)>) -> Vec<Value> {
-    volumes.map(|(volume, reason)| json!({ "volume": name(volume), "reason": reason })).collect()
+fn missing(served: &Served) -> Vec<NotServed> {
+    let of =
+        |(name, reason): (&ObjectId, &Reason)| NotServed { volume: name.clone(), reason: reason.text().to_owned() };
+    served.missing.iter().map(of).collect()
 }
 
-fn set_aside(served: &Served) -> Vec<Value> {
-    served.aside.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect()
+fn set_aside(served: &Served) -> Vec<SetAside> {
+    served.aside.iter().map(|(name, value)| SetAside { name: name.clone(), value: value.clone() }).collect()
 }
 
-fn bridged(served: &Served) -> Vec<Value> {
-    let of = |(volume, blocks): (&VolumeName, &Blocks)| json!({ "volume": name(volume), "block_size": blocks.guest, "disk_block_size": blocks.disk });
+fn bridged(served: &Served) -> Vec<status::Bridged> {
+    let of = |(volume, blocks): (&ObjectId, &Blocks)| status::Bridged {
+        volume: volume.clone(),
+        block_size: blocks.guest,
+        disk_block_size: blocks.disk,
+    };
     served.blocks.iter().filter(|(_, blocks)| blocks.is_bridged()).map(of).collect()
 }
 
-fn file_system(found: &FileSystem) -> Value {
-    json!({
-        "device": found.device,
-        "folder": found.folder,
-        "size_bytes": found.size_bytes,
-        "free_bytes": found.free_bytes,
-        "growth_bytes": found.growth_bytes,
-        "is_overcommitted": found.is_overcommitted(),
-        "is_low": found.reached().next().is_some(),
-        "text": found.in_words(),
-    })
+fn file_system(found: &FileSystem) -> status::FileSystem {
+    status::FileSystem {
+        device: found.device.clone(),
+        folder: found.folder.clone(),
+        size_bytes: found.size_bytes,
+        free_bytes: found.free_bytes,
+        growth_bytes: found.growth_bytes,
+        is_overcommitted: found.is_overcommitted(),
+        is_low: found.reached().next().is_some(),
+        text: found.in_words(),
+    }
 }
 
-/// The reply about the current state, in a compact form.
-#[derive(Serialize)]
-struct TopFields {
-    version: u32,
-    time: u64,
-    devices: Vec<DeviceStatus>,
-    vms: Vec<VmGlance>,
-    out_of_service: Vec<String>,
-    held_back: Vec<Value>,
+/// Adds the disk that the guest of a volume has; a NIC has none.
+fn add_disk(volume: &mut Volume, served: &Served) {
+    let id = volume.id();
+    let (blocks, known) = (served.blocks.get(&id), volume_of(&served.host, &id));
+    volume.disk = blocks.zip(known).map(|(blocks, known)| status::Disk {
+        source: known.source.clone(),
+        block_size_bytes: blocks.guest,
+        disk_block_size_bytes: blocks.disk,
+        serial: known.serial.clone(),
+        discard: discard(known).to_owned(),
+    });
 }
 
-fn top(observer: &Observer, served: &Served) -> Reply {
-    Reply::written(&TopFields {
+fn top(observer: &Observer, served: &Served) -> Top {
+    Top {
         version: VERSION,
         time: observer.time(),
         devices: observer.device_status(),
         vms: observer.glance().collect(),
         out_of_service: out_of_service(served),
-        held_back: with_reasons(served.held.iter().map(|(name, reason)| (name, reason.as_str()))),
-    })
+        held_back: not_served(&served.held),
+    }
 }
 
 /// A VM on each of its devices, or a volume, with the times of its requests.
@@ -175,120 +161,50 @@ fn details(observer: &Observer, served: &Served, vm_name: &str, volume_name: Opt
         Ok(devices) => devices,
         Err(reply) => return reply,
     };
-    let of = |device: &&str| {
-        let details = observer.details(device, vm_name, volume_name)?;
-        let object = match volume_name {
-            None => serde_json::to_value(VmFields::new(&details.status, served)),
-            Some(name) => {
-                let volume = details.status.volumes.iter().find(|volume| volume.volume == name)?;
-                serde_json::to_value(VolumeFields::new(volume, served))
-            }
-        };
-        let mut object = object.expect("our own types have string keys");
-        object["histograms"] = serde_json::to_value(&details.histograms).expect("our own types have string keys");
-        Some(object)
+    let found = devices.iter().filter_map(|device| observer.details(device, vm_name, volume_name));
+    let found = found.map(|(mut vm, histograms)| {
+        vm.volumes.iter_mut().for_each(|volume| add_disk(volume, served));
+        (vm, Some(histograms))
+    });
+    let Some(name) = volume_name else {
+        let objects = found.map(|(vm, histograms)| status::Vm { histograms, ..vm });
+        return Reply::with(&Details { version: VERSION, objects: objects.collect() });
     };
-    Reply::with(with_part(json!({ "version": VERSION }), "objects", devices.iter().filter_map(of).collect()))
-}
-
-/// A VM on one device.
-#[derive(Serialize)]
-struct VmFields<'a> {
-    #[serde(flatten)]
-    status: &'a VmStatus,
-    policy: PolicyFields,
-    state: &'static str,
-    volumes: Vec<VolumeFields<'a>>,
-}
-
-impl<'a> VmFields<'a> {
-    fn new(vm: &'a VmStatus, served: &'a Served) -> Self {
-        VmFields {
-            status: vm,
-            policy: (&vm.policy).into(),
-            state: state(&vm.promises, vm.is_broken()),
-            volumes: vm.volumes.iter().map(|volume| VolumeFields::new(volume, served)).collect(),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct VolumeFields<'a> {
-    #[serde(flatten)]
-    status: &'a VolumeStatus,
-    policy: PolicyFields,
-    state: &'static str,
-    #[serde(flatten)]
-    disk: Option<DiskFields<'a>>,
-}
-
-impl<'a> VolumeFields<'a> {
-    fn new(volume: &'a VolumeStatus, served: &'a Served) -> Self {
-        VolumeFields {
-            status: volume,
-            policy: (&volume.policy).into(),
-            state: state(&volume.promises, false),
-            disk: DiskFields::of(volume, served),
-        }
-    }
-}
-
-/// The disk that a guest has; a NIC has none.
-#[derive(Serialize)]
-struct DiskFields<'a> {
-    source: Option<&'a Path>,
-    block_size_bytes: u32,
-    disk_block_size_bytes: u32,
-    serial: &'a str,
-    discard: &'static str,
-}
-
-impl<'a> DiskFields<'a> {
-    fn of(volume: &VolumeStatus, served: &'a Served) -> Option<DiskFields<'a>> {
-        let blocks = served.blocks.get(&(volume.vm.clone(), volume.volume.clone()))?;
-        let volume = served.host.vms.get(&volume.vm)?.volumes.get(&volume.volume)?;
-        Some(DiskFields {
-            source: volume.source.as_deref(),
-            block_size_bytes: blocks.guest,
-            disk_block_size_bytes: blocks.disk,
-            serial: &volume.serial,
-            discard: discard(volume),
-        })
-    }
-}
-
-/// The worst state of several promises; `none` without any.
-fn state(promises: &[PromiseStatus], is_broken: bool) -> &'static str {
-    if is_broken { State::Broken.name() } else { State::worst(promises).map_or("none", State::name) }
+    let volume = |(vm, histograms): (status::Vm, _)| {
+        let volume = vm.volumes.into_iter().find(|volume| volume.volume == name)?;
+        Some(Volume { histograms, ..volume })
+    };
+    Reply::with(&Details { version: VERSION, objects: found.filter_map(volume).collect() })
 }
 
 /// Makes the text on a thread of its own: on a large host it takes longer than a sample may wait. There are at most as many of
 /// these threads as clients of the control socket.
 pub(super) fn send_metrics(exported: metrics::Board, format: MetricsFormat, reply: oneshot::Sender<Reply>) {
-    let make = move || drop(reply.send(Reply::with(metrics(&exported, format))));
+    let make = move || drop(reply.send(Reply::with(&metrics(&exported, format))));
     if let Err(error) = thread::Builder::new().name("metrics-reply".to_owned()).spawn(make) {
         tracing::warn!(%error, "Cannot start a thread for a reply with metrics");
     }
 }
 
-fn metrics(exported: &metrics::Board, format: MetricsFormat) -> Value {
+fn metrics(exported: &metrics::Board, format: MetricsFormat) -> list::Metrics {
     let text = exported.text();
     let text = match format {
         MetricsFormat::Prometheus => text.prometheus(),
         MetricsFormat::OpenMetrics => text.open_metrics(),
     };
-    json!({ "version": VERSION, "text": str::from_utf8(&text).expect("it was made from a string") })
+    let text = str::from_utf8(&text).expect("it was made from a string").to_owned();
+    list::Metrics { version: VERSION, text: Some(text) }
 }
 
 /// Lists the clients on a thread of its own, as [`send_metrics`] does: a device may take up to [`CLIENTS_MAX`] to reply.
 pub(super) fn send_clients(devices: Vec<DeviceWatch>, reply: oneshot::Sender<Reply>) {
-    let make = move || drop(reply.send(Reply::with(clients(&devices))));
+    let make = move || drop(reply.send(Reply::with(&clients(&devices))));
     if let Err(error) = thread::Builder::new().name("clients-reply".to_owned()).spawn(make) {
         tracing::warn!(%error, "Cannot start a thread for a list of clients");
     }
 }
 
-fn clients(devices: &[DeviceWatch]) -> Value {
+fn clients(devices: &[DeviceWatch]) -> list::Clients {
     let (mut clients, mut silent) = (Vec::new(), Vec::new());
     let replies = ask_all(devices, |device| device.clients(CLIENTS_MAX));
     for (device, found) in devices.iter().zip(replies) {
@@ -297,7 +213,7 @@ fn clients(devices: &[DeviceWatch]) -> Value {
             None => silent.push(device.name().to_owned()),
         }
     }
-    json!({ "version": VERSION, "clients": clients, "silent_devices": silent })
+    list::Clients { version: VERSION, clients, silent_devices: silent }
 }
 
 /// Asks all devices at the same time, so that those that do not reply are waited for once. Returns the replies in their order.
@@ -311,34 +227,37 @@ fn ask_all<D: Sync, R: Send>(devices: &[D], ask: impl Fn(&D) -> Option<R> + Sync
     })
 }
 
-fn describe_client(device: &str, client: &ClientSnapshot) -> Value {
-    json!({
-        "vm": client.vm,
-        "volume": client.volume,
-        "device": device,
-        "protocol": client.protocol,
-        "peer": client.peer,
-        "queues": client.queues,
-        "outstanding": client.outstanding,
-    })
+fn describe_client(device: &str, client: &ClientSnapshot) -> list::Client {
+    list::Client {
+        vm: client.vm.clone(),
+        volume: client.volume.clone(),
+        device: device.to_owned(),
+        protocol: client.protocol.to_owned(),
+        peer: client.peer.clone(),
+        queues: client.queues,
+        outstanding: client.outstanding,
+    }
 }
 
 /// The devices of a VM, or of one of its volumes.
 fn devices<'a>(served: &'a Served, vm: &str, volume: Option<&str>) -> Result<Vec<&'a str>, Reply> {
-    let known = served.host.vms.get(vm);
-    let nic = volume.and_then(|volume| volume.strip_prefix("nic/"));
-    let has = |known: &sluice_config::Vm, volume| {
-        known.volumes.contains_key(volume) || nic.is_some_and(|nic| known.nics.contains_key(nic))
+    let object = volume.map(|volume| ObjectId::of_vm(vm, volume));
+    let spec = served.host.vms.get(vm);
+    let mut devices: Vec<&str> = match (&object, spec) {
+        (None, Some(spec)) => {
+            let nics = spec.nics.values().map(|nic| nic.uplink.as_str());
+            spec.volumes.values().map(|volume| volume.device.as_str()).chain(nics).collect()
+        }
+        (Some(ObjectId::Nic { nic, .. }), Some(spec)) => {
+            spec.nics.get(nic).map(|nic| nic.uplink.as_str()).into_iter().collect()
+        }
+        (Some(id), _) => volume_of(&served.host, id).map(|volume| volume.device.as_str()).into_iter().collect(),
+        (None, None) => Vec::new(),
     };
-    let known = known.filter(|known| volume.is_none_or(|volume| has(known, volume)));
-    let Some(known) = known else {
-        let name = volume.map_or_else(|| vm.to_owned(), |volume| format!("{vm}/{volume}"));
+    if spec.is_none() || object.is_some() && devices.is_empty() {
+        let name = object.map_or_else(|| vm.to_owned(), |object| object.to_string());
         return Err(Reply::failed(Code::NotFound, format!("There is no {name}; `sluice get vms` lists the VMs")));
-    };
-    let volumes = known.volumes.values().filter(|known| volume.is_none_or(|volume| known.name == volume));
-    let nics = known.nics.values().filter(|known| volume.is_none() || nic == Some(known.name.as_str()));
-    let mut devices: Vec<&str> =
-        volumes.map(|volume| volume.device.as_str()).chain(nics.map(|nic| nic.uplink.as_str())).collect();
+    }
     devices.sort_unstable();
     devices.dedup();
     Ok(devices)
@@ -349,23 +268,22 @@ fn history(observer: &Observer, served: &Served, vm: &str, volume: Option<&str>)
         Ok(devices) => devices,
         Err(reply) => return reply,
     };
-    let point = |point: &Point, is_link: bool| {
-        let mut json = serde_json::to_value(point).expect("our own types have string keys");
-        json["time"] = observer.time_of(u64::from(point.second)).into();
-        if is_link {
-            json["bits_per_second"] = (8.0 * f64::from(point.bytes_per_second)).round().into();
-        }
-        json
-    };
     let of = |device: &&str| {
         let history = observer.history(device, vm, volume)?;
         let is_link = served.host.uplinks.contains_key(*device);
-        let point = |of: &Point| point(of, is_link);
-        let reply = with_part(json!({ "device": device }), "seconds", history.seconds().map(point).collect());
-        Some(with_part(reply, "minutes", history.minutes().map(point).collect()))
+        let point = |point: &Point| point.at(observer.time_of(u64::from(point.second)), is_link);
+        Some(list::DeviceHistory {
+            device: (*device).to_owned(),
+            seconds: history.seconds().map(point).collect(),
+            minutes: history.minutes().map(point).collect(),
+        })
     };
-    let reply = json!({ "version": VERSION, "vm": vm, "volume": volume });
-    Reply::with(with_part(reply, "history", devices.iter().filter_map(of).collect()))
+    Reply::with(&list::History {
+        version: VERSION,
+        vm: vm.to_owned(),
+        volume: volume.map(str::to_owned),
+        history: devices.iter().filter_map(of).collect(),
+    })
 }
 
 #[cfg(test)]

@@ -16,22 +16,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use absent::{Absent, At};
+use clock::{Clock, since_boot};
+use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_io::device::DeviceWatch;
 use sluice_io::vhost_user::counts::Counts;
 use sluice_observe::observer::Observer;
 use sluice_observe::sample::Sample;
+use space::{Space, Watched};
 
 use crate::control::Request;
 use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::{Blocks, Missing, Outages, VolumeName};
+use crate::server::{Blocks, Missing, Outages};
 use crate::state::time::Time;
-use absent::{Absent, At};
-use clock::{Clock, since_boot};
-use space::{Space, Watched};
 
 mod absent;
 mod answers;
@@ -60,17 +61,17 @@ pub struct Served {
     /// Interfaces of uplinks and NICs that are out of service, and why.
     pub outages: Outages,
     /// Volumes that are held back, and why.
-    pub held: BTreeMap<VolumeName, String>,
+    pub held: BTreeMap<ObjectId, String>,
     /// Changes made at run time that are set aside: their names and values.
     pub aside: Vec<(String, String)>,
     /// Block sizes of the volumes.
-    pub blocks: BTreeMap<VolumeName, Blocks>,
+    pub blocks: BTreeMap<ObjectId, Blocks>,
     /// The last attempt to load the host file.
     pub load: Load,
     /// Open sources of the volumes.
     pub sources: Vec<Watched>,
     /// Counters of the socket of each volume that is served to a VMM.
-    pub guests: Vec<(VolumeName, Arc<Counts>)>,
+    pub guests: Vec<(ObjectId, Arc<Counts>)>,
     /// Rights of the clients that ask.
     pub roles: Roles,
     pub file: PathBuf,
@@ -251,11 +252,6 @@ impl Thread {
     }
 }
 
-/// The name of a volume for people.
-fn name((vm, volume): &VolumeName) -> String {
-    format!("{vm}/{volume}")
-}
-
 /// The state that is exported as metrics.
 fn exported(observer: &Observer, space: &Space, served: &Served) -> metrics::State {
     let reconnects = served.guests.iter().map(|(name, counts)| (name, counts.totals().sessions.saturating_sub(1)));
@@ -272,6 +268,7 @@ fn exported(observer: &Observer, space: &Space, served: &Served) -> metrics::Sta
 
 #[cfg(test)]
 mod tests {
+    use sluice_api::status::Status;
     use tokio::sync::oneshot;
 
     use super::*;
@@ -337,9 +334,8 @@ mod tests {
             .collect();
         drop(questions);
         thread.run();
-        let first = answers[0].try_recv().unwrap().into_line().unwrap();
-        let first: Reply = serde_json::from_str(&first).unwrap();
-        assert!(first.result.unwrap()["time"].as_u64() > Some(0), "it is answered from a sample");
+        let first: Status = answers[0].try_recv().unwrap().read().unwrap().unwrap();
+        assert!(first.time > 0, "it is answered from a sample");
     }
 
     #[test]

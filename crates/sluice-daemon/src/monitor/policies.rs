@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::{Value, json};
+use sluice_api::list::NamedPolicy;
+use sluice_api::object::ObjectId;
+use sluice_api::policy::{Half, Policy};
 use sluice_config::{Host, Nic, Vm};
+use sluice_observe::status;
 
-use crate::control::describe::{describe_net, describe_policy};
+use crate::control::describe::describe_net;
 
 /// Who holds a policy on one device.
 #[derive(Default)]
@@ -16,16 +19,14 @@ struct Holders<'a> {
 }
 
 /// Returns one row for each named policy and device or uplink on which a VM, volume or NIC holds it, and one for a policy that nothing holds.
-pub(super) fn rows(host: &Host) -> Vec<Value> {
+pub(super) fn rows(host: &Host) -> Vec<NamedPolicy> {
     let mut rows = Vec::new();
     for (name, policy) in &host.policies {
         let holders = holders(host, name);
-        let policy = describe_policy(policy);
+        let policy = status::policy(policy);
         if holders.is_empty() {
-            rows.push(json!({
-                "policy_name": name, "device": null, "vms": [], "volumes": [], "reserved_iops": null,
-                "reserved_bytes_per_second": null, "reserved_percent": null, "policy": policy,
-            }));
+            let policy = Half::Disk(policy.clone());
+            rows.push(NamedPolicy { policy_name: name.clone(), policy, ..NamedPolicy::default() });
         }
         rows.extend(holders.iter().map(|(device, holders)| row(host, name, device, holders, &policy)));
     }
@@ -65,11 +66,11 @@ fn add_nic<'a>(holders: &mut Holders<'a>, vm: &'a Vm, nic: &Nic, [by_vm, by_nic]
         holders.vms.push(vm);
     }
     if by_nic {
-        holders.volumes.push(format!("{}/nic/{}", vm.name, nic.name));
+        holders.volumes.push(ObjectId::nic(&vm.name, &nic.name).to_string());
     }
 }
 
-fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders<'_>, policy: &Value) -> Value {
+fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders<'_>, policy: &Policy) -> NamedPolicy {
     let uplink = host.uplinks.get(device);
     let policies = || vms.iter().map(|vm| if uplink.is_some() { &vm.net.transmit } else { &vm.policy });
     let iops = policies().filter_map(|policy| policy.reservation.iops).map(|iops| iops.as_f64());
@@ -78,24 +79,26 @@ fn row(host: &Host, name: &str, device: &str, Holders { vms, volumes }: &Holders
     let bytes: u64 = policies().filter_map(|policy| policy.reservation.bytes).map(|rate| rate.bytes_per_second()).sum();
     let shared = host.devices.get(device).or_else(|| uplink.map(|uplink| &uplink.link));
     let policy = match (uplink, host.net_policies.get(name)) {
-        (Some(_), Some(net)) => &describe_net(net),
-        _ => policy,
+        (Some(_), Some(net)) => Half::Net(describe_net(net)),
+        _ => Half::Disk(policy.clone()),
     };
     let part = shared.and_then(|device| device.supply().reserved(policies()));
-    json!({
-        "policy_name": name,
-        "device": device,
-        "vms": vms.iter().map(|vm| &vm.name).collect::<Vec<_>>(),
-        "volumes": volumes,
-        "reserved_iops": (iops > 0.0).then_some(iops),
-        "reserved_bytes_per_second": (bytes > 0).then_some(bytes),
-        "reserved_percent": part.map(|part| part.0 as f64 / 100.0),
-        "policy": policy,
-    })
+    NamedPolicy {
+        policy_name: name.to_owned(),
+        device: Some(device.to_owned()),
+        vms: vms.iter().map(|vm| vm.name.clone()).collect(),
+        volumes: volumes.clone(),
+        reserved_iops: (iops > 0.0).then_some(iops),
+        reserved_bytes_per_second: (bytes > 0).then_some(bytes),
+        reserved_percent: part.map(|part| part.0 as f64 / 100.0),
+        policy,
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json, to_value};
+
     use super::*;
 
     #[test]
@@ -106,7 +109,7 @@ mod tests {
                     [vm.a.nic.eth1]\nuplink = \"lan\"\ntap = \"a1\"\npolicy = \"tin\"\n";
         let host = sluice_config::parse("host.toml", text).unwrap_or_else(|errors| panic!("{errors}"));
         let keys = ["policy_name", "device", "vms", "volumes", "reserved_bytes_per_second", "reserved_percent"];
-        let rows = rows(&host);
+        let rows: Vec<Value> = rows(&host).iter().map(|row| to_value(row).unwrap()).collect();
         let seen: Vec<Value> = rows.iter().map(|row| keys.map(|key| row[key].clone()).into()).collect();
         let expected =
             [json!(["gold", "lan", ["a"], [], 12_500_000, 10.0]), json!(["tin", "lan", [], ["a/nic/eth1"], null, 0.0])];
@@ -138,6 +141,7 @@ mod tests {
         let seen: Vec<Value> = rows(&host)
             .into_iter()
             .map(|row| {
+                let row = to_value(row).unwrap();
                 let policy =
                     (&row["policy"]["reservation_iops"], &row["policy"]["limit_iops"], &row["policy"]["weight"]);
                 json!([

@@ -9,19 +9,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Weak};
 use std::thread;
 
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Phase, Unit};
+use sluice_api::object::ObjectId;
 use sluice_io::source::Source;
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{Event, EventKind, Phase, Unit};
 
+use super::Served;
 use super::absent::At;
-use super::{Served, name};
-use crate::server::VolumeName;
 use crate::space::{FileSystem, Image, Threshold};
 
 /// The open source of a volume. It is not kept open for this.
 #[derive(Debug, Clone)]
 pub struct Watched {
-    pub volume: VolumeName,
+    pub volume: ObjectId,
     pub device: String,
     pub source: Weak<Source>,
     /// Number of its file system; `None` for a block device.
@@ -120,16 +120,13 @@ fn event(found: &FileSystem, threshold: Threshold, phase: Phase, (time, seconds)
         kind: EventKind::LowSpace,
         phase,
         device: found.device.clone(),
-        vm: None,
-        volume: None,
         cause: Cause::LowSpace,
         wanted: found.growth_bytes as f64,
         got: found.free_bytes as f64,
         unit: Unit::Bytes,
         seconds,
-        neighbours: Vec::new(),
         detail: Some(format!("{below}. {}", found.in_words())),
-        failures: Vec::new(),
+        ..Event::default()
     }
 }
 
@@ -145,7 +142,7 @@ fn look_at(sources: &[Watched]) -> Option<FileSystem> {
         }
         space = space.or_else(|| rustix::fs::fstatvfs(&*source).ok());
         images.push(Image {
-            volume: name(volume),
+            volume: volume.to_string(),
             device: device.clone(),
             path: source.path().to_owned(),
             file: (source.id().dev, source.id().ino),
@@ -157,7 +154,7 @@ fn look_at(sources: &[Watched]) -> Option<FileSystem> {
 }
 
 /// Returns what is to be looked at of a source.
-pub fn watched(volume: &VolumeName, device: &str, source: &Arc<Source>) -> Watched {
+pub fn watched(volume: &ObjectId, device: &str, source: &Arc<Source>) -> Watched {
     let file_system = (!source.is_block_device()).then(|| source.id().dev);
     let source = Arc::downgrade(source);
     Watched { volume: volume.clone(), device: device.to_owned(), source, file_system }

@@ -8,15 +8,16 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_io::source::{Located, Source};
 
+use super::Guard;
 use super::opening::Opening;
-use super::{Guard, VolumeName};
 
 /// What the volumes of a host file last served.
 #[derive(Default)]
-pub(super) struct Claims(BTreeMap<VolumeName, Claim>);
+pub(super) struct Claims(BTreeMap<ObjectId, Claim>);
 
 struct Claim {
     identity: String,
@@ -48,7 +49,7 @@ impl Claims {
     pub(super) fn of(host: &Host, guard: &Guard<'_>) -> Claims {
         let claim = |(name, served): (&String, &crate::state::Served)| {
             let (vm, volume) = name.split_once('/')?;
-            let key = (vm.to_owned(), volume.to_owned());
+            let key = ObjectId::volume(vm, volume);
             let volume = host.vms.get(vm).and_then(|vm| vm.volumes.get(volume));
             if served.gone || volume.is_none() && !guard.held.contains_key(&key) {
                 return None;
@@ -77,7 +78,7 @@ impl Claims {
                 None => self.other_owner(&all[at], all),
             }
         };
-        (0..all.len()).filter_map(|at| owner(at).map(|(vm, volume)| (at, format!("{vm}/{volume}")))).collect()
+        (0..all.len()).filter_map(|at| owner(at).map(|name| (at, name.to_string()))).collect()
     }
 
     /// Whether a volume last served what its path leads to.
@@ -87,12 +88,12 @@ impl Claims {
 
     /// Returns the volume that last served these bytes, if it is another one and has not another file with the same identity.
     /// File systems that were copied as a whole have such files.
-    fn other_owner(&self, this: &(Opening, Located), all: &[(Opening, Located)]) -> Option<VolumeName> {
+    fn other_owner(&self, this: &(Opening, Located), all: &[(Opening, Located)]) -> Option<ObjectId> {
         let (opening, located) = this;
         if opening.is_forced {
             return None;
         }
-        let has_its_own = |name: &VolumeName| {
+        let has_its_own = |name: &ObjectId| {
             let is_like = |at: &Located| at.identity() == located.identity() && at.id() != located.id();
             all.iter().any(|(other, at)| other.name == *name && is_like(at))
         };
@@ -102,15 +103,15 @@ impl Claims {
     }
 
     /// Returns the volume that last served bytes which a volume gets by another size.
-    pub(super) fn owner_of_growth(&self, name: &VolumeName, source: &Source, size: u64) -> Option<String> {
+    pub(super) fn owner_of_growth(&self, name: &ObjectId, source: &Source, size: u64) -> Option<String> {
         let Range { start, end } = source.range().offset..source.range().offset.saturating_add(size);
         let parts = outside(&(start..end), &(start..source.range().end()));
         let mut owners = self.others(name, source.identity(), source.is_read_only(), &parts);
-        owners.next().map(|(vm, volume)| format!("{vm}/{volume}"))
+        owners.next().map(ObjectId::to_string)
     }
 
     /// Returns the parts of a range that a volume has not served before.
-    fn new_parts(&self, name: &VolumeName, identity: Option<&str>, range: Range<u64>) -> Vec<Range<u64>> {
+    fn new_parts(&self, name: &ObjectId, identity: Option<&str>, range: Range<u64>) -> Vec<Range<u64>> {
         match self.0.get(name).filter(|own| identity == Some(&own.identity)) {
             Some(own) => outside(&range, &own.range).to_vec(),
             None => vec![range],
@@ -119,13 +120,13 @@ impl Claims {
 
     fn others<'a>(
         &'a self,
-        name: &'a VolumeName,
+        name: &'a ObjectId,
         identity: Option<&'a str>,
         read_only: bool,
         parts: &'a [Range<u64>],
-    ) -> impl Iterator<Item = &'a VolumeName> {
+    ) -> impl Iterator<Item = &'a ObjectId> {
         let owns =
-            move |(other, claim): &(&VolumeName, &Claim)| *other != name && claim.conflicts(identity, read_only, parts);
+            move |(other, claim): &(&ObjectId, &Claim)| *other != name && claim.conflicts(identity, read_only, parts);
         self.0.iter().filter(owns).map(|(name, _)| name)
     }
 }

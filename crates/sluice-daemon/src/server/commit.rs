@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
 use sluice_io::endpoint::Endpoint;
@@ -24,8 +25,8 @@ use super::resizing::Resized;
 use super::stage::{self, Staged};
 use super::tolerance::Tolerance;
 use super::{
-    Changed, Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, VolumeName, connections, nics,
-    translate,
+    Changed, Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, connections, nics, pair,
+    translate, volume_of,
 };
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
@@ -50,7 +51,7 @@ pub(super) fn commit(
         unapplied.iter().filter_map(|error| Some((error.lost_device()?, Reason::of(error)))).collect();
     let failed = unapplied.iter().filter_map(ServerError::failed_device);
     let failed: Vec<_> = failed.filter_map(|device| Some((device, devices.remove(device)?))).collect();
-    missing.extend(failed.iter().map(|(device, _)| (super::missing::device(device), lost[device].clone())));
+    missing.extend(failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone())));
     close(failed.into_iter().map(|(_, running)| running).collect(), CLOSE_MAX);
     server.devices.extend(devices);
     lose(&host, &mut volumes, &mut missing, |volume| lost.get(volume.device.as_str()).cloned());
@@ -88,7 +89,7 @@ pub(super) fn lose(
     missing: &mut Missing,
     reason: impl Fn(&Volume) -> Option<Reason>,
 ) {
-    let reason = |(vm, name): &VolumeName| reason(&host.vms[vm].volumes[name]);
+    let reason = |name: &ObjectId| reason(volume_of(host, name)?);
     let lost = volumes.extract_if(.., |name, _| reason(name).is_some());
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
     missing.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
@@ -196,21 +197,21 @@ fn replace_served(
     server: &mut Server,
     host: &Host,
     vms: &Changed,
-    volumes: impl Iterator<Item = (VolumeName, (StoreSpec, VolumeInfo))>,
-) -> BTreeSet<VolumeName> {
-    let stays = |name: &VolumeName| host.vms.get(&name.0).is_some_and(|vm| vm.volumes.contains_key(&name.1));
+    volumes: impl Iterator<Item = (ObjectId, (StoreSpec, VolumeInfo))>,
+) -> BTreeSet<ObjectId> {
+    let stays = |name: &ObjectId| volume_of(host, name).is_some();
     let mut changed = BTreeSet::new();
     let mut closing = Vec::new();
     server.removed.retain(|volume| !volume.has_ended());
-    let mut left: Vec<VolumeName> = Vec::new();
+    let mut left: Vec<ObjectId> = Vec::new();
     for vm in &vms.0 {
-        let from_here = server.served.range((vm.clone(), String::new())..).map(|(name, _)| name);
-        left.extend(from_here.take_while(|name| name.0 == *vm).filter(|name| !stays(name)).cloned());
+        let from_here = server.served.range(ObjectId::volume(vm, "")..).map(|(name, _)| name);
+        left.extend(from_here.take_while(|name| name.vm() == Some(vm)).filter(|name| !stays(name)).cloned());
     }
     for name in left {
         let (store, _) = server.served.remove(&name).expect("it was there a moment ago");
         server.generations.remove(&name);
-        let export = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)).map(|volume| &volume.export);
+        let export = volume_of(&server.host, &name).map(|volume| &volume.export);
         if let (Some(source), Some(export)) = (store.source(), export) {
             let socket = export.endpoint.socket().map(Path::to_owned);
             server.removed.push(RemovedVolume { socket, source: Arc::downgrade(source) });
@@ -263,8 +264,8 @@ fn is_on(vm: &Vm, device: &str) -> bool {
     vm.volumes.values().any(|volume| volume.device == device)
 }
 
-type Volumes = BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>;
-type Generations = BTreeMap<VolumeName, VolumeGeneration>;
+type Volumes = BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>;
+type Generations = BTreeMap<ObjectId, VolumeGeneration>;
 
 /// What each device has to change.
 pub(super) fn edits(
@@ -356,7 +357,7 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
             list.push(Edit::SetCpu { vm: name.clone(), limit: vm.cpu_limit });
         }
         for volume in vm.volumes.values().filter(|volume| volume.device == device) {
-            if let Some((store, info)) = resized.get(&(name.clone(), volume.name.clone())).cloned() {
+            if let Some((store, info)) = resized.get(&ObjectId::volume(name, &volume.name)).cloned() {
                 list.push(Edit::ResizeVolume { vm: name.clone(), volume: volume.name.clone(), store, info });
             }
         }
@@ -378,7 +379,7 @@ fn coming(
             list.extend(vm.cpu_limit.map(|limit| Edit::SetCpu { vm: name.clone(), limit: Some(limit) }));
         }
         for (volume, spec) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
-            let place = (name.clone(), volume.clone());
+            let place = ObjectId::volume(name, volume);
             if let Some((store, info)) = opened.get(&place).cloned() {
                 let (generation, policy) = (generations[&place], spec.policy);
                 let volume = VolumeSpec { name: volume.clone(), generation, policy, store, info };
@@ -392,26 +393,27 @@ pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
     translate::endpoint(endpoint).to_string()
 }
 
-pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (VolumeName, &Volume)> {
+pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (ObjectId, &Volume)> {
     host.vms
         .iter()
-        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| ((vm.clone(), name.clone()), &**volume)))
+        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| (ObjectId::volume(vm, name), &**volume)))
 }
 
 /// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.
-fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     let shared: BTreeSet<String> = server.host.nbd.endpoints.iter().map(name_of).collect();
-    let mut own: BTreeMap<String, Vec<(VolumeName, &Volume)>> = BTreeMap::new();
+    let mut own: BTreeMap<String, Vec<(ObjectId, &Volume)>> = BTreeMap::new();
     for (name, volume) in volumes(&server.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
         own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
     }
     let gone = server.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
-    let entry = |(name, volume): &(VolumeName, &Volume)| {
-        let export = translate::export(&name.0, volume, server.served.get(name)?.1.clone());
+    let entry = |(name, volume): &(ObjectId, &Volume)| {
+        let (vm, own_name) = pair(name);
+        let export = translate::export(&vm, volume, server.served.get(name)?.1.clone());
         let device = server.devices[&volume.device].disk()?.nbd();
         let generation = server.generations[name];
-        Some(Entry { export, vm: name.0.clone(), volume: name.1.clone(), generation, device })
+        Some(Entry { export, vm, volume: own_name, generation, device })
     };
     for (here, listener) in &server.listeners {
         if shared.contains(here) {
@@ -424,15 +426,15 @@ fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
 }
 
 /// The same for the sockets of guests, which have one volume each.
-fn offer_to_guests(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+fn offer_to_guests(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     let guests = volumes(&server.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
     let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
     let gone = server.guests.extract_if(.., |name, _| !wanted.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
     for name in changed {
-        let Some(spec) = server.host.vms.get(&name.0).and_then(|vm| vm.volumes.get(&name.1)) else { continue };
+        let Some(spec) = volume_of(&server.host, name) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
-        let (vm, volume) = name.clone();
+        let (vm, volume) = pair(name);
         let (info, generation) = (server.served[name].1.clone(), server.generations[name]);
         let device = server.devices[&spec.device].device.handle();
         let listener = server.guests.get(&name_of(&spec.export.endpoint));
@@ -442,7 +444,7 @@ fn offer_to_guests(server: &mut Server, changed: &BTreeSet<VolumeName>) {
 }
 
 /// Returns the sockets of guests, with the volume or NIC of each, and their counts.
-pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (VolumeName, &Endpoint, &Arc<Counts>)> {
+pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (ObjectId, &Endpoint, &Arc<Counts>)> {
     let volumes = volumes(&server.host).filter(|(_, spec)| spec.export.protocol != Protocol::Nbd);
     let volumes = volumes.filter_map(|(name, spec)| {
         let listener = server.guests.get(&name_of(&spec.export.endpoint))?;

@@ -3,13 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use sluice_api::object::ObjectId;
 use sluice_io::device::EditError;
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::SourceError;
 use sluice_io::uplink::link::LinkError;
 use sluice_io::volume::VolumeInfoError;
 
-use super::VolumeName;
 use super::tolerance::Fault;
 use crate::failure::Failure;
 
@@ -124,7 +124,7 @@ pub enum ServerError {
         what: String,
         /// The options that force it.
         force: String,
-        volumes: Vec<VolumeName>,
+        volumes: Vec<ObjectId>,
     },
     /// The previous volume on the same socket still has requests in flight.
     #[error(

@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
 use sluice_config::Volume;
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::source::{DiskSet, SourceError};
@@ -18,7 +19,7 @@ use sluice_io::source::{DiskSet, SourceError};
 use super::commit::{CLOSE_MAX, close};
 use super::opening::{Needs, Opened};
 use super::resizing::Resized;
-use super::{Reason, ServerError, VolumeName};
+use super::{Reason, ServerError};
 use crate::failure::chain;
 
 type Sized = (Option<u64>, Result<Resized, SourceError>);
@@ -27,8 +28,8 @@ type Sized = (Option<u64>, Result<Resized, SourceError>);
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub struct Found {
-    pub(super) volumes: BTreeMap<VolumeName, (Arc<Volume>, Result<Opened, SourceError>)>,
-    pub(super) resized: BTreeMap<VolumeName, Sized>,
+    pub(super) volumes: BTreeMap<ObjectId, (Arc<Volume>, Result<Opened, SourceError>)>,
+    pub(super) resized: BTreeMap<ObjectId, Sized>,
     pub(super) disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
     pub(super) logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
     /// By name.
@@ -93,7 +94,7 @@ impl Progress {
 }
 
 impl Found {
-    pub(super) fn has_volume(&self, name: &VolumeName, volume: &Volume) -> bool {
+    pub(super) fn has_volume(&self, name: &ObjectId, volume: &Volume) -> bool {
         self.volumes.get(name).is_some_and(|(of, _)| **of == *volume)
     }
 
@@ -101,19 +102,19 @@ impl Found {
         self.disks.get(device).is_some_and(|(of, _)| of == path)
     }
 
-    pub(super) fn volume(&self, name: &VolumeName) -> Option<&Result<Opened, SourceError>> {
+    pub(super) fn volume(&self, name: &ObjectId) -> Option<&Result<Opened, SourceError>> {
         self.volumes.get(name).map(|(_, opened)| opened)
     }
 
-    pub(super) fn take_volume(&mut self, name: &VolumeName) -> Option<Result<Opened, SourceError>> {
+    pub(super) fn take_volume(&mut self, name: &ObjectId) -> Option<Result<Opened, SourceError>> {
         self.volumes.remove(name).map(|(_, opened)| opened)
     }
 
-    pub(super) fn has_resized(&self, name: &VolumeName, size: Option<u64>) -> bool {
+    pub(super) fn has_resized(&self, name: &ObjectId, size: Option<u64>) -> bool {
         self.resized.get(name).is_some_and(|(of, _)| *of == size)
     }
 
-    pub(super) fn take_resized(&mut self, name: &VolumeName) -> Option<Result<Resized, SourceError>> {
+    pub(super) fn take_resized(&mut self, name: &ObjectId) -> Option<Result<Resized, SourceError>> {
         self.resized.remove(name).map(|(_, resized)| resized)
     }
 

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::device::{DeviceHandle, EditError, Health, StoreSpec};
 use sluice_io::source::block_size::Known;
@@ -15,7 +16,7 @@ use sluice_io::source::{BlockSize, Source};
 
 use super::opening::Needs;
 use super::stage::stays;
-use super::{ANSWER_MAX, Changed, Found, Server, ServerError, VolumeName, drain, nics};
+use super::{ANSWER_MAX, Changed, Found, Server, ServerError, drain, nics, pair};
 use crate::state::{Saved, Served};
 
 /// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
@@ -32,8 +33,9 @@ impl Force {
         self.0.iter().any(|name| name == "*")
     }
 
-    pub(super) fn covers(&self, (vm, volume): &VolumeName) -> bool {
-        let is_named = |name: &String| name == vm || name.split_once('/') == Some((vm, volume));
+    pub(super) fn covers(&self, object: &ObjectId) -> bool {
+        let (own, (vm, _)) = (object.to_string(), object.parts());
+        let is_named = |name: &String| name == vm || *name == own;
         self.is_all() || self.0.iter().any(is_named)
     }
 }
@@ -45,7 +47,7 @@ pub struct Guard<'a> {
     pub saved: &'a Saved,
     pub force: &'a Force,
     /// Volumes that are held back when the change is in force, with the reasons.
-    pub held: &'a BTreeMap<VolumeName, String>,
+    pub held: &'a BTreeMap<ObjectId, String>,
 }
 
 impl Guard<'_> {
@@ -59,7 +61,7 @@ impl Guard<'_> {
     }
 
     /// The block size that a volume is to have.
-    pub(super) fn block_size(&self, (vm, name): &VolumeName, volume: &Volume, known: &Arc<Known>) -> BlockSize {
+    pub(super) fn block_size(&self, name: &ObjectId, volume: &Volume, known: &Arc<Known>) -> BlockSize {
         if let Some(stated) = volume.block_size {
             return BlockSize::Stated(stated);
         }
@@ -69,7 +71,7 @@ impl Guard<'_> {
                 && Some(&served.source) == volume.source.as_ref()
                 && served.offset == volume.offset
         };
-        match self.saved.exports.get(&format!("{vm}/{name}")).filter(of_path) {
+        match self.saved.exports.get(&name.to_string()).filter(of_path) {
             Some(served) => served.block_size.map_or(BlockSize::OfSource, BlockSize::Stated),
             None => BlockSize::Remembered(Arc::clone(known)),
         }
@@ -87,7 +89,7 @@ impl Guard<'_> {
 }
 
 /// Volumes that a change closes without force, and how.
-pub(super) type Closed = BTreeMap<VolumeName, String>;
+pub(super) type Closed = BTreeMap<ObjectId, String>;
 
 /// Returns the volumes that a change removes, or gives another source, and that are not forced.
 pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Guard<'_>) -> Closed {
@@ -95,7 +97,7 @@ pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Gua
     for (vm, spec) in changed.of(old) {
         let after = host.vms.get(vm);
         for (name, before) in &spec.volumes {
-            let key = (vm.clone(), name.clone());
+            let key = ObjectId::volume(vm, name);
             let how = match after.and_then(|vm| vm.volumes.get(name)) {
                 None => "would be closed".to_owned(),
                 Some(now) if stays(Some(before), now) => continue,
@@ -112,7 +114,7 @@ pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Gua
         }
         // Who uses a TAP is not known here, and no data depends on it.
         for (name, before) in spec.nics.iter().filter(|(_, nic)| nics::endpoint(nic).is_some()) {
-            let key = nics::name(vm, name);
+            let key = ObjectId::nic(vm, name);
             let how = match after.and_then(|vm| vm.nics.get(name)) {
                 None => "would be closed",
                 Some(now) if nics::stays(Some(before), now) => continue,
@@ -135,19 +137,19 @@ pub(super) fn refuse_in_use(server: &Server, closed: &Closed) -> Result<(), Serv
     refuse(closed, closed.keys().filter(|name| in_use.contains(*name)).cloned().collect())
 }
 
-fn refuse(closed: &Closed, volumes: Vec<VolumeName>) -> Result<(), ServerError> {
+fn refuse(closed: &Closed, volumes: Vec<ObjectId>) -> Result<(), ServerError> {
     if volumes.is_empty() {
         return Ok(());
     }
-    let what = volumes.iter().map(|name| format!("{}/{} {}", name.0, name.1, closed[name])).collect::<Vec<_>>();
-    let force: Vec<String> = volumes.iter().map(|(vm, volume)| format!("--force {vm}/{volume}")).collect();
+    let what = volumes.iter().map(|name| format!("{name} {}", closed[name])).collect::<Vec<_>>();
+    let force: Vec<String> = volumes.iter().map(|name| format!("--force {name}")).collect();
     Err(ServerError::InUse { what: what.join("; "), force: force.join(" "), volumes })
 }
 
 /// Volumes whose new clients are refused, from the last check that they have none until they are closed. Dropping it lets
 /// their clients in again.
 #[derive(Default)]
-pub(super) struct ClientsRefused(Vec<(DeviceHandle, Vec<VolumeName>)>);
+pub(super) struct ClientsRefused(Vec<(DeviceHandle, Vec<(String, String)>)>);
 
 impl ClientsRefused {
     /// Refuses new clients of these volumes.
@@ -155,7 +157,7 @@ impl ClientsRefused {
     /// # Errors
     /// [`ServerError::InUse`]: some have clients, or their device does not respond. Then none are refused.
     pub(super) fn of(server: &Server, closed: &Closed) -> Result<ClientsRefused, ServerError> {
-        let mut of_devices: BTreeMap<&str, Vec<VolumeName>> = BTreeMap::new();
+        let mut of_devices: BTreeMap<&str, Vec<ObjectId>> = BTreeMap::new();
         for name in closed.keys() {
             if let Some(device) = server.device_of(name) {
                 of_devices.entry(device).or_default().push(name.clone());
@@ -164,9 +166,10 @@ impl ClientsRefused {
         let (mut refused, mut used) = (ClientsRefused::default(), Vec::new());
         for (device, volumes) in of_devices {
             let Some(running) = server.devices.get(device) else { continue };
-            refused.0.push((running.device.handle(), volumes.clone()));
-            match running.refuse_clients(volumes.clone()) {
-                Err(EditError::InUse(volumes)) => used.extend(volumes),
+            let names: Vec<_> = volumes.iter().map(pair).collect();
+            refused.0.push((running.device.handle(), names.clone()));
+            match running.refuse_clients(names) {
+                Err(EditError::InUse(names)) => used.extend(names.iter().map(|(vm, name)| ObjectId::of_vm(vm, name))),
                 Err(EditError::Silent(_)) => used.extend(volumes),
                 // A device that is down has no clients.
                 Ok(()) | Err(_) => {}
@@ -188,12 +191,12 @@ pub(super) fn differing(
     needs: &Needs,
     found: &Found,
     guard: &Guard<'_>,
-) -> BTreeMap<VolumeName, String> {
+) -> BTreeMap<ObjectId, String> {
     let mut differing = BTreeMap::new();
     for opening in &needs.volumes {
         let name = &opening.name;
         let Some(Ok(opened)) = found.volume(name) else { continue };
-        let own = format!("{}/{}", name.0, name.1);
+        let own = name.to_string();
         if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
             let how = "what it last served is not known, because the state file was damaged; accepting it also chooses its block size \
                        again, unless block_size is stated";
@@ -268,7 +271,7 @@ pub(super) fn served(source: &Source) -> Served {
 
 impl Server {
     /// Returns the volumes with clients. Those of a device that does not respond count as well.
-    fn in_use(&self) -> BTreeSet<VolumeName> {
+    fn in_use(&self) -> BTreeSet<ObjectId> {
         let mut in_use = BTreeSet::new();
         for device in drain::ask(self.running(), ANSWER_MAX) {
             if device.health == Health::Silent {
@@ -277,7 +280,7 @@ impl Server {
                 in_use.extend(all.cloned());
             }
             for vm in device.vms {
-                in_use.extend(vm.in_use().map(|volume| (vm.vm.clone(), volume.volume.clone())));
+                in_use.extend(vm.in_use().map(|volume| ObjectId::of_vm(&vm.vm, &volume.volume)));
             }
         }
         in_use
@@ -286,9 +289,9 @@ impl Server {
 
 /// Returns what the volumes of a prepared change serve, as far as it differs from before.
 pub(super) fn serves<'a>(
-    volumes: impl Iterator<Item = (&'a VolumeName, &'a StoreSpec)>,
+    volumes: impl Iterator<Item = (&'a ObjectId, &'a StoreSpec)>,
 ) -> impl Iterator<Item = (String, Served)> {
-    volumes.filter_map(|((vm, volume), store)| Some((format!("{vm}/{volume}"), served(store.source()?))))
+    volumes.filter_map(|(name, store)| Some((name.to_string(), served(store.source()?))))
 }
 
 #[cfg(test)]
@@ -352,7 +355,7 @@ mod tests {
     #[test]
     fn force_names_a_vm_a_volume_or_everything() {
         let force = |name: &str| Force::new(vec![name.to_owned()]);
-        let root = ("db1".to_owned(), "root".to_owned());
+        let root = ObjectId::volume("db1", "root");
         assert!(force("db1").covers(&root) && force("db1/root").covers(&root) && force("*").covers(&root));
         assert!(!force("db1/data").covers(&root) && !force("db").covers(&root) && !Force::default().covers(&root));
         assert!(force("*").is_all() && !force("db1").is_all());

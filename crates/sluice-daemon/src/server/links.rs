@@ -4,9 +4,9 @@
 //! thread that makes changes looks whether each interface still exists, and opens those that do not.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Port, Uplink};
 use sluice_io::device::Health;
 use sluice_io::uplink::Edit;
@@ -14,34 +14,16 @@ use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
 use super::fd_store::FdStore;
 use super::tolerance::Tolerance;
-use super::{Edits, Running, Server, VolumeName, nics};
+use super::{Edits, Running, Server, nic_of, nics, pair};
 use crate::failure::chain;
 
-/// An interface that the daemon uses.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Interface {
-    /// That of an uplink.
-    Uplink(String),
-    /// The TAP of a NIC.
-    Nic(VolumeName),
-}
-
-impl fmt::Display for Interface {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Interface::Uplink(name) => f.write_str(name),
-            Interface::Nic((vm, nic)) => write!(f, "{vm}/{nic}"),
-        }
-    }
-}
-
-/// Interfaces that are out of service, and why.
-pub type Outages = BTreeMap<Interface, String>;
+/// Uplinks and NICs whose interfaces are out of service, and why.
+pub type Outages = BTreeMap<ObjectId, String>;
 
 /// Opens an interface, or stands in for one that is not there and whose fault is tolerated.
 pub(super) fn open_or_stand_in(
     name: &str,
-    interface: Interface,
+    interface: ObjectId,
     opened: Result<Link, LinkError>,
     tolerance: Tolerance,
     outages: &mut Outages,
@@ -57,17 +39,23 @@ pub(super) fn open_or_stand_in(
     }
 }
 
-fn report(interface: &Interface, error: &str) {
+fn report(interface: &ObjectId, error: &str) {
     match interface {
-        Interface::Uplink(device) => tracing::error!(device, error, "Uplink is out of service; retrying"),
-        Interface::Nic((vm, nic)) => tracing::error!(vm, nic, error, "NIC is out of service; retrying"),
+        ObjectId::Uplink(device) => tracing::error!(device, error, "Uplink is out of service; retrying"),
+        interface => {
+            let (vm, nic) = interface.parts();
+            tracing::error!(vm, nic = &*nic, error, "NIC is out of service; retrying");
+        }
     }
 }
 
-fn report_return(interface: &Interface) {
+fn report_return(interface: &ObjectId) {
     match interface {
-        Interface::Uplink(device) => tracing::info!(device, "Uplink is in service again"),
-        Interface::Nic((vm, nic)) => tracing::info!(vm, nic, "NIC is in service again"),
+        ObjectId::Uplink(device) => tracing::info!(device, "Uplink is in service again"),
+        interface => {
+            let (vm, nic) = interface.parts();
+            tracing::info!(vm, nic = &*nic, "NIC is in service again");
+        }
     }
 }
 
@@ -89,13 +77,13 @@ impl Server {
         for (name, uplink) in &host.uplinks {
             let reason =
                 self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
-            outages.extend(reason.map(|reason| (Interface::Uplink(name.clone()), reason)));
+            outages.extend(reason.map(|reason| (ObjectId::Uplink(name.clone()), reason)));
         }
-        let gone: Vec<VolumeName> =
+        let gone: Vec<ObjectId> =
             self.taps.iter().filter(|(_, link)| !link.exists()).map(|(name, _)| name.clone()).collect();
         for name in gone {
             let reason = self.look_at_tap(&host, &name).err();
-            outages.extend(reason.map(|reason| (Interface::Nic(name), reason)));
+            outages.extend(reason.map(|reason| (name, reason)));
         }
         let before = std::mem::take(&mut self.outages);
         outages.iter().filter(|(name, _)| !before.contains_key(name)).for_each(|(name, reason)| report(name, reason));
@@ -104,8 +92,8 @@ impl Server {
     }
 
     /// Opens the TAP of a NIC again. The error is the reason why that fails.
-    fn look_at_tap(&mut self, host: &Host, name: &VolumeName) -> Result<(), String> {
-        let Some(nic) = nics::find(host, name) else { return Ok(()) };
+    fn look_at_tap(&mut self, host: &Host, name: &ObjectId) -> Result<(), String> {
+        let Some(nic) = nic_of(host, name) else { return Ok(()) };
         let Some(running) = self.devices.get(&nic.uplink) else { return Ok(()) };
         let link = &self.taps[name];
         // The daemon does not make what a VMM opens: it would be held by the wrong process.
@@ -159,11 +147,11 @@ fn look_at_port(port: &str, bridge: &str, isolated: bool) -> Result<(), String> 
 }
 
 /// Gives a thread the open interface. A thread that does not respond takes it later.
-fn set_link(running: &Running, nic: Option<VolumeName>, link: &Arc<Link>) -> Result<(), String> {
+fn set_link(running: &Running, nic: Option<ObjectId>, link: &Arc<Link>) -> Result<(), String> {
     if running.device.health() != Health::Serving {
         return Err("the thread of the uplink does not serve".to_owned());
     }
-    match running.edit(Edits::Uplink(vec![Edit::SetLink { nic, link: Arc::clone(link) }])) {
+    match running.edit(Edits::Uplink(vec![Edit::SetLink { nic: nic.as_ref().map(pair), link: Arc::clone(link) }])) {
         Ok(()) | Err(sluice_io::device::EditError::Silent(_)) => Ok(()),
         Err(error) => Err(chain(&error)),
     }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::Volume;
 use sluice_config::changes::Target;
 use sluice_io::device::{Edit, StoreSpec};
@@ -37,7 +38,7 @@ impl Server {
     /// Returns why writes and flushes of a volume fail, if a failed sync may have lost writes.
     #[must_use]
     pub fn loss(&self, vm: &str, volume: &str) -> Option<&'static str> {
-        self.served.get(&(vm.to_owned(), volume.to_owned()))?.0.facts()?.loss().reason()
+        self.served.get(&ObjectId::volume(vm, volume))?.0.facts()?.loss().reason()
     }
 
     /// Returns the target's volumes whose writes and flushes fail because writes may have been lost.
@@ -52,7 +53,7 @@ impl Server {
     /// loss.
     pub fn loss_query(&self, target: &Target) -> LossQuery {
         let lost = self.lost(target).filter_map(|volume| {
-            let lost = self.served.get(&(target.vm.clone(), volume.name.clone())).and_then(source)?;
+            let lost = self.served.get(&ObjectId::volume(&target.vm, &volume.name)).and_then(source)?;
             (lost.loss() == Loss::OfFile).then_some(lost)
         });
         let same = lost.flat_map(|lost| {

@@ -7,16 +7,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_io::source::SourceError;
 
 use super::stage::Staged;
-use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, VolumeName, nics, stage, translate};
+use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, nic_of, nics, stage, translate, volume_of};
 use crate::failure::chain;
 
-/// What is out of service, and why. A NIC is `nic/NAME` of its VM, a socket of `[nbd]` an object of [`SHARED`], and a device
-/// one of [`DEVICE`].
-pub type Missing = BTreeMap<VolumeName, Reason>;
+/// What is out of service, and why.
+pub type Missing = BTreeMap<ObjectId, Reason>;
 
 /// Why something is out of service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,37 +50,6 @@ impl Reason {
     }
 }
 
-/// Stands for the VM in the names of sockets that all volumes share. No VM has such a name.
-const SHARED: &str = "[nbd]";
-
-/// Returns the name of a socket of `[nbd]`.
-pub(super) fn shared(socket: &str) -> VolumeName {
-    (SHARED.to_owned(), socket.to_owned())
-}
-
-/// Stands for the VM in the names of devices. No VM has such a name.
-const DEVICE: &str = "[device]";
-
-/// Returns the name of a device.
-pub(super) fn device(device: &str) -> VolumeName {
-    (DEVICE.to_owned(), device.to_owned())
-}
-
-/// Returns the device that has this name, if it is that of one.
-pub fn as_device((vm, device): &VolumeName) -> Option<&str> {
-    (vm == DEVICE).then_some(device.as_str())
-}
-
-/// What an object is called in the log.
-pub fn kind_of((vm, object): &VolumeName) -> &'static str {
-    match (vm.as_str(), object.starts_with("nic/")) {
-        (SHARED, _) => "Socket",
-        (DEVICE, _) => "Device",
-        (_, true) => "NIC",
-        (_, false) => "Volume",
-    }
-}
-
 /// Puts NICs and shared sockets out of service whose sockets were not made.
 pub(super) fn leave_out_sockets(
     server: &Server,
@@ -91,9 +60,10 @@ pub(super) fn leave_out_sockets(
 ) {
     let of_nics = changed.of(host).flat_map(|(vm, spec)| {
         let sockets = spec.nics.iter().filter_map(|(nic, spec)| Some((nic, nics::endpoint(spec)?)));
-        sockets.map(move |(nic, endpoint)| (nics::name(vm, nic), super::commit::name_of(endpoint)))
+        sockets.map(move |(nic, endpoint)| (ObjectId::nic(vm, nic), super::commit::name_of(endpoint)))
     });
-    let of_all = host.nbd.endpoints.iter().map(super::commit::name_of).map(|socket| (shared(&socket), socket));
+    let of_all =
+        host.nbd.endpoints.iter().map(super::commit::name_of).map(|socket| (ObjectId::Socket(socket.clone()), socket));
     for (name, socket) in of_nics.chain(of_all) {
         let stays = needs.staying.contains(&name).then(|| server.missing[&name].clone());
         if let Some(reason) = stays.or_else(|| failed.get(&socket).cloned()) {
@@ -110,24 +80,23 @@ impl Server {
 
     /// Returns what is out of service and stays so with `host`, without a look at its paths: they may hang, and must not delay other
     /// changes. What is retried, forced or has other paths now is looked at.
-    pub(super) fn staying(&self, host: &Host, extra: &Extra, force: &Force) -> BTreeSet<VolumeName> {
-        let is_looked_at = |name: &VolumeName| match extra {
+    pub(super) fn staying(&self, host: &Host, extra: &Extra, force: &Force) -> BTreeSet<ObjectId> {
+        let is_looked_at = |name: &ObjectId| match extra {
             Extra::Retry(retried) => name == retried,
             Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => force.covers(name),
         };
-        let volume = |host: &Host, (vm, volume): &VolumeName| host.vms.get(vm)?.volumes.get(volume).cloned();
-        let socket = |host: &Host, name: &VolumeName| nics::find(host, name).and_then(nics::endpoint).cloned();
-        let is_same = |name: &VolumeName| match (volume(&self.host, name), volume(host, name)) {
-            (Some(old), Some(new)) => old.size == new.size && stage::stays(Some(&old), &new),
-            (None, None) if name.0 == SHARED => {
-                host.nbd.endpoints.iter().any(|at| super::commit::name_of(at) == name.1)
-            }
-            (None, None) if name.0 == DEVICE => {
-                let both = self.host.devices.get(&name.1).zip(host.devices.get(&name.1));
+        let socket = |host: &Host, name: &ObjectId| nic_of(host, name).and_then(nics::endpoint).cloned();
+        let is_same = |name: &ObjectId| match name {
+            ObjectId::Socket(socket) => host.nbd.endpoints.iter().any(|at| super::commit::name_of(at) == *socket),
+            ObjectId::Device(device) => {
+                let both = self.host.devices.get(device).zip(host.devices.get(device));
                 both.is_some_and(|(old, new)| translate::fixed_difference(old, new).is_none())
             }
-            (None, None) => socket(host, name).is_some_and(|new| socket(&self.host, name) == Some(new)),
-            _ => false,
+            ObjectId::Volume { .. } => volume_of(&self.host, name)
+                .zip(volume_of(host, name))
+                .is_some_and(|(old, new)| old.size == new.size && stage::stays(Some(old), new)),
+            ObjectId::Nic { .. } => socket(host, name).is_some_and(|new| socket(&self.host, name) == Some(new)),
+            ObjectId::Uplink(_) => false,
         };
         self.missing.keys().filter(|name| !is_looked_at(name) && is_same(name)).cloned().collect()
     }
@@ -135,19 +104,19 @@ impl Server {
     /// Records what is out of service from now on, and reports what has changed. `host` is the file in force.
     pub(super) fn set_missing(&mut self, missing: Missing, host: &Host) {
         for (name, reason) in missing.iter().filter(|(name, reason)| self.missing.get(*name) != Some(reason)) {
-            let (vm, volume) = name;
-            tracing::error!(vm, volume, error = reason.text(), "{} is out of service; retrying", kind_of(name));
+            let ((vm, volume), error) = (name.parts(), reason.text());
+            tracing::error!(vm, volume = &*volume, error, "{} is out of service; retrying", name.kind());
         }
-        let is_there = |name: &VolumeName| {
-            let (vm, volume) = name;
-            vm == SHARED
-                || as_device(name).is_some_and(|device| host.devices.contains_key(device))
-                || nics::find(host, name).is_some()
-                || host.vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume))
+        let is_there = |name: &ObjectId| match name {
+            ObjectId::Socket(_) => true,
+            ObjectId::Device(device) => host.devices.contains_key(device),
+            ObjectId::Nic { .. } => nic_of(host, name).is_some(),
+            ObjectId::Volume { .. } => volume_of(host, name).is_some(),
+            ObjectId::Uplink(_) => false,
         };
         for name in self.missing.keys().filter(|name| !missing.contains_key(*name) && is_there(name)) {
-            let (vm, volume) = name;
-            tracing::info!(vm, volume, "{} is in service again", kind_of(name));
+            let (vm, volume) = name.parts();
+            tracing::info!(vm, volume = &*volume, "{} is in service again", name.kind());
         }
         self.missing = missing;
     }

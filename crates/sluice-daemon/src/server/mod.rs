@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
+use sluice_api::printed::GuestSocket;
 use sluice_config::{Host, Nic, Vm, Volume};
 use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
@@ -19,7 +21,7 @@ use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{Facts, Source};
 use sluice_io::store::delay::ModelMaker;
-use sluice_io::vhost_user::counts::{Counts, Totals};
+use sluice_io::vhost_user::counts::Counts;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::Bytes;
@@ -42,6 +44,7 @@ mod links;
 mod loss;
 mod missing;
 mod nics;
+mod objects;
 mod opening;
 mod rehearsal;
 mod resizing;
@@ -59,9 +62,11 @@ use fd_store::FdStore;
 pub use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub use guard::{Force, Guard};
-pub use links::{Interface, Outages};
+pub use links::Outages;
 pub use loss::LossQuery;
-pub use missing::{Missing, Reason, as_device, kind_of};
+pub use missing::{Missing, Reason};
+use objects::pair;
+pub use objects::{nic_of, not_served, volume_of, without};
 pub use opening::Needs;
 pub use rehearsal::{Problem, ProblemKind, Rehearsal, block_size, rehearse};
 use running::{Edits, Plane, Running};
@@ -70,8 +75,6 @@ use stats::HostState;
 
 /// Maximum time for the snapshots of all devices. Changes wait for it.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// The name of a volume: VM and volume.
-pub type VolumeName = (String, String);
 
 /// Block sizes of a volume, in bytes. `disk` is what direct I/O needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,14 +109,6 @@ impl Blocks {
     }
 }
 
-/// Counters of a guest's socket.
-pub struct GuestSocket {
-    pub vm: String,
-    pub volume: String,
-    pub socket: String,
-    pub totals: Totals,
-}
-
 /// A removed volume. Its bytes stay locked until its last request completes, and its reads may still write to guest
 /// memory until then.
 struct RemovedVolume {
@@ -134,15 +129,15 @@ pub struct Server {
     /// The running devices and uplinks of the file. One that could not be started is out of service with its volumes.
     devices: BTreeMap<String, Running>,
     /// Store and properties of every served volume.
-    served: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
+    served: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// Generation of every served volume and NIC.
-    generations: BTreeMap<VolumeName, VolumeGeneration>,
+    generations: BTreeMap<ObjectId, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
     removed: Vec<RemovedVolume>,
     missing: Missing,
     /// Volumes that the file in force lacks because their source or offset differs from when they were last
     /// served, or because they are smaller, and why.
-    pub held: BTreeMap<VolumeName, String>,
+    pub held: BTreeMap<ObjectId, String>,
     /// By name.
     listeners: BTreeMap<String, NbdListener>,
     /// Sockets of guests, by name.
@@ -166,9 +161,9 @@ pub struct Server {
 pub enum Extra {
     Nothing,
     /// Extends the file of this volume to the size in the host file.
-    Grow(VolumeName),
+    Grow(ObjectId),
     /// Retries to open this volume, NIC or socket, which is out of service.
-    Retry(VolumeName),
+    Retry(ObjectId),
     /// Puts what cannot be served out of service, and serves the others.
     Tolerate,
 }
@@ -181,7 +176,7 @@ pub enum Step {
     Needs(Box<Needs>),
     /// The source or offset of these volumes differs from when they were last served, or they are smaller, and how. They
     /// must be left out, or forced.
-    Held(BTreeMap<VolumeName, String>),
+    Held(BTreeMap<ObjectId, String>),
 }
 
 /// A host file that can be put into force, as long as nothing else changes. Dropping it undoes what was done for it.
@@ -367,19 +362,21 @@ impl Server {
     }
 
     /// Whether a change starts this device: it does not run, and it does not stay out of service with all its volumes.
-    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<VolumeName>) -> bool {
+    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<ObjectId>) -> bool {
         let on_it = || commit::volumes(host).filter(|(_, volume)| volume.device == device);
-        let stays = || staying.contains(&missing::device(device)) && on_it().all(|(name, _)| staying.contains(&name));
+        let own = ObjectId::Device(device.to_owned());
+        let stays = || staying.contains(&own) && on_it().all(|(name, _)| staying.contains(&name));
         !self.devices.contains_key(device) && !stays()
     }
 
     /// Returns the device of a volume, the uplink of a NIC, or a device itself, in the host file.
-    pub fn device_of(&self, name: &VolumeName) -> Option<&str> {
-        if let Some(device) = missing::as_device(name) {
-            return self.host.devices.get_key_value(device).map(|(device, _)| device.as_str());
+    pub fn device_of(&self, name: &ObjectId) -> Option<&str> {
+        match name {
+            ObjectId::Device(device) => self.host.devices.get_key_value(device).map(|(device, _)| device.as_str()),
+            ObjectId::Nic { .. } => nic_of(&self.host, name).map(|nic| nic.uplink.as_str()),
+            ObjectId::Volume { .. } => volume_of(&self.host, name).map(|volume| volume.device.as_str()),
+            ObjectId::Uplink(_) | ObjectId::Socket(_) => None,
         }
-        let volume = self.host.vms.get(&name.0)?.volumes.get(&name.1).map(|volume| volume.device.as_str());
-        volume.or_else(|| nics::find(&self.host, name).map(|nic| nic.uplink.as_str()))
     }
 
     /// Notified when a device goes down.
@@ -428,12 +425,12 @@ impl Server {
 
     /// Returns the block size of a served volume, in bytes.
     pub fn block_size(&self, vm: &str, volume: &str) -> Option<u32> {
-        self.served.get(&(vm.to_owned(), volume.to_owned())).map(|(_, info)| info.block_minimum)
+        self.served.get(&ObjectId::volume(vm, volume)).map(|(_, info)| info.block_minimum)
     }
 
     /// The open sources.
     fn sources(&self) -> Vec<Watched> {
-        let of = |(name, (store, _)): (&VolumeName, &(StoreSpec, VolumeInfo))| {
+        let of = |(name, (store, _)): (&ObjectId, &(StoreSpec, VolumeInfo))| {
             Some(space::watched(name, self.device_of(name)?, store.source()?))
         };
         self.served.iter().filter_map(of).collect()
@@ -453,22 +450,26 @@ impl Server {
     /// Returns the state of the host apart from its devices.
     #[must_use]
     pub fn host_state(&self) -> HostState {
-        let of = |((vm, volume), endpoint, counts): (VolumeName, &Endpoint, &Arc<Counts>)| GuestSocket {
-            vm,
-            volume,
-            socket: endpoint.to_string(),
-            totals: counts.totals(),
+        let of = |(name, endpoint, counts): (ObjectId, &Endpoint, &Arc<Counts>)| {
+            let (vm, volume) = pair(&name);
+            let totals = counts.totals();
+            GuestSocket {
+                vm,
+                volume,
+                socket: endpoint.to_string(),
+                sessions: totals.sessions,
+                turned_away: totals.rejected,
+                refusals: totals.refusals,
+                faults: totals.faults,
+                config_changes: totals.config_changes,
+                taken_over: totals.recovered,
+            }
         };
         HostState {
             connections_max: self.connection_limit.max(),
             sockets: commit::guest_sockets(self).map(of).collect(),
-            missing: self
-                .missing
-                .keys()
-                .map(|(vm, volume)| format!("{vm}/{volume}"))
-                .chain(self.outages.keys().map(Interface::to_string))
-                .collect(),
-            held: self.held.iter().map(|((vm, volume), reason)| (format!("{vm}/{volume}"), reason.clone())).collect(),
+            missing: self.missing.keys().chain(self.outages.keys()).cloned().collect(),
+            held: not_served(&self.held),
         }
     }
 
@@ -498,24 +499,6 @@ impl Changed {
     fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
         self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
     }
-}
-
-/// Returns a file without some of its volumes and NICs.
-pub fn without<'a, 'b>(host: &'a Host, missing: impl ExactSizeIterator<Item = &'b VolumeName>) -> Cow<'a, Host> {
-    if missing.len() == 0 {
-        return Cow::Borrowed(host);
-    }
-    let mut rest = host.clone();
-    for (vm, volume) in missing {
-        if let Some(vm) = rest.vms.get_mut(vm) {
-            let vm = Arc::make_mut(vm);
-            match volume.strip_prefix("nic/") {
-                Some(nic) => drop(vm.nics.remove(nic)),
-                None => drop(vm.volumes.remove(volume)),
-            }
-        }
-    }
-    Cow::Owned(rest)
 }
 
 /// Whether a volume is served further when the second description replaces the first, possibly with another size.

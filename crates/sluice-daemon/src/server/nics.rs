@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_config::changes::Target;
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Nic, NicAccess, Port, Uplink, Vm};
 use sluice_io::device::{SchedulerSpec, VolumeGeneration};
 use sluice_io::uplink::link::{Link, LinkError, interface, packet_socket, tap};
@@ -24,14 +24,14 @@ use sluice_sched::scheduler::DeviceInfo;
 
 use super::commit::{CLOSE_MAX, close, name_of};
 use super::fd_store::FdStore;
-use super::links::{Interface, Outages, open_or_stand_in};
+use super::links::{Outages, open_or_stand_in};
 use super::stage::Staged;
 use super::tolerance::{Fault, Tolerance};
-use super::{Changed, Plane, Running, Server, ServerError, VolumeName};
+use super::{Changed, Plane, Running, Server, ServerError, nic_of, pair};
 use crate::failure::chain;
 
 /// Open TAPs of NICs, by VM and NIC.
-pub(super) type Taps = BTreeMap<VolumeName, Arc<Link>>;
+pub(super) type Taps = BTreeMap<ObjectId, Arc<Link>>;
 /// Sockets of NICs, by their names.
 pub(super) type NicListeners = BTreeMap<String, VhostListener<Net>>;
 
@@ -60,13 +60,13 @@ impl NewNics {
 }
 
 /// Gives a TAP the address and the MTU of its NIC: it may be that of the NIC before the change.
-fn configure(host: &Host, name: &VolumeName, link: &Link) {
-    let Some(nic) = find(host, name) else { return };
+fn configure(host: &Host, name: &ObjectId, link: &Link) {
+    let Some(nic) = nic_of(host, name) else { return };
     if let Err(error) = link.configure(Some(nic.mac), Some(nic.mtu), nic.offloads) {
-        let (vm, nic, error) = (&name.0, &name.1, chain(&error));
+        let ((vm, nic), error) = (name.parts(), chain(&error));
         tracing::warn!(
             vm,
-            nic,
+            nic = &*nic,
             error,
             "Cannot set the address, MTU or offloads of the TAP: it keeps the previous ones"
         );
@@ -76,21 +76,14 @@ fn configure(host: &Host, name: &VolumeName, link: &Link) {
 /// Maximum length of an interface's name.
 const INTERFACE_LENGTH_MAX: usize = 15;
 
-/// Name of a NIC as a change and the data plane have it: VM, and `nic/NIC`.
-pub(super) fn name(vm: &str, nic: &str) -> VolumeName {
-    let target = Target::nic(vm, nic);
-    (target.vm, target.volume.expect("a NIC has a name"))
+/// Name of a NIC in the data plane: `nic/NIC`.
+fn name(vm: &str, nic: &str) -> String {
+    pair(&ObjectId::nic(vm, nic)).1
 }
 
 /// Returns the NICs of a host file, by name.
-pub(super) fn all(host: &Host) -> impl Iterator<Item = (VolumeName, &Nic)> {
-    host.vms.iter().flat_map(|(vm, spec)| spec.nics.iter().map(move |(nic, spec)| (name(vm, nic), spec)))
-}
-
-/// Returns a NIC by its name.
-pub(super) fn find<'a>(host: &'a Host, (vm, nic): &VolumeName) -> Option<&'a Nic> {
-    let target = Target { vm: vm.clone(), volume: Some(nic.clone()) };
-    host.vms.get(vm)?.nics.get(target.as_nic()?)
+pub(super) fn all(host: &Host) -> impl Iterator<Item = (ObjectId, &Nic)> {
+    host.vms.iter().flat_map(|(vm, spec)| spec.nics.iter().map(move |(nic, spec)| (ObjectId::nic(vm, nic), spec)))
 }
 
 /// Whether a NIC is served further: its VMM stays connected.
@@ -118,7 +111,7 @@ pub(super) fn stage(
 ) -> Result<(), ServerError> {
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
-        let interface = Interface::Uplink(uplink.clone());
+        let interface = ObjectId::Uplink(uplink.clone());
         let opened =
             open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, &mut staged.nics.outages);
         let link = Arc::new(opened.map_err(failed)?);
@@ -140,13 +133,13 @@ pub(super) fn stage(
             }
             // It may be that of the NIC that this one replaces, which no other process can open.
             let open = server.taps.values().find(|link| link.name() == tap).cloned();
-            let key = name(vm, nic);
+            let key = ObjectId::nic(vm, nic);
             let mut open_new = || {
-                let (interface, opened) = (Interface::Nic(key.clone()), open_tap(tap, spec, &server.fd_store));
+                let (interface, opened) = (key.clone(), open_tap(tap, spec, &server.fd_store));
                 open_or_stand_in(tap, interface, opened, tolerance, &mut staged.nics.outages).map(Arc::new)
             };
             let link = open.map_or_else(&mut open_new, Ok);
-            let link = link.map_err(|source| ServerError::Tap { nic: format!("{}/{}", key.0, key.1), source })?;
+            let link = link.map_err(|source| ServerError::Tap { nic: key.to_string(), source })?;
             staged.nics.taps.insert(key, link);
         }
     }
@@ -325,7 +318,7 @@ pub(super) fn edits(
     (old, new): (&Host, &Host),
     vms: &Changed,
     uplink: &str,
-    generations: &BTreeMap<VolumeName, VolumeGeneration>,
+    generations: &BTreeMap<ObjectId, VolumeGeneration>,
     taps: &Taps,
 ) -> Vec<Edit> {
     let mut list = Vec::new();
@@ -337,7 +330,7 @@ pub(super) fn edits(
         };
         let gone =
             here(before, uplink).filter(|(nic, spec)| !after.nics.get(*nic).is_some_and(|now| stays(Some(spec), now)));
-        list.extend(gone.map(|(nic, _)| Edit::RemoveNic { vm: vm.clone(), nic: name(vm, nic).1 }));
+        list.extend(gone.map(|(nic, _)| Edit::RemoveNic { vm: vm.clone(), nic: name(vm, nic) }));
     }
     rescheduling(old, new, uplink, &mut list);
     for (vm, after) in vms.of(new).filter(|(_, vm)| is_on(vm, uplink)) {
@@ -350,9 +343,9 @@ pub(super) fn edits(
             Some(before) => changing(vm, before, after, uplink, &mut list),
         }
         for (nic, spec) in here(after, uplink) {
-            let key = name(vm, nic);
+            let key = ObjectId::nic(vm, nic);
             let Some(generation) = generations.get(&key) else { continue };
-            let nic = Box::new(nic_spec(&key.1, spec, *generation, taps.get(&key)));
+            let nic = Box::new(nic_spec(&key.parts().1, spec, *generation, taps.get(&key)));
             list.push(Edit::AddNic { vm: vm.clone(), nic });
         }
     }
@@ -393,7 +386,7 @@ fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit
         .filter(|(_, known, now)| stays(Some(known), now))
         .collect();
     let policies = staying.iter().filter(|(_, known, now)| known.policy.transmit != now.policy.transmit);
-    let nics: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic).1, now.policy.transmit)).collect();
+    let nics: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic), now.policy.transmit)).collect();
     if before.net.transmit != after.net.transmit || !nics.is_empty() {
         let policy = after.net.transmit;
         list.push(Edit::SetPolicies { vm: vm.to_owned(), policy, nics });
@@ -408,7 +401,7 @@ fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit
             (spec.addresses.clone(), spec.policy.receive, (spoof, dhcp_server, router_advertisement, vlan))
         };
         if of(known) != of(now) {
-            let nic = Box::new(nic_spec(&name(vm, nic).1, now, VolumeGeneration::default(), None));
+            let nic = Box::new(nic_spec(&name(vm, nic), now, VolumeGeneration::default(), None));
             list.push(Edit::SetNic { vm: vm.to_owned(), nic });
         }
     }
@@ -434,24 +427,24 @@ fn nic_spec(name: &str, nic: &Nic, generation: VolumeGeneration, tap: Option<&Ar
 }
 
 /// Returns the NICs of a file that are new or served again, each with its generation.
-pub(super) fn generations(old: &Host, new: &Host, vms: &Changed) -> BTreeMap<VolumeName, VolumeGeneration> {
+pub(super) fn generations(old: &Host, new: &Host, vms: &Changed) -> BTreeMap<ObjectId, VolumeGeneration> {
     let mut generations = BTreeMap::new();
     for (vm, spec) in vms.of(new) {
         let before = old.vms.get(vm);
         let new = spec.nics.iter().filter(|(nic, spec)| !stays(before.and_then(|vm| vm.nics.get(*nic)), spec));
-        generations.extend(new.map(|(nic, _)| (name(vm, nic), VolumeGeneration::next())));
+        generations.extend(new.map(|(nic, _)| (ObjectId::nic(vm, nic), VolumeGeneration::next())));
     }
     generations
 }
 
 /// Returns the names of the NICs of changed VMs, before and after the change.
-pub(super) fn changed(old: &Host, new: &Host, vms: &Changed) -> BTreeSet<VolumeName> {
-    let of = |(vm, spec): (&String, &Vm)| spec.nics.keys().map(|nic| name(vm, nic)).collect::<Vec<_>>();
+pub(super) fn changed(old: &Host, new: &Host, vms: &Changed) -> BTreeSet<ObjectId> {
+    let of = |(vm, spec): (&String, &Vm)| spec.nics.keys().map(|nic| ObjectId::nic(vm, nic)).collect::<Vec<_>>();
     vms.of(old).flat_map(of).chain(vms.of(new).flat_map(of)).collect()
 }
 
 /// Replaces what sockets of NICs offer after a change, and closes sockets and TAPs that the file does not name any more.
-pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
+pub(super) fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     if changed.is_empty() {
         return;
     }
@@ -459,9 +452,9 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
     let wanted: BTreeSet<String> = all(&host).filter_map(|(_, nic)| endpoint(nic)).map(name_of).collect();
     let gone = server.nic_sockets.extract_if(.., |name, _| !wanted.contains(name));
     close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
-    server.taps.retain(|name, _| find(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
+    server.taps.retain(|name, _| nic_of(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
     for key in changed {
-        let Some(nic) = find(&host, key) else {
+        let Some(nic) = nic_of(&host, key) else {
             server.generations.remove(key);
             continue;
         };
@@ -470,7 +463,7 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<VolumeName>) {
             continue;
         };
         let kind = Net { mac: nic.mac, mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
-        let ((vm, volume), generation) = (key.clone(), server.generations[key]);
+        let ((vm, volume), generation) = (pair(key), server.generations[key]);
         let entry = session::Entry { kind, vm, volume, generation, device: running.device.handle() };
         // One that is out of service has none.
         if let Some(listener) = server.nic_sockets.get(&name_of(endpoint)) {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError, Prepared};
 use sluice_io::socket_file::FileId;
@@ -24,9 +25,7 @@ use super::claims::Claims;
 use super::found::{Found, Progress};
 use super::resizing::{Resizing, resizing};
 use super::tolerance::{Fault, Tolerance};
-use super::{
-    Changed, Extra, Guard, Reason, RemovedVolume, Server, ServerError, VolumeName, missing, sockets, stage, translate,
-};
+use super::{Changed, Extra, Guard, Reason, RemovedVolume, Server, ServerError, sockets, stage, translate};
 
 /// Maximum time that a start waits, for all its volumes together, for locks that the last requests of a dead daemon
 /// hold. A reload does not wait, because the holder of a lock is then alive.
@@ -34,7 +33,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// A volume that must be opened.
 pub(super) struct Opening {
-    pub(super) name: VolumeName,
+    pub(super) name: ObjectId,
     pub(super) volume: Arc<Volume>,
     pub(super) tolerance: Tolerance,
     /// Whether it replaces a served volume. Then it does not wait for the other's read lock: its VMM waits when it
@@ -84,7 +83,7 @@ pub struct Needs {
     pub(super) logs: Vec<(String, PathBuf)>,
     pub(super) sockets: Vec<Socket>,
     /// What is out of service, and stays so without a look at its paths.
-    pub(super) staying: BTreeSet<VolumeName>,
+    pub(super) staying: BTreeSet<ObjectId>,
     claims: Claims,
     /// Volumes that stay out of service because they share a file: they are located, so that a retry of the other one sees them.
     rivals: Vec<Opening>,
@@ -134,7 +133,7 @@ pub(super) fn needs(
                 }
                 continue;
             }
-            let key = (vm.clone(), name.clone());
+            let key = ObjectId::volume(vm, name);
             if needs.staying.contains(&key) {
                 if matches!(server.missing[&key], Reason::SharesAFile(_)) {
                     needs.rivals.push(Opening::rival(key, volume, tolerance));
@@ -215,7 +214,7 @@ impl Needs {
         devices.sort_by_key(|(name, _)| !guard.knows_device(host, name));
         for (name, device) in devices {
             self.devices.push(name.clone());
-            self.devices_out.extend(server.missing.contains_key(&missing::device(name)).then(|| name.clone()));
+            self.devices_out.extend(server.missing.contains_key(&ObjectId::Device(name.clone())).then(|| name.clone()));
             let disk = device.path.as_ref().filter(|_| translate::has_disk(device));
             self.disks.extend(disk.map(|path| (name.clone(), path.clone())));
             let log = device.delay.as_ref().and_then(|delay| delay.log.as_ref());
@@ -294,7 +293,7 @@ impl Needs {
     }
 
     /// Which faults of a volume put it out of service.
-    pub(super) fn tolerance_of_volume(&self, server: &Server, name: &VolumeName) -> Tolerance {
+    pub(super) fn tolerance_of_volume(&self, server: &Server, name: &ObjectId) -> Tolerance {
         if server.missing.contains_key(name) { Tolerance::Anything } else { self.tolerance }
     }
 
@@ -495,7 +494,7 @@ fn caught<T>(path: &Path, call: impl FnOnce() -> Result<T, SourceError>) -> Resu
 impl Opening {
     pub(super) fn new(
         server: &Server,
-        name: VolumeName,
+        name: ObjectId,
         (volume, tolerance): (&Arc<Volume>, Tolerance),
         (guard, known): (&Guard<'_>, &Arc<Known>),
     ) -> Opening {
@@ -509,7 +508,7 @@ impl Opening {
     }
 
     /// A volume that is only located.
-    fn rival(name: VolumeName, volume: &Arc<Volume>, tolerance: Tolerance) -> Opening {
+    fn rival(name: ObjectId, volume: &Arc<Volume>, tolerance: Tolerance) -> Opening {
         let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
         Opening { name, volume: Arc::clone(volume), tolerance, replaces: false, is_forced: false, format, block_size }
     }
@@ -541,7 +540,8 @@ impl Opening {
     }
 
     fn open(&self, located: Located, wait: Duration, progress: &Progress) -> Result<Opened, SourceError> {
-        let ((vm, name), volume) = (&self.name, &self.volume);
+        let ((vm, name), volume) = (self.name.parts(), &self.volume);
+        let name = &*name;
         progress.set(located.path());
         let source = located.open(wait)?;
         let mut waited = source.waited();

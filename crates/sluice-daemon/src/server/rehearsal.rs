@@ -11,6 +11,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
@@ -18,8 +19,7 @@ use sluice_io::source::{DiskSet, Holder, SourceError};
 use super::opening::{Needs, Opened, Opening};
 use super::tolerance::{Fault, Tolerance};
 use super::{
-    Blocks, Changed, Extra, Force, Found, Guard, Progress, Server, ServerError, VolumeName, guard, nics, opening,
-    stage, translate,
+    Blocks, Changed, Extra, Force, Found, Guard, Progress, Server, ServerError, guard, nics, opening, stage, translate,
 };
 use crate::failure::chain;
 use crate::state::Saved;
@@ -58,18 +58,18 @@ impl ProblemKind {
 pub struct Rehearsal {
     pub problems: Vec<Problem>,
     /// Volumes that would be held back, and why.
-    pub held: Vec<(VolumeName, String)>,
+    pub held: Vec<(ObjectId, String)>,
     /// Volumes whose blocks are smaller than those of their disk.
-    pub bridged: Vec<(VolumeName, Blocks)>,
+    pub bridged: Vec<(ObjectId, Blocks)>,
     /// Volumes whose stated block size is not that of their GPT, with both in bytes.
-    pub other_gpt: Vec<(VolumeName, u32, u32)>,
+    pub other_gpt: Vec<(ObjectId, u32, u32)>,
 }
 
 /// Returns the block size that a start would give a volume with a source, in bytes. It does not lock the source.
 ///
 /// # Errors
 /// The source cannot be read, or only the host file can state its block size.
-pub fn block_size(name: VolumeName, volume: &Arc<Volume>, saved: &Saved) -> Result<u32, SourceError> {
+pub fn block_size(name: ObjectId, volume: &Arc<Volume>, saved: &Saved) -> Result<u32, SourceError> {
     let (force, held) = (Force::default(), BTreeMap::new());
     let guard = Guard { saved, force: &force, held: &held };
     let opening = Opening::new(&Server::default(), name, (volume, Tolerance::Never), (&guard, &guard.known()));
@@ -215,7 +215,8 @@ fn problem(about: &str, error: &ServerError, tolerance: Tolerance) -> Problem {
 }
 
 fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&DiskSet>) -> Option<Problem> {
-    let Opening { name: (vm, name), volume, tolerance, .. } = opening;
+    let Opening { name, volume, tolerance, .. } = opening;
+    let (vm, name) = name.parts();
     let about = format!("volume {vm}/{name}");
     match found.volume(&opening.name)? {
         Err(error) => {
@@ -234,7 +235,7 @@ fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&Di
             let rotational = expected.is_some_and(DiskSet::is_rotational);
             let rotational = host.devices[&volume.device].info(rotational).rotational;
             let invalid = translate::volume_info(volume, Some(&**source), rotational).validate().err()?;
-            let (vm, volume) = (vm.clone(), name.clone());
+            let (vm, volume) = (vm.to_owned(), name.into_owned());
             Some(problem(&about, &ServerError::VolumeInfo { vm, volume, source: invalid }, *tolerance))
         }
     }

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::Volume;
 use sluice_io::source::{ExtentMap, Source, SourceError};
 
 use super::claims::Claims;
-use super::{Extra, Server, VolumeName};
+use super::{Extra, Server};
 
 /// A volume that stays, with another size.
 pub(super) struct Resizing {
-    pub(super) name: VolumeName,
+    pub(super) name: ObjectId,
     pub(super) source: Arc<Source>,
     pub(super) size: Option<u64>,
     /// Whether its file is extended.
@@ -66,7 +67,7 @@ pub(super) fn resizing(
     extra: &Extra,
     claims: &Claims,
 ) -> Option<Resizing> {
-    let name = (vm.clone(), name.clone());
+    let name = ObjectId::volume(vm, name);
     let source = server.served.get(&name)?.0.source()?;
     let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
     let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, source, size));

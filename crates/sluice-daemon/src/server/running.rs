@@ -11,8 +11,6 @@ use sluice_io::source::DiskSet;
 use sluice_io::uplink::link::Link;
 use sluice_io::uplink::{self, Uplink};
 
-use super::VolumeName;
-
 /// Maximum time for a device to confirm its part of a change. It is short because other changes wait for it; the
 /// device applies its part later all the same.
 const EDIT_MAX: Duration = Duration::from_secs(1);
@@ -102,8 +100,8 @@ impl Running {
         })
     }
 
-    /// Refuses new clients of these volumes.
-    pub(super) fn refuse_clients(&self, volumes: Vec<VolumeName>) -> Result<(), EditError> {
+    /// Refuses new clients of these volumes, each by its VM and its name there.
+    pub(super) fn refuse_clients(&self, volumes: Vec<(String, String)>) -> Result<(), EditError> {
         self.ask(|timeout| self.device.refuse_clients(volumes, timeout))
     }
 

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Protocol, Volume};
 use sluice_io::endpoint::{Bound, Endpoint, ListenError};
 use sluice_io::nbd::listener::{Catalogue, NbdListener};
@@ -14,7 +15,7 @@ use super::commit::{self, name_of};
 use super::opening::{Needs, Serves, Socket};
 use super::stage::Staged;
 use super::tolerance::Tolerance;
-use super::{Changed, Found, Reason, Server, ServerError, VolumeName, missing, nics, translate};
+use super::{Changed, Found, Reason, Server, ServerError, missing, nics, translate};
 use crate::failure::chain;
 
 /// Returns the sockets that must be made for `host`. What is `staying` out of service is left out.
@@ -22,12 +23,12 @@ pub(super) fn needed(
     server: &Server,
     host: &Host,
     changed: &Changed,
-    (tolerance, staying): (Tolerance, &BTreeSet<VolumeName>),
+    (tolerance, staying): (Tolerance, &BTreeSet<ObjectId>),
 ) -> Result<Vec<Socket>, ServerError> {
     // What a strict start needs for more than one volume, or for a NIC, may not hang either.
     let no_less = if tolerance == Tolerance::NoResponse { Tolerance::Never } else { tolerance };
     let shared: BTreeSet<String> = host.nbd.endpoints.iter().map(name_of).collect();
-    let of_all = host.nbd.endpoints.iter().filter(|endpoint| !staying.contains(&missing::shared(&name_of(endpoint))));
+    let of_all = host.nbd.endpoints.iter().filter(|endpoint| !staying.contains(&ObjectId::Socket(name_of(endpoint))));
     let of_volumes = |of_guests| new_endpoints(server, host, changed, staying, of_guests);
     let known = |name: &str| server.listeners.get(name).map(NbdListener::endpoint);
     let nbd = beside(known, of_volumes(false).chain(of_all))?.into_iter().map(|endpoint| {
@@ -46,7 +47,7 @@ pub(super) fn needed(
     });
     let known = |name: &str| server.nic_sockets.get(name).map(VhostListener::endpoint);
     let of_nics = changed.of(host).flat_map(|(vm, spec)| spec.nics.iter().map(move |nic| (vm, nic)));
-    let of_nics = of_nics.filter(|(vm, (nic, _))| !staying.contains(&nics::name(vm, nic)));
+    let of_nics = of_nics.filter(|(vm, (nic, _))| !staying.contains(&ObjectId::nic(vm, nic)));
     let of_nics = of_nics.filter_map(|(_, (_, nic))| nics::endpoint(nic));
     let nics = beside(known, of_nics)?.into_iter().map(|endpoint| {
         let name = endpoint.to_string();
@@ -128,7 +129,7 @@ fn new_endpoints<'a>(
     server: &'a Server,
     host: &'a Host,
     changed: &'a Changed,
-    staying: &'a BTreeSet<VolumeName>,
+    staying: &'a BTreeSet<ObjectId>,
     of_guests: bool,
 ) -> impl Iterator<Item = &'a sluice_config::ListenAddress> {
     let volumes = changed.of(host).flat_map(|(vm, spec)| {
@@ -141,7 +142,7 @@ fn new_endpoints<'a>(
         })
     };
     let stays_missing =
-        |vm: &String, volume: &Volume| !staying.is_empty() && staying.contains(&(vm.clone(), volume.name.clone()));
+        |vm: &String, volume: &Volume| !staying.is_empty() && staying.contains(&ObjectId::volume(vm, &volume.name));
     volumes
         .filter(move |(vm, before, volume)| {
             is_guest(volume) == of_guests && !(same(*before, volume) && stays_missing(vm, volume))

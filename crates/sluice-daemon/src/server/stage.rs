@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
@@ -16,9 +17,7 @@ use super::commit::name_of;
 use super::opening::{Needs, Opened};
 use super::resizing::Resized;
 use super::tolerance::Tolerance;
-use super::{
-    Changed, Found, Missing, Plane, Reason, Running, Server, ServerError, VolumeName, missing, nics, translate,
-};
+use super::{Changed, Found, Missing, Plane, Reason, Running, Server, ServerError, missing, nics, pair, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
 /// hang with a disk or a file system.
@@ -26,11 +25,11 @@ use super::{
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
     /// Volumes that are new, or lie somewhere else now.
-    pub(super) volumes: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
+    pub(super) volumes: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// What is out of service.
     pub(super) missing: Missing,
     /// Volumes that stay, with another size.
-    pub(super) resized: BTreeMap<VolumeName, (StoreSpec, VolumeInfo)>,
+    pub(super) resized: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
@@ -94,13 +93,13 @@ fn start_devices(
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     let stays =
-        |name: &&VolumeName| missing::as_device(name).is_some_and(|name| !needs.devices.iter().any(|new| new == name));
+        |name: &&ObjectId| matches!(name, ObjectId::Device(name) if !needs.devices.iter().any(|new| new == name));
     staged.missing.extend(needs.staying.iter().filter(stays).map(|name| (name.clone(), server.missing[name].clone())));
     for name in &needs.devices {
         match start_device(server, host, name, found, &staged.devices) {
             Ok(running) => drop(staged.devices.insert(name.clone(), running)),
             Err(error) if needs.tolerance_of(name).covers(&error) && error.concerns_one() => {
-                staged.missing.insert(missing::device(name), Reason::of(&error));
+                staged.missing.insert(ObjectId::Device(name.clone()), Reason::of(&error));
             }
             Err(error) => return Err(error),
         }
@@ -176,7 +175,7 @@ fn resize_volumes(
         for (name, new) in &spec.volumes {
             let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
             if before.is_some_and(|before| before.size != new.size && stays(Some(before), new)) {
-                let key = (vm.clone(), name.clone());
+                let key = ObjectId::volume(vm, name);
                 let was_made = found.take_resized(&key).transpose();
                 let was_made =
                     was_made.map_err(|source| ServerError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
@@ -191,12 +190,12 @@ fn resize_volumes(
 }
 
 fn resize(
-    name: &VolumeName,
+    name: &ObjectId,
     info: &VolumeInfo,
     new: &Volume,
     was_made: Option<&Resized>,
 ) -> Result<(StoreSpec, VolumeInfo), ServerError> {
-    let (vm, volume) = name.clone();
+    let (vm, volume) = pair(name);
     let (store, size_bytes) = match was_made {
         None => (StoreSpec::Null, new.size.unwrap_or(info.size_bytes)),
         Some(resized) => {
@@ -228,13 +227,13 @@ fn open_volumes(
             if stays(before.and_then(|vm| vm.volume(name)), volume) {
                 continue;
             }
-            let key = (vm.clone(), name.clone());
+            let key = ObjectId::volume(vm, name);
             if needs.staying.contains(&key) {
                 staged.missing.insert(key.clone(), server.missing[&key].clone());
                 continue;
             }
             let tolerance = needs.tolerance_of_volume(server, &key);
-            let device_out = staged.missing.get(&missing::device(&volume.device));
+            let device_out = staged.missing.get(&ObjectId::Device(volume.device.clone()));
             let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
             // Whose its file is counts more: it decides about other volumes.
             let is_claimed = matches!(found.volume(&key), Some(Err(SourceError::Claimed { .. })));
@@ -256,20 +255,20 @@ fn open_volumes(
 fn open_volume(
     server: &Server,
     host: &Host,
-    (key, volume): (&VolumeName, &Volume),
+    (key, volume): (&ObjectId, &Volume),
     found: &mut Found,
     started: &BTreeMap<String, Running>,
 ) -> Result<(StoreSpec, VolumeInfo), ServerError> {
-    let (vm, name) = key;
+    let (vm, name) = pair(key);
     let running = started.get(&volume.device).or_else(|| server.devices.get(&volume.device));
     let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
     if let Some(Ok(opened)) = found.volume(key) {
-        check_disks(vm, volume, running, opened)?;
+        check_disks(&vm, volume, running, opened)?;
     }
     let rotational = host.devices[&volume.device].info(running.rotational).rotational;
     let source = found.volume(key).and_then(|opened| Some(&*opened.as_ref().ok()?.source));
     let info = translate::volume_info(volume, source, rotational);
-    let (vm, volume) = (vm.clone(), name.clone());
+    let volume = name;
     match found.volume(key) {
         None | Some(Ok(_)) => {
             info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;

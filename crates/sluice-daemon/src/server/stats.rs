@@ -1,13 +1,12 @@
 //! Statistics of every VM, for SIGUSR1 and for the exit.
 
-use std::collections::BTreeSet;
-
-use serde_json::{Value, json};
+use sluice_api::object::ObjectId;
+use sluice_api::printed::{self, GuestSocket};
+use sluice_api::status::{NotServed, Operation};
 use sluice_io::device::{Health, Snapshot, VmSnapshot};
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::{Kind, Phase, Wait};
 
-use super::GuestSocket;
 use crate::output::{self, Format};
 
 /// State of the host apart from its devices.
@@ -15,97 +14,73 @@ pub struct HostState {
     /// Maximum number of open connections.
     pub connections_max: u32,
     pub sockets: Vec<GuestSocket>,
-    /// Volumes that are out of service.
-    pub missing: Vec<String>,
+    pub missing: Vec<ObjectId>,
     /// Volumes that are held back, and why.
-    pub held: Vec<(String, String)>,
+    pub held: Vec<NotServed>,
 }
 
 /// Prints the statistics of all devices and the state of the host.
-pub fn print(devices: &[Snapshot], host: &HostState, format: Format) {
+pub fn print(devices: &[Snapshot], host: HostState, format: Format) {
     match format {
-        Format::Json => {
-            let sockets: Vec<Value> = host.sockets.iter().map(socket).collect();
-            output::json(&json!({
-                "event": "accounts",
-                "devices": as_json(devices),
-                "guest_sockets": sockets,
-                "out_of_service": host.missing,
-                "held_back": held_as_json(host),
-                "connections_max": host.connections_max,
-            }));
-        }
-        Format::Table => print_table(devices, host),
+        Format::Json => output::json(&printed::Line::Accounts(printed::Accounts {
+            devices: devices.iter().map(device).collect(),
+            guest_sockets: host.sockets,
+            out_of_service: host.missing,
+            held_back: host.held,
+            connections_max: host.connections_max,
+        })),
+        Format::Table => print_table(devices, &host),
     }
 }
 
-fn held_as_json(host: &HostState) -> Vec<Value> {
-    host.held.iter().map(|(volume, reason)| json!({ "volume": volume, "reason": reason })).collect()
-}
-
-fn socket(socket: &GuestSocket) -> Value {
-    let totals = &socket.totals;
-    json!({
-        "vm": socket.vm,
-        "volume": socket.volume,
-        "socket": socket.socket,
-        "sessions": totals.sessions,
-        "turned_away": totals.rejected,
-        "refusals": totals.refusals,
-        "faults": totals.faults,
-        "config_changes": totals.config_changes,
-        "taken_over": totals.recovered,
-    })
-}
-
-fn as_json(devices: &[Snapshot]) -> Vec<Value> {
-    let device = |device: &Snapshot| {
-        json!({
-            "device": device.device,
-            "health": device.health.name(),
-            "queued": device.queued,
-            "in_flight": device.in_flight,
-            "connections": device.connections,
-            "turns": device.iterations,
-            "restarts": device.restarts,
-            "stale_messages": device.stale_messages,
-            "vms": device.vms.iter().map(vm).collect::<Vec<_>>(),
-        })
-    };
-    devices.iter().map(device).collect()
+fn device(device: &Snapshot) -> printed::Device {
+    printed::Device {
+        device: device.device.clone(),
+        health: sluice_api::status::Health::named(device.health.name()),
+        queued: device.queued,
+        in_flight: device.in_flight,
+        connections: device.connections,
+        turns: device.iterations,
+        restarts: device.restarts,
+        stale_messages: device.stale_messages,
+        vms: device.vms.iter().map(vm).collect(),
+    }
 }
 
 fn micros(histogram: &Histogram, percent: f64) -> Option<f64> {
     histogram.percentile(percent).map(|nanos| nanos as f64 / 1000.0)
 }
 
-fn vm(vm: &VmSnapshot) -> Value {
+fn vm(vm: &VmSnapshot) -> printed::Vm {
     let account = &vm.account;
-    let completed: serde_json::Map<String, Value> =
-        Kind::ALL.iter().map(|kind| (kind.name().to_owned(), account.completed()[*kind as usize].into())).collect();
+    let completed = Kind::ALL.map(|kind| (Operation::named(kind.name()), account.completed()[kind as usize]));
+    let waited_for = Wait::ALL.map(|wait| (printed_wait(wait), account.waited_for(wait)));
     let lost = vm.volumes.iter().filter(|volume| volume.faults.is_lost);
-    let writes_fail: BTreeSet<&str> = lost.map(|volume| volume.volume.as_str()).collect();
-    json!({
-        "vm": vm.vm,
-        "completed": completed,
-        "completed_normalised": account.service(),
-        "bytes": account.bytes,
-        "failed": account.failed,
-        "cancelled": account.cancelled,
-        "refused": vm.refused,
-        "protocol_errors": vm.protocol_errors,
-        "outstanding": vm.outstanding,
-        "writes_fail": writes_fail,
-        "dispatched": {
-            "reservation": account.dispatched_in(Phase::Reservation),
-            "weight": account.dispatched_in(Phase::Weight),
-            "other": account.dispatched_in(Phase::None),
+    let percentiles = |times: &Histogram| printed::Percentiles { p50: micros(times, 50.0), p99: micros(times, 99.0) };
+    printed::Vm {
+        vm: vm.vm.clone(),
+        completed: completed.into(),
+        completed_normalised: account.service(),
+        bytes: account.bytes,
+        failed: account.failed,
+        cancelled: account.cancelled,
+        refused: vm.refused,
+        protocol_errors: vm.protocol_errors,
+        outstanding: vm.outstanding,
+        writes_fail: lost.map(|volume| volume.volume.clone()).collect(),
+        dispatched: printed::Dispatched {
+            reservation: account.dispatched_in(Phase::Reservation),
+            weight: account.dispatched_in(Phase::Weight),
+            other: account.dispatched_in(Phase::None),
         },
-        "waited_for": Wait::ALL.map(|wait| (wait.name().to_owned(), account.waited_for(wait).into()))
-            .into_iter().collect::<serde_json::Map<String, Value>>(),
-        "queue_us": { "p50": micros(&account.queue_time, 50.0), "p99": micros(&account.queue_time, 99.0) },
-        "service_us": { "p50": micros(&account.service_time, 50.0), "p99": micros(&account.service_time, 99.0) },
-    })
+        waited_for: waited_for.into(),
+        queue_us: percentiles(&account.queue_time),
+        service_us: percentiles(&account.service_time),
+    }
+}
+
+fn printed_wait(wait: Wait) -> sluice_api::list::Wait {
+    sluice_api::list::Wait::named(wait.name())
 }
 
 /// Returns the causes for which requests waited before their dispatch, each as a part of all requests.
@@ -165,8 +140,8 @@ fn print_table(devices: &[Snapshot], host: &HostState) {
     for volume in &host.missing {
         output::line(&format!("Volume {volume} is out of service"));
     }
-    for (volume, reason) in &host.held {
-        output::line(&format!("Volume {volume} is held back: {reason}"));
+    for held in &host.held {
+        output::line(&format!("Volume {} is held back: {}", held.volume, held.reason));
     }
     output::line(&format!("At most {} connections are allowed", host.connections_max));
 }

@@ -2,12 +2,11 @@
 
 use std::sync::Mutex;
 
-use sluice_io::device::{EditError, SchedulerSpec};
+use sluice_api::object::ObjectId;
+use sluice_io::device::{Edit, EditError, SchedulerSpec};
 use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
-
-use sluice_io::device::Edit;
 
 use super::*;
 
@@ -100,8 +99,8 @@ async fn a_device_that_rejected_its_part_of_a_tolerant_start_kept_the_others_fro
     Arc::make_mut(failing.vms.get_mut("x").unwrap()).policy.weight = None;
     let mut server = Server::default();
     server.apply_with(&Arc::new(failing), &Extra::Tolerate).unwrap();
-    let volume = |vm: &str| (vm.to_owned(), "v".to_owned());
-    assert_eq!(server.missing().keys().collect::<Vec<_>>(), [&missing::device("a"), &volume("x")]);
+    let volume = |vm: &str| ObjectId::volume(vm, "v");
+    assert_eq!(server.missing().keys().collect::<Vec<_>>(), [&ObjectId::Device("a".to_owned()), &volume("x")]);
     assert!(server.missing()[&volume("x")].text().contains("never be served"), "{:?}", server.missing());
     assert!(server.served.contains_key(&volume("y")) && !server.devices.contains_key("a"));
     // It is started again when it is retried.

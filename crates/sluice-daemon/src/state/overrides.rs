@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sluice_api::change::{self, Plan};
 use sluice_config::Files;
 use sluice_config::changes::{Changes, Object, matches, nested};
 
@@ -162,27 +163,27 @@ impl Override {
         in_words(&self.change, &self.file)
     }
 
-    /// For `sluice get overrides`. `overdue`: its time is over, and why it is kept.
-    pub fn to_json(&self, overdue: Option<&str>) -> Value {
+    /// As `sluice get overrides` has it. `overdue`: its time is over, and why it is kept.
+    pub fn described(&self, overdue: Option<&str>) -> change::Override {
         let Origin { uid, gid, pid, at, reason } = &self.origin;
-        let value = match &self.change {
-            Change::Set { value, .. } => json!(value),
-            Change::Attach { .. } | Change::Detach => json!(self.value()),
-        };
-        json!({
-            "name": self.name(),
-            "file": self.file,
-            "file_in_words": self.hidden(),
-            "value": value,
-            "uid": uid,
-            "gid": gid,
-            "pid": pid,
-            "at": at.to_string(),
-            "reason": reason,
-            "until": overdue.map_or_else(|| self.lasts.to_string(), |why| format!("{}, over: {why}", self.lasts)),
-            "overdue": overdue.is_some(),
-            "set_aside": self.is_aside,
-        })
+        change::Override {
+            name: self.name(),
+            file: self.file.clone(),
+            file_in_words: self.hidden(),
+            value: match &self.change {
+                Change::Set { value, .. } => json!(value),
+                Change::Attach { .. } | Change::Detach => json!(self.value()),
+            },
+            uid: *uid,
+            gid: *gid,
+            pid: *pid,
+            at: at.to_string(),
+            reason: reason.clone(),
+            until: overdue.map_or_else(|| self.lasts.to_string(), |why| format!("{}, over: {why}", self.lasts)),
+            overdue: overdue.is_some(),
+            set_aside: self.is_aside,
+            why: None,
+        }
     }
 }
 
@@ -231,16 +232,17 @@ impl Gone {
 }
 
 /// Those that stay in force with a host file, those that stay set aside, and those that end with it and why, for `sluice apply`.
-pub fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Value {
+pub fn with_file(kept: &Overrides, gone: &[(Override, Gone)]) -> Plan {
     let ended = gone.iter().map(|(old, why)| {
-        let mut ended = old.to_json(None);
-        ended["why"] = why.in_words(&old.hidden()).into();
-        ended
+        let why = Some(why.in_words(&old.hidden()));
+        change::Override { why, ..old.described(None) }
     });
-    let as_json = |known: &Override| known.to_json(None);
-    let in_force: Vec<Value> = kept.in_force().map(as_json).collect();
-    let aside: Vec<Value> = kept.aside().map(as_json).collect();
-    json!({ "overrides": in_force, "overrides_set_aside": aside, "overrides_ended": ended.collect::<Vec<_>>() })
+    Plan {
+        overrides: kept.in_force().map(|known| known.described(None)).collect(),
+        overrides_set_aside: kept.aside().map(|known| known.described(None)).collect(),
+        overrides_ended: ended.collect(),
+        ..Plan::default()
+    }
 }
 
 /// Writes a line for each override that is gone.

@@ -6,11 +6,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_observe::cause::Cause;
-use sluice_observe::event::{Event, EventKind, Phase};
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Phase};
+use sluice_api::status::Vm;
 use sluice_observe::observer::Observer;
 use sluice_observe::sample::{CpuSample, DeviceSample, Sample, VmSample, VolumeSample};
-use sluice_observe::status::VmStatus;
 use sluice_sched::admission::Capacity;
 use sluice_sched::gate::Slot;
 use sluice_sched::gate::histogram::Histogram;
@@ -240,7 +240,7 @@ impl Observed {
         self.events.extend(self.observer.push(sample));
     }
 
-    pub(crate) fn vm(&self, name: &str) -> VmStatus {
+    pub(crate) fn vm(&self, name: &str) -> Vm {
         self.observer.status().vms.into_iter().find(|vm| vm.vm == name).unwrap()
     }
 

@@ -1,5 +1,6 @@
 //! Completion of `KEY=VALUE` for `set` and `attach`: the keys of the table that the target is, and values that are words or names.
 
+use sluice_api::object::ObjectId;
 use sluice_config::fields::{Key, Kind, NIC, POLICY, Section, VM, VOLUME};
 
 /// Returns what an assignment for `target` can begin with. `names` are those of a kind of object: `device`, `uplink` or `policy`.
@@ -7,8 +8,10 @@ pub(super) fn of(target: &str, names: &dyn Fn(&'static str) -> Vec<String>) -> V
     let section = match target.split_once('/') {
         None => &VM,
         Some(("policy", _)) => &POLICY,
-        Some((_, nic)) if nic.starts_with("nic/") => &NIC,
-        Some(_) => &VOLUME,
+        Some((vm, name)) => match ObjectId::of_vm(vm, name) {
+            ObjectId::Nic { .. } => &NIC,
+            _ => &VOLUME,
+        },
     };
     let mut found = Vec::new();
     add_section(section, "", names, &mut found);

@@ -1,20 +1,17 @@
 //! The client of the control socket: a verb sends a request to the daemon.
 
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
+use sluice_api::change::{Change, ChangeResult, Changed, Settings};
+use sluice_api::request::{Code, Reply, Request};
+use sluice_api::{fields, line};
 use sluice_config::CONTROL_SOCKET;
-
-use super::{Code, Reply, Request};
-use crate::output::{self, Format};
 use sluice_daemon::failure::Failure;
 
-/// Bytes that are read at once: about what a socket holds. A reply about a large host has megabytes.
-const READ_BYTES: usize = 256 << 10;
+use crate::output::{self, Format};
 
 /// The daemon to connect to.
 #[derive(Clone, Args)]
@@ -33,44 +30,38 @@ impl Daemon {
 
     /// Sends the request, and prints the previous and the new state.
     pub(crate) fn ask(&self, request: &Request, format: Format) -> Result<(), Failure> {
-        let reply: Reply = self.send(request)?;
+        let result = self.changed(request)?;
         match format {
-            Format::Json => {
-                let mut json = json!({ "ok": true, "before": reply.before, "after": reply.after });
-                if let Some(Value::Object(result)) = reply.result.map(|result| *result) {
-                    json.as_object_mut().expect("it is one").extend(result);
-                }
-                output::json(&json);
-            }
+            Format::Json => output::json(&result),
             Format::Table => {
-                output::line(&report(&reply));
-                warnings(reply.result.as_deref()).for_each(output::message);
+                output::line(&report(&result));
+                result.changed.warnings.iter().for_each(output::message);
             }
         }
         Ok(())
     }
 
     /// Sends the request, and returns what was asked for.
-    pub(crate) fn get(&self, request: &Request) -> Result<Value, Failure> {
-        self.read(request)
-    }
-
-    /// As [`Daemon::get`], into a type.
-    pub(crate) fn read<R: DeserializeOwned + Default>(&self, request: &Request) -> Result<R, Failure> {
-        self.send(request).map(|reply| reply.result.map_or_else(R::default, |result| *result))
+    pub(crate) fn get<R: DeserializeOwned + Default>(&self, request: &Request) -> Result<R, Failure> {
+        self.send(request).map(|reply| reply.result.unwrap_or_default())
     }
 
     /// Sends a change, and returns what it changed, in words.
     pub(crate) fn change(&self, request: &Request) -> Result<String, Failure> {
-        let reply: Reply = self.send(request)?;
-        let lines = [report(&reply)].into_iter().chain(warnings(reply.result.as_deref()).map(str::to_owned));
+        let result = self.changed(request)?;
+        let lines = [report(&result)].into_iter().chain(result.changed.warnings);
         Ok(lines.collect::<Vec<_>>().join("\n"))
+    }
+
+    fn changed(&self, request: &Request) -> Result<ChangeResult, Failure> {
+        let Reply { before, after, result, .. } = self.send::<Changed>(request)?;
+        Ok(ChangeResult { ok: true, before, after, changed: result.unwrap_or_default() })
     }
 
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
         let own = || std::env::var_os("SLUICE_SOCKET").map_or_else(|| PathBuf::from(CONTROL_SOCKET), PathBuf::from);
         let socket = self.socket.clone().unwrap_or_else(own);
-        let reply = converse(&socket, request).map_err(|error| {
+        let reply = line::ask(&socket, request).map_err(|error| {
             let path = socket.display();
             Failure::Unreachable(match error.kind() {
                 std::io::ErrorKind::PermissionDenied => format!(
@@ -91,25 +82,6 @@ impl Daemon {
     }
 }
 
-fn converse<R: DeserializeOwned>(socket: &Path, request: &Request) -> std::io::Result<Reply<R>> {
-    let mut stream = UnixStream::connect(socket)?;
-    let mut text = serde_json::to_string(request).map_err(std::io::Error::other)?;
-    text.push('\n');
-    // A daemon that rejects the client does not read its request.
-    let sent = stream.write_all(text.as_bytes());
-    let mut line = String::new();
-    if BufReader::with_capacity(READ_BYTES, stream).read_line(&mut line)? == 0 {
-        sent?;
-        return Err(std::io::Error::other("it closed the connection before its reply"));
-    }
-    serde_json::from_str(&line).map_err(std::io::Error::other)
-}
-
-/// Warnings in the result of a change.
-pub(crate) fn warnings(result: Option<&Value>) -> impl Iterator<Item = &str> {
-    result.and_then(|result| result["warnings"].as_array()).into_iter().flatten().filter_map(Value::as_str)
-}
-
 fn refused<R>(reply: Reply<R>) -> Failure {
     let text = reply.error.unwrap_or_default();
     let text = text.strip_prefix("error: ").map_or(text.clone(), str::to_owned);
@@ -124,13 +96,13 @@ fn refused<R>(reply: Reply<R>) -> Failure {
 const NOTHING: &str = "-";
 
 /// Returns the changes of several VMs or volumes as text.
-fn report_many(changed: &[Value]) -> String {
+fn report_many(changed: &[Change]) -> String {
     let mut table = output::table(&["NAME", "KEY", "BEFORE", "NOW"]);
     for one in changed {
-        let name = one["name"].as_str().unwrap_or_default();
-        let before = shown(&one["before"]);
+        let name = one.name.as_str();
+        let before = shown(one.before.as_ref());
         let was = |key: &str| before.iter().find(|(known, _)| known == key).map_or(NOTHING, |(_, was)| was.as_str());
-        let after = shown(&one["after"]);
+        let after = shown(one.after.as_ref());
         let mut rows: Vec<_> =
             after.iter().filter(|(key, now)| was(key) != now).map(|(key, now)| [name, key, was(key), now]).collect();
         if rows.is_empty() {
@@ -142,15 +114,14 @@ fn report_many(changed: &[Value]) -> String {
 }
 
 /// Returns the reply as text: the new state, or the changes.
-fn report(reply: &Reply) -> String {
-    let many = reply.result.as_ref().and_then(|result| result["changed"].as_array());
-    if let Some(changed) = many {
+fn report(ChangeResult { before, after, changed, .. }: &ChangeResult) -> String {
+    if let Some(changed) = &changed.changed {
         return report_many(changed);
     }
-    let (before, after) = (shown(&reply.before), shown(&reply.after));
-    let undone = reply.result.as_ref().and_then(|result| result["taken_back"].as_array());
+    let (before, after) = (shown(before.as_ref()), shown(after.as_ref()));
+    let undone = changed.taken_back.as_ref();
     if let Some(undone) = undone.filter(|undone| !undone.is_empty() && before.is_empty() && after.is_empty()) {
-        return format!("Undone: {}", undone.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+        return format!("Undone: {}", undone.join(", "));
     }
     if after.is_empty() {
         return "No longer served".to_owned();
@@ -171,7 +142,7 @@ fn report(reply: &Reply) -> String {
 }
 
 /// Returns the fields of a VM or a volume that are set, as names and values.
-fn shown(value: &Value) -> Vec<(String, String)> {
+fn shown(settings: Option<&Settings>) -> Vec<(String, String)> {
     let text = |value: &Value| match value {
         Value::Null => NOTHING.to_owned(),
         Value::String(text) => text.clone(),
@@ -179,24 +150,25 @@ fn shown(value: &Value) -> Vec<(String, String)> {
         Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
         other => other.to_string(),
     };
-    let all = value.as_object().into_iter().flatten();
-    all.flat_map(|(key, value)| match value {
-        Value::Object(inner) => inner.iter().map(|(key, value)| (key.clone(), text(value))).collect(),
-        value => vec![(key.clone(), text(value))],
-    })
-    .collect()
+    let fields = settings.map_or_else(Vec::new, fields);
+    fields.into_iter().map(|(key, value)| (key, text(&value))).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use sluice_api::change::{VmSettings, VolumeSettings};
+    use sluice_api::policy::{Class, Policy};
+
     use super::*;
 
-    fn reply(before: Value, after: Value) -> Reply {
-        Reply { ok: true, code: None, error: None, result: None, before, after, line: None }
+    fn result(before: Option<Settings>, after: Option<Settings>) -> ChangeResult {
+        ChangeResult { ok: true, before, after, ..ChangeResult::default() }
     }
 
-    fn lines(reply: &Reply) -> Vec<String> {
-        report(reply).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
+    fn lines(result: &ChangeResult) -> Vec<String> {
+        report(result).lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect()
     }
 
     #[test]
@@ -208,7 +180,7 @@ mod tests {
             let daemon = std::thread::spawn(move || listener.accept().unwrap().0.write_all(reply.as_bytes()).unwrap());
             // Longer than what the socket holds, so it cannot be sent before the daemon has closed the connection.
             let request = Request::History { vm: "x".repeat(4 << 20), volume: None };
-            let error = Daemon::at(Some(socket.clone())).get(&request).unwrap_err().into_text();
+            let error = Daemon::at(Some(socket.clone())).get::<Changed>(&request).unwrap_err().into_text();
             daemon.join().unwrap();
             std::fs::remove_file(&socket).unwrap();
             error
@@ -217,25 +189,35 @@ mod tests {
         assert_eq!(rejected, "Too many clients");
         let silent = ask("");
         assert!(silent.contains("has not answered") && !silent.contains("No daemon"), "{silent}");
-        let nobody = Daemon::at(Some(socket)).get(&Request::Status).unwrap_err().into_text();
+        let nobody = Daemon::at(Some(socket)).get::<Changed>(&Request::Status).unwrap_err().into_text();
         assert!(nobody.contains("No daemon at") && nobody.contains("systemctl start sluice"), "{nobody}");
     }
 
     #[test]
     fn a_reply_is_shown_as_the_changed_fields() {
-        let vm = |limit: Value, class: &str| json!({ "policy": { "limit_iops": limit, "class": class, "weight": 100.0 }, "volumes": ["a", "b"] });
-        let changed = reply(vm(Value::Null, "foreground"), vm(500.0.into(), "background"));
+        let vm = |limit_iops, class| {
+            let policy = Policy { limit_iops, class, weight: Some(100.0), ..Policy::default() };
+            let volumes = vec!["a".to_owned(), "b".to_owned()];
+            Some(Settings::Vm(Box::new(VmSettings { policy, volumes, ..VmSettings::default() })))
+        };
+        let changed = result(vm(None, Class::Foreground), vm(Some(500.0), Class::Background));
         assert_eq!(lines(&changed), ["KEY BEFORE NOW", "class foreground background", "limit_iops - 500"]);
-        let same = reply(vm(Value::Null, "foreground"), vm(Value::Null, "foreground"));
+        let same = result(vm(None, Class::Foreground), vm(None, Class::Foreground));
         assert_eq!(lines(&same), ["Done; its policy, size and source are unchanged"]);
-        let new = reply(
-            Value::Null,
-            json!({ "device": "disk", "size_bytes": 42_949_672_960_u64, "policy": { "weight": 0.5, "burst": null } }),
-        );
-        assert_eq!(lines(&new), ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"]);
-        assert_eq!(lines(&reply(vm(Value::Null, "foreground"), Value::Null)), ["No longer served"]);
-        let mut several = reply(Value::Null, Value::Null);
-        several.result = Some(Box::new(json!({ "taken_back": ["a/limit", "b"] })));
+        let volume = VolumeSettings {
+            device: "disk".to_owned(),
+            size_bytes: Some(42_949_672_960),
+            policy: Policy { weight: Some(0.5), ..Policy::default() },
+            ..VolumeSettings::default()
+        };
+        let new = lines(&result(None, Some(Settings::Volume(Box::new(volume)))));
+        for line in ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"] {
+            assert!(new.iter().any(|shown| shown == line), "{line}: {new:?}");
+        }
+        assert!(!new.iter().any(|shown| shown.starts_with("burst")), "it is not set: {new:?}");
+        assert_eq!(lines(&result(vm(None, Class::Foreground), None)), ["No longer served"]);
+        let mut several = result(None, None);
+        several.changed.taken_back = Some(vec!["a/limit".to_owned(), "b".to_owned()]);
         assert_eq!(lines(&several), ["Undone: a/limit, b"]);
     }
 }

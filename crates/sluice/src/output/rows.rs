@@ -1,7 +1,9 @@
 //! Results that are rows: as a table, as JSON, as a line of JSON for each row, or as CSV.
 
 use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::{Map, Value};
+use sluice_api::VERSION;
 
 use super::Format;
 
@@ -33,8 +35,22 @@ impl Form {
 /// Columns that come first.
 const NAMES: [&str; 5] = ["time", "policy_name", "vm", "volume", "device"];
 
+/// Returns an object as a line of JSON.
+pub(crate) fn one(object: &impl Serialize) -> String {
+    serde_json::to_string(object).expect("its keys are strings")
+}
+
+/// Returns rows in a form for programs: as one object with the list under this key, as a line for each, or as CSV.
+pub(crate) fn of_programs(form: Form, key: &str, rows: &[impl Serialize]) -> String {
+    match form {
+        Form::Csv => csv(rows),
+        Form::Jsonl => rows.iter().map(one).collect::<Vec<_>>().join("\n"),
+        _ => format!("{{\"ok\":true,\"version\":{VERSION},\"{key}\":{}}}", one(&rows)),
+    }
+}
+
 /// Returns rows as CSV (RFC 4180): the columns are those of all rows, names first.
-pub(crate) fn csv(rows: &[Value]) -> String {
+pub(crate) fn csv(rows: &[impl Serialize]) -> String {
     let flat: Vec<Vec<(String, String)>> = rows.iter().map(flatten).collect();
     let mut columns: Vec<&str> = Vec::new();
     for (name, _) in flat.iter().flatten() {
@@ -53,10 +69,10 @@ pub(crate) fn csv(rows: &[Value]) -> String {
 
 /// Returns the fields of a row with the names of nested ones joined by dots. Lists of texts are joined by spaces; lists of
 /// objects are left out, because they are rows of their own.
-fn flatten(row: &Value) -> Vec<(String, String)> {
+fn flatten(row: &impl Serialize) -> Vec<(String, String)> {
     let mut fields = Vec::new();
-    if let Value::Object(map) = row {
-        flatten_into(map, "", &mut fields);
+    if let Value::Object(map) = serde_json::to_value(row).expect("its keys are strings") {
+        flatten_into(&map, "", &mut fields);
     }
     fields
 }

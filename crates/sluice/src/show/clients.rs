@@ -1,21 +1,21 @@
 //! Clients as a table.
 
-use serde_json::Value;
+use sluice_api::list::Client;
 
-use super::{count, text};
+use super::shown;
 use crate::output;
 
 /// The table of clients.
-pub(crate) fn table(clients: &[Value]) -> String {
+pub(crate) fn table(clients: &[Client]) -> String {
     let mut table = output::table(&["VOLUME", "DEVICE", "PROTOCOL", "PEER", "QUEUES", "OUTSTANDING"]);
     for client in clients {
         table.add_row([
-            format!("{}/{}", text(&client["vm"]), text(&client["volume"])),
-            text(&client["device"]).to_owned(),
-            text(&client["protocol"]).to_owned(),
-            text(&client["peer"]).to_owned(),
-            count(&client["queues"]),
-            count(&client["outstanding"]),
+            format!("{}/{}", client.vm, client.volume),
+            client.device.clone(),
+            client.protocol.clone(),
+            client.peer.clone(),
+            shown(client.queues, |queues| queues.to_string()),
+            client.outstanding.to_string(),
         ]);
     }
     table.to_string()

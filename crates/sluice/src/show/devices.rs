@@ -1,13 +1,12 @@
 //! Devices as a table.
 
-use serde_json::Value;
+use sluice_api::status::{Device, Verdict};
 
-use super::vms::link_amount;
-use super::{count, is_link, operations, percent, rate, text, throughput, time};
+use super::{amount, operations, percent, rate, shown, throughput_of, time};
 use crate::output;
 
 /// The table of devices; `wide` has more columns.
-pub(crate) fn table(devices: &[Value], wide: bool) -> String {
+pub(crate) fn table(devices: &[Device], wide: bool) -> String {
     let mut header =
         vec!["DEVICE", "HEALTH", "VMS", "IOPS", "MIB/S", "P99", "FULL", "RESERVED", "STATED", "MEASURED", "CAPACITY"];
     if wide {
@@ -15,34 +14,34 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
     }
     let mut table = output::table(&header);
     for device in devices {
-        let (ten, capacity) = (&device["rates"]["10s"], &device["capacity"]);
-        let part = |what: &str| match is_link(device) {
-            true => link_amount(capacity, what),
-            false => rate(&capacity[format!("{what}_iops")]),
+        let (ten, capacity) = (&device.rates.ten_seconds, &device.capacity);
+        let part = |iops: Option<f64>, bytes: Option<f64>| match device.rates.are_of_link() {
+            true => amount(true, None, bytes),
+            false => shown(iops, rate),
         };
         let mut row = vec![
-            text(&device["device"]).to_owned(),
-            text(&device["health"]).to_owned(),
-            count(&device["vms"]),
+            device.device.clone(),
+            device.health.name().to_owned(),
+            device.vms.to_string(),
             operations(ten),
-            throughput(ten),
-            time(&ten["p99_us"]),
-            percent(&device["full_percent"]),
-            part("reserved"),
-            part("stated"),
-            part("measured"),
-            verdict(&capacity["verdict"]).to_owned(),
+            throughput_of(ten),
+            shown(ten.p99_us, time),
+            percent(device.full_percent),
+            part(Some(capacity.reserved_iops), Some(capacity.reserved_bytes_per_second as f64)),
+            part(capacity.stated_iops, capacity.stated_bytes_per_second.map(|bytes| bytes as f64)),
+            part(capacity.measured_iops, capacity.measured_bytes_per_second),
+            verdict(capacity.verdict).to_owned(),
         ];
         if wide {
             row.extend([
-                count(&device["depth"]),
-                count(&device["in_flight"]),
-                count(&device["queued"]),
-                count(&device["clients"]),
-                percent(&device["thread_busy_percent"]),
-                percent(&device["thread_late_percent"]),
-                operations(&device["rates"]["1s"]),
-                operations(&device["rates"]["1m"]),
+                device.depth.to_string(),
+                device.in_flight.to_string(),
+                device.queued.to_string(),
+                device.clients.to_string(),
+                percent(device.thread_busy_percent),
+                percent(device.thread_late_percent),
+                operations(&device.rates.second),
+                operations(&device.rates.minute),
             ]);
         }
         table.add_row(row);
@@ -51,13 +50,12 @@ pub(crate) fn table(devices: &[Value], wide: bool) -> String {
 }
 
 /// Whether the stated capacity is right, in words.
-pub(crate) fn verdict(verdict: &Value) -> &str {
-    match verdict.as_str() {
-        Some("not_stated") => "not stated",
-        Some("unknown") => "not full yet",
-        Some("right") => "right",
-        Some("too_high") => "stated TOO HIGH",
-        Some("too_low") => "stated too low",
-        _ => text(verdict),
+pub(crate) fn verdict(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::NotStated => "not stated",
+        Verdict::Unknown => "not full yet",
+        Verdict::Right => "right",
+        Verdict::TooHigh => "stated TOO HIGH",
+        Verdict::TooLow => "stated too low",
     }
 }

@@ -1,18 +1,17 @@
 //! Events as a table, or one by one.
 
 use comfy_table::{ContentArrangement, Table};
-use serde_json::Value;
-
-use super::text;
-use crate::output;
+use sluice_api::event::Event;
 use sluice_daemon::state::time::Time;
+
+use crate::output;
 
 /// Narrowest terminal for which long lines are broken: there is little room beside the time.
 const NARROWEST: u16 = 60;
 
 /// The table of events, oldest first; `wide` has the neighbours too. Long texts are broken for a terminal of this `width`, and go on
 /// beside the time.
-pub(crate) fn table(events: &[Value], wide: bool, width: Option<u16>) -> String {
+pub(crate) fn table(events: &[Event], wide: bool, width: Option<u16>) -> String {
     let mut header = vec!["TIME", "WHAT"];
     if wide {
         header.push("SERVED MEANWHILE");
@@ -20,7 +19,7 @@ pub(crate) fn table(events: &[Value], wide: bool, width: Option<u16>) -> String 
     let mut table = output::table(&header);
     break_at(&mut table, width);
     for event in events {
-        let mut row = vec![time(event), text(&event["text"]).to_owned()];
+        let mut row = vec![time(event), event.text.clone()];
         if wide {
             row.push(neighbours(event).unwrap_or_else(|| super::NOTHING.to_owned()));
         }
@@ -30,16 +29,16 @@ pub(crate) fn table(events: &[Value], wide: bool, width: Option<u16>) -> String 
 }
 
 /// An event in one line.
-pub(crate) fn sentence(event: &Value) -> String {
-    format!("{}  {}", time(event), text(&event["text"]))
+pub(crate) fn sentence(event: &Event) -> String {
+    format!("{}  {}", time(event), event.text)
 }
 
 /// The same, broken for a terminal of this `width`.
-pub(crate) fn lines(event: &Value, width: Option<u16>) -> String {
+pub(crate) fn lines(event: &Event, width: Option<u16>) -> String {
     let Some(width) = width else { return sentence(event) };
     let mut table = output::table(&[]);
     break_at(&mut table, Some(width));
-    table.add_row([time(event), text(&event["text"]).to_owned()]);
+    table.add_row([time(event), event.text.clone()]);
     table.trim_fmt()
 }
 
@@ -49,30 +48,28 @@ fn break_at(table: &mut Table, width: Option<u16>) {
     }
 }
 
-fn time(event: &Value) -> String {
-    Time(event["time"].as_u64().unwrap_or(0)).to_string()
+fn time(event: &Event) -> String {
+    Time(event.time).to_string()
 }
 
 /// The neighbours that were served meanwhile, largest first.
-pub(crate) fn neighbours(event: &Value) -> Option<String> {
-    let names = super::list(&event["neighbours"]).iter().map(|neighbour| {
-        let percent = neighbour["percent"].as_f64().unwrap_or(0.0);
-        format!("{} {percent:.0} % (by {})", text(&neighbour["vm"]), text(&neighbour["by"]))
-    });
+pub(crate) fn neighbours(event: &Event) -> Option<String> {
+    let names = event
+        .neighbours
+        .iter()
+        .map(|neighbour| format!("{} {:.0} % (by {})", neighbour.vm, neighbour.percent, neighbour.by.name()));
     let names: Vec<String> = names.collect();
     (!names.is_empty()).then(|| names.join(", "))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn a_long_reason_was_broken_by_the_terminal_at_any_letter() {
         let why = "db got 40 iops of the 100 iops that it has reserved and asked for; cause: weights of other VMs";
-        let event = json!({ "time": 0, "text": why });
+        let event = Event { text: why.to_owned(), ..Event::default() };
         for lines in [table(std::slice::from_ref(&event), false, Some(80)), lines(&event, Some(80))] {
             let all: Vec<&str> = lines.lines().skip_while(|line| line.contains("TIME")).map(str::trim_end).collect();
             assert_eq!(all.len(), 2, "{lines}");

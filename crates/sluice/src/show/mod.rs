@@ -1,7 +1,8 @@
-//! Replies of the daemon for people: tables and descriptions. A reply is JSON here, because a command may be of another version
-//! than the daemon.
+//! Replies of the daemon for people: tables and descriptions.
 
-use serde_json::Value;
+use sluice_api::cause::Cause;
+use sluice_api::policy::Policy;
+use sluice_api::status::{Cpu, Disk, Failing, Histograms, Intervals, Nic, Parts, Promise, Rates, State, Vm, Volume};
 
 pub(crate) mod clients;
 pub(crate) mod devices;
@@ -17,22 +18,83 @@ pub(crate) mod why;
 /// Text for a value that is not known or not set.
 pub(crate) const NOTHING: &str = "-";
 
-/// The elements of a list; none if it is no list.
-pub(crate) fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
+/// A VM on one device, or a volume or NIC: what is shown of either.
+pub(crate) struct Served<'a> {
+    /// `VM`, `VM/VOLUME` or `VM/nic/NIC`.
+    pub(crate) name: String,
+    pub(crate) device: &'a str,
+    pub(crate) state: State,
+    pub(crate) promises: &'a [Promise],
+    pub(crate) policy: &'a Policy,
+    pub(crate) rates: &'a Intervals,
+    pub(crate) parts: &'a Parts,
+    pub(crate) outstanding: u32,
+    pub(crate) clients: u32,
+    pub(crate) failed_requests: u64,
+    /// What fails now; of a VM with the volume.
+    pub(crate) failing: Vec<(Option<&'a str>, &'a Failing)>,
+    pub(crate) held_by: Option<Cause>,
+    pub(crate) cpu: Option<&'a Cpu>,
+    pub(crate) nic: Option<&'a Nic>,
+    pub(crate) disk: Option<&'a Disk>,
+    pub(crate) histograms: Option<&'a Histograms>,
 }
 
-/// A text, or `-`.
-pub(crate) fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or(NOTHING)
+impl<'a> From<&'a Vm> for Served<'a> {
+    fn from(vm: &'a Vm) -> Served<'a> {
+        let of_volume =
+            |volume: &'a Volume| volume.failing.iter().map(|failing| (Some(volume.volume.as_str()), failing));
+        Served {
+            name: vm.vm.clone(),
+            device: &vm.device,
+            state: vm.state,
+            promises: &vm.promises,
+            policy: &vm.policy,
+            rates: &vm.rates,
+            parts: &vm.parts,
+            outstanding: vm.outstanding,
+            clients: vm.clients,
+            failed_requests: vm.failed_requests,
+            failing: vm.volumes.iter().flat_map(of_volume).collect(),
+            held_by: vm.held_by,
+            cpu: Some(&vm.cpu),
+            nic: None,
+            disk: None,
+            histograms: vm.histograms.as_ref(),
+        }
+    }
+}
+
+impl<'a> From<&'a Volume> for Served<'a> {
+    fn from(volume: &'a Volume) -> Served<'a> {
+        Served {
+            name: volume.id().to_string(),
+            device: &volume.device,
+            state: volume.state,
+            promises: &volume.promises,
+            policy: &volume.policy,
+            rates: &volume.rates,
+            parts: &volume.parts,
+            outstanding: volume.outstanding,
+            clients: volume.clients,
+            failed_requests: volume.failed_requests,
+            failing: volume.failing.iter().map(|failing| (None, failing)).collect(),
+            held_by: None,
+            cpu: None,
+            nic: volume.nic.as_ref(),
+            disk: volume.disk.as_ref(),
+            histograms: volume.histograms.as_ref(),
+        }
+    }
+}
+
+/// A value as `show` has it, or `-`.
+pub(crate) fn shown<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+    value.map_or_else(|| NOTHING.to_owned(), show)
 }
 
 /// A number of requests per second with three digits: `950`, `12.3k`, `1.45M`.
-pub(crate) fn rate(value: &Value) -> String {
-    value.as_f64().map_or(NOTHING.to_owned(), short)
-}
-
-fn short(value: f64) -> String {
+pub(crate) fn rate(value: f64) -> String {
     let (value, unit) = match value {
         value if value >= 999_500.0 => (value / 1e6, "M"),
         value if value >= 9999.5 => (value / 1e3, "k"),
@@ -46,13 +108,13 @@ fn short(value: f64) -> String {
 }
 
 /// Bytes per second in MiB/s.
-pub(crate) fn bandwidth(value: &Value) -> String {
-    value.as_f64().map_or(NOTHING.to_owned(), |bytes| match bytes / 1_048_576.0 {
+pub(crate) fn bandwidth(bytes: f64) -> String {
+    match bytes / 1_048_576.0 {
         0.0 => "0".to_owned(),
         mib if mib >= 99.95 => format!("{mib:.0}"),
         mib if mib >= 9.995 => format!("{mib:.1}"),
         mib => format!("{mib:.2}"),
-    })
+    }
 }
 
 /// Bits per second with the unit: `940 Mbit/s`.
@@ -62,63 +124,62 @@ pub(crate) fn bits(value: f64) -> String {
         value if value >= 999.5e3 || value == 0.0 => (value / 1e6, "Mbit/s"),
         value => (value / 1e3, "kbit/s"),
     };
-    format!("{} {unit}", short(value))
+    format!("{} {unit}", rate(value))
 }
 
-/// Whether an object is an uplink, or a VM or NIC on one.
-pub(crate) fn is_link(object: &Value) -> bool {
-    object["rates"]["1s"]["bits_per_second"].is_number()
+/// Bytes per second in MiB/s, or of an uplink bits per second with the unit.
+pub(crate) fn throughput(bytes_per_second: f64, bits_per_second: Option<f64>) -> String {
+    bits_per_second.map_or_else(|| bandwidth(bytes_per_second), bits)
 }
 
-/// Throughput of `rates`: bytes per second in MiB/s, or of an uplink bits per second with the unit.
-pub(crate) fn throughput(rates: &Value) -> String {
-    rates["bits_per_second"].as_f64().map_or_else(|| bandwidth(&rates["bytes_per_second"]), bits)
+/// Throughput of `rates`.
+pub(crate) fn throughput_of(rates: &Rates) -> String {
+    throughput(rates.bytes_per_second, rates.bits_per_second)
 }
 
 /// Requests per second of `rates`, normalised; of an uplink frames per second.
-pub(crate) fn operations(rates: &Value) -> String {
-    rate(&rates[if rates["bits_per_second"].is_number() { "iops" } else { "normalised_iops" }])
+pub(crate) fn operations(rates: &Rates) -> String {
+    rate(if rates.bits_per_second.is_some() { rates.iops } else { rates.normalised_iops })
+}
+
+/// A reservation or limit: in requests, in bytes, or both; of a link in bits.
+pub(crate) fn amount(is_link: bool, iops: Option<f64>, bytes: Option<f64>) -> String {
+    if is_link {
+        return shown(bytes, |bytes| bits(8.0 * bytes));
+    }
+    let bytes = bytes.map(|bytes| format!("{} MiB/s", bandwidth(bytes)));
+    let both: Vec<String> = iops.map(rate).into_iter().chain(bytes).collect();
+    if both.is_empty() { NOTHING.to_owned() } else { both.join(" ") }
 }
 
 /// A time in microseconds with its unit: `85 us`, `1.2 ms`, `3.4 s`.
-pub(crate) fn time(value: &Value) -> String {
-    value.as_f64().map_or(NOTHING.to_owned(), |us| match us {
+pub(crate) fn time(us: f64) -> String {
+    match us {
         us if us < 999.5 => format!("{us:.0} us"),
         us if us < 9_995.0 => format!("{:.1} ms", us / 1e3),
         us if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
         us => format!("{:.1} s", us / 1e6),
-    })
+    }
 }
 
 /// A part in percent.
-pub(crate) fn percent(value: &Value) -> String {
-    value.as_f64().map_or(NOTHING.to_owned(), |percent| format!("{percent:.0} %"))
-}
-
-/// A whole number.
-pub(crate) fn count(value: &Value) -> String {
-    value.as_u64().map_or(NOTHING.to_owned(), |count| count.to_string())
+pub(crate) fn percent(percent: f64) -> String {
+    format!("{percent:.0} %")
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
-        let rates =
-            [json!(0), json!(3.456), json!(950.4), json!(9999), json!(12_345), json!(1_450_000)].map(|v| rate(&v));
+        let rates = [0.0, 3.456, 950.4, 9999.0, 12_345.0, 1_450_000.0].map(rate);
         assert_eq!(rates, ["0", "3.46", "950", "9999", "12.3k", "1.45M"]);
         assert_eq!(
             [0.0, 64_000.0, 98_400_000.0, 12.4e9].map(bits),
             ["0 Mbit/s", "64.0 kbit/s", "98.4 Mbit/s", "12.4 Gbit/s"]
         );
-        assert_eq!(
-            [json!(85), json!(1234), json!(45_000), json!(3_400_000)].map(|v| time(&v)),
-            ["85 us", "1.2 ms", "45 ms", "3.4 s"]
-        );
-        assert_eq!([json!(0), json!(1_048_576), json!(null)].map(|v| bandwidth(&v)), ["0", "1.00", "-"]);
+        assert_eq!([85.0, 1234.0, 45_000.0, 3_400_000.0].map(time), ["85 us", "1.2 ms", "45 ms", "3.4 s"]);
+        assert_eq!([Some(0.0), Some(1_048_576.0), None].map(|v| shown(v, bandwidth)), ["0", "1.00", "-"]);
     }
 }

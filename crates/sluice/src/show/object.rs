@@ -1,113 +1,104 @@
 //! One VM, volume or device with everything that is known of it.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use sluice_api::policy::Policy;
+use sluice_api::status::{Cpu, Device, Disk, Intervals, Nic, State, WaitedFor};
 use sluice_sched::Bytes;
 
-use super::promise::{broken, cause, mark};
-use super::{NOTHING, is_link, list, operations, percent, rate, text, throughput, time};
+use super::promise::{broken, mark};
+use super::{NOTHING, Served, operations, percent, rate, shown, throughput_of, time};
 use crate::output;
 
 /// Describes a VM on one device, or a volume.
-pub(crate) fn vm(name: &str, object: &Value) -> String {
-    let mut lines = vec![format!("{name} on {} {}", kind(object), text(&object["device"])), String::new()];
-    let problems = broken(name, object);
-    lines.push(match object["state"].as_str() {
-        Some("broken") if problems.is_empty() => "Promises: BROKEN for a volume".to_owned(),
-        Some("broken") => format!("Promises: BROKEN\n  {}", problems.join("\n  ")),
-        _ => format!("Promises: {}", mark(&object["state"])),
+pub(crate) fn vm(object: &Served<'_>) -> String {
+    let kind = if object.rates.are_of_link() { "uplink" } else { "device" };
+    let mut lines = vec![format!("{} on {kind} {}", object.name, object.device), String::new()];
+    let problems = broken(&object.name, object.promises);
+    lines.push(match object.state {
+        State::Broken if problems.is_empty() => "Promises: BROKEN for a volume".to_owned(),
+        State::Broken => format!("Promises: BROKEN\n  {}", problems.join("\n  ")),
+        state => format!("Promises: {}", mark(state)),
     });
     lines.extend(failing(object));
-    if let Some(held_by) = object["held_by"].as_str() {
-        lines.push(format!("It does not get more because of: {}", cause(held_by)));
+    if let Some(held_by) = object.held_by {
+        lines.push(format!("It does not get more because of: {}", held_by.in_words()));
     }
-    lines.extend([String::new(), "Policy".to_owned(), policy(&object["policy"])]);
-    lines.extend(disk(object));
-    lines.extend([String::new(), rates(&object["rates"])]);
-    let parts = &object["parts"];
+    lines.extend([String::new(), "Policy".to_owned(), policy(object.policy)]);
+    lines.extend(object.disk.map(disk));
+    lines.extend([String::new(), rates(object.rates)]);
+    let parts = object.parts;
     lines.extend([
         String::new(),
         format!(
             "In the last 10 s requests were queued at the gate for {} of the time",
-            percent(&parts["backlogged_percent"])
+            percent(parts.backlogged_percent)
         ),
         format!(
             "Dispatched by reservation {}, by weight {}",
-            percent(&parts["by_reservation_percent"]),
-            percent(&parts["by_weight_percent"])
+            shown(parts.by_reservation_percent, percent),
+            shown(parts.by_weight_percent, percent)
         ),
-        format!("Waited for: {}", waits(&parts["waited_for_percent"])),
-        format!("Outstanding requests {}, clients {}", object["outstanding"], object["clients"]),
+        format!("Waited for: {}", waits(&parts.waited_for_percent.unwrap_or_default())),
+        format!("Outstanding requests {}, clients {}", object.outstanding, object.clients),
     ]);
-    lines.extend(object["cpu"].as_object().map(|_| cpu_time(&object["cpu"])));
-    lines.extend(frames(&object["nic"]));
+    lines.extend(object.cpu.map(cpu_time));
+    lines.extend(object.nic.map(frames));
     lines.join("\n")
 }
 
 /// What fails now, of a volume or of the volumes of a VM.
-pub(super) fn failing(object: &Value) -> Vec<String> {
-    let of = |name: String, object: &Value| -> Vec<String> {
-        list(&object["failing"]).iter().map(|one| format!("FAILING now{name}: {}", text(&one["text"]))).collect()
+pub(super) fn failing(object: &Served<'_>) -> Vec<String> {
+    let line = |(volume, failing): &(Option<&str>, &sluice_api::status::Failing)| {
+        let volume = volume.map_or_else(String::new, |volume| format!(", volume {volume}"));
+        format!("FAILING now{volume}: {}", failing.text)
     };
-    let volumes = list(&object["volumes"]).iter();
-    let volumes = volumes.flat_map(|volume| of(format!(", volume {}", text(&volume["volume"])), volume));
-    of(String::new(), object).into_iter().chain(volumes).collect()
+    object.failing.iter().map(line).collect()
 }
 
 /// The disk that the guest of a volume has.
-fn disk(object: &Value) -> Option<String> {
-    let block = Bytes(object["block_size_bytes"].as_u64()?);
-    let source = object["source"].as_str().unwrap_or("none");
-    let (serial, discard) = (text(&object["serial"]), text(&object["discard"]));
-    Some(format!("\nSource {source}\nBlock size {block}, serial number {serial}, discard {discard}"))
+fn disk(disk: &Disk) -> String {
+    let source = disk.source.as_ref().map_or("none".to_owned(), |source| source.display().to_string());
+    let (block, serial, discard) = (Bytes(disk.block_size_bytes.into()), &disk.serial, &disk.discard);
+    format!("\nSource {source}\nBlock size {block}, serial number {serial}, discard {discard}")
 }
 
 /// CPU time of the daemon for a VM.
-fn cpu_time(cpu: &Value) -> String {
-    let used = percent(&cpu["used_percent"]);
-    match cpu["limit_percent"].as_f64() {
+fn cpu_time(cpu: &Cpu) -> String {
+    let used = percent(cpu.used_percent);
+    match cpu.limit_percent {
         Some(limit) => format!(
             "CPU time of the daemon {used} of {limit} %, which held it back for {} of the time",
-            percent(&cpu["held_percent"])
+            percent(cpu.held_percent)
         ),
         None => format!("CPU time of the daemon {used}"),
     }
 }
 
 /// Describes a device.
-pub(crate) fn device(object: &Value) -> String {
-    let mut lines = vec![format!(
-        "{} {}: {}",
-        if is_link(object) { "Uplink" } else { "Device" },
-        text(&object["device"]),
-        text(&object["health"])
-    )];
-    lines.extend(list(&object["problems"]).iter().map(|problem| format!("  It {}", text(problem))));
-    lines.extend([String::new(), super::devices::table(std::slice::from_ref(object), true), String::new()]);
-    lines.push(rates(&object["rates"]));
+pub(crate) fn device(device: &Device) -> String {
+    let kind = if device.rates.are_of_link() { "Uplink" } else { "Device" };
+    let mut lines = vec![format!("{kind} {}: {}", device.device, device.health.name())];
+    lines.extend(device.problems.iter().map(|problem| format!("  It {problem}")));
+    lines.extend([String::new(), super::devices::table(std::slice::from_ref(device), true), String::new()]);
+    lines.push(rates(&device.rates));
     lines.push(String::new());
     let mut table = output::table(&["KIND", "DEVICE P50", "DEVICE P99"]);
-    for times in list(&object["service_times"]) {
-        table.add_row([text(&times["kind"]).to_owned(), time(&times["p50_us"]), time(&times["p99_us"])]);
+    for times in &device.service_times {
+        table.add_row([times.kind.name().to_owned(), time(times.p50_us), time(times.p99_us)]);
     }
     lines.push(table.to_string());
     lines.join("\n")
 }
 
 /// The frames of a NIC, with those that were dropped by reason.
-fn frames(nic: &Value) -> Option<String> {
-    let dropped = nic["dropped_frames"].as_object()?;
-    let dropped: Vec<String> = dropped.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
+fn frames(nic: &Nic) -> String {
+    let dropped: Vec<String> = nic.dropped_frames.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let dropped = if dropped.is_empty() { "none".to_owned() } else { dropped.join(", ") };
-    Some(format!("Frames sent {}, received {}, dropped {dropped}", nic["sent_frames"], nic["received_frames"]))
+    format!("Frames sent {}, received {}, dropped {dropped}", nic.sent_frames, nic.received_frames)
 }
 
-fn kind(object: &Value) -> &'static str {
-    if is_link(object) { "uplink" } else { "device" }
-}
-
-fn policy(policy: &Value) -> String {
-    let empty = Map::new();
-    let set = policy.as_object().unwrap_or(&empty).iter().filter(|(_, value)| !value.is_null());
+fn policy(policy: &Policy) -> String {
+    let set = sluice_api::fields(policy).into_iter().filter(|(_, value)| !value.is_null());
     let shown = set.map(|(key, value)| match value {
         Value::String(text) => format!("  {key} = {text}"),
         value => format!("  {key} = {value}"),
@@ -115,37 +106,33 @@ fn policy(policy: &Value) -> String {
     shown.collect::<Vec<_>>().join("\n")
 }
 
-fn rates(rates: &Value) -> String {
+fn rates(rates: &Intervals) -> String {
     let mut table = output::table(&["OVER", "IOPS", "NORMALISED", "READS", "WRITES", "MIB/S", "FAILED", "P50", "P99"]);
-    for over in ["1s", "10s", "1m"] {
-        let of = &rates[over];
+    for (over, of) in [("1s", &rates.second), ("10s", &rates.ten_seconds), ("1m", &rates.minute)] {
         table.add_row([
             over.to_owned(),
-            rate(&of["iops"]),
+            rate(of.iops),
             operations(of),
-            rate(&of["read_iops"]),
-            rate(&of["write_iops"]),
-            throughput(of),
-            rate(&of["failed_per_second"]),
-            time(&of["p50_us"]),
-            time(&of["p99_us"]),
+            rate(of.read_iops),
+            rate(of.write_iops),
+            throughput_of(of),
+            rate(of.failed_per_second),
+            shown(of.p50_us, time),
+            shown(of.p99_us, time),
         ]);
     }
     table.to_string()
 }
 
-fn waits(waits: &Value) -> String {
-    let names = [
-        ("own_limit", "its limit"),
-        ("share", "others"),
-        ("device", "the device"),
-        ("batch", "a batch"),
-        ("anticipation", "anticipation"),
+fn waits(waits: &WaitedFor) -> String {
+    let parts = [
+        (waits.own_limit, "its limit"),
+        (waits.share, "others"),
+        (waits.device, "the device"),
+        (waits.batch, "a batch"),
+        (waits.anticipation, "anticipation"),
     ];
-    let part = |(key, name): (&str, &str)| {
-        let percent = waits[key].as_f64().filter(|percent| *percent > 0.0)?;
-        Some(format!("{name} {percent:.0} %"))
-    };
-    let parts: Vec<String> = names.into_iter().filter_map(part).collect();
+    let parts = parts.into_iter().filter(|(percent, _)| *percent > 0.0);
+    let parts: Vec<String> = parts.map(|(percent, name)| format!("{name} {percent:.0} %")).collect();
     if parts.is_empty() { NOTHING.to_owned() } else { parts.join(", ") }
 }

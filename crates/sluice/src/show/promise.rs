@@ -1,32 +1,27 @@
 //! Promises in words.
 
-use serde_json::Value;
-
-use super::{list, text};
+use sluice_api::event::{EventKind, Unit};
+use sluice_api::status::{Promise, State};
 
 /// The mark of a VM, volume or device in a table.
-pub(crate) fn mark(state: &Value) -> &'static str {
-    match state.as_str() {
-        Some("broken") => "BROKEN",
-        Some("kept") => "kept",
-        Some("not_asked") => "idle",
-        Some("unknown") => "unknown",
-        _ => "-",
+pub(crate) fn mark(state: State) -> &'static str {
+    match state {
+        State::Broken => "BROKEN",
+        State::Kept => "kept",
+        State::NotAsked => "idle",
+        State::Unknown => "unknown",
+        State::None => "-",
     }
 }
 
-/// The broken promises of a VM or volume, each in a sentence.
-pub(crate) fn broken(name: &str, object: &Value) -> Vec<String> {
-    let promises = list(&object["promises"]).iter().filter(|promise| promise["state"] == "broken");
-    promises.map(|promise| sentence(name, promise)).collect()
-}
-
-fn sentence(name: &str, promise: &Value) -> String {
-    let (wanted, got) = (amount(promise, "wanted"), amount(promise, "got"));
-    let since = promise["for_seconds"].as_u64().map_or(String::new(), |seconds| format!(" for {seconds} s"));
-    let cause = cause(text(&promise["cause"]));
-    match promise["kind"].as_str() {
-        Some("latency") => {
+/// A broken promise in a sentence.
+pub(crate) fn sentence(name: &str, promise: &Promise) -> String {
+    let amount = |amount: Option<f64>| promise.unit.unwrap_or(Unit::Unknown).show(amount.unwrap_or(0.0));
+    let (wanted, got) = (amount(promise.wanted), amount(promise.got));
+    let since = promise.for_seconds.map_or(String::new(), |seconds| format!(" for {seconds} s"));
+    let cause = promise.cause.unwrap_or_default().in_words();
+    match promise.kind {
+        EventKind::Latency => {
             format!(
                 "{name}: {got} of the requests take longer than the target, which allows {wanted},{since}; cause: {cause}"
             )
@@ -35,18 +30,8 @@ fn sentence(name: &str, promise: &Value) -> String {
     }
 }
 
-fn amount(promise: &Value, key: &str) -> String {
-    let amount = promise[key].as_f64().unwrap_or(0.0);
-    match promise["unit"].as_str() {
-        Some("iops") => format!("{amount:.0} iops"),
-        Some("bytes_per_second") => format!("{:.1} MiB/s", amount / 1_048_576.0),
-        Some("percent") => format!("{amount:.1} %"),
-        _ => format!("{amount:.0}"),
-    }
-}
-
-/// A cause in words. One of a newer daemon is shown as it is.
-pub(crate) fn cause(name: &str) -> &str {
-    let known = sluice_observe::cause::Cause::ALL.into_iter().find(|cause| cause.name() == name);
-    known.map_or(name, |cause| cause.in_words())
+/// The broken promises among some, each in a sentence.
+pub(crate) fn broken(name: &str, promises: &[Promise]) -> Vec<String> {
+    let broken = promises.iter().filter(|promise| promise.state == State::Broken);
+    broken.map(|promise| sentence(name, promise)).collect()
 }

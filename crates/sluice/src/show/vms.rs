@@ -1,22 +1,22 @@
 //! VMs and volumes as tables: what was promised beside what there is.
 
-use serde_json::Value;
+use sluice_api::status::{Vm, Volume};
 
-use super::promise::{cause, mark};
-use super::{NOTHING, bandwidth, bits, count, is_link, operations, percent, rate, text, throughput, time};
+use super::promise::mark;
+use super::{NOTHING, Served, amount, operations, percent, shown, throughput_of, time};
 use crate::output;
 
 /// The table of VMs; `wide` has more columns.
-pub(crate) fn table(vms: &[Value], wide: bool) -> String {
-    rows(vms, "VM", |vm| text(&vm["vm"]).to_owned(), wide)
+pub(crate) fn table(vms: &[Vm], wide: bool) -> String {
+    rows(vms.iter().map(Served::from), "VM", wide)
 }
 
 /// The table of volumes; `wide` has more columns.
-pub(crate) fn volumes(volumes: &[Value], wide: bool) -> String {
-    rows(volumes, "VOLUME", |volume| format!("{}/{}", text(&volume["vm"]), text(&volume["volume"])), wide)
+pub(crate) fn volumes(volumes: &[Volume], wide: bool) -> String {
+    rows(volumes.iter().map(Served::from), "VOLUME", wide)
 }
 
-fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bool) -> String {
+fn rows<'a>(objects: impl Iterator<Item = Served<'a>>, kind: &str, wide: bool) -> String {
     let mut header = vec![
         kind,
         "DEVICE",
@@ -37,37 +37,36 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
     }
     let mut table = output::table(&header);
     for object in objects {
-        let rates = &object["rates"];
-        let (one, ten, minute) = (&rates["1s"], &rates["10s"], &rates["1m"]);
-        let of_policy = |field| match is_link(object) {
-            true => link_amount(&object["policy"], field),
-            false => amount(&object["policy"], field),
+        let (one, ten, minute) = (&object.rates.second, &object.rates.ten_seconds, &object.rates.minute);
+        let amount = |iops: Option<f64>, bytes: Option<u64>| {
+            amount(object.rates.are_of_link(), iops, bytes.map(|bytes| bytes as f64))
         };
+        let policy = object.policy;
         let mut row = vec![
-            name(object),
-            text(&object["device"]).to_owned(),
-            mark(&object["state"]).to_owned(),
-            of_policy("reservation"),
-            of_policy("limit"),
-            object["policy"]["weight"].as_f64().map_or(NOTHING.to_owned(), |weight| weight.to_string()),
+            object.name.clone(),
+            object.device.to_owned(),
+            mark(object.state).to_owned(),
+            amount(policy.reservation_iops, policy.reservation_bytes_per_second),
+            amount(policy.limit_iops, policy.limit_bytes_per_second),
+            shown(policy.weight, |weight| weight.to_string()),
             operations(ten),
-            throughput(ten),
-            time(&ten["p50_us"]),
-            time(&ten["p99_us"]),
-            count(&object["outstanding"]),
-            failed(object),
-            object["held_by"].as_str().map_or(NOTHING, cause).to_owned(),
+            throughput_of(ten),
+            shown(ten.p50_us, time),
+            shown(ten.p99_us, time),
+            object.outstanding.to_string(),
+            failed(&object),
+            object.held_by.map_or(NOTHING, |cause| cause.in_words()).to_owned(),
         ];
         if wide {
             row.extend([
                 operations(one),
-                time(&one["p99_us"]),
+                shown(one.p99_us, time),
                 operations(minute),
-                time(&minute["p99_us"]),
-                percent(&object["parts"]["backlogged_percent"]),
-                percent(&object["parts"]["by_reservation_percent"]),
-                count(&object["clients"]),
-                percent(&object["cpu"]["used_percent"]),
+                shown(minute.p99_us, time),
+                percent(object.parts.backlogged_percent),
+                shown(object.parts.by_reservation_percent, percent),
+                object.clients.to_string(),
+                shown(object.cpu, |cpu| percent(cpu.used_percent)),
             ]);
         }
         table.add_row(row);
@@ -76,24 +75,7 @@ fn rows(objects: &[Value], kind: &str, name: impl Fn(&Value) -> String, wide: bo
 }
 
 /// Number of failed requests; marked if they fail now.
-fn failed(object: &Value) -> String {
-    let of = |object: &Value| !super::list(&object["failing"]).is_empty();
-    let now = of(object) || super::list(&object["volumes"]).iter().any(of);
-    let count = count(&object["failed_requests"]);
-    if now { format!("! {count}") } else { count }
-}
-
-/// A reservation or limit of a link.
-pub(super) fn link_amount(policy: &Value, field: &str) -> String {
-    let bytes = policy[format!("{field}_bytes_per_second")].as_f64();
-    bytes.map_or(NOTHING.to_owned(), |bytes| bits(8.0 * bytes))
-}
-
-/// A reservation or limit: in requests, in bytes, or both.
-pub(super) fn amount(policy: &Value, field: &str) -> String {
-    let iops = &policy[format!("{field}_iops")];
-    let bytes = &policy[format!("{field}_bytes_per_second")];
-    let bytes = bytes.as_f64().map(|_| format!("{} MiB/s", bandwidth(bytes)));
-    let both: Vec<String> = iops.as_f64().map(|_| rate(iops)).into_iter().chain(bytes).collect();
-    if both.is_empty() { NOTHING.to_owned() } else { both.join(" ") }
+fn failed(object: &Served<'_>) -> String {
+    let count = object.failed_requests;
+    if object.failing.is_empty() { count.to_string() } else { format!("! {count}") }
 }

@@ -1,10 +1,11 @@
 //! The state of the display: it gets keys and replies, and returns what is to be done.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use serde_json::Value;
+use sluice_api::policy::Policy;
+use sluice_api::top::Top;
 
 use super::change::{Change, Step};
-use super::model::{Name, Snapshot};
+use super::model::{Name, Object};
 use super::rows::{Row, Sort, View, rows};
 use crate::control::Request;
 
@@ -38,7 +39,7 @@ pub(crate) enum Dialog {
 /// The state of the display.
 #[derive(Debug, Default)]
 pub(crate) struct App {
-    pub(crate) snapshot: Snapshot,
+    pub(crate) snapshot: Top,
     /// Why there was no reply to the last request.
     pub(crate) lost: Option<String>,
     /// Seconds since the last reply.
@@ -55,7 +56,7 @@ pub(crate) struct App {
     /// Rows that fit; drawing sets it.
     pub(crate) page_rows: usize,
     /// The reply about the selected VM or volume, on its device.
-    pub(crate) details: Option<Value>,
+    pub(crate) details: Option<Object>,
 }
 
 impl App {
@@ -64,21 +65,26 @@ impl App {
     }
 
     /// Takes a reply.
-    pub(crate) fn update(&mut self, snapshot: Snapshot) {
+    pub(crate) fn update(&mut self, snapshot: Top) {
         self.snapshot = snapshot;
         (self.lost, self.silent_seconds) = (None, 0);
         self.keep_selection();
     }
 
     /// Takes the reply about a VM or volume.
-    pub(crate) fn update_details(&mut self, name: &Name, reply: &Value) {
+    pub(crate) fn update_details(&mut self, name: &Name, object: Option<Object>) {
         if self.selected.as_ref() == Some(name) {
-            let objects = crate::show::list(&reply["objects"]);
-            self.details = objects.iter().find(|object| object["device"] == name.device.as_str()).cloned();
+            self.details = object;
+            let policy = self.policy();
             if let Some(Dialog::Change(change)) = &mut self.dialog {
-                change.set_policy(self.details.as_ref().map_or(&Value::Null, |details| &details["policy"]));
+                change.set_policy(policy);
             }
         }
+    }
+
+    /// The policy of what is shown in detail, as far as it is known yet.
+    fn policy(&self) -> Option<Policy> {
+        self.details.as_ref().map(|details| details.served().policy.clone())
     }
 
     /// Takes the result of a change, or why it was refused.
@@ -226,8 +232,7 @@ impl App {
 
     fn begin_change(&mut self) -> Option<Action> {
         let name = self.selected.clone()?;
-        let policy = self.details.as_ref().map_or(Value::Null, |details| details["policy"].clone());
-        self.dialog = Some(Dialog::Change(Change::new(name.target(), policy)));
+        self.dialog = Some(Dialog::Change(Change::new(name.target(), self.policy())));
         // The values in force are shown before the change is confirmed.
         Some(Action::Look(Some(name)))
     }

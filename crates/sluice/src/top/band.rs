@@ -11,7 +11,8 @@
 //!
 //! Without a limit the bar ends at `scale` and has no mark there.
 
-use super::model::{Figures, Rates};
+use sluice_api::top::{Figures, Rates};
+
 use super::theme::Theme;
 
 /// A rate with its band, all in the same unit.
@@ -81,8 +82,8 @@ impl Band {
 
 #[cfg(test)]
 mod tests {
-    use super::super::model::Amount;
     use super::*;
+    use sluice_api::top::Amount;
 
     fn drawn(rate: f64, reservation: Option<f64>, limit: Option<f64>) -> String {
         Band { rate, reservation, limit, scale: 2000.0 }.draw(13, &Theme::plain())

@@ -3,19 +3,21 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
+use sluice_api::status::State;
+use sluice_api::top::{Figures, Top, Vm};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::Time;
 
-use super::model::{Figures, Snapshot};
+use super::model::{failing, throughput_of};
 use super::rows::{Row, View, rows};
 use super::screen::amount;
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::output::rows::{Form, csv};
+use crate::output::rows::{Form, of_programs, one};
 use crate::output::{self, is_closed};
-use crate::show::promise::{cause, mark};
-use crate::show::{NOTHING, devices, percent, rate, time};
-use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::Time;
+use crate::show::promise::mark;
+use crate::show::{NOTHING, devices, percent, rate, shown as shown_of, time};
 
 /// Prints the figures `count` times, or until its reader has gone.
 pub(crate) fn run(
@@ -27,7 +29,7 @@ pub(crate) fn run(
 ) -> Result<(), Failure> {
     let (mut next, mut left) = (Instant::now(), count);
     loop {
-        let snapshot = daemon.read(&Request::Top)?;
+        let snapshot = daemon.get(&Request::Top)?;
         let text = shown(&snapshot, view, form);
         // Without rows there are no lines.
         if form != Form::Jsonl || !text.is_empty() {
@@ -43,43 +45,33 @@ pub(crate) fn run(
 }
 
 /// The figures as text, without a newline at the end.
-pub(super) fn shown(snapshot: &Snapshot, view: &View, form: Form) -> String {
+pub(super) fn shown(snapshot: &Top, view: &View, form: Form) -> String {
     match form {
-        Form::Json => {
-            let vms: Vec<Value> = vms(snapshot, view);
-            json!({
-                "ok": true,
-                "version": 1,
-                "time": snapshot.time,
-                "devices": snapshot.devices,
-                "vms": vms,
-                "out_of_service": snapshot.out_of_service,
-                "held_back": snapshot.held_back,
-            })
-            .to_string()
-        }
-        Form::Jsonl => vms(snapshot, view).iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
-        Form::Csv => csv(&vms(snapshot, view)),
+        Form::Json => one(&Shown { ok: true, top: Top { vms: vms(snapshot, view), ..snapshot.clone() } }),
+        Form::Jsonl | Form::Csv => of_programs(form, "vms", &vms(snapshot, view)),
         Form::Table | Form::Wide => table(snapshot, view),
     }
 }
 
-/// The VMs in the order of the view, each with the time.
-fn vms(snapshot: &Snapshot, view: &View) -> Vec<Value> {
-    let flat = View { tree: false, ..view.clone() };
-    let rows = rows(snapshot, &flat);
-    let of = |row: &Row<'_>| match row {
-        Row::Vm(vm) => {
-            let mut json = serde_json::to_value(vm).expect("our own types have string keys");
-            json["time"] = snapshot.time.into();
-            Some(json)
-        }
-        Row::Device { .. } | Row::Volume { .. } => None,
-    };
-    rows.iter().filter_map(of).collect()
+/// The figures as programs see them.
+#[derive(Serialize)]
+struct Shown {
+    ok: bool,
+    #[serde(flatten)]
+    top: Top,
 }
 
-fn table(snapshot: &Snapshot, view: &View) -> String {
+/// The VMs in the order of the view, each with the time.
+fn vms(snapshot: &Top, view: &View) -> Vec<Vm> {
+    let flat = View { tree: false, ..view.clone() };
+    let of = |row: Row<'_>| match row {
+        Row::Vm(vm) => Some(Vm { time: Some(snapshot.time), ..vm.clone() }),
+        Row::Device { .. } | Row::Volume { .. } => None,
+    };
+    rows(snapshot, &flat).into_iter().filter_map(of).collect()
+}
+
+fn table(snapshot: &Top, view: &View) -> String {
     let mut table = output::table(&[
         "VM",
         "DEVICE",
@@ -97,30 +89,29 @@ fn table(snapshot: &Snapshot, view: &View) -> String {
     for row in rows(snapshot, view) {
         let (Some(name), Some((figures, rates))) = (row.name(), row.figures()) else { continue };
         let held_by = match row {
-            Row::Vm(vm) => vm.held_by.as_deref().map_or(NOTHING, cause),
+            Row::Vm(vm) => vm.held_by.map_or(NOTHING, |cause| cause.in_words()),
             Row::Device { .. } | Row::Volume { .. } => NOTHING,
         };
-        let cpu = row.cpu_percent().map_or(NOTHING.to_owned(), |used| percent(&used.into()));
-        let or_nothing = |us: Option<f64>| us.map_or(NOTHING.to_owned(), |us| time(&us.into()));
+        let cpu = shown_of(row.cpu_percent(), percent);
         table.add_row([
             name.target(),
             name.device,
             state(figures),
             amount(&figures.reservation, &rates),
             amount(&figures.limit, &rates),
-            rate(&rates.iops.into()),
-            rates.throughput(),
-            or_nothing(rates.p50_us),
-            or_nothing(rates.p99_us),
+            rate(rates.iops),
+            throughput_of(&rates),
+            shown_of(rates.p50_us, time),
+            shown_of(rates.p99_us, time),
             figures.outstanding.to_string(),
             cpu,
             held_by.to_owned(),
         ]);
     }
-    let failing: String = snapshot.failing().map(|line| format!("{line}\n")).collect();
+    let failing: String = failing(snapshot).map(|line| format!("{line}\n")).collect();
     format!("{}\n{}\n\n{table}\n{failing}", Time(snapshot.time), devices::table(&snapshot.devices, false))
 }
 
 fn state(figures: &Figures) -> String {
-    mark(&figures.state.as_deref().map_or(Value::Null, Value::from)).to_owned()
+    mark(figures.state.unwrap_or(State::None)).to_owned()
 }

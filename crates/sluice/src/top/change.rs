@@ -2,6 +2,7 @@
 
 use ratatui::crossterm::event::KeyCode;
 use serde_json::Value;
+use sluice_api::policy::Policy;
 
 use crate::control::{How, Request, Term, keys};
 use crate::show::NOTHING;
@@ -29,18 +30,24 @@ pub(crate) struct Change {
     pub(crate) text: String,
     pub(crate) until_restart: bool,
     pub(crate) step: Step,
-    policy: Value,
+    policy: Option<Box<Policy>>,
 }
 
 impl Change {
     /// `policy` is in force, as far as it is known yet.
-    pub(crate) fn new(target: String, policy: Value) -> Change {
-        Change { target, text: String::new(), until_restart: false, step: Step::Edit(None), policy }
+    pub(crate) fn new(target: String, policy: Option<Policy>) -> Change {
+        Change {
+            target,
+            text: String::new(),
+            until_restart: false,
+            step: Step::Edit(None),
+            policy: policy.map(Box::new),
+        }
     }
 
     /// Takes the policy that is in force. Once the change is sent, the reply says what it was.
-    pub(crate) fn set_policy(&mut self, policy: &Value) {
-        self.policy = policy.clone();
+    pub(crate) fn set_policy(&mut self, policy: Option<Policy>) {
+        self.policy = policy.map(Box::new);
     }
 
     /// Takes a key. Returns the request if it was confirmed.
@@ -84,16 +91,16 @@ impl Change {
     }
 
     /// The values in force of what the key changes, by name: `limit` has `limit_iops` and `limit_bytes_per_second`.
-    pub(crate) fn in_force(&self) -> Vec<(&str, String)> {
+    pub(crate) fn in_force(&self) -> Vec<(String, String)> {
         let key = self.text.split(['=', '.']).next().unwrap_or_default().trim();
-        let fields = self.policy.as_object().into_iter().flatten();
-        let of_key = fields.filter(|(name, _)| !key.is_empty() && name.starts_with(key));
-        let shown = |value: &Value| match value {
+        let fields = self.policy.as_ref().map_or_else(Vec::new, sluice_api::fields);
+        let of_key = fields.into_iter().filter(|(name, _)| !key.is_empty() && name.starts_with(key));
+        let shown = |value: Value| match value {
             Value::Null => NOTHING.to_owned(),
-            Value::String(text) => text.clone(),
+            Value::String(text) => text,
             other => other.to_string(),
         };
-        of_key.map(|(name, value)| (name.as_str(), shown(value))).collect()
+        of_key.map(|(name, value)| (name, shown(value))).collect()
     }
 }
 

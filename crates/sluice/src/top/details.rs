@@ -1,12 +1,12 @@
 //! Everything about one VM or volume, with the histogram of the latencies of the last minute.
 
 use ratatui::style::Style;
-use serde_json::Value;
 
 use super::app::App;
+use super::model::Object;
 use super::screen::Canvas;
 use super::theme::Theme;
-use crate::show::{list, object, time};
+use crate::show::{Served, object, time};
 
 /// Draws the details of the selected VM or volume in this number of lines.
 pub(super) fn draw(app: &mut App, canvas: &mut Canvas<'_>, theme: &Theme, lines: u16) {
@@ -22,8 +22,9 @@ pub(super) fn draw(app: &mut App, canvas: &mut Canvas<'_>, theme: &Theme, lines:
     }
 }
 
-fn described(name: &str, object: &Value, width: u16, theme: &Theme) -> Vec<(String, Style)> {
-    let text = object::vm(name, object);
+fn described(name: &str, object: &Object, width: u16, theme: &Theme) -> Vec<(String, Style)> {
+    let served = Served { name: name.to_owned(), ..object.served() };
+    let text = object::vm(&served);
     let styled = |line: &str| {
         let style = if line.starts_with("Promises: BROKEN") { theme.broken() } else { Style::new() };
         (line.trim_end().to_owned(), style)
@@ -32,16 +33,16 @@ fn described(name: &str, object: &Value, width: u16, theme: &Theme) -> Vec<(Stri
     let (promises, others) = text.split_once("\nPolicy\n").unwrap_or((&text, ""));
     let mut lines: Vec<(String, Style)> = promises.trim_end().lines().map(styled).collect();
     lines[0].1 = theme.title();
-    let histograms = &object["histograms"];
-    let over = histograms["seconds"].as_f64().unwrap_or(0.0);
-    let mut add = |key: &str, title: &str, target: Option<f64>| {
-        let rows = histogram(&histograms[key], target, width, theme).into_iter().map(|line| (line, Style::new()));
+    let histograms = object.histograms();
+    let over = histograms.seconds;
+    let mut add = |buckets: &[(f64, u64)], title: &str, target: Option<f64>| {
+        let rows = histogram(buckets, target, width, theme).into_iter().map(|line| (line, Style::new()));
         let title = [(String::new(), Style::new()), (format!("{title}, last {over:.0} s"), theme.title())];
         lines.extend(title.into_iter().chain(rows));
     };
-    add("latency", "Latency, from arrival to completion", object["policy"]["latency_p99_us"].as_f64());
-    add("queue_time", "At the gate, from arrival to dispatch", None);
-    add("service_time", "At the device, from dispatch to completion", None);
+    add(&histograms.latency, "Latency, from arrival to completion", served.policy.latency_p99_us);
+    add(&histograms.queue_time, "At the gate, from arrival to dispatch", None);
+    add(&histograms.service_time, "At the device, from dispatch to completion", None);
     lines.extend([(String::new(), Style::new()), ("Policy".to_owned(), theme.title())]);
     lines.extend(others.lines().map(styled));
     lines
@@ -49,9 +50,7 @@ fn described(name: &str, object: &Value, width: u16, theme: &Theme) -> Vec<(Stri
 
 /// A histogram: one line for each power of two, from the shortest to the longest time. The lines of the median, of the 99th
 /// percentile and of the target (in microseconds) have these names at their end.
-pub(super) fn histogram(buckets: &Value, target: Option<f64>, width: u16, theme: &Theme) -> Vec<String> {
-    let pair = |bucket: &Value| Some((bucket[0].as_f64()?, bucket[1].as_u64()?));
-    let buckets: Vec<(f64, u64)> = list(buckets).iter().filter_map(pair).collect();
+pub(super) fn histogram(buckets: &[(f64, u64)], target: Option<f64>, width: u16, theme: &Theme) -> Vec<String> {
     let total: u64 = buckets.iter().map(|(_, count)| count).sum();
     if total == 0 {
         return vec!["no requests".to_owned()];
@@ -76,7 +75,7 @@ pub(super) fn histogram(buckets: &Value, target: Option<f64>, width: u16, theme:
     let line = |&(line, count): &(i32, u64)| {
         let bar = (count as f64 / most as f64 * room as f64).ceil() as usize;
         let bar: String = std::iter::repeat_n(theme.full, bar).collect();
-        let upper = time(&(f64::from(line).exp2() / 1000.0).into());
+        let upper = time(f64::from(line).exp2() / 1000.0);
         let is_target = target.is_some_and(|target| power(target).clamp(first, last) == line);
         let marks = [(median == line, "p50"), (p99 == line, "p99"), (is_target, "target")];
         let marks: Vec<&str> = marks.into_iter().filter(|(is, _)| *is).map(|(_, name)| name).collect();

@@ -4,9 +4,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use sluice_api::top::Top;
 
-use super::model::{Name, Snapshot};
+use super::model::Name;
 use super::session::Message;
 use crate::control::Request;
 use crate::control::client::Daemon;
@@ -56,7 +56,7 @@ impl Thread {
                 Err(RecvTimeoutError::Timeout) => {
                     next = (next + self.interval).max(Instant::now());
                     let reply =
-                        self.daemon.read::<Snapshot>(&Request::Top).map_err(sluice_daemon::failure::Failure::into_text);
+                        self.daemon.get::<Top>(&Request::Top).map_err(sluice_daemon::failure::Failure::into_text);
                     if self.messages.send(Message::Snapshot(reply)).is_err() || !self.details() {
                         return;
                     }
@@ -69,9 +69,8 @@ impl Thread {
     /// Asks for the details that are wanted. Returns whether the display is still there.
     fn details(&self) -> bool {
         let Some(name) = &self.wanted else { return true };
-        let request = Request::Details { vm: name.vm.clone(), volume: name.volume.clone() };
         // What has gone has no details; that there is no connection, the next snapshot says.
-        let reply = self.daemon.get(&request).unwrap_or(Value::Null);
+        let reply = name.look(&self.daemon).unwrap_or(None);
         self.messages.send(Message::Details(name.clone(), reply)).is_ok()
     }
 }

@@ -3,9 +3,10 @@
 use std::cmp::Ordering;
 
 use clap::ValueEnum;
+use sluice_api::status::State;
+use sluice_api::top::{Figures, Rates, Top, Vm};
 
-use super::model::{Figures, Name, Rates, Snapshot, Vm};
-use crate::show::text;
+use super::model::Name;
 
 /// Orders of VMs. Equal ones are sorted by name.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -53,9 +54,9 @@ impl Sort {
 
 /// The worst states first.
 fn rank(figures: &Figures) -> u8 {
-    match figures.state.as_deref() {
-        Some("broken") => 0,
-        Some("unknown") => 1,
+    match figures.state {
+        Some(State::Broken) => 0,
+        Some(State::Unknown) => 1,
         _ => 2,
     }
 }
@@ -121,7 +122,7 @@ impl<'a> Row<'a> {
 }
 
 /// The rows of a snapshot.
-pub(crate) fn rows<'a>(snapshot: &'a Snapshot, view: &View) -> Vec<Row<'a>> {
+pub(crate) fn rows<'a>(snapshot: &'a Top, view: &View) -> Vec<Row<'a>> {
     let filter = view.filter.to_lowercase();
     let mut vms: Vec<&Vm> = snapshot.vms.iter().filter(|vm| filter.is_empty() || matches(vm, &filter)).collect();
     vms.sort_by(|one, other| {
@@ -133,7 +134,7 @@ pub(crate) fn rows<'a>(snapshot: &'a Snapshot, view: &View) -> Vec<Row<'a>> {
     }
     let mut rows = Vec::new();
     for device in &snapshot.devices {
-        let name = text(&device["device"]);
+        let name = device.device.as_str();
         rows.push(Row::Device { name });
         for vm in vms.iter().filter(|vm| vm.device == name) {
             rows.push(Row::Vm(vm));
@@ -146,7 +147,7 @@ pub(crate) fn rows<'a>(snapshot: &'a Snapshot, view: &View) -> Vec<Row<'a>> {
 /// Whether a VM has this text, in lower case, in its names or its state.
 fn matches(vm: &Vm, text: &str) -> bool {
     let has = |name: &str| name.to_lowercase().contains(text);
-    let state = vm.now.state.as_deref().unwrap_or("");
+    let state = vm.now.state.map_or("", State::name);
     let has_volume = |volume: &str| has(volume) || text.contains('/') && has(&format!("{}/{volume}", vm.vm));
     has(&vm.vm) || has(&vm.device) || has(state) || vm.volumes.iter().any(|volume| has_volume(&volume.volume))
 }

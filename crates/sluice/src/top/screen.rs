@@ -5,19 +5,20 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Clear, Widget};
-use serde_json::Value;
+use sluice_api::status::{Device, Promise, State};
+use sluice_api::top::{Amount, Rates};
+use sluice_daemon::state::time::Time;
 
 use super::app::{App, Dialog, Page};
 use super::band::Band;
 use super::change::{Change, Step};
 use super::details;
-use super::model::{Amount, Rates};
+use super::model::{failing, throughput_of};
 use super::rows::Row;
 use super::theme::Theme;
 use crate::show::devices::verdict;
-use crate::show::promise::{cause, mark};
-use crate::show::{NOTHING, bandwidth, bits, is_link, list, operations, percent, rate, text, throughput, time};
-use sluice_daemon::state::time::Time;
+use crate::show::promise::mark;
+use crate::show::{self, NOTHING, bits, operations, percent, rate, shown, time};
 
 /// Seconds without a reply from which on the display says so.
 const SILENT: u64 = 3;
@@ -117,57 +118,52 @@ fn header(app: &App, canvas: &mut Canvas<'_>, theme: &Theme) {
     if devices.len() > DEVICES {
         canvas.line(&format!("and {} more devices", devices.len() - DEVICES), Style::new());
     }
-    for failing in snapshot.failing() {
+    for failing in failing(snapshot) {
         canvas.line(&format!("! {failing}"), theme.broken());
     }
     for volume in &snapshot.out_of_service {
         canvas.line(&format!("! {volume} is out of service"), theme.broken());
     }
     for volume in &snapshot.held_back {
-        let line = format!("! {} is held back: {}", text(&volume["volume"]), text(&volume["reason"]));
-        canvas.line(&line, theme.broken());
+        canvas.line(&format!("! {} is held back: {}", volume.volume, volume.reason), theme.broken());
     }
 }
 
-fn device_lines(device: &Value, canvas: &mut Canvas<'_>, theme: &Theme) {
-    let (capacity, rates) = (&device["capacity"], &device["rates"]["1s"]);
-    let of = |what: &str| capacity[format!("{what}_bytes_per_second")].as_f64();
-    let reserved = match (capacity["reserved_iops"].as_f64(), capacity["stated_iops"].as_f64()) {
-        _ if is_link(device) => match (of("reserved").unwrap_or(0.0), of("stated")) {
-            (reserved, Some(stated)) if stated > 0.0 => {
-                format!("{} of {} ({:.0} %)", bits(8.0 * reserved), bits(8.0 * stated), reserved / stated * 100.0)
-            }
-            (reserved, _) => bits(8.0 * reserved),
-        },
-        (Some(reserved), Some(stated)) if stated > 0.0 => {
-            format!(
-                "{} of {} iops ({:.0} %)",
-                rate(&capacity["reserved_iops"]),
-                rate(&capacity["stated_iops"]),
-                reserved / stated * 100.0
-            )
+fn device_lines(device: &Device, canvas: &mut Canvas<'_>, theme: &Theme) {
+    let (capacity, rates, is_link) = (&device.capacity, &device.rates.second, device.rates.are_of_link());
+    let stated_bits = capacity.stated_bytes_per_second.map(|bytes| 8.0 * bytes as f64);
+    let reserved_bits = 8.0 * capacity.reserved_bytes_per_second as f64;
+    let (reserved, stated) = (rate(capacity.reserved_iops), capacity.stated_iops.filter(|stated| *stated > 0.0));
+    let reserved = match (stated_bits.filter(|stated| *stated > 0.0), stated) {
+        (Some(stated), _) if is_link => {
+            format!("{} of {} ({:.0} %)", bits(reserved_bits), bits(stated), reserved_bits / stated * 100.0)
         }
-        _ => format!("{} iops", rate(&capacity["reserved_iops"])),
+        _ if is_link => bits(reserved_bits),
+        (_, Some(stated)) => {
+            format!("{reserved} of {} iops ({:.0} %)", rate(stated), capacity.reserved_iops / stated * 100.0)
+        }
+        _ => format!("{reserved} iops"),
     };
-    let now = match is_link(device) {
-        true => format!("{} frames/s, {}", operations(rates), throughput(rates)),
-        false => format!("{} iops, {} MiB/s", operations(rates), throughput(rates)),
+    let throughput = show::throughput_of(rates);
+    let now = match is_link {
+        true => format!("{} frames/s, {throughput}", operations(rates)),
+        false => format!("{} iops, {throughput} MiB/s", operations(rates)),
     };
     let parts = [
-        (text(&device["device"]).to_owned(), theme.device()),
-        (format!(": {}", text(&device["health"])), Style::new()),
+        (device.device.clone(), theme.device()),
+        (format!(": {}", device.health.name()), Style::new()),
         (
             format!(
                 "  full {}  capacity {}  reserved {reserved}  now {now}",
-                percent(&device["full_percent"]),
-                verdict(&capacity["verdict"]),
+                percent(device.full_percent),
+                verdict(capacity.verdict),
             ),
             Style::new(),
         ),
     ];
     canvas.cells(&parts, Style::new());
-    for problem in list(&device["problems"]) {
-        canvas.line(&format!("! {} {}", text(&device["device"]), text(problem)), theme.broken());
+    for problem in &device.problems {
+        canvas.line(&format!("! {} {problem}", device.device), theme.broken());
     }
 }
 
@@ -258,8 +254,7 @@ fn table(app: &mut App, canvas: &mut Canvas<'_>, theme: &Theme, lines: u16) {
 
 /// Stated capacity of a device, in normalised requests per second.
 fn device_iops(app: &App, name: &str) -> Option<f64> {
-    let device = app.snapshot.devices.iter().find(|device| device["device"] == name)?;
-    device["capacity"]["stated_iops"].as_f64()
+    app.snapshot.devices.iter().find(|device| device.device == name)?.capacity.stated_iops
 }
 
 /// A text cut or filled to a width, and a space.
@@ -278,24 +273,22 @@ fn value(row: &Row<'_>, tree: bool, column: Column, (width, scale): (u16, f64), 
     let Some((figures, rates)) = row.figures() else {
         return if column == Column::Name { (name, theme.device()) } else { (String::new(), Style::new()) };
     };
-    let state = figures.state.as_deref().map_or(Value::Null, Value::from);
+    let state = figures.state.unwrap_or(State::None);
     let style = if figures.is_broken() { theme.broken() } else { Style::new() };
-    let or_nothing =
-        |value: Option<f64>, show: fn(&Value) -> String| value.map_or(NOTHING.to_owned(), |v| show(&v.into()));
     let text = match column {
         Column::Name => name,
         Column::State if figures.is_broken() => "! BROKEN".to_owned(),
-        Column::State => format!("  {}", mark(&state)),
+        Column::State => format!("  {}", mark(state)),
         Column::Band => Band::of(figures, &rates, scale).draw(width, theme),
-        Column::Rate => rate(&rates.iops.into()),
+        Column::Rate => rate(rates.iops),
         Column::Reserved => amount(&figures.reservation, &rates),
         Column::Limit => amount(&figures.limit, &rates),
-        Column::Bandwidth => rates.throughput(),
-        Column::P50 => or_nothing(rates.p50_us, time),
-        Column::P99 => or_nothing(rates.p99_us, time),
+        Column::Bandwidth => throughput_of(&rates),
+        Column::P50 => shown(rates.p50_us, time),
+        Column::P99 => shown(rates.p99_us, time),
         Column::Outstanding => figures.outstanding.to_string(),
-        Column::ByReservation => or_nothing(rates.by_reservation_percent, percent),
-        Column::Cpu => or_nothing(row.cpu_percent(), percent),
+        Column::ByReservation => shown(rates.by_reservation_percent, percent),
+        Column::Cpu => shown(row.cpu_percent(), percent),
         Column::HeldBy => return (held_by(row), Style::new()),
     };
     (text, style)
@@ -303,29 +296,23 @@ fn value(row: &Row<'_>, tree: bool, column: Column, (width, scale): (u16, f64), 
 
 /// The cause of a broken promise, or else why a VM does not get more.
 fn held_by(row: &Row<'_>) -> String {
-    let of_promise = |promises: &[Value]| {
-        promises.iter().find_map(|promise| promise["cause"].as_str().map(|name| cause(name).to_owned()))
-    };
+    let of_promise =
+        |promises: &[Promise]| promises.iter().find_map(|promise| Some(promise.cause?.in_words().to_owned()));
     match row {
         Row::Device { .. } => String::new(),
         Row::Volume { vm, index } => of_promise(&vm.volumes[*index].now.promises).unwrap_or_default(),
         Row::Vm(vm) => {
             let of_volume = || vm.volumes.iter().find_map(|volume| of_promise(&volume.now.promises));
             let why = of_promise(&vm.now.promises).or_else(of_volume);
-            why.unwrap_or_else(|| vm.held_by.as_deref().map_or(NOTHING, cause).to_owned())
+            why.unwrap_or_else(|| vm.held_by.map_or(NOTHING, |cause| cause.in_words()).to_owned())
         }
     }
 }
 
 /// A reservation or limit: in requests, in bytes, or both.
 pub(super) fn amount(amount: &Amount, rates: &Rates) -> String {
-    if let (Some(bytes), Some(_)) = (amount.bytes_per_second, rates.bits_per_second) {
-        return bits(8.0 * bytes);
-    }
-    let iops = amount.iops.map(|iops| rate(&iops.into()));
-    let bytes = amount.bytes_per_second.map(|bytes| format!("{} MiB/s", bandwidth(&bytes.into())));
-    let both: Vec<String> = iops.into_iter().chain(bytes).collect();
-    if both.is_empty() { NOTHING.to_owned() } else { both.join(" ") }
+    let is_link = amount.bytes_per_second.is_some() && rates.bits_per_second.is_some();
+    show::amount(is_link, amount.iops, amount.bytes_per_second)
 }
 
 fn footer(app: &App, canvas: &mut Canvas<'_>) {

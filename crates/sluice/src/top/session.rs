@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
-use serde_json::Value;
+use sluice_api::top::Top;
+use sluice_daemon::failure::Failure;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::app::{Action, App};
 use super::fetch::Fetcher;
-use super::model::{Name, Snapshot};
+use super::model::{Name, Object};
 use super::rows::View;
 use super::screen;
 use super::theme::Theme;
 use crate::control::Request;
 use crate::control::client::Daemon;
-use sluice_daemon::failure::Failure;
 
 /// Time after which the display is drawn again if nothing happens, to show how old it is.
 const IDLE: Duration = Duration::from_secs(1);
@@ -30,8 +30,8 @@ pub(super) enum Message {
     InputLost(io::Error),
     /// A signal that ends the display.
     End,
-    Snapshot(Result<Snapshot, String>),
-    Details(Name, Value),
+    Snapshot(Result<Top, String>),
+    Details(Name, Option<Object>),
     Changed(Result<String, String>),
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run(daemon: &Daemon, interval: Duration, count: Option<u64>, view:
         return Err(Failure::Run(advice.into()));
     }
     let mut app = App::new(view);
-    app.update(daemon.read(&Request::Top)?);
+    app.update(daemon.get(&Request::Top)?);
     let (messages, inbox) = channel();
     on_signals(messages.clone())?;
     let fetcher = Fetcher::start(daemon.clone(), interval, messages.clone())?;
@@ -115,7 +115,7 @@ impl Session<'_> {
                     Err(error) => self.app.lost = Some(error),
                 }
             }
-            Message::Details(name, reply) => self.app.update_details(&name, &reply),
+            Message::Details(name, reply) => self.app.update_details(&name, reply),
             Message::Changed(result) => self.app.update_change(result),
         }
         Ok(false)

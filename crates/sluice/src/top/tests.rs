@@ -4,16 +4,17 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use serde_json::{Value, json};
+use sluice_api::top::Top;
 
 use super::app::{Action, App, Dialog, Page};
-use super::model::{Name, Snapshot};
+use super::model::{Name, Object};
 use super::rows::{Row, Sort, View};
 use super::theme::Theme;
 use super::{batch, screen};
 use crate::control::{How, Request, Term};
 use crate::output::rows::Form;
 
-fn snapshot() -> Snapshot {
+fn snapshot() -> Top {
     let device = json!({
         "device": "disk", "health": "serving", "full_percent": 96.0, "problems": ["reservations of 900 iops do not fit into 800 iops, for 4 s"],
         "rates": { "1s": { "normalised_iops": 1500.0, "bytes_per_second": 12_582_912.0 } },
@@ -78,6 +79,11 @@ fn shown(app: &App) -> Vec<String> {
     app.rows().iter().map(name).collect()
 }
 
+/// A VM as the daemon replies it.
+fn object(vm: Value) -> Option<Object> {
+    Some(Object::Vm(serde_json::from_value(vm).unwrap()))
+}
+
 fn name(vm: &str) -> Name {
     Name { device: "disk".to_owned(), vm: vm.to_owned(), volume: None }
 }
@@ -104,14 +110,14 @@ fn the_table_shows_each_rate_in_its_band_and_marks_broken_promises_in_words() {
 
 #[test]
 fn screens_of_any_size_are_drawn() {
-    let reply = json!({ "objects": [{ "device": "disk", "state": "kept", "histograms": { "latency": [[2.0, 1]] } }] });
+    let reply = object(json!({ "device": "disk", "state": "kept", "histograms": { "latency": [[2.0, 1]] } }));
     for page in [None, Some('d'), Some('?'), Some('s'), Some('/'), Some('t')] {
         for (width, height) in [(1, 1), (2, 1), (1, 5), (10, 3), (20, 4), (40, 8), (60, 20), (300, 100)] {
             let mut app = app();
             app.lost = Some("x".repeat(500));
             if let Some(key) = page {
                 press(&mut app, KeyCode::Char(key));
-                app.update_details(&name("db"), &reply);
+                app.update_details(&name("db"), reply.clone());
             }
             lines(&mut app, width, height);
             press(&mut app, KeyCode::End);
@@ -185,7 +191,7 @@ fn the_selection_stays_on_its_vm_when_the_order_changes_and_moves_on_when_the_vm
     changed.vms.retain(|vm| vm.vm != "web");
     app.update(changed);
     assert_eq!(app.selected, Some(name("db")), "the last one");
-    app.update(Snapshot::default());
+    app.update(Top::default());
     assert!(lines(&mut app, 60, 6).iter().any(|line| line == "There are no VMs"));
     assert_eq!(press(&mut app, KeyCode::Down), None);
 }
@@ -195,13 +201,13 @@ fn details_show_the_histogram_with_percentiles_and_target() {
     let mut app = app();
     assert_eq!(press(&mut app, KeyCode::Enter), Some(Action::Look(Some(name("db")))));
     let histogram = json!([[1.024, 10], [1.152, 10], [4.096, 60], [4.608, 18], [65.536, 2]]);
-    let object = json!({
+    let described = json!({
         "device": "disk", "state": "kept", "policy": { "latency_p99_us": 20.0 },
         "histograms": { "seconds": 60.0, "latency": histogram, "queue_time": [], "service_time": [] },
     });
-    app.update_details(&name("web"), &json!({ "objects": [{ "device": "disk" }] }));
+    app.update_details(&name("web"), object(json!({ "device": "disk" })));
     assert_eq!(app.details, None, "a reply about another VM");
-    app.update_details(&name("db"), &json!({ "objects": [object] }));
+    app.update_details(&name("db"), object(described));
     let screen = lines(&mut app, 54, 22);
     let start = screen.iter().position(|line| line.starts_with("Latency")).unwrap();
     assert_eq!(
@@ -228,7 +234,7 @@ fn a_change_is_confirmed_next_to_what_is_in_force_and_a_refusal_is_shown() {
     let mut app = app();
     assert_eq!(press(&mut app, KeyCode::Char('s')), Some(Action::Look(Some(name("db")))));
     let policy = json!({ "limit_iops": 1000.0, "limit_bytes_per_second": null, "weight": 100.0 });
-    app.update_details(&name("db"), &json!({ "objects": [{ "device": "disk", "policy": policy }] }));
+    app.update_details(&name("db"), object(json!({ "device": "disk", "policy": policy })));
     type_in(&mut app, "limit");
     press(&mut app, KeyCode::Enter);
     let screen = lines(&mut app, 80, 20).join("\n");

@@ -3,14 +3,13 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use serde_json::{Value, json};
+use sluice_api::change::{Override, Plan, PlanResult};
+use sluice_daemon::failure::Failure;
 
 use crate::control::Request;
-use crate::control::client::{Daemon, warnings};
+use crate::control::client::Daemon;
 use crate::control::keys::Reason;
 use crate::output::{self, Format};
-use crate::show::list;
-use sluice_daemon::failure::Failure;
 
 /// Reload the daemon's host file, wait for the result, and report what has changed.
 ///
@@ -42,59 +41,54 @@ impl Apply {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
         let Apply { file, dry_run, force, reason, daemon, .. } = self;
         let file = std::path::absolute(file)?;
-        let plan = daemon.get(&Request::Apply { file, dry_run, force, reason: reason.reason })?;
+        let plan: Plan = daemon.get(&Request::Apply { file, dry_run, force, reason: reason.reason })?;
         match format {
-            Format::Json => {
-                let mut json = json!({ "ok": true, "dry_run": dry_run });
-                if let Value::Object(plan) = plan {
-                    json.as_object_mut().expect("it is one").extend(plan);
-                }
-                output::json(&json);
-            }
+            Format::Json => output::json(&PlanResult { ok: true, dry_run, plan }),
             Format::Table => {
                 print(&plan, dry_run);
-                warnings(Some(&plan)).for_each(output::message);
+                plan.warnings.iter().for_each(output::message);
             }
         }
         Ok(())
     }
 }
 
-fn print(plan: &Value, dry_run: bool) {
-    let changes = plan["changes"].as_array().map_or(&[][..], Vec::as_slice);
-    if changes.is_empty() {
+fn print(plan: &Plan, dry_run: bool) {
+    if plan.changes.is_empty() {
         output::line("Nothing changes");
     } else {
         let mut table = output::table(&["NAME", "KEY", "BEFORE", "AFTER", "EFFECT"]);
-        let keys = ["name", "key", "before", "after", "effect"];
-        table.add_rows(changes.iter().map(|change| keys.map(|key| change[key].as_str().unwrap_or("-").to_owned())));
+        table.add_rows(plan.changes.iter().map(|one| [&one.name, &one.key, &one.before, &one.after, &one.effect]));
         output::line(&table.to_string());
     }
-    for held in plan["held_back"].as_array().into_iter().flatten() {
-        let text = |key: &str| held[key].as_str().unwrap_or("-").to_owned();
-        output::line(&format!("Volume {} is held back: {}", text("volume"), text("reason")));
+    for held in &plan.held_back {
+        output::line(&format!("Volume {} is held back: {}", held.volume, held.reason));
     }
     let (stay, end) = if dry_run { ("would stay", "would end") } else { ("stay", "end") };
-    print_overrides(&plan["overrides"], &format!("Overrides {stay} in force and hide the file's value:"), &HIDES);
-    let title = "Overrides that are set aside, because the file does not allow them:";
-    print_overrides(&plan["overrides_set_aside"], title, &ASIDE);
-    print_overrides(&plan["overrides_ended"], &format!("Overrides {end}:"), &ENDS);
+    let value = |known: &Override| known.value.as_str().map_or_else(|| known.value.to_string(), str::to_owned);
+    print_overrides(
+        &plan.overrides,
+        &format!("Overrides {stay} in force and hide the file's value:"),
+        &["NAME", "FILE", "IN FORCE", "UNTIL"],
+        |known| vec![known.name.clone(), known.file_in_words.clone(), value(known), known.until.clone()],
+    );
+    print_overrides(
+        &plan.overrides_set_aside,
+        "Overrides that are set aside, because the file does not allow them:",
+        &["NAME", "VALUE", "UNTIL"],
+        |known| vec![known.name.clone(), value(known), known.until.clone()],
+    );
+    print_overrides(&plan.overrides_ended, &format!("Overrides {end}:"), &["NAME", "VALUE", "WHY"], |known| {
+        vec![known.name.clone(), value(known), known.why.clone().unwrap_or_default()]
+    });
 }
 
-/// Columns of overrides: headers, and keys.
-const HIDES: [(&str, &str); 4] =
-    [("NAME", "name"), ("FILE", "file_in_words"), ("IN FORCE", "value"), ("UNTIL", "until")];
-const ASIDE: [(&str, &str); 3] = [("NAME", "name"), ("VALUE", "value"), ("UNTIL", "until")];
-const ENDS: [(&str, &str); 3] = [("NAME", "name"), ("VALUE", "value"), ("WHY", "why")];
-
-fn print_overrides(overrides: &Value, title: &str, columns: &[(&str, &str)]) {
-    let overrides = list(overrides);
+fn print_overrides(overrides: &[Override], title: &str, header: &[&str], row: impl Fn(&Override) -> Vec<String>) {
     if overrides.is_empty() {
         return;
     }
     output::line(title);
-    let mut table = output::table(&columns.iter().map(|(header, _)| *header).collect::<Vec<_>>());
-    let cell = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    table.add_rows(overrides.iter().map(|known| columns.iter().map(|(_, key)| cell(&known[*key]))));
+    let mut table = output::table(header);
+    table.add_rows(overrides.iter().map(row));
     output::line(&table.to_string());
 }

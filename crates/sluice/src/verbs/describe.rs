@@ -1,15 +1,16 @@
 //! `sluice describe`
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde::Serialize;
+use sluice_api::status::{Device, Status, Vm, Volume};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::server::Blocks;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::output::rows::Form;
+use crate::output::rows::{self, Form};
 use crate::output::watch;
-use crate::show::{list, object, text};
-use sluice_daemon::failure::Failure;
-use sluice_daemon::server::Blocks;
+use crate::show::{Served, object};
 
 /// Show everything that is known of a VM, a volume, a NIC, a device or an uplink.
 ///
@@ -27,13 +28,10 @@ pub(crate) struct Describe {
 impl Describe {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
         self.watch.run(form, || {
-            let status = self.daemon.get(&Request::Status)?;
+            let status: Status = self.daemon.get(&Request::Status)?;
             let found = find(&status, &self.name)?;
             Ok(match form {
-                Form::Json | Form::Jsonl | Form::Csv => {
-                    let objects: Vec<&Value> = found.iter().map(|(_, object)| object).collect();
-                    json!({ "ok": true, "version": 1, "objects": objects }).to_string()
-                }
+                Form::Json | Form::Jsonl | Form::Csv => rows::of_programs(Form::Json, "objects", &found),
                 Form::Table | Form::Wide => {
                     let described = found.iter().map(|found| described(found) + &blocks(found, &status));
                     described.collect::<Vec<_>>().join("\n\n")
@@ -43,53 +41,51 @@ impl Describe {
     }
 }
 
-/// Kinds of objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Vm,
-    Volume,
-    Device,
+/// An object with everything that is known of it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(untagged)]
+enum Found<'a> {
+    Vm(&'a Vm),
+    Volume(&'a Volume),
+    Device(&'a Device),
 }
 
-fn described((kind, value): &(Kind, Value)) -> String {
-    match kind {
-        Kind::Vm => object::vm(text(&value["vm"]), value),
-        Kind::Volume => object::vm(&format!("{}/{}", text(&value["vm"]), text(&value["volume"])), value),
-        Kind::Device => object::device(value),
+fn described(found: &Found<'_>) -> String {
+    match *found {
+        Found::Vm(vm) => object::vm(&vm.into()),
+        Found::Volume(volume) => object::vm(&Served::from(volume)),
+        Found::Device(device) => object::device(device),
     }
 }
 
 /// Returns the line of a volume whose blocks are smaller than those of its disk.
-fn blocks((kind, value): &(Kind, Value), status: &Value) -> String {
-    let name = format!("{}/{}", text(&value["vm"]), text(&value["volume"]));
-    let of = list(&status["bridged"]).iter().find(|bridged| *kind == Kind::Volume && bridged["volume"] == name);
-    let number = |value: &Value| value.as_u64().and_then(|bytes| u32::try_from(bytes).ok());
-    let of =
-        of.and_then(|of| Some(Blocks { guest: number(&of["block_size"])?, disk: number(&of["disk_block_size"])? }));
-    of.map_or(String::new(), |blocks| format!("\n{}", blocks.cost()))
+fn blocks(found: &Found<'_>, status: &Status) -> String {
+    let Found::Volume(volume) = found else { return String::new() };
+    let id = volume.id();
+    let of = status.bridged.iter().find(|bridged| bridged.volume == id);
+    let blocks = of.map(|of| Blocks { guest: of.block_size, disk: of.disk_block_size });
+    blocks.map_or(String::new(), |blocks| format!("\n{}", blocks.cost()))
 }
 
-fn find(status: &Value, name: &str) -> Result<Vec<(Kind, Value)>, Failure> {
-    let (only, name) = match name.split_once(':') {
-        Some(("vm", name)) => (Some(Kind::Vm), name),
-        Some(("device" | "uplink", name)) => (Some(Kind::Device), name),
-        _ => (None, name),
+fn find<'a>(status: &'a Status, name: &str) -> Result<Vec<Found<'a>>, Failure> {
+    let (vms, devices, name) = match name.split_once(':') {
+        Some(("vm", name)) => (true, false, name),
+        Some(("device" | "uplink", name)) => (false, true, name),
+        _ => (true, true, name),
     };
-    let is = |kind| only.is_none_or(|only| only == kind);
-    let vms = list(&status["vms"]);
-    let found: Vec<(Kind, Value)> = match name.split_once('/') {
+    let found: Vec<Found<'_>> = match name.split_once('/') {
         Some((vm, volume)) => {
-            let volumes = vms.iter().flat_map(|vm| list(&vm["volumes"]));
-            let known = volumes.filter(|known| known["vm"] == vm && known["volume"] == volume);
-            known.map(|known| (Kind::Volume, known.clone())).collect()
+            let known = status.volumes().filter(|known| known.vm == vm && known.volume == volume);
+            known.map(Found::Volume).collect()
         }
         None => {
-            let vms = vms.iter().filter(|vm| is(Kind::Vm) && vm["vm"] == name).map(|vm| (Kind::Vm, vm.clone()));
-            let devices = list(&status["devices"]).iter().filter(|device| is(Kind::Device) && device["device"] == name);
-            vms.chain(devices.map(|device| (Kind::Device, device.clone()))).collect()
+            let vms = status.vms.iter().filter(|vm| vms && vm.vm == name).map(Found::Vm);
+            let devices = status.devices.iter().filter(|device| devices && device.device == name);
+            vms.chain(devices.map(Found::Device)).collect()
         }
     };
-    if found.iter().any(|(kind, _)| *kind == Kind::Vm) && found.iter().any(|(kind, _)| *kind == Kind::Device) {
+    let is_vm = |found: &Found<'_>| matches!(found, Found::Vm(_));
+    if found.iter().any(is_vm) && !found.iter().all(is_vm) {
         let error = format!("{name} is a VM and a device; write vm:{name} or device:{name}");
         return Err(Failure::NotFound(error));
     }
@@ -108,20 +104,26 @@ mod tests {
 
     #[test]
     fn a_name_finds_a_vm_a_volume_or_a_device() {
-        let volume = json!({ "vm": "db", "volume": "root" });
-        let status = json!({
-            "vms": [{ "vm": "db", "volumes": [volume] }, { "vm": "both", "volumes": [] }],
-            "devices": [{ "device": "nvme" }, { "device": "both" }],
-        });
-        let kinds = |name: &str| -> Option<Vec<Kind>> {
-            find(&status, name).ok().map(|found| found.iter().map(|(kind, _)| *kind).collect())
+        let volume = Volume { vm: "db".to_owned(), volume: "root".to_owned(), ..Volume::default() };
+        let vm = |vm: &str, volumes| Vm { vm: vm.to_owned(), volumes, ..Vm::default() };
+        let device = |device: &str| Device { device: device.to_owned(), ..Device::default() };
+        let (vms, devices) =
+            (vec![vm("db", vec![volume]), vm("both", Vec::new())], vec![device("nvme"), device("both")]);
+        let status = Status { vms, devices, ..Status::default() };
+        let kinds = |name: &str| -> Option<Vec<&str>> {
+            let kind = |found: &Found<'_>| match found {
+                Found::Vm(_) => "vm",
+                Found::Volume(_) => "volume",
+                Found::Device(_) => "device",
+            };
+            find(&status, name).ok().map(|found| found.iter().map(kind).collect())
         };
-        assert_eq!(kinds("db"), Some(vec![Kind::Vm]));
-        assert_eq!(kinds("db/root"), Some(vec![Kind::Volume]));
-        assert_eq!(kinds("nvme"), Some(vec![Kind::Device]));
+        assert_eq!(kinds("db"), Some(vec!["vm"]));
+        assert_eq!(kinds("db/root"), Some(vec!["volume"]));
+        assert_eq!(kinds("nvme"), Some(vec!["device"]));
         assert_eq!(
             (kinds("both"), kinds("device:both"), kinds("vm:both")),
-            (None, Some(vec![Kind::Device]), Some(vec![Kind::Vm]))
+            (None, Some(vec!["device"]), Some(vec!["vm"]))
         );
         assert_eq!((kinds("other"), kinds("db/other"), kinds("device:db")), (None, None, None));
     }

@@ -4,15 +4,16 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use sluice_api::VERSION;
+use sluice_api::event::{self, Event, EventKind};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::{Time, length};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
-use crate::show::{events, list};
-use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use crate::show::events;
 
 /// Pause between questions with --follow.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -50,13 +51,12 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
-        let known: Vec<&str> = sluice_observe::event::EventKind::ALL.iter().map(|kind| kind.name()).collect();
+        let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
         if let Some(kind) = self.kind.as_deref().filter(|kind| !known.contains(kind)) {
             return Err(Failure::NotFound(format!("There is no kind {kind}; there are {}", known.join(", "))));
         }
-        let reply = self.daemon.get(&self.request(None))?;
-        let found = list(&reply["events"]);
-        if reply["more"] == true {
+        let event::Events { events: found, mut more, mut last, .. } = self.daemon.get(&self.request(None))?;
+        if more {
             output::message(format_args!(
                 "Only the latest {} events are shown; -n shows more, and --since or --vm fewer",
                 found.len()
@@ -64,29 +64,27 @@ impl Events {
         }
         if !self.follow {
             output::line(&match form {
-                Form::Table | Form::Wide => events::table(found, form == Form::Wide, output::width()),
+                Form::Table | Form::Wide => events::table(&found, form == Form::Wide, output::width()),
                 Form::Json => {
-                    json!({ "ok": true, "version": 1, "events": found, "more": reply["more"] == true }).to_string()
+                    format!("{{\"ok\":true,\"version\":{VERSION},\"events\":{},\"more\":{more}}}", rows::one(&found))
                 }
-                Form::Jsonl => found.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
-                Form::Csv => rows::csv(found),
+                Form::Jsonl | Form::Csv => rows::of_programs(form, "events", &found),
             });
             return Ok(());
         }
-        let mut last = reply["last"].as_u64().unwrap_or(0);
         found.iter().for_each(|event| print(form, event));
-        let mut more = false;
+        more = false;
         while !is_closed() {
             if !more {
                 sleep(PAUSE);
             }
             // A daemon that restarts is asked again; its events go on.
-            let reply = match self.daemon.get(&self.request(Some(last))) {
+            let reply: event::Events = match self.daemon.get(&self.request(Some(last))) {
                 Err(Failure::Unreachable(_)) => continue,
                 reply => reply?,
             };
-            (last, more) = (reply["last"].as_u64().unwrap_or(last), reply["more"] == true);
-            list(&reply["events"]).iter().for_each(|event| print(form, event));
+            (last, more) = (reply.last, reply.more);
+            reply.events.iter().for_each(|event| print(form, event));
         }
         Ok(())
     }
@@ -105,9 +103,9 @@ impl Events {
 }
 
 /// Prints one event while they are followed.
-fn print(form: Form, event: &Value) {
+fn print(form: Form, event: &Event) {
     output::line(&match form {
-        Form::Json | Form::Jsonl => event.to_string(),
+        Form::Json | Form::Jsonl => rows::one(event),
         Form::Table | Form::Wide => events::lines(event, output::width()),
         Form::Csv => events::sentence(event),
     });

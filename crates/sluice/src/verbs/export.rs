@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
+use sluice_api::object::ObjectId;
 use sluice_config::{Host, Vm};
 use sluice_sched::Bytes;
 
@@ -91,10 +92,11 @@ impl Export {
             let name = only.strip_prefix(&format!("{}/", vm.name)).unwrap_or(only);
             parts.disks.retain(|disk| disk.volume == name);
             parts.cards.retain(|card| card.title == format!("{}/{name}", vm.name));
-            match name.strip_prefix("nic/") {
-                _ if !parts.disks.is_empty() || !parts.cards.is_empty() => {}
-                Some(nic) => return Err(unknown(&format!("NIC of VM {}", vm.name), nic, vm.nics.keys())),
-                None => return Err(unknown(&format!("volume of VM {}", vm.name), name, vm.volumes.keys())),
+            if parts.disks.is_empty() && parts.cards.is_empty() {
+                return Err(match ObjectId::of_vm(&vm.name, name) {
+                    ObjectId::Nic { nic, .. } => unknown(&format!("NIC of VM {}", vm.name), &nic, vm.nics.keys()),
+                    _ => unknown(&format!("volume of VM {}", vm.name), name, vm.volumes.keys()),
+                });
             }
         }
         if let Some(root) = &self.root
@@ -136,7 +138,7 @@ fn find_block_sizes(host: &Host, vm: &Vm, parts: &mut Parts<'_>) {
     }
     let saved = preflight::saved(host);
     for disk in unknown {
-        let name = (vm.name.clone(), disk.volume.to_owned());
+        let name = ObjectId::volume(&vm.name, disk.volume);
         let found = saved
             .as_ref()
             .map_err(Clone::clone)

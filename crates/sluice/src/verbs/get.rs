@@ -1,19 +1,21 @@
 //! `sluice get`
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
+use sluice_api::change::{self, Override};
+use sluice_api::list::{self, DeviceHistory, Point};
+use sluice_api::status::{Status, Vm, Volume};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::folder::StateFolder;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
-use crate::show::{self, list};
-use sluice_daemon::failure::Failure;
-use sluice_daemon::state::folder::StateFolder;
+use crate::show;
 
 /// List what the running daemon serves, with promises and figures.
 #[derive(Args)]
@@ -133,13 +135,13 @@ impl Get {
         match self.what {
             What::Vms(vms) => vms.run(form),
             What::Volumes(Volumes { names, asked }) => asked.print(form, "volumes", show::vms::volumes, |daemon| {
-                let vms = part(daemon.get(&Request::Status)?, "vms");
-                let volumes = vms.into_iter().flat_map(|vm| part(vm, "volumes")).collect();
-                named(volumes, &names, volume)
+                let status: Status = daemon.get(&Request::Status)?;
+                let volumes = status.vms.into_iter().flat_map(|vm| vm.volumes).collect();
+                named(volumes, &names, |Volume { vm, volume, .. }| of_volume(vm, volume))
             }),
             What::Devices(Devices { names, asked }) => asked.print(form, "devices", show::devices::table, |daemon| {
-                let devices = part(daemon.get(&Request::Status)?, "devices");
-                named(devices, &names, |device| vec![field(device, "device")])
+                let status: Status = daemon.get(&Request::Status)?;
+                named(status.devices, &names, |device| vec![device.device.clone()])
             }),
             What::Clients(Clients { names, asked }) => {
                 asked.print(
@@ -147,23 +149,22 @@ impl Get {
                     "clients",
                     |rows, _| show::clients::table(rows),
                     |daemon| {
-                        let clients = daemon.get(&Request::Clients)?;
-                        for device in list(&clients["silent_devices"]) {
-                            let device = show::text(device);
+                        let list::Clients { mut clients, silent_devices, .. } = daemon.get(&Request::Clients)?;
+                        for device in silent_devices {
                             output::message(format_args!(
                                 "warning: device {device} does not respond: its clients are not listed"
                             ));
                         }
-                        let all = part(clients, "clients");
                         // No client is no error, as long as no name is asked for that cannot be.
-                        Ok(all.into_iter().filter(|client| matches(&volume(client), &names)).collect())
+                        clients.retain(|client| matches(&of_volume(&client.vm, &client.volume), &names));
+                        Ok(clients)
                     },
                 )
             }
             What::Policies(Policies { names, asked }) => {
                 asked.print(form, "policies", show::policies::table, |daemon| {
-                    let all = part(daemon.get(&Request::Policies)?, "policies");
-                    named(all, &names, |row| vec![field(row, "policy_name")])
+                    let all: list::Policies = daemon.get(&Request::Policies)?;
+                    named(all.policies, &names, |row| vec![row.policy_name.clone()])
                 })
             }
             What::History(History { target, minutes, asked }) => {
@@ -177,8 +178,8 @@ impl Get {
                     "history",
                     |rows, _| show::history::table(rows),
                     |daemon| {
-                        let history = daemon.get(&request)?;
-                        Ok(points(&history, if minutes { "minutes" } else { "seconds" }))
+                        let history: list::History = daemon.get(&request)?;
+                        Ok(history.history.into_iter().flat_map(|device| points(device, minutes)).collect())
                     },
                 )
             }
@@ -190,74 +191,41 @@ impl Get {
 impl Vms {
     fn run(self, form: Form) -> Result<(), Failure> {
         let Vms { names, asked } = self;
-        if form == Form::Json && names.is_empty() {
-            return asked.watch.run(form, || unchanged(&asked.daemon, &Request::Status, "vms"));
-        }
         asked.print(form, "vms", show::vms::table, |daemon| {
-            named(part(daemon.get(&Request::Status)?, "vms"), &names, vm)
+            let status: Status = daemon.get(&Request::Status)?;
+            named(status.vms, &names, |vm: &Vm| vec![vm.vm.clone()])
         })
     }
 }
 
 impl Asked {
     /// Prints the rows that `rows` returns.
-    fn print(
+    fn print<R: Serialize>(
         &self,
         form: Form,
         key: &str,
-        table: impl Fn(&[Value], bool) -> String,
-        rows: impl Fn(&Daemon) -> Result<Vec<Value>, Failure>,
+        table: impl Fn(&[R], bool) -> String,
+        rows: impl Fn(&Daemon) -> Result<Vec<R>, Failure>,
     ) -> Result<(), Failure> {
-        self.watch.run(form, || rows(&self.daemon).map(|rows| shown(form, key, rows, &table)))
+        self.watch.run(form, || rows(&self.daemon).map(|rows| shown(form, key, &rows, &table)))
     }
 }
 
-fn shown(form: Form, key: &str, rows: Vec<Value>, table: &impl Fn(&[Value], bool) -> String) -> String {
+fn shown<R: Serialize>(form: Form, key: &str, rows: &[R], table: &impl Fn(&[R], bool) -> String) -> String {
     match form {
-        Form::Table => table(&rows, false),
-        Form::Wide => table(&rows, true),
-        Form::Json => {
-            // `json!` would copy them.
-            let mut all = json!({ "ok": true, "version": 1 });
-            all[key] = Value::Array(rows);
-            all.to_string()
-        }
-        Form::Jsonl => rows.iter().map(Value::to_string).collect::<Vec<_>>().join("\n"),
-        Form::Csv => rows::csv(&rows),
+        Form::Table => table(rows, false),
+        Form::Wide => table(rows, true),
+        Form::Json | Form::Jsonl | Form::Csv => rows::of_programs(form, key, rows),
     }
 }
 
-/// Returns a list of a reply as JSON, without converting its rows: on a large host that would take longer than all else.
-fn unchanged(daemon: &Daemon, request: &Request, key: &str) -> Result<String, Failure> {
-    let reply: BTreeMap<String, Box<RawValue>> = daemon.read(request)?;
-    let rows = reply.get(key).map_or("[]", |rows| rows.get());
-    Ok(format!("{{\"ok\":true,\"version\":1,\"{key}\":{rows}}}"))
-}
-
-/// Takes a list out of a reply.
-fn part(mut reply: Value, key: &str) -> Vec<Value> {
-    match reply.get_mut(key).map(Value::take) {
-        Some(Value::Array(rows)) => rows,
-        _ => Vec::new(),
-    }
-}
-
-fn field(object: &Value, key: &str) -> String {
-    show::text(&object[key]).to_owned()
-}
-
-/// The names of a VM for a pattern.
-fn vm(vm: &Value) -> Vec<String> {
-    vec![field(vm, "vm")]
-}
-
-/// The names of a volume for a pattern: its own, and that of its VM.
-fn volume(volume: &Value) -> Vec<String> {
-    vec![field(volume, "vm"), format!("{}/{}", field(volume, "vm"), field(volume, "volume"))]
+/// The names of a volume for a pattern: that of its VM, and its own.
+fn of_volume(vm: &str, volume: &str) -> Vec<String> {
+    vec![vm.to_owned(), format!("{vm}/{volume}")]
 }
 
 /// Keeps the objects with one of `wanted` names. A name that no object has is an error.
-fn named(objects: Vec<Value>, wanted: &[String], names: impl Fn(&Value) -> Vec<String>) -> Result<Vec<Value>, Failure> {
+fn named<R>(objects: Vec<R>, wanted: &[String], names: impl Fn(&R) -> Vec<String>) -> Result<Vec<R>, Failure> {
     let is_unknown =
         |pattern: &&String| !objects.iter().any(|object| matches(&names(object), std::slice::from_ref(pattern)));
     if let Some(unknown) = wanted.iter().find(is_unknown) {
@@ -280,35 +248,27 @@ fn is_match(pattern: &str, name: &str) -> bool {
     (0..=name.len()).filter(|at| name.is_char_boundary(*at)).any(|at| is_match(rest, &name[at..]))
 }
 
-/// The points of all devices, with the device.
-fn points(history: &Value, key: &str) -> Vec<Value> {
-    let of = |device: &Value| {
-        let name = device["device"].clone();
-        let points = list(&device[key]).iter().map(move |point| {
-            let mut point = point.clone();
-            point["device"] = name.clone();
-            point
-        });
-        points.collect::<Vec<_>>()
-    };
-    list(&history["history"]).iter().flat_map(of).collect()
+/// The points of a device, each with the device.
+fn points(DeviceHistory { device, seconds, minutes }: DeviceHistory, of_minutes: bool) -> impl Iterator<Item = Point> {
+    let points = if of_minutes { minutes } else { seconds };
+    points.into_iter().map(move |point| Point { device: Some(device.clone()), ..point })
 }
 
 impl Overrides {
     fn run(self, form: Form) -> Result<(), Failure> {
-        let overrides = match self.state {
+        let overrides: Vec<Override> = match self.state {
             Some(folder) => {
                 let (_folder, saved) = StateFolder::open_existing(&folder)?;
-                saved.overrides.iter().map(|known| known.to_json(None)).collect()
+                saved.overrides.iter().map(|known| known.described(None)).collect()
             }
-            None => part(self.daemon.get(&Request::GetOverrides)?, "overrides"),
+            None => self.daemon.get::<change::Overrides>(&Request::GetOverrides)?.overrides,
         };
-        output::line(&shown(form, "overrides", overrides, &|rows, _| overrides_table(rows)));
+        output::line(&shown(form, "overrides", &overrides, &|rows, _| overrides_table(rows)));
         Ok(())
     }
 }
 
-fn overrides_table(overrides: &[Value]) -> String {
+fn overrides_table(overrides: &[Override]) -> String {
     let mut table = output::table(&["NAME", "FILE", "IN FORCE", "WHO", "WHEN", "UNTIL", "WHY"]);
     let text = |value: &Value| match value {
         Value::Null => show::NOTHING.to_owned(),
@@ -316,14 +276,15 @@ fn overrides_table(overrides: &[Value]) -> String {
         other => other.to_string(),
     };
     for known in overrides {
-        let who = format!("uid {}, gid {}, pid {}", known["uid"], known["gid"], text(&known["pid"]));
-        let in_force = match known["set_aside"] == true {
-            true => format!("- ({} is set aside: the file does not allow it)", text(&known["value"])),
-            false => text(&known["value"]),
+        let Override { name, file_in_words, uid, gid, pid, at, until, reason, .. } = known.clone();
+        let who = format!("uid {uid}, gid {gid}, pid {}", show::shown(pid, |pid| pid.to_string()));
+        let value = text(&known.value);
+        let in_force = match known.set_aside {
+            true => format!("- ({value} is set aside: the file does not allow it)"),
+            false => value,
         };
-        let cell = |key: &str| text(&known[key]);
-        let (name, file) = (cell("name"), cell("file_in_words"));
-        table.add_row([name, file, in_force, who, cell("at"), cell("until"), cell("reason")]);
+        let reason = show::shown(reason, |reason| reason);
+        table.add_row([name, file_in_words, in_force, who, at, until, reason]);
     }
     table.to_string()
 }

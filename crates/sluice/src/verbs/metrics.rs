@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::ValueEnum;
 use rustix::fs::{AtFlags, FileType, statat};
+use sluice_daemon::failure::Failure;
 use sluice_io::path_walk::{self, Trust, WalkError, Walked};
 
 use crate::control::client::Daemon;
 use crate::control::{MetricsFormat, Request};
-use sluice_daemon::failure::Failure;
 
 /// Print the daemon's metrics for Prometheus, or write them for node_exporter.
 ///
@@ -52,8 +52,8 @@ impl Metrics {
             Text::Prometheus => MetricsFormat::Prometheus,
             Text::Openmetrics => MetricsFormat::OpenMetrics,
         };
-        let reply = self.daemon.get(&Request::Metrics { format })?;
-        let Some(text) = reply["text"].as_str() else {
+        let reply: sluice_api::list::Metrics = self.daemon.get(&Request::Metrics { format })?;
+        let Some(text) = &reply.text else {
             return Err(Failure::Run("The daemon's reply has no metrics; use `sluice` of the daemon's version".into()));
         };
         let Some(file) = &self.textfile else { return Ok(io::stdout().lock().write_all(text.as_bytes())?) };

@@ -1,14 +1,15 @@
 //! `sluice status`
 
 use clap::Args;
-use serde_json::Value;
+use sluice_api::status;
+use sluice_api::summary::Summary;
+use sluice_daemon::failure::Failure;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output::rows::Form;
 use crate::output::{self, watch};
 use crate::show;
-use sluice_daemon::failure::Failure;
 
 /// Show at a glance whether every promise is kept now.
 ///
@@ -28,18 +29,14 @@ impl Status {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
         let mut is_well = true;
         self.watch.run(form, || {
-            let status = self.daemon.get(&Request::Status)?;
-            is_well = show::status::is_well(&status);
+            let summary = Summary::from(self.daemon.get::<status::Status>(&Request::Status)?);
+            is_well = summary.ok;
             Ok(match form {
-                Form::Table | Form::Wide => show::status::table(&status),
-                Form::Json | Form::Jsonl => show::status::json(&status).to_string(),
-                Form::Csv => output::rows::csv(&devices(&status)),
+                Form::Table | Form::Wide => show::status::table(&summary),
+                Form::Json | Form::Jsonl => output::rows::one(&summary),
+                Form::Csv => output::rows::csv(&summary.devices),
             })
         })?;
         if is_well { Ok(()) } else { Err(Failure::Broken) }
     }
-}
-
-fn devices(status: &Value) -> Vec<Value> {
-    status["devices"].as_array().cloned().unwrap_or_default()
 }

@@ -3,15 +3,16 @@
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::Value;
+use sluice_api::event::{Event, Events};
+use sluice_api::status::{Status, Vm};
+use sluice_daemon::failure::Failure;
+use sluice_daemon::state::time::{Time, length};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output;
-use crate::output::rows::Form;
-use crate::show::{list, why};
-use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use crate::output::rows::{self, Form};
+use crate::show::why;
 
 /// Explain why a VM gets what it gets, what broke its promises, and what would help.
 ///
@@ -32,30 +33,30 @@ impl Why {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
         let now = Time::now().0;
         let since = now.saturating_sub(self.since.as_secs());
-        let status = self.daemon.get(&Request::Status)?;
-        let vms: Vec<_> = list(&status["vms"]).iter().filter(|vm| vm["vm"] == self.vm).cloned().collect();
+        let status: Status = self.daemon.get(&Request::Status)?;
+        let vms: Vec<Vm> = status.vms.into_iter().filter(|vm| vm.vm == self.vm).collect();
         let mut events = self.events(since, Some(&self.vm), None)?;
         if vms.is_empty() && events.is_empty() {
             let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
             return Err(Failure::NotFound(error));
         }
-        for device in vms.iter().filter_map(|vm| vm["device"].as_str()) {
-            let of_device = self.events(since, None, Some(device))?;
-            events.extend(of_device.into_iter().filter(|event| event["vm"].is_null()));
+        for vm in &vms {
+            let of_device = self.events(since, None, Some(&vm.device))?;
+            events.extend(of_device.into_iter().filter(|event| event.vm.is_none()));
         }
         let answer = why::Answer::of(&self.vm, &vms, &events, (since, now));
         output::line(&match form {
             Form::Table | Form::Wide | Form::Csv => answer.in_words(),
-            Form::Json | Form::Jsonl => answer.json().to_string(),
+            Form::Json | Form::Jsonl => rows::one(&answer.told()),
         });
         Ok(())
     }
 
     /// Returns all events since then, page by page.
-    fn events(&self, since: u64, vm: Option<&str>, device: Option<&str>) -> Result<Vec<Value>, Failure> {
+    fn events(&self, since: u64, vm: Option<&str>, device: Option<&str>) -> Result<Vec<Event>, Failure> {
         let (mut events, mut after) = (Vec::new(), 0);
         loop {
-            let mut reply = self.daemon.get(&Request::Events {
+            let reply: Events = self.daemon.get(&Request::Events {
                 since: Some(since),
                 after: Some(after),
                 vm: vm.map(str::to_owned),
@@ -63,11 +64,9 @@ impl Why {
                 kind: None,
                 limit: None,
             })?;
-            if let Value::Array(page) = reply["events"].take() {
-                events.extend(page);
-            }
-            after = reply["last"].as_u64().unwrap_or(after);
-            if reply["more"] != true {
+            events.extend(reply.events);
+            after = reply.last;
+            if !reply.more {
                 return Ok(events);
             }
         }

@@ -6,15 +6,15 @@
 
 use std::collections::BTreeMap;
 
+use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_config::changes::{Object, Target};
 
 use crate::control::roles::is_policy;
-use crate::server::VolumeName;
 use crate::state::overrides::{Change, Overrides};
 
 /// Returns what these changes hold back, and why.
-pub fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> {
+pub fn held(overrides: &Overrides, host: &Host) -> BTreeMap<ObjectId, String> {
     let mut held = BTreeMap::new();
     for known in overrides.aside() {
         let name = known.name();
@@ -26,15 +26,15 @@ pub fn held(overrides: &Overrides, host: &Host) -> BTreeMap<VolumeName, String> 
         let Object::Target(Target { vm, volume }) = &known.target else { continue };
         let names = match (volume, &known.change) {
             (_, Change::Set { key, .. }) if is_policy(key) => Vec::new(),
-            (Some(volume), _) => vec![volume.clone()],
+            (Some(volume), _) => vec![ObjectId::of_vm(vm, volume)],
             // Without its keys the VM would have no policy.
-            (None, Change::Detach | Change::Attach { .. }) => host.vms.get(vm).map_or_else(Vec::new, |vm| {
-                let nics = vm.nics.keys().map(|nic| format!("nic/{nic}"));
-                vm.volumes.keys().cloned().chain(nics).collect()
+            (None, Change::Detach | Change::Attach { .. }) => host.vms.get(vm).map_or_else(Vec::new, |spec| {
+                let nics = spec.nics.keys().map(|nic| ObjectId::nic(vm, nic));
+                spec.volumes.keys().map(|volume| ObjectId::volume(vm, volume)).chain(nics).collect()
             }),
             (None, Change::Set { .. }) => Vec::new(),
         };
-        held.extend(names.into_iter().map(|name| ((vm.clone(), name), reason.clone())));
+        held.extend(names.into_iter().map(|name| (name, reason.clone())));
     }
     held
 }

@@ -10,10 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
 use sluice_config::changes::{Object, Target};
 
 use super::{Attempt, Kind, PAUSE, Thread};
-use crate::server::{ServerError, VolumeName};
+use crate::server::ServerError;
 use crate::state::overrides::Override;
 use crate::state::time::Time;
 
@@ -100,8 +101,9 @@ impl Thread {
             // The policy of others closes nothing.
             let Object::Target(Target { vm, volume }) = &known.target else { continue };
             // Keys of a VM close nothing, but its volumes need the VM.
-            let is_needed_by = |(used_vm, used): &&VolumeName| {
-                vm == used_vm && volume.as_ref().map_or(known.is_attach(), |volume| volume == used)
+            let is_needed_by = |used: &&ObjectId| {
+                let (used_vm, used) = used.parts();
+                vm == used_vm && volume.as_ref().map_or(known.is_attach(), |volume| *volume == used)
             };
             if let Some(volume) = volumes.iter().find(is_needed_by) {
                 used.push((known.name(), known.lasts.to_string(), volume));
@@ -110,12 +112,13 @@ impl Thread {
         if used.is_empty() {
             return Some(attempt);
         }
-        for (name, until, (vm, volume)) in used {
+        for (name, until, object) in used {
             names.remove(&name);
+            let (vm, volume) = object.parts();
             if self.keep(&name, Kept::InUse, IN_USE_EVERY) {
                 tracing::warn!(
                     vm,
-                    volume,
+                    volume = &*volume,
                     name,
                     until,
                     "Expired override stays in force: ending it would close a volume in use; retrying"

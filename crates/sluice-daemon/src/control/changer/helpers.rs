@@ -12,8 +12,10 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
+
 use super::{Attempt, Event, Kind, Outcome, PATH_TIMEOUT, RETRY_EVERY, Thread, WaitsFor};
-use crate::server::{Progress, ServerError, VolumeName};
+use crate::server::{Progress, ServerError};
 
 /// Maximum number of helpers for requested changes; further changes are rejected. The same for the end of overrides, which do not
 /// take those of requested changes.
@@ -39,7 +41,7 @@ enum Purpose {
     /// The end of overrides.
     Expiry,
     /// A retry of this volume, which is out of service.
-    Retry(VolumeName),
+    Retry(ObjectId),
 }
 
 /// A helper that an attempt waits for. Dropping it abandons the helper: its results are closed, and it stops at the
@@ -82,7 +84,7 @@ impl Thread {
     }
 
     /// Returns the volumes that are being retried, also by abandoned helpers.
-    fn retrying(&self) -> BTreeSet<&VolumeName> {
+    fn retrying(&self) -> BTreeSet<&ObjectId> {
         let attempts = self.attempts.iter().filter_map(|attempt| match &attempt.kind {
             Kind::Retry(name) => Some(name),
             Kind::Start(_) | Kind::Change(_) | Kind::Reload(_) | Kind::Expire(_) => None,

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use sluice_api::change::{Effect, Plan};
 use sluice_config::{DaemonSettings, Diagnostics, Host};
 
 use super::super::apply::{self, Proposal};
@@ -28,13 +29,12 @@ use super::{
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
 use crate::request_sizes;
-use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, kind_of, without};
+use crate::server::{Done, Extra, Force, Found, Guard, Prepared, Progress, ServerError, Step, without};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Undo};
 use crate::state::keeper::{Job, Written};
 use crate::state::overrides::{Override, report_gone, with_file};
 use crate::state::time::Time;
-use serde_json::Value;
 
 /// Interval between attempts to write a state that could not be written.
 const REPEAT_EVERY: Duration = Duration::from_secs(10);
@@ -146,7 +146,7 @@ impl Thread {
         let held = self.held_with(&attempt);
         if let Kind::Reload(Reload { asked: Some(asked), .. }) = attempt.kind {
             let overrides = with_file(&proposal.saved.overrides, &proposal.gone);
-            let _ = asked.reply.send(Reply::with(plan::to_json(&plan, &held, overrides)).and_warn(&warnings));
+            let _ = asked.reply.send(Reply::with(&plan::result(&plan, &held, overrides, &warnings)));
         }
     }
 
@@ -356,13 +356,7 @@ impl Thread {
         })
     }
 
-    fn done(
-        &mut self,
-        attempt: Attempt,
-        proposal: Proposal,
-        done: &Done,
-        (plan, warnings): (&[plan::Effect], &[String]),
-    ) {
+    fn done(&mut self, attempt: Attempt, proposal: Proposal, done: &Done, (plan, warnings): (&[Effect], &[String])) {
         self.version += 1;
         if attempt.has_waited {
             let waited_ms = attempt.since.elapsed().as_millis();
@@ -372,8 +366,9 @@ impl Thread {
         self.check_devices();
         let held = self.held_with(&attempt);
         let before = std::mem::replace(&mut self.server.held, held);
-        for (vm, volume) in before.into_keys().filter(|name| !self.server.held.contains_key(name)) {
-            tracing::info!(vm, volume, "Volume is not held back any more");
+        for name in before.into_keys().filter(|name| !self.server.held.contains_key(name)) {
+            let (vm, volume) = name.parts();
+            tracing::info!(vm, volume = &*volume, "Volume is not held back any more");
         }
         report_gone(&proposal.gone);
         match attempt.kind {
@@ -394,8 +389,8 @@ impl Thread {
                 self.state.overdue.retain(|name, _| !names.contains(name));
             }
             Kind::Change(Asked { reply, .. }) => {
-                let accepted = apply::accept(&self.server, &mut self.state, proposal, &done.unapplied);
-                let _ = reply.send(accepted.and_warn(warnings));
+                let done = (done.unapplied.as_slice(), warnings);
+                let _ = reply.send(apply::accept(&self.server, &mut self.state, proposal, done));
             }
             Kind::Reload(reload) => self.reloaded(reload, proposal, done, (plan, warnings)),
         }
@@ -407,7 +402,7 @@ impl Thread {
         Reload { read, asked }: Reload,
         proposal: Proposal,
         done: &Done,
-        (plan, warnings): (&[plan::Effect], &[String]),
+        (plan, warnings): (&[Effect], &[String]),
     ) {
         self.warn(&proposal.host);
         let read = read.expect("a file is applied when it has been read");
@@ -434,8 +429,8 @@ impl Thread {
                 "Only part of the reload was applied: some devices have not confirmed their part"
             ),
         }
-        let plan = plan::to_json(plan, &self.server.held, with_file(&self.state.saved.overrides, &proposal.gone));
-        answer_reload(asked, plan, warnings, &done.unapplied);
+        let overrides = with_file(&self.state.saved.overrides, &proposal.gone);
+        answer_reload(asked, &plan::result(plan, &self.server.held, overrides, warnings), &done.unapplied);
     }
 
     /// Writes a line for each override that is still in force, and for each that stays set aside.
@@ -484,8 +479,8 @@ impl Thread {
                 reload.answer(Code::Refused, error);
             }
             Kind::Retry(name) => {
-                let (vm, volume) = &name;
-                tracing::error!(vm, volume, error, "{} stays out of service", kind_of(&name));
+                let (vm, volume) = name.parts();
+                tracing::error!(vm, volume = &*volume, error, "{} stays out of service", name.kind());
             }
             Kind::Expire(names) => self.cannot_end(&names, error),
         }
@@ -520,9 +515,9 @@ impl Thread {
     }
 }
 
-fn answer_reload(asked: Option<Asked>, plan: Value, warnings: &[String], unapplied: &[ServerError]) {
+fn answer_reload(asked: Option<Asked>, plan: &Plan, unapplied: &[ServerError]) {
     let Some(asked) = asked else { return };
-    let mut reply = Reply::with(plan).and_warn(warnings);
+    let mut reply = Reply::with(plan);
     if !unapplied.is_empty() {
         let errors: Vec<_> = unapplied.iter().map(ToString::to_string).collect();
         (reply.ok, reply.code, reply.error) = (false, Some(Code::Incomplete), Some(errors.join("; ")));
@@ -539,7 +534,9 @@ impl Attempt {
     fn force(&self) -> Force {
         match &self.kind {
             Kind::Start(start) => start.force.clone(),
-            Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => asked.request.force(),
+            Kind::Change(asked) | Kind::Reload(Reload { asked: Some(asked), .. }) => {
+                Force::new(asked.request.force().to_vec())
+            }
             Kind::Reload(_) | Kind::Retry(_) | Kind::Expire(_) => Force::default(),
         }
     }

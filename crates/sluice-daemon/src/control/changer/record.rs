@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::server::{Prepared, VolumeName};
+use sluice_api::object::ObjectId;
+
+use crate::server::Prepared;
 use crate::state::Saved;
 
 /// Maximum number of removed volumes of which it is known that they are raw.
 const GONE_MAX: usize = 4096;
 
 /// Records what volumes serve when a prepared change is in force.
-pub(super) fn record(saved: &mut Saved, prepared: &Prepared, held: &BTreeMap<VolumeName, String>) {
+pub(super) fn record(saved: &mut Saved, prepared: &Prepared, held: &BTreeMap<ObjectId, String>) {
     let Saved { exports, unknown, .. } = saved;
     let served: Vec<_> = prepared.serves().collect();
     unknown.retain(|name| served.iter().all(|(now, _)| now != name));
     let is_there = |name: &str| {
         let Some((vm, volume)) = name.split_once('/') else { return false };
         let is_served = prepared.host().vms.get(vm).is_some_and(|vm| vm.volumes.contains_key(volume));
-        is_served || held.contains_key(&(vm.to_owned(), volume.to_owned()))
+        is_served || held.contains_key(&ObjectId::of_vm(vm, volume))
     };
     // Most changes concern no source: the map stays shared with the state in force.
     if served.is_empty() && exports.iter().all(|(name, served)| served.gone || is_there(name)) {

@@ -1,9 +1,9 @@
 //! Tests of the thread that makes changes, with a device that is down.
 
+use sluice_api::request::{How, Term};
 use tempfile::TempDir;
 
 use super::super::socket::Peer;
-use super::super::{How, Term};
 use super::*;
 
 /// Returns a thread for a server whose device `a` is down, and the folder of its file.

@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use sluice_api::printed::Serving;
 use sluice_io::reactor::probe::{Answer, Probe, Pulse};
 use tokio::runtime::Handle;
 
 use super::{Event, ServerEvent, Thread};
-use crate::server::{Server, VolumeName};
-use crate::service::{self, Serving};
+use crate::server::Server;
+use crate::service;
 
 /// Maximum number of names in one part of the status.
 const NAMES_MAX: usize = 3;
@@ -135,11 +136,9 @@ impl Thread {
 
 /// Returns the state in a line, for `systemctl status`.
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
-    let name = |(vm, volume): &VolumeName| format!("{vm}/{volume}");
-    let missing: Vec<String> = server.missing().keys().map(name).collect();
-    let held: Vec<String> = server.held.keys().map(name).collect();
+    let held: Vec<String> = server.held.keys().map(ToString::to_string).collect();
     let mut status = service::summary(&serving(server));
-    let out = missing.into_iter().chain(server.outages().keys().map(ToString::to_string)).collect();
+    let out = server.missing().keys().chain(server.outages().keys()).map(ToString::to_string).collect();
     for (names, what) in [(out, "out of service"), (held, "held back")] {
         status += &listed(&names, what);
     }
@@ -156,7 +155,7 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
 
 /// Returns the numbers of what is served.
 pub(super) fn serving(server: &Server) -> Serving {
-    Serving::of(server.host(), server.missing(), server.held.len())
+    service::serving(server.host(), server.missing(), server.held.len())
 }
 
 /// The names of what is not served, at most [`NAMES_MAX`] of them.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use prometheus_client::metrics::MetricType;
-use sluice_observe::event::EventKind;
+use sluice_api::event::EventKind;
 use sluice_observe::reading::{DeviceReading, VmReading};
 use sluice_observe::sample::{VmSample, VolumeSample};
 

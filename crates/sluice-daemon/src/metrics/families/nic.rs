@@ -2,13 +2,13 @@
 
 use std::fmt;
 
+use sluice_api::object::ObjectId;
 use sluice_net::drop::Drops;
 use sluice_net::{NicTotals, UplinkTotals};
 
 use super::{Family, Kind, Samples, volumes};
 use crate::metrics::State;
 use crate::metrics::series::Series;
-use crate::server::Interface;
 
 /// Adds the series of each NIC. `labels` are its uplink, its VM and its name.
 fn each(
@@ -17,8 +17,9 @@ fn each(
     add: impl Fn(&mut Series<'_>, [&str; 3], &NicTotals) -> fmt::Result,
 ) -> fmt::Result {
     let mut nics = volumes(state).filter_map(|row| Some((row.labels, row.sample.nic.as_ref()?)));
-    nics.try_for_each(|([uplink, vm, name], totals)| {
-        add(series, [uplink, vm, name.strip_prefix("nic/").unwrap_or(name)], totals)
+    nics.try_for_each(|([uplink, vm, name], totals)| match ObjectId::of_vm(vm, name) {
+        ObjectId::Nic { nic, .. } => add(series, [uplink, vm, &nic], totals),
+        _ => Ok(()),
     })
 }
 
@@ -81,7 +82,7 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "Whether the daemon can read from the interface of the uplink; 0 while it is down or missing",
         samples: Samples::Of(|state, series| {
             each_uplink(state, series, |series, uplink, totals| {
-                let is_missing = state.outages.contains(&Interface::Uplink(uplink.to_owned()));
+                let is_missing = state.outages.contains(&ObjectId::Uplink(uplink.to_owned()));
                 series.is(&[uplink], !totals.is_down && !is_missing)
             })
         }),

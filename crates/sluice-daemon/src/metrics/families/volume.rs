@@ -118,7 +118,10 @@ pub(super) static FAMILIES: &[Family] = &[
         help: "VMM sessions after the first; missing for a volume without any session",
         samples: Samples::Of(|state, series| {
             let mut all = state.reconnects.iter();
-            all.try_for_each(|((vm, volume), count)| series.count(&[vm, volume], *count))
+            all.try_for_each(|(name, count)| {
+                let (vm, volume) = name.parts();
+                series.count(&[vm, &volume], *count)
+            })
         }),
     },
 ];

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use clap::Args;
+use sluice_api::request::{How, Term};
+use sluice_daemon::state::time::length;
 use sluice_sched::units::parse_duration;
-
-use super::{How, Term};
-use crate::state::time::length;
 
 /// Duration of a change, and its reason. Without an option: until the file's value changes, or `sluice reset`.
 #[derive(Args)]
-pub struct Lasting {
+pub(crate) struct Lasting {
     /// The change ends when the daemon is stopped; it survives a crash.
     #[arg(long, conflicts_with_all = ["time", "persist"])]
     until_restart: bool,
@@ -30,14 +29,14 @@ pub struct Lasting {
 
 /// Why a change is made.
 #[derive(Args)]
-pub struct Reason {
+pub(crate) struct Reason {
     /// Why; shown by `sluice get overrides` and in the log.
     #[arg(long, value_name = "TEXT")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl Lasting {
-    pub fn how(self) -> How {
+    pub(crate) fn how(self) -> How {
         let term = match (self.until_restart, self.time, self.persist) {
             (true, ..) => Term::UntilRestart,
             (_, Some(time), _) => Term::Seconds(time.as_secs() + u64::from(time.subsec_nanos() > 0)),
@@ -55,13 +54,13 @@ fn time(text: &str) -> Result<Duration, String> {
 
 /// One assignment. Dots separate the names of tables: `export.socket=/run/a.sock`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Assignment {
+pub(crate) struct Assignment {
     path: Vec<String>,
     value: toml::Value,
 }
 
 /// Parses an assignment, for clap.
-pub fn parse(text: &str) -> Result<Assignment, String> {
+pub(crate) fn parse(text: &str) -> Result<Assignment, String> {
     let advice = "write KEY=VALUE as in the host file, for example limit=\"500 iops\" or export.socket=/run/a.sock";
     let (key, value) = text.split_once('=').ok_or_else(|| advice.to_owned())?;
     let path: Vec<String> = key.trim().split('.').map(str::to_owned).collect();
@@ -79,7 +78,7 @@ fn read_value(text: &str) -> toml::Value {
 }
 
 /// Returns the table of all assignments. A key that is given twice, or as a value and as a table, is an error.
-pub fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String> {
+pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String> {
     let mut root = toml::Table::new();
     for Assignment { path, value } in assignments {
         let name = path.join(".");
@@ -97,7 +96,7 @@ pub fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String> {
 }
 
 /// Separates the assignments that begin with `vm.`, without this prefix, from the others.
-pub fn of_vm(assignments: Vec<Assignment>) -> (Vec<Assignment>, Vec<Assignment>) {
+pub(crate) fn of_vm(assignments: Vec<Assignment>) -> (Vec<Assignment>, Vec<Assignment>) {
     let (mut vm, others): (Vec<_>, Vec<_>) =
         assignments.into_iter().partition(|assignment| assignment.path.len() > 1 && assignment.path[0] == "vm");
     vm.iter_mut().for_each(|assignment| drop(assignment.path.remove(0)));

@@ -1,0 +1,188 @@
+//! What a change did, and what differs from the files.
+
+use std::path::PathBuf;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+
+use crate::policy::{NetPolicy, Policy};
+
+/// What the host file and changes state of a VM, volume or NIC.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Settings {
+    Vm(Box<VmSettings>),
+    Volume(Box<VolumeSettings>),
+    Nic(Box<NicSettings>),
+}
+
+impl<'de> Deserialize<'de> for Settings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Settings, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let read = if value.get("volumes").is_some() {
+            serde_json::from_value(value).map(Settings::Vm)
+        } else if value.get("uplink").is_some() {
+            serde_json::from_value(value).map(Settings::Nic)
+        } else {
+            serde_json::from_value(value).map(Settings::Volume)
+        };
+        read.map_err(D::Error::custom)
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VmSettings {
+    pub policy: Policy,
+    /// Names.
+    pub volumes: Vec<String>,
+    /// Volumes whose writes fail, because data may be lost.
+    pub writes_fail: Vec<String>,
+    pub cpu_limit_percent: Option<f64>,
+    /// The network half of its policy, if it has NICs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub net: Option<NetPolicy>,
+    /// Names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeSettings {
+    pub device: String,
+    pub source: Option<PathBuf>,
+    pub size_bytes: Option<u64>,
+    /// That of the served volume.
+    pub block_size_bytes: Option<u32>,
+    pub serial: String,
+    /// `unmap` or `ignore`.
+    pub discard: String,
+    /// Why writes fail.
+    pub writes_fail: Option<String>,
+    pub policy: Policy,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NicSettings {
+    pub uplink: String,
+    /// Its socket, or `tap NAME`.
+    pub access: Option<String>,
+    pub mac: String,
+    pub addresses: Vec<String>,
+    pub spoof: bool,
+    pub dhcp_server: bool,
+    pub router_advertisement: bool,
+    pub vlan: Option<u16>,
+    pub mtu: u16,
+    pub offloads: bool,
+    pub policy: NetPolicy,
+}
+
+/// One object before and after a change.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Change {
+    pub name: String,
+    pub before: Option<Settings>,
+    pub after: Option<Settings>,
+}
+
+/// What a change did besides.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Changed {
+    /// Names of earlier changes that it has replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub taken_back: Option<Vec<String>>,
+    /// If it was for several objects.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Vec<Change>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// A change as programs see it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChangeResult {
+    pub ok: bool,
+    pub before: Option<Settings>,
+    pub after: Option<Settings>,
+    #[serde(flatten)]
+    pub changed: Changed,
+}
+
+/// What differs from the files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Overrides {
+    pub overrides: Vec<Override>,
+}
+
+/// A change made at run time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Override {
+    pub name: String,
+    /// The file's value that it hides: any value of a host file.
+    pub file: Value,
+    pub file_in_words: String,
+    /// The value that it puts in force.
+    pub value: Value,
+    /// Who made it.
+    pub uid: u32,
+    pub gid: u32,
+    pub pid: Option<i32>,
+    /// When, as text.
+    pub at: String,
+    pub reason: Option<String>,
+    /// How long it lasts, in words.
+    pub until: String,
+    /// Whether its time is over, and it is kept.
+    pub overdue: bool,
+    /// Whether it is not in force, because the file does not allow it.
+    pub set_aside: bool,
+    /// Why it ends, if it does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+}
+
+/// What a host file changes, or would.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Plan {
+    pub changes: Vec<Effect>,
+    pub held_back: Vec<crate::status::NotServed>,
+    /// Those that stay in force.
+    pub overrides: Vec<Override>,
+    pub overrides_set_aside: Vec<Override>,
+    pub overrides_ended: Vec<Override>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// A plan as programs see it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct PlanResult {
+    pub ok: bool,
+    pub dry_run: bool,
+    #[serde(flatten)]
+    pub plan: Plan,
+}
+
+/// One difference between two host files.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Effect {
+    /// `db1`, `db1/root` or `device nvme0`.
+    pub name: String,
+    pub key: String,
+    pub before: String,
+    pub after: String,
+    /// In words.
+    pub effect: String,
+}

@@ -1,0 +1,267 @@
+//! Events: a promise was broken, or is kept again; a device stalled, or recovered.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cause::Cause;
+use crate::object::ObjectId;
+use crate::status::Failure;
+use crate::words::words;
+
+words! {
+    /// Kinds of events.
+    pub enum EventKind {
+        /// A reservation that was asked for was not met.
+        Reservation = "reservation",
+        /// More requests than the percentile allows took longer than the latency target.
+        Latency = "latency",
+        /// A full device gives less than its stated capacity.
+        Capacity = "capacity",
+        /// The reservations on a device do not fit into what it gives.
+        Overcommitted = "overcommitted",
+        /// Requests are in flight and none completes.
+        Stalled = "stalled",
+        /// A device thread does not serve.
+        Down = "down",
+        /// A volume is not served, because its source has changed since it was last served.
+        HeldBack = "held_back",
+        /// A volume is not served, because its path or its device hangs; or an uplink or NIC, because its interface is missing.
+        OutOfService = "out_of_service",
+        /// The interface of an uplink is down.
+        LinkDown = "link_down",
+        /// A device thread has failed, and was restarted.
+        Restarted = "restarted",
+        /// Requests of the clients of a volume are refused.
+        Refused = "refused",
+        /// A queue of a volume or NIC takes no requests until its driver is reset.
+        QueueStopped = "queue_stopped",
+        /// Requests of a volume fail, because there is no space on the file system or device of its source.
+        NoSpace = "no_space",
+        /// Requests of a volume fail with another error of its disk, file system or interface.
+        Errors = "errors",
+        /// The source of a volume became shorter than the volume.
+        SourceShortened = "source_shortened",
+        /// Sparse images may still grow by more than is free on their file system, and little is free.
+        LowSpace = "low_space",
+    }
+    else Unknown = "unknown"
+}
+
+impl EventKind {
+    /// Whether its sentence ends with what to do.
+    const fn has_remedy(self) -> bool {
+        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened | EventKind::LowSpace)
+    }
+
+    /// Whether it is about requests that fail.
+    #[must_use]
+    pub const fn is_failing(self) -> bool {
+        matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened)
+    }
+
+    /// Whether it is about a volume that is not served.
+    #[must_use]
+    pub const fn is_unserved(self) -> bool {
+        matches!(self, EventKind::HeldBack | EventKind::OutOfService)
+    }
+}
+
+words! {
+    /// Units of the figures of an event.
+    pub enum Unit {
+        /// Normalised requests per second.
+        Iops = "iops",
+        BytesPerSecond = "bytes_per_second",
+        /// On the wire of an uplink, with the 24 bytes around each frame.
+        BitsPerSecond = "bits_per_second",
+        /// Parts of all requests, in percent.
+        Percent = "percent",
+        Requests = "requests",
+        Bytes = "bytes",
+    }
+    else Unknown = "unknown"
+}
+
+impl Unit {
+    /// An amount with its unit, for people.
+    #[must_use]
+    pub fn show(self, amount: f64) -> String {
+        match self {
+            Unit::Iops => format!("{amount:.0} iops"),
+            Unit::BytesPerSecond => format!("{:.1} MiB/s", amount / 1_048_576.0),
+            Unit::BitsPerSecond if amount >= 999.5e6 => format!("{:.2} Gbit/s", amount / 1e9),
+            Unit::BitsPerSecond => format!("{:.1} Mbit/s", amount / 1e6),
+            Unit::Percent => format!("{amount:.1} %"),
+            Unit::Requests => format!("{amount:.0} requests"),
+            Unit::Bytes => format!("{amount:.0} bytes"),
+            Unit::Unknown => format!("{amount:.0}"),
+        }
+    }
+}
+
+words! {
+    /// The right by which requests are served.
+    pub enum Right { Reservation = "reservation", Weight = "weight", }
+    else Other = "other"
+}
+
+/// Another VM on the device at that time.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Neighbour {
+    pub vm: String,
+    /// Its service in normalised requests per second.
+    pub iops: f64,
+    /// Its part of the service of the device, in percent.
+    pub percent: f64,
+    /// The right by which most of it was served.
+    pub by: Right,
+}
+
+/// Whether something began or ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Phase {
+    #[default]
+    Began,
+    Ended,
+}
+
+impl Phase {
+    /// Name in machine-readable output.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Phase::Began => "began",
+            Phase::Ended => "ended",
+        }
+    }
+}
+
+/// An event.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Event {
+    /// Number, once it is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub id: Option<u64>,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub kind: EventKind,
+    pub phase: Phase,
+    pub device: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vm: Option<String>,
+    /// The volume, or `nic/NIC`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// The main cause.
+    pub cause: Cause,
+    /// The promised or stated amount; for a latency the allowed part of late requests.
+    pub wanted: f64,
+    /// The actual amount; of an event that has ended the worst.
+    pub got: f64,
+    pub unit: Unit,
+    /// Duration in seconds; 0 when it begins.
+    pub seconds: u64,
+    /// VMs with most of the service at that time, largest first.
+    pub neighbours: Vec<Neighbour>,
+    /// Additional facts in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<String>,
+    /// Requests that have failed, if it is about them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<Failure>,
+    /// The event in a sentence, in a reply or alert.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// In an alert: events of its class since the last one that were not sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<u64>,
+}
+
+/// Events that were asked for.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Events {
+    pub version: u32,
+    /// Oldest first.
+    pub events: Vec<Event>,
+    /// Whether there are more: later ones if the question was for those after one, otherwise earlier ones.
+    pub more: bool,
+    /// The number to ask after for what comes next.
+    pub last: u64,
+}
+
+impl Event {
+    /// The volume or NIC that it is about.
+    #[must_use]
+    pub fn object(&self) -> Option<ObjectId> {
+        Some(ObjectId::of_vm(self.vm.as_deref()?, self.volume.as_deref()?))
+    }
+
+    /// The VM, its volume or the device that it is about.
+    #[must_use]
+    pub fn subject(&self) -> String {
+        match (&self.vm, self.object()) {
+            (_, Some(object)) => object.to_string(),
+            (Some(vm), None) => vm.clone(),
+            (None, None) => format!("device {}", self.device),
+        }
+    }
+
+    /// The event in a sentence.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let (subject, wanted, got) = (self.subject(), self.unit.show(self.wanted), self.unit.show(self.got));
+        let device = &self.device;
+        let what = match self.kind {
+            EventKind::Reservation => format!("{subject} got {got} of the {wanted} that it has reserved and asked for"),
+            EventKind::Latency => {
+                format!("{got} of the requests of {subject} took longer than its latency target; {wanted} are allowed")
+            }
+            EventKind::Capacity => {
+                format!("Device {device} gives {got} while it is full; its stated capacity is {wanted}")
+            }
+            EventKind::Overcommitted => {
+                format!("Reservations of {wanted} do not fit into the {got} that device {device} gives")
+            }
+            EventKind::Stalled => format!("Device {device} completes nothing, with {got} in flight"),
+            EventKind::Down => format!("Device {device} does not serve"),
+            EventKind::HeldBack => format!("Volume {subject} is held back"),
+            EventKind::OutOfService => match self.object() {
+                Some(object) => format!("{} {subject} is out of service", object.kind()),
+                None if self.cause == Cause::Interface => format!("Uplink {device} is out of service"),
+                None => format!("Device {device} is out of service"),
+            },
+            EventKind::LinkDown => format!("The interface of uplink {device} is down"),
+            EventKind::Restarted => format!("The thread of device {device} has failed and was restarted"),
+            EventKind::Refused => format!("Requests of {subject} are refused"),
+            EventKind::QueueStopped => format!("A queue of {subject} has stopped until its driver is reset"),
+            EventKind::NoSpace => format!("Requests of {subject} fail because there is no space"),
+            EventKind::Errors => format!("Requests of {subject} fail"),
+            EventKind::SourceShortened => {
+                let what = if self.cause == Cause::DeviceShrunk { "has shrunk" } else { "was cut" };
+                format!("Source of {subject} {what}: {}", shortened_in_words(self.wanted, self.got))
+            }
+            EventKind::LowSpace => format!("Images of device {device} may outgrow their file system"),
+            EventKind::Unknown => format!("{subject}: an event of a kind that is not known"),
+        };
+        let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
+        match self.phase {
+            Phase::Began
+                if matches!(self.kind, EventKind::Reservation | EventKind::Latency | EventKind::OutOfService) =>
+            {
+                format!("{what}{detail}; cause: {}", self.cause.in_words())
+            }
+            Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
+            Phase::Began => format!("{what}{detail}"),
+            Phase::Ended => format!("Over after {} s: {what}{detail}", self.seconds),
+        }
+    }
+}
+
+/// The end of a source inside its volume, in words.
+#[must_use]
+pub fn shortened_in_words(needs: f64, end: f64) -> String {
+    format!("its source ends at byte {end:.0}, and the volume needs {needs:.0}: requests past the end fail")
+}

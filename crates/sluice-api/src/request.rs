@@ -1,0 +1,256 @@
+//! Requests, and the frame of every reply.
+
+use std::path::PathBuf;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::value::{RawValue, to_raw_value};
+
+use crate::change::Settings;
+
+/// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "verb", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Request {
+    /// Adds a volume, and its VM if it does not exist.
+    Attach {
+        target: String,
+        keys: toml::Table,
+        vm: toml::Table,
+        #[serde(default)]
+        how: How,
+    },
+    /// Removes a volume, or a VM with its volumes.
+    Detach {
+        target: String,
+        #[serde(default)]
+        how: How,
+    },
+    /// Grows a volume.
+    Resize {
+        target: String,
+        size: String,
+        #[serde(default)]
+        how: How,
+    },
+    /// Resumes writes after a failed sync that may have lost data.
+    AcceptLoss { target: String },
+    /// Changes keys of a VM or a volume.
+    Set {
+        target: String,
+        keys: toml::Table,
+        #[serde(default)]
+        how: How,
+    },
+    /// Puts the host file into force, as it is now.
+    Apply {
+        file: PathBuf,
+        /// Only says what would change.
+        #[serde(default)]
+        dry_run: bool,
+        #[serde(default)]
+        force: Vec<String>,
+        #[serde(default)]
+        reason: Option<String>,
+    },
+    /// Lists what differs from the files.
+    GetOverrides,
+    /// Everything that is so now.
+    Status,
+    /// Names of everything that is served, at once and without a sample: for completions in a shell.
+    Names,
+    /// The current state in a compact form, for a display that asks every second.
+    Top,
+    /// Everything that is known of a VM or volume, with the times of its requests in the last minute.
+    Details {
+        vm: String,
+        #[serde(default)]
+        volume: Option<String>,
+    },
+    /// Lists the clients.
+    Clients,
+    /// Lists the named policies, with their holders.
+    Policies,
+    /// The events that match, oldest first: with `after` the first ones after it, otherwise the latest ones.
+    Events {
+        /// Seconds since 1970.
+        #[serde(default)]
+        since: Option<u64>,
+        /// Number of the last event that is known already.
+        #[serde(default)]
+        after: Option<u64>,
+        #[serde(default)]
+        vm: Option<String>,
+        #[serde(default)]
+        device: Option<String>,
+        #[serde(default)]
+        kind: Option<String>,
+        #[serde(default)]
+        limit: Option<usize>,
+    },
+    /// Metrics, as text.
+    Metrics {
+        #[serde(default)]
+        format: MetricsFormat,
+    },
+    /// The past of a VM, or of one of its volumes.
+    History {
+        vm: String,
+        #[serde(default)]
+        volume: Option<String>,
+    },
+    /// Takes changes back: those with this name, or all.
+    Reset {
+        name: Option<String>,
+        #[serde(default)]
+        reason: Option<String>,
+        #[serde(default)]
+        force: Vec<String>,
+    },
+}
+
+/// Formats of metrics.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MetricsFormat {
+    /// The text format 0.0.4 of Prometheus.
+    #[default]
+    Prometheus,
+    /// OpenMetrics 1.0.
+    OpenMetrics,
+}
+
+/// Options of a change.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct How {
+    pub term: Term,
+    pub reason: Option<String>,
+    /// Objects that may be closed or changed although they are in use.
+    pub force: Vec<String>,
+}
+
+/// The requested lifetime of a change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Term {
+    /// Until the file's value changes.
+    #[default]
+    Always,
+    /// Until the daemon is stopped.
+    UntilRestart,
+    /// For this number of seconds.
+    Seconds(u64),
+    /// It goes into a drop-in.
+    Persist,
+}
+
+impl Request {
+    /// Whether it only asks for what is observed.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Request::Status
+                | Request::Names
+                | Request::Top
+                | Request::Details { .. }
+                | Request::Clients
+                | Request::Policies
+                | Request::Metrics { .. }
+                | Request::History { .. }
+                | Request::Events { .. }
+        )
+    }
+
+    /// Objects that may be closed or changed although they are in use.
+    #[must_use]
+    pub fn force(&self) -> &[String] {
+        match self {
+            Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => &how.force,
+            Request::Set { how, .. } => &how.force,
+            Request::Reset { force, .. } | Request::Apply { force, .. } => force,
+            _ => &[],
+        }
+    }
+}
+
+/// Result of a request.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "R: Deserialize<'de>"))]
+pub struct Reply<R> {
+    pub ok: bool,
+    /// Kind of the failure.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<Code>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// What was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<R>,
+    /// The target before and after the change.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Settings>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<Settings>,
+}
+
+/// A reply whose result is written already. So replies to all requests are of one type.
+pub type Written = Reply<Box<RawValue>>;
+
+/// Kinds of failures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Code {
+    /// The request is not valid, or no host file could contain it.
+    Invalid,
+    /// The VM or volume does not exist.
+    NotFound,
+    /// The VM or volume exists already.
+    Exists,
+    /// The change is not possible in the current state; nothing has changed.
+    Refused,
+    /// The change was made, but a device has not confirmed its part.
+    Incomplete,
+}
+
+impl<R> Reply<R> {
+    /// A change of one object.
+    #[must_use]
+    pub fn changed(before: Option<Settings>, after: Option<Settings>) -> Reply<R> {
+        Reply { ok: true, code: None, error: None, result: None, before, after }
+    }
+
+    #[must_use]
+    pub fn failed(code: Code, error: impl Into<String>) -> Reply<R> {
+        Reply { ok: false, code: Some(code), error: Some(error.into()), ..Reply::changed(None, None) }
+    }
+}
+
+impl Written {
+    /// A reply with this result.
+    ///
+    /// # Panics
+    /// If the result cannot be written as JSON, which all types of this crate can.
+    #[must_use]
+    pub fn with(result: &impl Serialize) -> Written {
+        Reply::changed(None, None).and(result)
+    }
+
+    /// The same with another result.
+    ///
+    /// # Panics
+    /// As [`Written::with`].
+    #[must_use]
+    pub fn and(self, result: &impl Serialize) -> Written {
+        Reply { result: Some(to_raw_value(result).expect("its keys are strings")), ..self }
+    }
+
+    /// Reads the result.
+    ///
+    /// # Errors
+    /// If it has another form.
+    pub fn read<R: DeserializeOwned>(&self) -> serde_json::Result<Option<R>> {
+        self.result.as_ref().map(|result| serde_json::from_str(result.get())).transpose()
+    }
+}
