@@ -16,16 +16,12 @@
 use std::time::{Duration, Instant};
 
 use sd_notify::NotifyState;
-use sluice_api::object::ObjectId;
-use sluice_api::printed::Serving;
-use sluice_config::Host;
 use tokio::sync::oneshot::Receiver;
 use tokio::sync::oneshot::error::TryRecvError;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use crate::control::changer::Changer;
 use crate::control::changer::watch::Report;
-use crate::server::Missing;
 
 /// Time between probes, at most.
 const EVERY: Duration = Duration::from_secs(5);
@@ -126,32 +122,6 @@ impl Service {
             self.status = status;
         }
     }
-}
-
-/// Returns the numbers of what is served. `host` has no volumes that are held back.
-pub fn serving(host: &Host, missing: &Missing, held_back: usize) -> Serving {
-    let is_served = |name: ObjectId| !missing.contains_key(&name);
-    let (mut volumes, mut nics) = (0, 0);
-    for (vm, spec) in &host.vms {
-        volumes += spec.volumes.keys().filter(|volume| is_served(ObjectId::volume(vm, volume))).count();
-        nics += spec.nics.keys().filter(|nic| is_served(ObjectId::nic(vm, nic))).count();
-    }
-    let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-    Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back }
-}
-
-/// Returns what the daemon serves, in a line.
-pub fn summary(serving: &Serving) -> String {
-    let number = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    // A host has disks, a network or both, and what it does not have is not named.
-    let both = |first: (usize, &str), second: (usize, &str)| match (first, second) {
-        (first, (0, _)) => number(first.0, first.1),
-        ((0, _), second) => number(second.0, second.1),
-        (first, second) => format!("{} and {}", number(first.0, first.1), number(second.0, second.1)),
-    };
-    let served = both((serving.volumes, "volume"), (serving.nics, "NIC"));
-    let on = both((serving.devices, "device"), (serving.uplinks, "uplink"));
-    format!("Serving {served} of {} on {on}", number(serving.vms, "VM"))
 }
 
 /// Sends a message to the service manager, if there is one.

@@ -135,11 +135,6 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "what a scheduler states of itself, a constant for each",
     },
     Exception {
-        what: "crates/sluice-daemon/src/control/apply.rs",
-        max: 7,
-        reason: "not opened yet: a change goes through several calls of one thread",
-    },
-    Exception {
         what: "crates/sluice-daemon/src/server/claims.rs",
         max: 11,
         reason: "not opened yet: each kind of resource is known to each step of a change",

@@ -1,7 +1,6 @@
 //! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
 //! nothing.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -12,8 +11,8 @@ use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
-use super::changer::expiry::Overdue;
 use super::describe::{describe, difference};
+use super::overdue::Overdue;
 use super::socket::Peer;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
@@ -27,8 +26,7 @@ use crate::state::time::Time;
 pub struct State {
     pub files: Files,
     pub saved: Saved,
-    /// Overrides that are kept although their time is over, by name.
-    pub overdue: BTreeMap<String, Overdue>,
+    pub overdue: Overdue,
 }
 
 /// Location of the daemon's configuration, and the time.
@@ -254,7 +252,11 @@ pub fn accept(
             Reply::changed(before, after)
         }
     };
-    let reply = reply.and(&result);
+    with_unapplied(reply.and(&result), unapplied)
+}
+
+/// Makes a reply one of a failure if there are devices that have not confirmed their part.
+pub(super) fn with_unapplied(reply: Reply, unapplied: &[ServerError]) -> Reply {
     if unapplied.is_empty() {
         return reply;
     }
@@ -291,8 +293,7 @@ pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
 
 /// Returns what differs from the files.
 pub fn get_overrides(state: &State) -> Reply {
-    let overdue = |known: &Override| state.overdue.get(&known.name()).map(Overdue::in_words);
-    let all = state.saved.overrides.iter().map(|known| known.described(overdue(known)));
+    let all = state.saved.overrides.iter().map(|known| known.described(state.overdue.in_words(&known.name())));
     Reply::with(&change::Overrides { overrides: all.collect() })
 }
 

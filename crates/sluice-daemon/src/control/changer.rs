@@ -1,116 +1,81 @@
 //! The thread that makes changes: start, reload, requests of the control socket.
 //!
 //! The control thread answers handshakes, VMMs and signals, and must never wait for a disk. So this thread makes the
-//! changes, one after another. Calls that may hang with a disk or a file system (reading the host file, resolving
-//! paths, opening volumes, making sockets, querying a disk for lost writes) run on a separate helper thread for each
-//! change. Other changes continue meanwhile. When the helper has returned, the change is checked again against the
-//! configuration in force.
+//! changes. Each is a task of its own ([`change`]), and one after another is put into force. Calls that may hang with a disk or a file
+//! system (reading the host file, resolving paths, opening volumes, making sockets, querying a disk for lost writes) run on a helper
+//! thread ([`helpers`]), and other changes go on meanwhile. The state is written by a thread of its own.
 //!
 //! ```text
-//! control thread --Event--> [changer] --Needs--> helper
-//!                              ^  |                 |
-//!                              |  '--> devices      |
-//!                              '------Event---------'
+//! control thread --Event--> [changes: a task for each] <--Needs, Found--> helper
+//!                                |            '---drop-in, state--> state
+//!                                '--> devices
 //! ```
-//!
-//! A helper that waits for one path for [`PATH_TIMEOUT`] is abandoned, and the change is rejected. [`helpers`] has the
-//! number of helpers and the retries of volumes that are out of service. A hung disk delays neither other changes nor
-//! volumes on other disks.
-//!
-//! A change that must last is written to the state directory before it is in force ([`making`]), by a thread of its own.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_api::object::ObjectId;
-use sluice_api::printed::Serving;
-use sluice_config::{DaemonSettings, Files, Host};
-use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use sluice_config::{Files, Host};
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch as watched};
+use tokio::task::{JoinSet, LocalSet};
+use tokio::time::sleep_until;
 
-use self::helpers::{Helper, Helping, hangs};
-use self::making::Saving;
-use self::read::{Read, Unread, read};
+use self::change::Kind;
+use self::helpers::{Helpers, Purpose};
+use self::retry::Retries;
+use self::shared::{InForce, Shared};
+use self::start::Start;
 use self::watch::{Report, Watch};
-use super::apply::{self, Proposal, State};
-use super::roles::{self, Roles};
+use super::apply::{self, State};
+use super::overdue::Overdue;
+use super::roles::{Rights, Roles};
 use super::socket::Asked;
 use super::{Code, Reply, Request};
-use crate::failure::Failure;
 use crate::metrics::Load;
-use crate::monitor::{Board, Served};
+use crate::monitor::Board;
 use crate::output::Format;
-use crate::server::{Force, Found, Progress, Server, stats};
+use crate::server::{Force, Server, stats};
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
-use crate::state::keeper::{Keeper, Written};
+use crate::state::keeper::Keeper;
 use crate::state::overrides::{Gone, Override};
 
 pub mod aside;
-mod exit;
-pub mod expiry;
+mod change;
+mod expiry;
 mod helpers;
-mod hold;
-mod making;
-mod read;
 mod record;
+mod reload;
+mod retry;
+mod saving;
+mod shared;
+mod start;
 #[cfg(test)]
 mod tests;
 pub mod watch;
 
-/// Maximum time that a helper may wait for one path.
-pub const PATH_TIMEOUT: Duration = Duration::from_secs(5);
-/// The same at the start, where helpers wait up to 5 s for the locks of a dead daemon.
-const PATH_TIMEOUT_AT_START: Duration = Duration::from_secs(10);
-/// Maximum number of pending changes; further requested ones are rejected.
-const ATTEMPTS_MAX: usize = 64;
-/// Maximum time that a volume waits for its bytes while the last requests of a detached volume hold them.
-const REMOVED_VOLUME_TIMEOUT: Duration = Duration::from_secs(5);
-/// Interval between two attempts.
-const PAUSE: Duration = Duration::from_millis(5);
-/// Interval between retries of volumes that are out of service, and between checks of helpers.
-const RETRY_EVERY: Duration = Duration::from_secs(1);
+pub use self::helpers::PATH_TIMEOUT;
+pub use self::shared::ServerEvent;
 
-/// Events for the control thread.
-pub enum ServerEvent {
-    /// The start has succeeded, with the numbers of what is served and this state in a line; or it has failed.
-    Started(Result<(Serving, String), Failure>),
-    /// What is served has changed: the state in a line.
-    Status(String),
-    /// Every device is down.
-    Dead,
-    /// The thread that makes changes has panicked.
-    Panicked,
-}
+/// Minimum time until the thread looks again at what is due.
+const PAUSE: Duration = Duration::from_millis(5);
+/// Time after which it looks although nothing is due.
+const IDLE: Duration = Duration::from_secs(3600);
 
 enum Event {
     Change(Asked),
     Reload,
     Report,
-    LookAtDevices,
     /// Asks whether this thread and the device threads respond. A thread or a disk that does nothing for this time is reported.
     Probe(Duration, oneshot::Sender<Report>),
     /// Ends the thread; `true`: the daemon is stopped, and has not failed. Returns the server.
     End(bool, oneshot::Sender<Server>),
-    /// The state has been written, or a drop-in.
-    Saved(u64, Written),
     #[cfg(test)]
     Panic,
-    /// The helper of this attempt has returned.
-    Back(u64, Outcome),
-}
-
-/// Result of a helper.
-enum Outcome {
-    Found,
-    Loaded(Box<Result<Read, Unread>>),
-    /// The disks have reported lost writes.
-    LossReported,
-    Panicked,
 }
 
 /// The inputs of the daemon's start.
@@ -136,32 +101,24 @@ pub struct Begin {
 
 /// The control thread's handle.
 pub struct Changer {
-    events: Sender<Event>,
+    events: mpsc::UnboundedSender<Event>,
 }
 
 impl Changer {
-    /// Starts the thread, which serves the host file first. Sockets are registered with the runtime of `handle`.
+    /// Starts the thread, which serves the host file first. Sockets are registered with the runtime of `sockets`.
     pub fn start(
         begin: Begin,
         format: Format,
-        handle: Handle,
+        sockets: Handle,
         board: Board,
     ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
-        let (events, inbox) = channel();
         let (news, listener) = mpsc::unbounded_channel();
-        let own = events.clone();
-        thread::Builder::new().name("changes".to_owned()).spawn(move || {
-            let _runtime = handle.enter();
-            let server = Server::default();
-            watch::look_at_failed(&handle, &server, own.clone());
-            match Thread::new((server, board), begin, format, own, news.clone()) {
-                Ok((mut thread, start)) => {
-                    thread.begin(start);
-                    thread.run(&inbox);
-                }
-                Err(error) => drop(news.send(ServerEvent::Started(Err(error.into())))),
-            }
-        })?;
+        let (shared, first) = shared((Server::default(), board), begin, sockets, news)?;
+        let (events, inbox) = mpsc::unbounded_channel();
+        let runtime = Builder::new_current_thread().enable_time().build()?;
+        thread::Builder::new()
+            .name("changes".to_owned())
+            .spawn(move || run(&runtime, shared, Some(first), inbox, format))?;
         Ok((Changer { events }, listener))
     }
 
@@ -196,101 +153,34 @@ impl Changer {
     }
 }
 
-/// A kind of change.
-enum Kind {
-    Start(Box<Start>),
-    Change(Asked),
-    Reload(Reload),
-    /// A retry of this volume, which is out of service.
-    Retry(ObjectId),
-    /// Overrides with these names end, because their time is over.
-    Expire(BTreeSet<String>),
-}
-
-/// Configuration that is served first.
-struct Start {
-    host: Arc<Host>,
-    saved: Saved,
-    is_damaged: bool,
-    gone: Vec<(Override, Gone)>,
-    force: Force,
-    strict: bool,
-}
-
-/// A reload.
-#[derive(Default)]
-struct Reload {
-    /// The files, when they have been read.
-    read: Option<Box<Read>>,
-    /// `None`: a signal asked for it.
-    asked: Option<Asked>,
-}
-
-/// Why an attempt waits.
-enum WaitsFor {
-    /// For a helper, which reports the path that it waits for.
-    Helper(Helping),
-    /// For the last requests of a removed volume.
-    RemovedVolume,
-    /// Until another change has been saved.
-    Turn,
-}
-
-/// A pending change.
-struct Attempt {
-    /// Number of its last helper.
-    number: u64,
-    kind: Kind,
-    since: Instant,
-    found: Found,
-    waits: WaitsFor,
-    /// The proposal, and the version of the state for which it was made.
-    proposal: Option<(u64, Proposal)>,
-    /// Whether it has waited for the last requests of a removed volume.
-    has_waited: bool,
-    /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
-    /// those that are held back already.
-    held: BTreeMap<ObjectId, String>,
-}
-
-struct Thread {
-    file: PathBuf,
-    format: Format,
-    server: Server,
-    /// For those who observe what is served.
-    board: Board,
-    state: State,
-    attempts: Vec<Attempt>,
-    /// Number of helpers started so far.
-    next: u64,
-    /// Number of changes so far.
-    version: u64,
-    /// The same when the state was last reported.
-    stated: u64,
-    /// Roles of clients, as the host file in force states them.
-    roles: Roles,
-    /// The settings at the start, which the control socket has.
-    at_start: DaemonSettings,
-    /// The last attempt to load the host file.
-    load: Load,
-    /// Time of the next retry of volumes and interfaces that are out of service.
-    retry_at: Instant,
-    /// Volumes to retry, in order.
-    retries: VecDeque<ObjectId>,
-    /// Running helpers, by attempt.
-    helpers: BTreeMap<u64, Helper>,
-    keeper: Keeper,
-    watch: Watch,
-    /// The state in the state directory; `None` if a failed write has left one or the other.
-    on_disk: Option<Saved>,
-    /// The change that is being saved. No other change is made meanwhile.
-    saving: Option<Saving>,
-    /// Number of the last job of the keeper that has hung; until it returns nothing can be saved.
-    hung_save: Option<u64>,
-    /// Time of the next attempt to write a state that could not be written.
-    repeat_at: Option<Instant>,
-    events: Sender<Event>,
+/// Returns what all changes share, and the first change.
+fn shared(
+    (server, board): (Server, Board),
+    begin: Begin,
+    sockets: Handle,
     news: mpsc::UnboundedSender<ServerEvent>,
+) -> std::io::Result<(Shared, Kind)> {
+    let Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles } = begin;
+    let state = State { files, saved: on_disk.clone(), overdue: Overdue::default() };
+    let (load, version, watch) = (Load::default(), 0, Watch::default());
+    let shared = Shared {
+        at_start: host.daemon.clone(),
+        board,
+        news,
+        sockets,
+        in_force: InForce { server, state, roles, load, version, watch }.into(),
+        helpers: Helpers::default(),
+        keeper: Mutex::new(Keeper::start(folder, file.with_extension("d"), on_disk)?),
+        unsaved: Notify::new(),
+        reloads: watched::Sender::new(()),
+        exits: watched::Sender::new(false),
+        pending: Default::default(),
+        tasks: JoinSet::new().into(),
+        ended: Notify::new(),
+        file,
+    };
+    let start = Start { host: Arc::new(host), saved, is_damaged, gone, force, strict };
+    Ok((shared, Kind::Start(Box::new(start))))
 }
 
 /// Reports a panic of the thread. It is dropped before the server, whose devices may wait for a hung disk.
@@ -304,256 +194,118 @@ impl Drop for Alarm {
     }
 }
 
-impl Thread {
-    /// Returns the thread, and its first change.
-    fn new(
-        (server, board): (Server, Board),
-        begin: Begin,
-        format: Format,
-        events: Sender<Event>,
-        news: mpsc::UnboundedSender<ServerEvent>,
-    ) -> std::io::Result<(Thread, Kind)> {
-        let Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles } = begin;
-        let reply = events.clone();
-        let keeper = Keeper::start(folder, move |number, saved| drop(reply.send(Event::Saved(number, saved))))?;
-        let at_start = host.daemon.clone();
-        let state = State { files, saved: on_disk.clone(), overdue: BTreeMap::new() };
-        let thread = Thread {
-            file,
-            format,
-            server,
-            board,
-            state,
-            attempts: Vec::new(),
-            next: 0,
-            version: 0,
-            stated: 0,
-            roles,
-            at_start,
-            load: Load::default(),
-            retry_at: Instant::now(),
-            retries: VecDeque::new(),
-            helpers: BTreeMap::new(),
-            keeper,
-            watch: Watch::default(),
-            on_disk: Some(on_disk),
-            saving: None,
-            hung_save: None,
-            repeat_at: None,
-            events,
-            news,
-        };
-        let start = Start { host: Arc::new(host), saved, is_damaged, gone, force, strict };
-        Ok((thread, Kind::Start(Box::new(start))))
-    }
+/// Makes changes until the daemon ends.
+fn run(
+    runtime: &Runtime,
+    shared: Shared,
+    first: Option<Kind>,
+    mut inbox: mpsc::UnboundedReceiver<Event>,
+    format: Format,
+) {
+    let (shared, tasks) = (Rc::new(shared), LocalSet::new());
+    let _alarm = Alarm(shared.news.clone());
+    tasks.block_on(runtime, async {
+        shared.tasks.borrow_mut().spawn_local(saving::repeat(Rc::clone(&shared)));
+        first.into_iter().for_each(|first| change::begin(&shared, first, None));
+        let Some((is_stop, reply)) = take_events(&shared, &mut inbox, format).await else { return };
+        saving::exit(&shared, is_stop).await;
+        shared.board.close();
+        let _ = reply.send(std::mem::take(&mut shared.in_force.borrow_mut().server));
+    });
+}
 
-    fn run(mut self, inbox: &Receiver<Event>) {
-        let _alarm = Alarm(self.news.clone());
-        loop {
-            let event = match self.timeout() {
-                None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(timeout) => inbox.recv_timeout(timeout),
-            };
-            match event {
-                Ok(Event::End(is_stop, reply)) => {
-                    self.end(is_stop, inbox);
-                    self.board.close();
-                    let _ = reply.send(self.server);
-                    return;
-                }
-                Ok(event) => self.take(event),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return,
+/// Takes events, and begins what is due, until the thread is to end.
+async fn take_events(
+    shared: &Rc<Shared>,
+    inbox: &mut mpsc::UnboundedReceiver<Event>,
+    format: Format,
+) -> Option<(bool, oneshot::Sender<Server>)> {
+    let (down, mut retries, mut stated) = (shared.in_force.borrow().server.down(), Retries::new(), 0);
+    loop {
+        let due = next(shared, &retries);
+        tokio::select! {
+            event = inbox.recv() => match event? {
+                Event::End(is_stop, reply) => return Some((is_stop, reply)),
+                event => take(shared, event, format),
+            },
+            () = down.notified() => shared.check_devices(&shared.in_force.borrow().server),
+            () = shared.ended.notified() => {}
+            () = sleep_until(due.into()) => {}
+        }
+        while let Some(ended) = shared.tasks.borrow_mut().try_join_next() {
+            // A change panicked: what is in force is not known.
+            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
+        }
+        retries.run(shared);
+        expire(shared);
+        shared.publish();
+        let in_force = shared.in_force.borrow();
+        if std::mem::replace(&mut stated, in_force.version) != in_force.version {
+            let _ = shared.news.send(ServerEvent::Status(in_force.status()));
+        }
+    }
+}
+
+/// Returns the time at which something is due.
+fn next(shared: &Shared, retries: &Retries) -> Instant {
+    let now = Instant::now();
+    let expiry = expiry::next(&shared.in_force.borrow().state, &ending(shared));
+    let due = retries.next(shared).into_iter().chain(expiry).min();
+    due.map_or(now + IDLE, |due| due.max(now + PAUSE))
+}
+
+/// Begins to end changes whose time is over.
+fn expire(shared: &Rc<Shared>) {
+    let is_start = shared.pending.borrow().values().any(|purpose| *purpose == Purpose::Start);
+    if !is_start {
+        let due = expiry::due(&mut shared.in_force.borrow_mut().state, &ending(shared));
+        let due = due.into_iter().filter(|names| !names.is_empty());
+        due.for_each(|names| change::begin(shared, Kind::Expiry(names), None));
+    }
+}
+
+/// Returns the names of overrides that pending changes are to end.
+fn ending(shared: &Shared) -> BTreeSet<String> {
+    let pending = shared.pending.borrow();
+    let names = pending.values().filter_map(|purpose| match purpose {
+        Purpose::Expiry(names) => Some(names),
+        Purpose::Start | Purpose::Change | Purpose::Retry(_) => None,
+    });
+    names.flatten().cloned().collect()
+}
+
+fn take(shared: &Rc<Shared>, event: Event, format: Format) {
+    match event {
+        Event::Change(asked) => request(shared, asked),
+        Event::Reload => change::begin(shared, Kind::Reload(None), None),
+        Event::Report => {
+            let server = &shared.in_force.borrow().server;
+            stats::print(&server.snapshots(), server.host_state(), format);
+        }
+        Event::Probe(limit, reply) => {
+            let InForce { server, watch, .. } = &mut *shared.in_force.borrow_mut();
+            let _ = reply.send(watch.look(server, limit));
+        }
+        #[cfg(test)]
+        Event::Panic => panic!("a test requested this panic"),
+        Event::End(..) => unreachable!("it ends the loop"),
+    }
+}
+
+fn request(shared: &Rc<Shared>, asked: Asked) {
+    let reply = {
+        let InForce { server, state, roles, .. } = &*shared.in_force.borrow();
+        let rights = Rights { roles, settings: &server.host().daemon, file: &shared.file };
+        match rights.check(&asked.request, &asked.peer, &state.saved.overrides) {
+            Err(refused) => {
+                // The log limits the lines about one endpoint.
+                let (endpoint, who) = ("control", &asked.peer);
+                tracing::warn!(endpoint, %who, reason = refused, "Request of a control client refused");
+                Reply::failed(Code::Refused, refused)
             }
-            self.check_saving();
-            self.check_attempts();
-            self.retry_missing();
-            self.expire();
-            self.publish();
-            self.report_status();
+            Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),
+            Ok(()) => return change::request(shared, asked),
         }
-    }
-
-    /// Tells the monitor what is served.
-    fn publish(&self) {
-        let aside = self.state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
-        self.board.publish(Served { aside, ..self.server.served(&self.roles, &self.file, self.load) });
-    }
-
-    /// Returns how long the thread may wait for an event.
-    fn timeout(&self) -> Option<Duration> {
-        let is_leaving = |attempt: &Attempt| matches!(attempt.waits, WaitsFor::RemovedVolume);
-        if self.saving.is_none() && self.attempts.iter().any(is_leaving) {
-            return Some(PAUSE);
-        }
-        let is_out = !self.server.missing().is_empty();
-        let is_busy = !self.attempts.is_empty() || is_out || self.server.has_links() || self.saving.is_some();
-        let busy = (is_busy || self.repeat_at.is_some()).then_some(RETRY_EVERY);
-        busy.into_iter().chain(self.until_expiry()).min()
-    }
-
-    fn take(&mut self, event: Event) {
-        match event {
-            Event::Change(asked) => self.request(asked),
-            Event::Reload => self.begin(Kind::Reload(Reload::default())),
-            Event::Report => {
-                stats::print(&self.server.snapshots(), self.server.host_state(), self.format);
-            }
-            Event::LookAtDevices => self.check_devices(),
-            Event::Probe(limit, reply) => drop(reply.send(self.watch.look(&self.server, limit))),
-            Event::Back(number, outcome) => {
-                self.helpers.remove(&number);
-                self.back(number, outcome);
-            }
-            Event::Saved(number, saved) => self.saved(number, saved),
-            #[cfg(test)]
-            Event::Panic => panic!("a test requested this panic"),
-            Event::End(..) => unreachable!("it ends the loop"),
-        }
-    }
-
-    fn request(&mut self, asked: Asked) {
-        if let Some(refused) = self.refused(&asked) {
-            let _ = asked.reply.send(refused);
-            return;
-        }
-        match asked.request {
-            Request::GetOverrides => drop(asked.reply.send(apply::get_overrides(&self.state))),
-            Request::Apply { .. } => self.begin(Kind::Reload(Reload { read: None, asked: Some(asked) })),
-            _ => self.begin(Kind::Change(asked)),
-        }
-    }
-
-    /// Returns the reply to a request that its client may not make.
-    fn refused(&self, asked: &Asked) -> Option<Reply> {
-        let rights = roles::Rights { roles: &self.roles, settings: &self.server.host().daemon, file: &self.file };
-        let refused = rights.check(&asked.request, &asked.peer, &self.state.saved.overrides).err()?;
-        // The log limits the lines about one endpoint.
-        tracing::warn!(endpoint = "control", who = %asked.peer, reason = refused, "Request of a control client refused");
-        Some(Reply::failed(Code::Refused, refused))
-    }
-
-    /// Continues the attempt, unless it was abandoned.
-    fn back(&mut self, number: u64, outcome: Outcome) {
-        let Some(mut attempt) = self.remove(number) else { return };
-        match outcome {
-            Outcome::Found => {
-                if let WaitsFor::Helper(helping) = &attempt.waits {
-                    attempt.found.add(helping.0.take());
-                }
-                self.advance(attempt);
-            }
-            Outcome::Loaded(loaded) => self.loaded(attempt, *loaded),
-            Outcome::LossReported => self.loss_reported(attempt),
-            Outcome::Panicked => self.refuse(attempt, "The helper thread panicked; see the log"),
-        }
-    }
-
-    fn check_devices(&self) {
-        if self.server.is_dead() {
-            let _ = self.news.send(ServerEvent::Dead);
-        }
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Attempt> {
-        let at = self.attempts.iter().position(|attempt| attempt.number == number)?;
-        Some(self.attempts.remove(at))
-    }
-
-    fn begin(&mut self, kind: Kind) {
-        let (found, waits, since) = (Found::default(), WaitsFor::RemovedVolume, Instant::now());
-        let held = match &kind {
-            Kind::Start(start) => aside::held(&start.saved.overrides, &start.host),
-            Kind::Reload(_) | Kind::Change(_) | Kind::Retry(_) | Kind::Expire(_) => BTreeMap::new(),
-        };
-        let attempt = Attempt { number: 0, kind, since, found, waits, proposal: None, has_waited: false, held };
-        match attempt.kind {
-            _ if self.attempts.len() >= ATTEMPTS_MAX && !matches!(attempt.kind, Kind::Retry(_) | Kind::Expire(_)) => {
-                self.refuse(attempt, &format!("{ATTEMPTS_MAX} changes are queued; retry when they have completed"));
-            }
-            Kind::Reload(Reload { read: None, ref asked }) => {
-                let named = asked.as_ref().and_then(|asked| match &asked.request {
-                    Request::Apply { file, dry_run, .. } => Some((file.clone(), *dry_run)),
-                    _ => None,
-                });
-                // An older file must not replace a newer one.
-                let is_reload = |attempt: &mut Attempt| matches!(attempt.kind, Kind::Reload(_));
-                for old in self.attempts.extract_if(.., is_reload) {
-                    making::replaced(old);
-                }
-                let (file, group) = (self.file.clone(), self.roles.group);
-                let paths = [file.clone()];
-                self.help(attempt, &paths, move |progress: &Progress| {
-                    Outcome::Loaded(Box::new(read(&file, named, group, progress)))
-                });
-            }
-            Kind::Change(Asked { request: Request::AcceptLoss { ref target }, .. }) => {
-                match apply::loss_query(&self.server, target) {
-                    Ok(hearing) => self.help(attempt, &hearing.paths(), move |progress: &Progress| {
-                        hearing.run(progress);
-                        Outcome::LossReported
-                    }),
-                    Err(reply) => making::answer(attempt, reply),
-                }
-            }
-            _ => self.advance(attempt),
-        }
-    }
-
-    /// The disk has reported lost writes, so the loss is accepted.
-    fn loss_reported(&mut self, attempt: Attempt) {
-        let Kind::Change(Asked { request: Request::AcceptLoss { target }, peer, .. }) = &attempt.kind else { return };
-        let reply = apply::accept_loss(&self.server, target, peer.clone());
-        making::answer(attempt, reply);
-    }
-
-    /// Retries attempts that wait for removed volumes or for their turn, and abandons helpers that take too long.
-    fn check_attempts(&mut self) {
-        if self.saving.is_some() {
-            return self.check_helpers();
-        }
-        self.check_helpers();
-        for attempt in std::mem::take(&mut self.attempts) {
-            match attempt.waits {
-                WaitsFor::Helper(_) => self.attempts.push(attempt),
-                WaitsFor::RemovedVolume | WaitsFor::Turn => self.advance(attempt),
-            }
-        }
-    }
-
-    /// Abandons helpers that take too long.
-    fn check_helpers(&mut self) {
-        let now = Instant::now();
-        for mut attempt in std::mem::take(&mut self.attempts) {
-            let WaitsFor::Helper(helping) = &attempt.waits else {
-                self.attempts.push(attempt);
-                continue;
-            };
-            let (path, since) = helping.0.now();
-            let is_start = matches!(attempt.kind, Kind::Start(_));
-            let max = if is_start { PATH_TIMEOUT_AT_START } else { PATH_TIMEOUT };
-            if now.duration_since(since) < max {
-                self.attempts.push(attempt);
-            } else if is_start {
-                attempt.found.add(helping.0.take());
-                attempt.found.hangs(path, max);
-                self.advance(attempt);
-            } else {
-                self.refuse(attempt, &hangs(&path, max));
-            }
-        }
-    }
-
-    fn loaded(&mut self, mut attempt: Attempt, loaded: Result<Read, Unread>) {
-        match loaded {
-            Ok(files) => {
-                if let Kind::Reload(reload) = &mut attempt.kind {
-                    reload.read = Some(Box::new(files));
-                }
-                self.advance(attempt);
-            }
-            Err(Unread::Wrong(diagnostics)) => self.refuse_file(attempt, &diagnostics),
-            Err(Unread::Other(error)) => self.refuse(attempt, &error),
-        }
-    }
+    };
+    let _ = asked.reply.send(reply);
 }

@@ -7,6 +7,7 @@ pub use sluice_api::request::{Code, MetricsFormat, Request, Written as Reply};
 pub mod apply;
 pub mod changer;
 pub mod describe;
+mod overdue;
 mod plan;
 pub mod roles;
 pub mod socket;

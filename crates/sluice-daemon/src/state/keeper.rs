@@ -1,74 +1,154 @@
-//! The thread that writes states and drop-ins, one after another. A file system that hangs stops only this thread.
+//! Writes states and drop-ins, one after another, on a thread of its own. A file system that hangs stops only this thread.
+//!
+//! What was written into a drop-in is taken back by the next job, unless its change has come into force ([`Keeper::keep`]). A
+//! write that hangs is given up. Until it ends nothing else is written, and then it is not known what is on disk, so the state is
+//! written again.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+
+use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::time::{Instant, timeout_at};
 
 use super::Saved;
 use super::dropin::{DropIn, Undo};
 use super::folder::StateFolder;
 
-/// What was written, and how to take back what is not the state.
-pub type Written = Result<Option<Undo>, String>;
+/// Why something was not written.
+pub enum Unsaved {
+    /// The remedy.
+    Failed(String),
+    /// This folder does not respond.
+    Hangs(PathBuf),
+}
 
 /// A write that must be on disk before a change is in force.
 #[derive(Default)]
-pub struct Job {
-    pub number: u64,
-    /// Taken back first: its change was written, and could not be made.
-    pub undo: Option<Undo>,
+struct Job {
+    /// Whether the drop-in of the last job is put back first.
+    takes_back: bool,
     /// Written first: a change that is in both must not be lost between them.
-    pub dropin: Option<DropIn>,
+    dropin: Option<DropIn>,
     /// `None` if the state file is up to date.
-    pub saved: Option<Saved>,
+    saved: Option<Saved>,
 }
 
-/// The handle of the thread, which ends with it after its last job.
+type Written = Result<(), String>;
+
+/// The handle of the thread, which ends with it after its last job. Who has it may make a change.
 pub struct Keeper {
-    jobs: Sender<Job>,
+    jobs: Sender<(Job, oneshot::Sender<Written>)>,
     folder: Option<PathBuf>,
+    /// The folder of the drop-ins.
+    dropins: PathBuf,
+    /// The state in the state directory; `None` if a failed write has left one or the other.
+    on_disk: Option<Saved>,
+    /// Whether the last drop-in is that of a change that is not in force.
+    is_unmade: bool,
+    /// The end of a write that hangs.
+    hung: Option<oneshot::Receiver<Written>>,
 }
 
 impl Keeper {
-    /// Starts the thread. Without a folder, only drop-ins are written. `done` gets the number and the result of each job.
-    pub fn start(folder: Option<StateFolder>, done: impl Fn(u64, Written) + Send + 'static) -> io::Result<Keeper> {
-        let (jobs, inbox) = channel::<Job>();
+    /// Starts the thread. Without a state directory, only drop-ins are written. `on_disk` is the state there.
+    pub fn start(folder: Option<StateFolder>, dropins: PathBuf, on_disk: Saved) -> io::Result<Keeper> {
+        let (jobs, inbox) = channel::<(Job, oneshot::Sender<Written>)>();
         let path = folder.as_ref().map(|folder| folder.path().to_owned());
         thread::Builder::new().name("state".to_owned()).spawn(move || {
-            for job in inbox {
-                done(job.number, job.run(folder.as_ref()));
+            let mut last = None;
+            for (job, done) in inbox {
+                let _ = done.send(job.run(folder.as_ref(), &mut last));
             }
         })?;
-        Ok(Keeper { jobs, folder: path })
+        Ok(Keeper { jobs, folder: path, dropins, on_disk: Some(on_disk), is_unmade: false, hung: None })
     }
 
     /// The state directory.
-    pub fn folder(&self) -> Option<&PathBuf> {
-        self.folder.as_ref()
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
-    pub fn run(&self, job: Job) {
-        // Without the thread there is no answer, and the change times out.
-        let _ = self.jobs.send(job);
+    /// Writes the drop-in of a change, and its state if the state directory has another one. Returns whether anything was written.
+    /// It is given up at `deadline`, or when the future is dropped.
+    pub async fn save(&mut self, dropin: Option<DropIn>, saved: &Saved, deadline: Instant) -> Result<bool, Unsaved> {
+        let is_hung = self.hangs();
+        let saved = Saved { overrides: saved.overrides.without_persisted(), ..saved.clone() };
+        let saved = (self.folder.is_some() && self.on_disk.as_ref() != Some(&saved)).then_some(saved);
+        if saved.is_none() && dropin.is_none() && !self.is_unmade {
+            return Ok(false);
+        }
+        if is_hung {
+            return Err(self.hung());
+        }
+        // A write that fails may fail after the file was replaced.
+        let before = if saved.is_some() { self.on_disk.take() } else { None };
+        let has_dropin = dropin.is_some();
+        let written = self.run(Job { takes_back: self.is_unmade, dropin, saved: saved.clone() });
+        self.is_unmade = has_dropin;
+        let Ok(Ok(written)) = timeout_at(deadline, written).await else {
+            self.on_disk = self.on_disk.take().or(before);
+            self.hung = Some(self.run(Job { takes_back: true, ..Job::default() }));
+            self.is_unmade = false;
+            return Err(self.hung());
+        };
+        if let Err(error) = written {
+            self.is_unmade = false;
+            return Err(Unsaved::Failed(error));
+        }
+        self.on_disk = saved.or(self.on_disk.take());
+        Ok(true)
+    }
+
+    /// Notes that the change that was written is in force.
+    pub fn keep(&mut self) {
+        self.is_unmade = false;
+    }
+
+    /// Whether a write still hangs.
+    pub fn hangs(&mut self) -> bool {
+        let end = self.hung.as_mut().map(oneshot::Receiver::try_recv);
+        if end.is_some_and(|end| end != Err(TryRecvError::Empty)) {
+            (self.hung, self.on_disk) = (None, None);
+        }
+        self.hung.is_some()
+    }
+
+    /// Waits until no write hangs.
+    pub async fn responds(&mut self) {
+        if let Some(end) = &mut self.hung {
+            let _ = end.await;
+            (self.hung, self.on_disk) = (None, None);
+        }
+    }
+
+    /// Returns the error of a write that hangs.
+    pub fn hung(&self) -> Unsaved {
+        Unsaved::Hangs(self.folder.as_ref().unwrap_or(&self.dropins).clone())
+    }
+
+    /// Without the thread there is no answer.
+    fn run(&self, job: Job) -> oneshot::Receiver<Written> {
+        let (done, written) = oneshot::channel();
+        let _ = self.jobs.send((job, done));
+        written
     }
 }
 
 impl Job {
-    fn run(self, folder: Option<&StateFolder>) -> Written {
-        self.undo.into_iter().for_each(Undo::run);
-        let undo = self.dropin.as_ref().map(DropIn::write).transpose()?;
-        let (Some(folder), Some(saved)) = (folder, &self.saved) else { return Ok(undo) };
-        match folder.write(saved) {
-            Ok(()) => Ok(undo),
-            Err(error) => {
-                undo.into_iter().for_each(Undo::run);
-                let path = folder.path().display();
-                Err(format!(
-                    "Cannot write the state directory {path}: {error}; free disk space there, or make it writable, and repeat the command"
-                ))
-            }
-        }
+    /// `last` is how to take back the drop-in of the last job.
+    fn run(self, folder: Option<&StateFolder>, last: &mut Option<Undo>) -> Written {
+        last.take().filter(|_| self.takes_back).into_iter().for_each(Undo::run);
+        *last = self.dropin.as_ref().map(DropIn::write).transpose()?;
+        let (Some(folder), Some(saved)) = (folder, &self.saved) else { return Ok(()) };
+        folder.write(saved).map_err(|error| {
+            last.take().into_iter().for_each(Undo::run);
+            let path = folder.path().display();
+            format!(
+                "Cannot write the state directory {path}: {error}; free disk space there, or make it writable, and repeat the command"
+            )
+        })
     }
 }
 
@@ -90,7 +170,7 @@ mod tests {
             let part = Part::Set("a".parse().unwrap(), "weight = 3".parse().unwrap());
             let dropin = Some(DropIn::of(&host, vec![part]));
             let job = Job { dropin, saved: Some(Saved::default()), ..Job::default() };
-            assert!(job.run(Some(&folder)).unwrap_err().contains("free disk space"));
+            assert!(job.run(Some(&folder), &mut None).unwrap_err().contains("free disk space"));
         };
         refused();
         assert!(!dropins.exists(), "nor is there a folder for it");

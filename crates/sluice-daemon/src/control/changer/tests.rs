@@ -6,15 +6,14 @@ use tempfile::TempDir;
 use super::super::socket::Peer;
 use super::*;
 
-/// Returns a thread for a server whose device `a` is down, and the folder of its file.
-async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<ServerEvent>, Receiver<Event>, TempDir) {
+/// What a thread shares that serves a host file whose device `a` is down, and the folder of the file.
+async fn with_a_dead_device(text: &str) -> (Shared, mpsc::UnboundedReceiver<ServerEvent>, TempDir) {
     let server = Server::with_a_dead_device(text, "a");
     server.down().notified().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("host.toml");
     std::fs::write(&file, text).unwrap();
     let (files, host) = sluice_config::load_files(&file).unwrap();
-    let (events, inbox) = channel();
     let (news, heard) = mpsc::unbounded_channel();
     let roles = Roles::of(&host.daemon.access, None);
     let (on_disk, saved) = (Saved::default(), Saved::default());
@@ -31,19 +30,26 @@ async fn with_a_dead_device(text: &str) -> (Thread, mpsc::UnboundedReceiver<Serv
         strict: true,
         roles,
     };
-    let (thread, _) = Thread::new((server, Board::default()), begin, Format::Json, events, news).unwrap();
-    (thread, heard, inbox, folder)
+    let (shared, _) = shared((server, Board::default()), begin, Handle::current(), news).unwrap();
+    (shared, heard, folder)
+}
+
+/// Runs a thread that has begun no change yet.
+fn running(shared: Shared) -> (mpsc::UnboundedSender<Event>, thread::JoinHandle<()>) {
+    let (events, inbox) = mpsc::unbounded_channel();
+    let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+    (events, thread::spawn(move || run(&runtime, shared, None, inbox, Format::Json)))
 }
 
 #[tokio::test]
 async fn a_daemon_kept_running_after_its_last_device_went_down() {
-    let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
-    let events = thread.events.clone();
-    let running = thread::spawn(move || thread.run(&inbox));
-    events.send(Event::LookAtDevices).unwrap();
+    let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+    let down = shared.in_force.borrow().server.down();
+    let (events, running) = running(shared);
+    down.notify_one();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Dead)));
     let (reply, server) = oneshot::channel();
-    events.send(Event::End(true, reply)).unwrap();
+    events.send(Event::End(true, reply)).ok().unwrap();
     // The deadline matters only if the test fails.
     let deadline = Instant::now() + Duration::from_secs(60);
     let draining = server.await.unwrap().drain(deadline);
@@ -54,23 +60,34 @@ async fn a_daemon_kept_running_after_its_last_device_went_down() {
 
 #[tokio::test]
 async fn a_panic_of_the_thread_that_makes_changes_was_not_reported() {
-    let (thread, mut heard, inbox, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
-    let events = thread.events.clone();
-    let running = thread::spawn(move || thread.run(&inbox));
-    events.send(Event::Panic).unwrap();
+    let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+    let (events, running) = running(shared);
+    events.send(Event::Panic).ok().unwrap();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
     assert!(running.join().is_err());
+}
+
+#[tokio::test]
+async fn a_panic_of_a_change_was_not_reported() {
+    let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+    // A kind of request that the monitor answers is no change.
+    let (reply, answer) = oneshot::channel();
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    let (events, running) = running(shared);
+    events.send(Event::Change(Asked { request: Request::Status, peer, reply })).ok().unwrap();
+    assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
+    assert!(running.join().is_err() && answer.await.is_err());
 }
 
 #[tokio::test]
 async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
     let text = "[device.a]\nbackend = \"null\"\n";
     let both = format!("{text}[device.b]\nbackend = \"null\"\n");
-    let (mut thread, mut heard, inbox, _folder) = with_a_dead_device(&both).await;
-    std::fs::write(&thread.file, text).unwrap();
-    thread.begin(Kind::Reload(Reload::default()));
-    thread.take(inbox.recv().unwrap());
-    assert!(matches!(heard.try_recv(), Ok(ServerEvent::Dead)), "every device that is left is down");
+    let (shared, mut heard, _folder) = with_a_dead_device(&both).await;
+    std::fs::write(&shared.file, text).unwrap();
+    let (events, _) = running(shared);
+    events.send(Event::Reload).ok().unwrap();
+    assert!(matches!(heard.recv().await, Some(ServerEvent::Dead)), "every device that is left is down");
 }
 
 /// A request to set the weight of VM v in a drop-in.
@@ -88,19 +105,31 @@ fn persisted(target: &str) -> (Asked, oneshot::Receiver<Reply>) {
 const VM_ON_A_DEAD_DEVICE: &str = "[device.a]\nbackend = \"null\"\n[device.b]\nbackend = \"null\"\n[vm.v]\n[vm.v.volume.root]\n\
                                    device = \"a\"\nsize = \"1MiB\"\nexport.socket = \"SOCKET\"\n";
 
+/// Begins a change of VM v in a drop-in, until it waits for the write.
+async fn saving(shared: Shared, tasks: &LocalSet) -> (Rc<Shared>, oneshot::Receiver<Reply>) {
+    let (asked, answer) = persisted("v");
+    let shared = Rc::new(shared);
+    change::request(&shared, asked);
+    while shared.keeper.try_lock().is_ok() {
+        tasks.run_until(tokio::task::yield_now()).await;
+    }
+    (shared, answer)
+}
+
 #[tokio::test]
 async fn a_change_that_a_device_refused_stayed_in_its_drop_in() {
     let sockets = tempfile::tempdir().unwrap();
     let text = VM_ON_A_DEAD_DEVICE.replace("SOCKET", sockets.path().join("v.sock").to_str().unwrap());
-    let (mut thread, _heard, inbox, folder) = with_a_dead_device(&text).await;
-    let (asked, answer) = persisted("v");
-    thread.take(Event::Change(asked));
-    let written = inbox.recv().unwrap();
-    assert!(folder.path().join("host.d/zz-sluice.toml").exists(), "it is written before the device is asked");
-    thread.take(written);
-    let reply = answer.await.unwrap();
+    let (shared, _heard, folder) = with_a_dead_device(&text).await;
+    let tasks = LocalSet::new();
+    let _entered = tasks.enter();
+    let (_shared, answer) = saving(shared, &tasks).await;
+    // Its task does not run meanwhile.
+    while !folder.path().join("host.d/zz-sluice.toml").exists() {
+        thread::yield_now();
+    }
+    let reply = tasks.run_until(answer).await.unwrap();
     assert!(!reply.ok && reply.error.as_ref().unwrap().contains("down"), "{reply:?}");
-    assert!(matches!(inbox.recv().unwrap(), Event::Saved(_, Ok(None))));
     assert!(!folder.path().join("host.d").exists());
 }
 
@@ -108,10 +137,11 @@ async fn a_change_that_a_device_refused_stayed_in_its_drop_in() {
 async fn a_change_that_was_being_saved_at_the_exit_stayed_in_its_drop_in() {
     let sockets = tempfile::tempdir().unwrap();
     let text = VM_ON_A_DEAD_DEVICE.replace("SOCKET", sockets.path().join("v.sock").to_str().unwrap());
-    let (mut thread, _heard, inbox, folder) = with_a_dead_device(&text).await;
-    let (asked, answer) = persisted("v");
-    thread.take(Event::Change(asked));
-    thread.end(true, &inbox);
+    let (shared, _heard, folder) = with_a_dead_device(&text).await;
+    let tasks = LocalSet::new();
+    let _entered = tasks.enter();
+    let (shared, answer) = saving(shared, &tasks).await;
+    tasks.run_until(super::saving::exit(&shared, true)).await;
     assert!(answer.await.unwrap().error.unwrap().contains("exiting"));
     assert!(!folder.path().join("host.d").exists());
 }

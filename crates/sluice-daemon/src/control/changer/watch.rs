@@ -5,16 +5,13 @@
 //! only make them lose their connections too. It is reported, and the thread answers as before.
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
+use sluice_api::object::ObjectId;
 use sluice_api::printed::Serving;
 use sluice_io::reactor::probe::{Answer, Probe, Pulse};
-use tokio::runtime::Handle;
 
-use super::{Event, ServerEvent, Thread};
 use crate::server::Server;
-use crate::service;
 
 /// Maximum number of names in one part of the status.
 const NAMES_MAX: usize = 3;
@@ -111,33 +108,10 @@ impl Watched {
     }
 }
 
-/// Has the thread that makes changes look at the devices whenever one goes down.
-pub(super) fn look_at_failed(handle: &Handle, server: &Server, events: Sender<Event>) {
-    let down = server.down();
-    handle.spawn(async move {
-        loop {
-            down.notified().await;
-            if events.send(Event::LookAtDevices).is_err() {
-                return;
-            }
-        }
-    });
-}
-
-impl Thread {
-    /// Reports what is served after a change.
-    pub(super) fn report_status(&mut self) {
-        if self.stated != self.version {
-            self.stated = self.version;
-            let _ = self.news.send(ServerEvent::Status(self.watch.status(&self.server)));
-        }
-    }
-}
-
 /// Returns the state in a line, for `systemctl status`.
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
     let held: Vec<String> = server.held.keys().map(ToString::to_string).collect();
-    let mut status = service::summary(&serving(server));
+    let mut status = summary(&serving(server));
     let out = server.missing().keys().chain(server.outages().keys()).map(ToString::to_string).collect();
     for (names, what) in [(out, "out of service"), (held, "held back")] {
         status += &listed(&names, what);
@@ -155,7 +129,29 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
 
 /// Returns the numbers of what is served.
 pub(super) fn serving(server: &Server) -> Serving {
-    service::serving(server.host(), server.missing(), server.held.len())
+    let (host, missing) = (server.host(), server.missing());
+    let is_served = |name: ObjectId| !missing.contains_key(&name);
+    let (mut volumes, mut nics) = (0, 0);
+    for (vm, spec) in &host.vms {
+        volumes += spec.volumes.keys().filter(|volume| is_served(ObjectId::volume(vm, volume))).count();
+        nics += spec.nics.keys().filter(|nic| is_served(ObjectId::nic(vm, nic))).count();
+    }
+    let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
+    Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back: server.held.len() }
+}
+
+/// Returns what the daemon serves, in a line.
+fn summary(serving: &Serving) -> String {
+    let number = |number: usize, what: &str| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    // A host has disks, a network or both, and what it does not have is not named.
+    let both = |first: (usize, &str), second: (usize, &str)| match (first, second) {
+        (first, (0, _)) => number(first.0, first.1),
+        ((0, _), second) => number(second.0, second.1),
+        (first, second) => format!("{} and {}", number(first.0, first.1), number(second.0, second.1)),
+    };
+    let served = both((serving.volumes, "volume"), (serving.nics, "NIC"));
+    let on = both((serving.devices, "device"), (serving.uplinks, "uplink"));
+    format!("Serving {served} of {} on {on}", number(serving.vms, "VM"))
 }
 
 /// The names of what is not served, at most [`NAMES_MAX`] of them.

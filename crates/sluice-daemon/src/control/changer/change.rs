@@ -1,0 +1,557 @@
+//! A change, from the proposal to the answer: [`make`] reads from top to bottom.
+//!
+//! ```text
+//! read (a reload) --> [ propose --> prepare <--> open (a helper) ] --> save (the keeper) --> commit --> answer
+//! ```
+//!
+//! Only who has the keeper proposes, prepares, saves and commits. It is free while a helper opens something, so that other changes go
+//! on, and then the change is prepared against what is in force by then. The state is written between the part that may fail and the
+//! part that may not, and before the answer: what is written is what is in force. A change that cannot be written is refused; a start, a
+//! retry and an expiry are made all the same, and the write is repeated. If the state directory hangs, changes that need it are refused
+//! until it responds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use sluice_api::change::Effect;
+use sluice_api::object::ObjectId;
+use sluice_config::Host;
+use tokio::sync::{MutexGuard, oneshot, watch};
+use tokio::time::sleep;
+
+use super::helpers::{Purpose, Unhelped};
+use super::record::record;
+use super::reload::{self, Read};
+use super::shared::{InForce, Pending, Refused, ServerEvent, Shared};
+use super::start::Start;
+use super::{aside, expiry, saving, start};
+use crate::control::apply::{self, Proposal};
+use crate::control::socket::{Asked, Peer};
+use crate::control::{Code, Reply, Request, plan};
+use crate::failure::{Failure, chain};
+use crate::metrics::Load;
+use crate::request_sizes;
+use crate::server::{Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
+use crate::state::keeper::Keeper;
+use crate::state::overrides::{report_gone, with_file};
+use crate::state::time::Time;
+
+/// Maximum number of pending requested changes; further ones are rejected.
+const CHANGES_MAX: usize = 64;
+/// Maximum time that a volume waits for its bytes while the last requests of a detached volume hold them.
+const REMOVED_VOLUME_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval between two looks whether they are over.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A kind of change.
+pub(super) enum Kind {
+    Start(Box<Start>),
+    Request(Request, Peer),
+    /// A reload; `None`: a signal asked for it.
+    Reload(Option<(Request, Peer)>),
+    /// A retry of this volume, which is out of service.
+    Retry(ObjectId),
+    /// Overrides with these names end, because their time is over.
+    Expiry(BTreeSet<String>),
+}
+
+/// Begins a requested change. Its answer is sent back to the client.
+pub(super) fn request(shared: &Rc<Shared>, Asked { request, peer, reply }: Asked) {
+    let kind = match request {
+        Request::Apply { .. } => Kind::Reload(Some((request, peer))),
+        _ => Kind::Request(request, peer),
+    };
+    begin(shared, kind, Some(reply));
+}
+
+/// Begins a change, unless too many are pending.
+pub(super) fn begin(shared: &Rc<Shared>, kind: Kind, reply: Option<oneshot::Sender<Reply>>) {
+    let purpose = kind.purpose();
+    let queued = shared.pending.borrow().values().filter(|other| **other == Purpose::Change).count();
+    let is_refused = purpose == Purpose::Change && queued >= CHANGES_MAX;
+    if !is_refused && matches!(kind, Kind::Reload(_)) {
+        // An older file must not replace a newer one.
+        shared.reloads.send_replace(());
+    }
+    let (pending, own, later) = (Pending::new(shared, purpose), Rc::clone(shared), shared.reloads.subscribe());
+    shared.tasks.borrow_mut().spawn_local(async move {
+        let answer = match is_refused {
+            true => {
+                let error = format!("{CHANGES_MAX} changes are queued; retry when they have completed");
+                refuse(&own, kind, Refused::Other(error))
+            }
+            false => run(&own, kind, later).await,
+        };
+        own.publish();
+        if let (Some(reply), Some(answer)) = (reply, answer) {
+            let _ = reply.send(answer);
+        }
+        drop(pending);
+    });
+}
+
+/// Makes a change, or reports why not. Returns the answer to the one who asked for it.
+async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>) -> Option<Reply> {
+    let since = Instant::now();
+    loop {
+        let made = match &kind {
+            Kind::Request(Request::AcceptLoss { target }, peer) => accept_loss(shared, target, peer).await,
+            _ => make(shared, &kind, since, &mut later).await,
+        };
+        let refused = match made {
+            Ok(answer) => return answer,
+            Err(refused) => refused,
+        };
+        if let (Kind::Expiry(names), Refused::Server(error)) = (&mut kind, &refused)
+            && let ServerError::InUse { volumes, .. } = &**error
+            && expiry::keep_used(&mut shared.in_force.borrow_mut().state, names, volumes)
+        {
+            // The others end without them.
+            if names.is_empty() {
+                return None;
+            }
+            continue;
+        }
+        return refuse(shared, kind, refused);
+    }
+}
+
+/// Makes a change. Returns the answer to the one who asked for it.
+async fn make(
+    shared: &Shared,
+    kind: &Kind,
+    since: Instant,
+    later: &mut watch::Receiver<()>,
+) -> Result<Option<Reply>, Refused> {
+    let mut ready = tokio::select! {
+        biased;
+        () = shared.exit() => return Err(Refused::Exit),
+        Ok(()) = later.changed(), if matches!(kind, Kind::Reload(_)) => return Err(Refused::Replaced),
+        ready = prepare(shared, kind, since) => ready?,
+    };
+    if kind.is_dry_run() {
+        return Ok(Some(ready.planned(&shared.in_force.borrow().server)));
+    }
+    if ready.is_void(kind, &shared.in_force.borrow().server) {
+        shared.in_force.borrow_mut().server.still_missing(ready.prepared);
+        return Ok(None);
+    }
+    shared.in_force.borrow().server.refuse_clients(&mut ready.prepared)?;
+    // From here on nothing but the end of the daemon cancels it.
+    save(shared, kind, &mut ready).await?;
+    let Ready { prepared, made, mut keeper } = ready;
+    match commit(shared, kind, prepared) {
+        Ok(done) => {
+            keeper.keep();
+            Ok(made.done(shared, kind, &done))
+        }
+        Err(error) => {
+            // It was saved, and is not in force.
+            saving::write_in_force(shared, &mut keeper).await;
+            Err(error.into())
+        }
+    }
+}
+
+/// Accepts a loss of writes when the disks have reported all of it.
+async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Option<Reply>, Refused> {
+    let query = apply::loss_query(&shared.in_force.borrow().server, target).map_err(Refused::Reply)?;
+    let paths = query.paths();
+    let queried = shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await;
+    queried.map_err(|error| Refused::Other(error.text()))?;
+    Ok(Some(apply::accept_loss(&shared.in_force.borrow().server, target, peer.clone())))
+}
+
+/// A change that can be put into force, as long as the keeper is not released.
+struct Ready<'a> {
+    prepared: Prepared,
+    made: Made,
+    keeper: MutexGuard<'a, Keeper>,
+}
+
+/// What becomes of a change when it is in force.
+struct Made {
+    proposal: Proposal,
+    /// The files of a reload.
+    read: Option<Read>,
+    /// All that is held back.
+    held: BTreeMap<ObjectId, String>,
+    /// How long it has waited for the last requests of a removed volume.
+    waited: Option<Duration>,
+}
+
+/// Prepares a change, with what helpers open for it. Waits until no other change is being made.
+async fn prepare<'a>(shared: &'a Shared, kind: &Kind, since: Instant) -> Result<Ready<'a>, Refused> {
+    let mut draft = Draft::default();
+    if let Kind::Reload(asked) = kind {
+        draft.read = Some(reload::read_again(shared, asked.as_ref().map(|(request, _)| request)).await?);
+    }
+    loop {
+        let keeper = shared.keeper.lock().await;
+        match draft.step(shared, kind, keeper.folder(), since)? {
+            Next::Ready(proposal, prepared) => {
+                let held = draft.all_held(kind, &shared.in_force.borrow());
+                let waited = draft.has_waited.then(|| since.elapsed());
+                let made = Made { proposal: *proposal, read: draft.read, held, waited };
+                return Ok(Ready { prepared: *prepared, made, keeper });
+            }
+            Next::Open(needs) => {
+                drop(keeper);
+                draft.open(shared, kind, *needs).await?;
+            }
+            Next::Wait => {
+                drop(keeper);
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A change that is not ready yet.
+#[derive(Default)]
+struct Draft {
+    read: Option<Read>,
+    found: Found,
+    /// The proposal, and the version of the configuration for which it was made.
+    proposal: Option<(u64, Proposal)>,
+    /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
+    /// those that are held back already.
+    held: BTreeMap<ObjectId, String>,
+    has_waited: bool,
+}
+
+/// What is to be done next for a change.
+enum Next {
+    Ready(Box<Proposal>, Box<Prepared>),
+    /// This is to be opened.
+    Open(Box<Needs>),
+    /// The last requests of a removed volume hold what it needs.
+    Wait,
+}
+
+impl Draft {
+    /// Proposes the change, unless that was done for what is in force, and prepares it as far as possible without a wait.
+    fn step(&mut self, shared: &Shared, kind: &Kind, folder: Option<&Path>, since: Instant) -> Result<Next, Refused> {
+        let in_force = &mut *shared.in_force.borrow_mut();
+        let proposal = match self.proposal.take() {
+            Some((version, proposal)) if version == in_force.version => proposal,
+            before => {
+                if before.is_some() {
+                    // What it has found different may be another volume now.
+                    self.held.clear();
+                }
+                self.propose(kind, in_force, &shared.file, folder)?
+            }
+        };
+        let force = kind.force();
+        refuse_nothing(kind, in_force, &proposal.host, &force)?;
+        let leaving = in_force.server.had_removed();
+        loop {
+            let held = self.all_held(kind, in_force);
+            let guard = Guard { saved: &proposal.saved, force: &force, held: &held };
+            let host = match held.is_empty() {
+                true => Arc::clone(&proposal.host),
+                false => Arc::new(without(&proposal.host, held.keys()).into_owned()),
+            };
+            match in_force.server.prepare(&host, &proposal.extra, &mut self.found, &guard) {
+                Ok(Step::Prepared(prepared)) => return Ok(Next::Ready(Box::new(proposal), prepared)),
+                Ok(Step::Held(held)) => self.hold(kind, held)?,
+                Ok(Step::Needs(needs)) => {
+                    self.proposal = Some((in_force.version, proposal));
+                    return Ok(Next::Open(needs));
+                }
+                Err(error) => {
+                    // Its sockets are removed before the rejection is reported, because a rejected start ends the process.
+                    self.found = Found::default();
+                    if error.is_busy() && leaving && since.elapsed() < REMOVED_VOLUME_TIMEOUT {
+                        (self.proposal, self.has_waited) = (Some((in_force.version, proposal)), true);
+                        return Ok(Next::Wait);
+                    }
+                    if matches!(kind, Kind::Reload(_)) {
+                        reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
+                    }
+                    return Err(error.into());
+                }
+            }
+        }
+    }
+
+    fn propose(
+        &mut self,
+        kind: &Kind,
+        in_force: &InForce,
+        file: &Path,
+        folder: Option<&Path>,
+    ) -> Result<Proposal, Refused> {
+        let InForce { server, state, .. } = in_force;
+        let proposal = match kind {
+            Kind::Start(start) => start.propose(),
+            Kind::Reload(_) => {
+                self.read.as_ref().expect("it is proposed when it has been read").propose(state.saved.clone())?
+            }
+            Kind::Retry(name) => Proposal::retry(Arc::clone(server.host()), state.saved.clone(), name.clone()),
+            Kind::Expiry(names) => expiry::propose(state, names)?,
+            Kind::Request(request, peer) => {
+                let place = apply::Place { file, folder, now: Time::now() };
+                return apply::propose(server, state, &place, (request, peer)).map_err(Refused::Reply);
+            }
+        };
+        if kind.looks_at_all() {
+            self.held.extend(aside::held(&proposal.saved.overrides, &proposal.host));
+        }
+        Ok(proposal)
+    }
+
+    /// Returns what is held back when this change is in force.
+    fn all_held(&self, kind: &Kind, in_force: &InForce) -> BTreeMap<ObjectId, String> {
+        let mut held = if kind.looks_at_all() { BTreeMap::new() } else { in_force.server.held.clone() };
+        held.extend(self.held.clone());
+        held
+    }
+
+    /// Holds volumes back that may not be served as they are, until the file is corrected or `--force` names them: their source or
+    /// offset differs from when they were last served, or they are smaller.
+    fn hold(&mut self, kind: &Kind, held: BTreeMap<ObjectId, String>) -> Result<(), Refused> {
+        if let (Kind::Request(..), Some((name, how))) = (kind, held.first_key_value()) {
+            return Err(Refused::Other(format!(
+                "{name} is held back: {how}; correct the change or restore the source, or accept it with --force {name}"
+            )));
+        }
+        for (name, how) in held {
+            let reason = format!(
+                "{how}; correct the file or restore the source, and reload, or accept it with `sluice apply FILE --force {name}`"
+            );
+            let (vm, volume) = name.parts();
+            tracing::error!(
+                vm,
+                volume = &*volume,
+                reason,
+                "Volume held back: its source or offset differs from when it was last served, or it is smaller"
+            );
+            self.held.insert(name, reason);
+        }
+        Ok(())
+    }
+
+    /// Opens what the change needs, on a helper thread. A start goes on with what was found before a path that hangs.
+    async fn open(&mut self, shared: &Shared, kind: &Kind, needs: Needs) -> Result<(), Refused> {
+        let paths = needs.paths();
+        match shared.helpers.run(kind.purpose(), &paths, move |progress| needs.meet(progress)).await {
+            Ok(((), found)) => self.found.add(found),
+            Err(Unhelped::Hangs(path, time, found)) if matches!(kind, Kind::Start(_)) => {
+                self.found.add(found);
+                self.found.hangs(path, time);
+            }
+            Err(error) => return Err(Refused::Other(error.text())),
+        }
+        Ok(())
+    }
+}
+
+/// Rejects a file without volumes if there are some now: it is more likely a mistake than a wish.
+fn refuse_nothing(kind: &Kind, in_force: &InForce, host: &Host, force: &Force) -> Result<(), Refused> {
+    let old: Vec<String> = match kind {
+        Kind::Start(start) => start.served_from_file(),
+        Kind::Reload(_) => {
+            let vms = in_force.server.host().vms.values();
+            vms.flat_map(|vm| vm.volumes.keys().map(|volume| format!("{}/{volume}", vm.name))).collect()
+        }
+        Kind::Request(..) | Kind::Retry(_) | Kind::Expiry(_) => return Ok(()),
+    };
+    if old.is_empty() || force.is_all() || host.vms.values().any(|vm| !(vm.volumes.is_empty() && vm.nics.is_empty())) {
+        return Ok(());
+    }
+    let (count, first) = (old.len(), old.iter().take(3).cloned().collect::<Vec<_>>().join(", "));
+    Err(Refused::Other(format!(
+        "The host file has no volume, and {count} were served until now ({first}{}); correct the file, or repeat with --force '*'",
+        if count > 3 { ", ..." } else { "" }
+    )))
+}
+
+/// Writes what must be on disk before the change is in force, if anything must.
+async fn save(shared: &Shared, kind: &Kind, ready: &mut Ready<'_>) -> Result<(), Refused> {
+    let Ready { prepared, made: Made { proposal, held, .. }, keeper } = ready;
+    record(&mut proposal.saved, prepared, held);
+    match saving::write(shared, keeper, proposal.dropin.take(), &proposal.saved).await {
+        Some(Ok(_)) => Ok(()),
+        // The next start ends what is over.
+        None if matches!(kind, Kind::Expiry(_)) => Err(Refused::Exit),
+        None => Err(Refused::Other("The daemon is exiting".to_owned())),
+        Some(Err(error)) if kind.purpose() == Purpose::Change => {
+            shared.unsaved.notify_one();
+            Err(Refused::Other(error))
+        }
+        Some(Err(error)) => {
+            shared.unsaved.notify_one();
+            tracing::error!(
+                error,
+                "Cannot write the state directory: its content differs from the changes in force; retrying"
+            );
+            Ok(())
+        }
+    }
+}
+
+fn commit(shared: &Shared, kind: &Kind, prepared: Prepared) -> Result<(Done, Effects), ServerError> {
+    let _sockets = shared.sockets.enter();
+    let server = &mut shared.in_force.borrow_mut().server;
+    let plan = match kind {
+        Kind::Reload(_) => plan::plan(server.host(), prepared.host()),
+        _ => Vec::new(),
+    };
+    let warnings = request_sizes::narrowed(server.host(), prepared.host());
+    let done = server.commit(prepared)?;
+    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok((done, (plan, warnings)))
+}
+
+/// Differences between two host files, and warnings about the new one.
+type Effects = (Vec<Effect>, Vec<String>);
+
+impl Ready<'_> {
+    /// Whether it is a retry that changes nothing, not even what is held back.
+    fn is_void(&self, kind: &Kind, server: &Server) -> bool {
+        matches!(kind, Kind::Retry(_)) && self.made.held == server.held && self.prepared.is_void()
+    }
+
+    /// Returns what a file would change.
+    fn planned(self, server: &Server) -> Reply {
+        let Ready { prepared, made: Made { proposal, held, .. }, .. } = self;
+        let plan = plan::plan(server.host(), prepared.host());
+        let warnings = request_sizes::narrowed(server.host(), prepared.host());
+        let overrides = with_file(&proposal.saved.overrides, &proposal.gone);
+        Reply::with(&plan::result(&plan, &held, overrides, &warnings))
+    }
+}
+
+impl Made {
+    /// Records and reports a change that is in force. Returns the answer to the one who asked for it.
+    fn done(self, shared: &Shared, kind: &Kind, (done, effects): &(Done, Effects)) -> Option<Reply> {
+        let Made { proposal, read, held, waited } = self;
+        let mut borrowed = shared.in_force.borrow_mut();
+        let in_force = &mut *borrowed;
+        in_force.version += 1;
+        if let Some(waited) = waited {
+            let waited_ms = waited.as_millis();
+            tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
+        }
+        // The change may have removed the last device that was not down.
+        shared.check_devices(&in_force.server);
+        let before = std::mem::replace(&mut in_force.server.held, held);
+        for name in before.into_keys().filter(|name| !in_force.server.held.contains_key(name)) {
+            let (vm, volume) = name.parts();
+            tracing::info!(vm, volume = &*volume, "Volume is not held back any more");
+        }
+        report_gone(&proposal.gone);
+        let (plan, warnings) = effects;
+        match kind {
+            Kind::Request(..) => {
+                let done = (done.unapplied.as_slice(), warnings.as_slice());
+                return Some(apply::accept(&in_force.server, &mut in_force.state, proposal, done));
+            }
+            Kind::Reload(asked) => {
+                reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
+                let read = read.expect("it is in force when it has been read");
+                return Some(read.applied(in_force, asked.as_ref(), proposal, done, (plan, warnings)));
+            }
+            Kind::Start(_) | Kind::Retry(_) | Kind::Expiry(_) => in_force.state.saved = proposal.saved,
+        }
+        if matches!(kind, Kind::Start(_)) {
+            let started = start::started(in_force);
+            drop(borrowed);
+            // A client that waits for the start may ask at once.
+            shared.publish();
+            let _ = shared.news.send(ServerEvent::Started(Ok(started)));
+        }
+        None
+    }
+}
+
+/// Reports why a change is not made. Returns the answer to the one who asked for it.
+fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
+    let failed = |error: &str| Some(Reply::failed(Code::Refused, error));
+    let error = match refused {
+        Refused::Exit => return None,
+        Refused::Reply(reply) => return Some(reply),
+        Refused::Replaced => return failed("A later reload has replaced this one; its result is in the log"),
+        Refused::File(found) => match &kind {
+            Kind::Expiry(_) => found.without_warnings().to_string(),
+            Kind::Reload(_) => {
+                crate::output::message(&found);
+                count_refused(shared, &kind);
+                return Some(reload::refuse_file(found, &shared.in_force.borrow().state.saved.overrides));
+            }
+            Kind::Start(_) | Kind::Request(..) | Kind::Retry(_) => {
+                crate::output::message(&found);
+                "the configuration would not be valid; see above".to_owned()
+            }
+        },
+        Refused::Server(error) if matches!(kind, Kind::Start(_)) => {
+            let _ = shared.news.send(ServerEvent::Started(Err(error.into_failure())));
+            return None;
+        }
+        Refused::Server(error) => chain(&*error),
+        Refused::Other(error) => error,
+    };
+    match kind {
+        Kind::Start(_) => drop(shared.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),
+        Kind::Request(Request::Reset { .. }, _) => {
+            return failed(&format!(
+                "{error}. Nothing was taken back; `sluice reset` takes changes that `sluice get overrides` lists back by name"
+            ));
+        }
+        Kind::Request(..) => return failed(&error),
+        Kind::Reload(_) => {
+            count_refused(shared, &kind);
+            tracing::error!(error, "Reload failed: the running configuration is unchanged");
+            return failed(&error);
+        }
+        Kind::Retry(name) => {
+            let (vm, volume) = name.parts();
+            tracing::error!(vm, volume = &*volume, error, "{} stays out of service", name.kind());
+        }
+        Kind::Expiry(names) => {
+            let halves = expiry::halves(&mut shared.in_force.borrow_mut().state, &names, &error);
+            halves.into_iter().for_each(|names| begin(shared, Kind::Expiry(names), None));
+        }
+    }
+    None
+}
+
+/// Records that the host file could not be loaded, if the change was to do that.
+fn count_refused(shared: &Shared, reload: &Kind) {
+    if !reload.is_dry_run() {
+        shared.in_force.borrow_mut().load = Load::now(false);
+    }
+}
+
+impl Kind {
+    pub(super) fn purpose(&self) -> Purpose {
+        match self {
+            Kind::Start(_) => Purpose::Start,
+            Kind::Request(..) | Kind::Reload(_) => Purpose::Change,
+            Kind::Retry(name) => Purpose::Retry(name.clone()),
+            Kind::Expiry(names) => Purpose::Expiry(names.clone()),
+        }
+    }
+
+    /// Whether it looks at all volumes again, also at those that are held back.
+    fn looks_at_all(&self) -> bool {
+        matches!(self, Kind::Start(_) | Kind::Reload(_))
+    }
+
+    fn force(&self) -> Force {
+        match self {
+            Kind::Start(start) => start.force.clone(),
+            Kind::Request(request, _) | Kind::Reload(Some((request, _))) => Force::new(request.force().to_vec()),
+            Kind::Reload(None) | Kind::Retry(_) | Kind::Expiry(_) => Force::default(),
+        }
+    }
+
+    fn is_dry_run(&self) -> bool {
+        matches!(self, Kind::Reload(Some((Request::Apply { dry_run: true, .. }, _))))
+    }
+}

@@ -1,0 +1,160 @@
+//! What only a reload does: it reads the host file again, and reports its differences.
+
+use std::path::{Path, PathBuf};
+
+use sluice_api::change::Effect;
+use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
+
+use super::helpers::{Purpose, Unhelped};
+use super::shared::{InForce, Refused, Shared};
+use crate::control::apply::{self, Proposal};
+use crate::control::roles::{self, Roles};
+use crate::control::socket::{Group, Peer};
+use crate::control::{Code, Reply, Request, plan};
+use crate::metrics::Load;
+use crate::server::{Done, Progress};
+use crate::state::Saved;
+use crate::state::overrides::{Overrides, with_file};
+
+/// The files, read again. They are right without changes at run time.
+pub(super) struct Read {
+    files: Files,
+    roles: Roles,
+}
+
+/// Reads the host file again, on a helper thread; another one for a request that only asks what that would change.
+pub(super) async fn read_again(shared: &Shared, asked: Option<&Request>) -> Result<Read, Refused> {
+    let named = match asked {
+        Some(Request::Apply { file, dry_run, .. }) => Some((file.clone(), *dry_run)),
+        _ => None,
+    };
+    let (file, group) = (shared.file.clone(), shared.in_force.borrow().roles.group);
+    let paths = [file.clone()];
+    let read = move |progress: &Progress| read(&file, named, group, progress);
+    let read = shared.helpers.run(Purpose::Change, &paths, read).await;
+    read.map_err(|error| Refused::Other(Unhelped::text(error)))?.0
+}
+
+/// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.
+///
+/// `group` owns the control socket.
+fn read(
+    file: &Path,
+    named: Option<(PathBuf, bool)>,
+    group: Option<Group>,
+    progress: &Progress,
+) -> Result<Read, Refused> {
+    progress.set(file);
+    let (named, dry_run) = named.unwrap_or_else(|| (file.to_owned(), false));
+    let is_same =
+        || named == file || matches!((named.canonicalize(), file.canonicalize()), (Ok(one), Ok(other)) if one == other);
+    if !dry_run && !is_same() {
+        let (named, own) = (named.display(), file.display());
+        let error = format!(
+            "The daemon serves {own}, not {named}; change {own}, or use --dry-run to see what {named} would change"
+        );
+        return Err(Refused::Other(error));
+    }
+    let (files, host) = sluice_config::load_files(&named).map_err(Refused::File)?;
+    progress.set(Path::new(roles::LOOKUP));
+    Ok(Read { files, roles: Roles::of(&host.daemon.access, group) })
+}
+
+impl Read {
+    /// Proposes the files with the changes made at run time that stay.
+    pub(super) fn propose(&self, mut saved: Saved) -> Result<Proposal, Diagnostics> {
+        let gone = saved.overrides.settle(&self.files);
+        // What was set aside is tried again. A file that another change does not fit is refused.
+        let before = saved.overrides.clone();
+        if saved.overrides.fit(&self.files, || {}) {
+            saved.overrides = before;
+        }
+        let host = self.files.changed(&saved.overrides.changes())?;
+        Ok(Proposal::of(host.into(), saved, gone))
+    }
+
+    /// Records and reports a reload that is in force. Returns the reply to the request for it.
+    pub(super) fn applied(
+        self,
+        in_force: &mut InForce,
+        asked: Option<&(Request, Peer)>,
+        proposal: Proposal,
+        done: &Done,
+        (plan, warnings): (&[Effect], &[String]),
+    ) -> Reply {
+        (in_force.state.files, in_force.state.saved, in_force.roles) = (self.files, proposal.saved, self.roles);
+        let overrides = &in_force.state.saved.overrides;
+        let who = asked.map_or_else(|| "SIGHUP".to_owned(), |(_, peer)| peer.to_string());
+        plan::log(plan, &who);
+        report_kept(overrides);
+        in_force.load = Load::now(done.unapplied.is_empty());
+        let (changes, kept) = (done.changes, overrides.in_force().count());
+        let files = in_force.state.files.names().collect::<Vec<_>>().join(" ");
+        let reason = asked.and_then(|(request, _)| match request {
+            Request::Apply { reason, .. } => reason.as_deref(),
+            _ => None,
+        });
+        match done.unapplied.is_empty() {
+            true => tracing::info!(changes, kept, who, files, reason, "Reload applied"),
+            false => tracing::error!(
+                changes,
+                kept,
+                who,
+                files,
+                reason,
+                "Only part of the reload was applied: some devices have not confirmed their part"
+            ),
+        }
+        let overrides = with_file(overrides, &proposal.gone);
+        let result = plan::result(plan, &in_force.server.held, overrides, warnings);
+        apply::with_unapplied(Reply::with(&result), &done.unapplied)
+    }
+}
+
+/// Prints warnings about a reloaded file. `before` is the host file in force.
+pub(super) fn warn(host: &Host, before: &Host, at_start: &DaemonSettings) {
+    host.warnings.iter().for_each(crate::output::message);
+    let socket = |settings: &DaemonSettings| {
+        let access = &settings.access;
+        (settings.control.clone(), access.group.clone(), access.mode)
+    };
+    if socket(&host.daemon) != socket(at_start) {
+        tracing::warn!("Restart the daemon to change the path, the group or the mode of the control socket");
+    }
+    if host.daemon.metrics != at_start.metrics {
+        tracing::warn!("Restart the daemon to change where metrics are served");
+    }
+    if host.daemon.real_time != at_start.real_time {
+        tracing::warn!("Restart the daemon to change real_time: its threads keep the priority that they have");
+    }
+    if host.daemon.state != before.daemon.state {
+        tracing::warn!("Restart the daemon to move the state directory");
+    }
+}
+
+/// Writes a line for each override that is still in force, and for each that stays set aside.
+pub(super) fn report_kept(overrides: &Overrides) {
+    for known in overrides.aside() {
+        let (name, value) = (known.name(), known.value());
+        tracing::warn!(name, value, "Override stays set aside: with it the host file is not valid");
+    }
+    for kept in overrides.in_force() {
+        let (name, value, hides, until) = (kept.name(), kept.value(), kept.hidden(), kept.lasts.to_string());
+        tracing::info!(name, value, hides, until, "Override stays in force and replaces the file's value");
+    }
+}
+
+/// Reports files with errors. Returns the reply.
+pub(super) fn refuse_file(found: Diagnostics, overrides: &Overrides) -> Reply {
+    if overrides.len() > 0 {
+        let names: Vec<String> = overrides.iter().map(|known| known.name()).collect();
+        let overrides = names.join(", ");
+        tracing::error!(
+            overrides,
+            "The files were checked with these overrides applied; `sluice reset` removes overrides"
+        );
+    }
+    let errors = found.errors();
+    tracing::error!(errors, "Reload rejected: the running configuration is unchanged");
+    Reply::failed(Code::Invalid, found.without_warnings().to_string())
+}

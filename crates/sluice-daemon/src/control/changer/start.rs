@@ -1,0 +1,56 @@
+//! What only a start does: it serves the host file first, with the state that the last daemon has left.
+
+use std::sync::Arc;
+
+use sluice_api::printed::Serving;
+use sluice_config::Host;
+
+use super::reload;
+use super::shared::InForce;
+use super::watch::serving;
+use crate::control::apply::Proposal;
+use crate::control::overdue::Overdue;
+use crate::server::{Extra, Force};
+use crate::state::Saved;
+use crate::state::overrides::{Gone, Override};
+use crate::state::time::Time;
+
+/// The configuration that is served first.
+pub(super) struct Start {
+    pub(super) host: Arc<Host>,
+    pub(super) saved: Saved,
+    pub(super) is_damaged: bool,
+    pub(super) gone: Vec<(Override, Gone)>,
+    pub(super) force: Force,
+    pub(super) strict: bool,
+}
+
+impl Start {
+    pub(super) fn propose(&self) -> Proposal {
+        let mut proposal = Proposal::of(Arc::clone(&self.host), self.saved.clone(), self.gone.clone());
+        proposal.extra = if self.strict { Extra::Nothing } else { Extra::Tolerate };
+        proposal
+    }
+
+    /// Returns the volumes that the host file had when they were last served: not those that a change made at run time had added
+    /// which ended meanwhile or is set aside. Of a damaged state it is not known which these are.
+    pub(super) fn served_from_file(&self) -> Vec<String> {
+        if self.is_damaged {
+            return Vec::new();
+        }
+        let ended = self.gone.iter().map(|(old, _)| old);
+        let attached: Vec<&Override> =
+            ended.chain(self.saved.overrides.aside()).filter(|known| known.is_attach()).collect();
+        let served = self.saved.exports.iter().filter(|(_, served)| !served.gone).map(|(name, _)| name);
+        served.filter(|name| !attached.iter().any(|known| known.concerns(name))).cloned().collect()
+    }
+}
+
+/// Records and reports a start. Returns what is served, and the state in a line.
+pub(super) fn started(in_force: &mut InForce) -> (Serving, String) {
+    let (time, overrides) = (Time::now(), &in_force.state.saved.overrides);
+    let over = overrides.iter().filter(|known| known.is_over(time)).map(Override::name);
+    in_force.state.overdue = Overdue::at_start(over);
+    reload::report_kept(overrides);
+    (serving(&in_force.server), in_force.status())
+}
