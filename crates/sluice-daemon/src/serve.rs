@@ -17,7 +17,7 @@ use sluice_io::reactor::priority;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent};
+use crate::control::changer::{Begin, Changer, PATH_TIMEOUT, ServerEvent, Start};
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{self, Asked, ControlSocket};
 use crate::events::Events;
@@ -86,7 +86,7 @@ impl Serve {
         let files = begin.files.names().collect::<Vec<_>>().join(" ");
         let state = begin.folder.as_ref().map(|folder| folder.path().display().to_string());
         tracing::info!(version = env!("CARGO_PKG_VERSION"), files, state, "Starting");
-        let host = &begin.host;
+        let host = &begin.start.host;
         host.warnings.iter().for_each(crate::output::message);
         sluice_io::limits::raise_descriptors();
         if host.daemon.real_time {
@@ -232,12 +232,9 @@ impl Begun {
             }
             return Err(Failure::Several(problems));
         }
-        let file = file.to_owned();
-        Ok(Begun {
-            begin: Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles },
-            control,
-            metrics,
-        })
+        let (file, host) = (file.to_owned(), Arc::new(host));
+        let start = Start { host, saved, is_damaged, gone, force, strict };
+        Ok(Begun { begin: Begin { file, files, folder, on_disk, roles, start }, control, metrics })
     }
 }
 

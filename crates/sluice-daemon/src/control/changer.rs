@@ -14,21 +14,19 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use sluice_config::{Files, Host};
+use sluice_config::Files;
 use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::sync::{Mutex, Notify, mpsc, oneshot, watch as watched};
-use tokio::task::{JoinSet, LocalSet};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::LocalSet;
 use tokio::time::sleep_until;
 
 use self::change::Kind;
 use self::helpers::{Helpers, Purpose};
 use self::retry::Retries;
-use self::shared::{InForce, Shared};
-use self::start::Start;
+use self::shared::{InForce, Shared, Tasks};
 use self::watch::{Report, Watch};
 use super::apply::{self, State};
 use super::overdue::Overdue;
@@ -38,11 +36,10 @@ use super::{Code, Reply, Request};
 use crate::metrics::Load;
 use crate::monitor::Board;
 use crate::output::Format;
-use crate::server::{Force, Server, stats};
+use crate::server::{Server, stats};
 use crate::state::Saved;
 use crate::state::folder::StateFolder;
 use crate::state::keeper::Keeper;
-use crate::state::overrides::{Gone, Override};
 
 pub mod aside;
 mod change;
@@ -60,6 +57,7 @@ pub mod watch;
 
 pub use self::helpers::PATH_TIMEOUT;
 pub use self::shared::ServerEvent;
+pub use self::start::Start;
 
 /// Minimum time until the thread looks again at what is due.
 const PAUSE: Duration = Duration::from_millis(5);
@@ -82,21 +80,11 @@ enum Event {
 pub struct Begin {
     pub file: PathBuf,
     pub files: Files,
-    /// The files with all changes made at run time.
-    pub host: Host,
     /// The locked state directory, and its state.
     pub folder: Option<StateFolder>,
     pub on_disk: Saved,
-    /// The state without what has ended meanwhile.
-    pub saved: Saved,
-    /// Whether the state file was damaged, so that changes made at run time may be lost.
-    pub is_damaged: bool,
-    pub gone: Vec<(Override, Gone)>,
-    /// Volumes that may be served although they differ from what was served before.
-    pub force: Force,
-    /// Whether the start fails if anything of the file cannot be served.
-    pub strict: bool,
     pub roles: Roles,
+    pub start: Start,
 }
 
 /// The control thread's handle.
@@ -160,26 +148,13 @@ fn shared(
     sockets: Handle,
     news: mpsc::UnboundedSender<ServerEvent>,
 ) -> std::io::Result<(Shared, Kind)> {
-    let Begin { file, files, host, folder, on_disk, saved, is_damaged, gone, force, strict, roles } = begin;
-    let state = State { files, saved: on_disk.clone(), overdue: Overdue::default() };
+    let Begin { file, files, folder, on_disk, roles, start } = begin;
+    let keeper = Mutex::new(Keeper::start(folder, file.with_extension("d"), on_disk.clone())?);
+    let state = State { files, saved: on_disk, overdue: Overdue::default() };
     let (load, version, watch) = (Load::default(), 0, Watch::default());
-    let shared = Shared {
-        at_start: host.daemon.clone(),
-        board,
-        news,
-        sockets,
-        in_force: InForce { server, state, roles, load, version, watch }.into(),
-        helpers: Helpers::default(),
-        keeper: Mutex::new(Keeper::start(folder, file.with_extension("d"), on_disk)?),
-        unsaved: Notify::new(),
-        reloads: watched::Sender::new(()),
-        exits: watched::Sender::new(false),
-        pending: Default::default(),
-        tasks: JoinSet::new().into(),
-        ended: Notify::new(),
-        file,
-    };
-    let start = Start { host: Arc::new(host), saved, is_damaged, gone, force, strict };
+    let in_force = InForce { server, state, roles, load, version, watch }.into();
+    let (at_start, tasks, helpers) = (start.host.daemon.clone(), Tasks::default(), Helpers::default());
+    let shared = Shared { file, at_start, board, news, sockets, in_force, helpers, keeper, tasks };
     Ok((shared, Kind::Start(Box::new(start))))
 }
 
@@ -205,7 +180,7 @@ fn run(
     let (shared, tasks) = (Rc::new(shared), LocalSet::new());
     let _alarm = Alarm(shared.news.clone());
     tasks.block_on(runtime, async {
-        shared.tasks.borrow_mut().spawn_local(saving::repeat(Rc::clone(&shared)));
+        shared.tasks.set.borrow_mut().spawn_local(saving::repeat(Rc::clone(&shared)));
         first.into_iter().for_each(|first| change::begin(&shared, first, None));
         let Some((is_stop, reply)) = take_events(&shared, &mut inbox, format).await else { return };
         saving::exit(&shared, is_stop).await;
@@ -229,10 +204,10 @@ async fn take_events(
                 event => take(shared, event, format),
             },
             () = down.notified() => shared.check_devices(&shared.in_force.borrow().server),
-            () = shared.ended.notified() => {}
+            () = shared.tasks.ended.notified() => {}
             () = sleep_until(due.into()) => {}
         }
-        while let Some(ended) = shared.tasks.borrow_mut().try_join_next() {
+        while let Some(ended) = shared.tasks.set.borrow_mut().try_join_next() {
             // A change panicked: what is in force is not known.
             ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
@@ -256,7 +231,7 @@ fn next(shared: &Shared, retries: &Retries) -> Instant {
 
 /// Begins to end changes whose time is over.
 fn expire(shared: &Rc<Shared>) {
-    let is_start = shared.pending.borrow().values().any(|purpose| *purpose == Purpose::Start);
+    let is_start = shared.tasks.pending.borrow().values().any(|purpose| *purpose == Purpose::Start);
     if !is_start {
         let due = expiry::due(&mut shared.in_force.borrow_mut().state, &ending(shared));
         let due = due.into_iter().filter(|names| !names.is_empty());
@@ -266,7 +241,7 @@ fn expire(shared: &Rc<Shared>) {
 
 /// Returns the names of overrides that pending changes are to end.
 fn ending(shared: &Shared) -> BTreeSet<String> {
-    let pending = shared.pending.borrow();
+    let pending = shared.tasks.pending.borrow();
     let names = pending.values().filter_map(|purpose| match purpose {
         Purpose::Expiry(names) => Some(names),
         Purpose::Start | Purpose::Change | Purpose::Retry(_) => None,

@@ -8,21 +8,15 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::oneshot::{self, error::TryRecvError};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 
 use super::Saved;
 use super::dropin::{DropIn, Undo};
 use super::folder::StateFolder;
-
-/// Why something was not written.
-pub enum Unsaved {
-    /// The remedy.
-    Failed(String),
-    /// This folder does not respond.
-    Hangs(PathBuf),
-}
+use crate::server::ServerError;
 
 /// A write that must be on disk before a change is in force.
 #[derive(Default)]
@@ -35,6 +29,7 @@ struct Job {
     saved: Option<Saved>,
 }
 
+/// The error is the remedy.
 type Written = Result<(), String>;
 
 /// The handle of the thread, which ends with it after its last job. Who has it may make a change.
@@ -71,8 +66,8 @@ impl Keeper {
     }
 
     /// Writes the drop-in of a change, and its state if the state directory has another one. Returns whether anything was written.
-    /// It is given up at `deadline`, or when the future is dropped.
-    pub async fn save(&mut self, dropin: Option<DropIn>, saved: &Saved, deadline: Instant) -> Result<bool, Unsaved> {
+    /// It is given up after `limit`, or when the future is dropped.
+    pub async fn save(&mut self, dropin: Option<DropIn>, saved: &Saved, limit: Duration) -> Result<bool, String> {
         let is_hung = self.hangs();
         let saved = Saved { overrides: saved.overrides.without_persisted(), ..saved.clone() };
         let saved = (self.folder.is_some() && self.on_disk.as_ref() != Some(&saved)).then_some(saved);
@@ -80,22 +75,22 @@ impl Keeper {
             return Ok(false);
         }
         if is_hung {
-            return Err(self.hung());
+            return Err(self.hung(limit));
         }
         // A write that fails may fail after the file was replaced.
         let before = if saved.is_some() { self.on_disk.take() } else { None };
         let has_dropin = dropin.is_some();
         let written = self.run(Job { takes_back: self.is_unmade, dropin, saved: saved.clone() });
         self.is_unmade = has_dropin;
-        let Ok(Ok(written)) = timeout_at(deadline, written).await else {
+        let Ok(Ok(written)) = timeout(limit, written).await else {
             self.on_disk = self.on_disk.take().or(before);
             self.hung = Some(self.run(Job { takes_back: true, ..Job::default() }));
             self.is_unmade = false;
-            return Err(self.hung());
+            return Err(self.hung(limit));
         };
         if let Err(error) = written {
             self.is_unmade = false;
-            return Err(Unsaved::Failed(error));
+            return Err(error);
         }
         self.on_disk = saved.or(self.on_disk.take());
         Ok(true)
@@ -115,17 +110,22 @@ impl Keeper {
         self.hung.is_some()
     }
 
-    /// Waits until no write hangs.
-    pub async fn responds(&mut self) {
-        if let Some(end) = &mut self.hung {
-            let _ = end.await;
-            (self.hung, self.on_disk) = (None, None);
-        }
+    /// Writes the state for the next start, also after the end of a write that hangs.
+    pub async fn save_last(&mut self, saved: &Saved, limit: Duration) -> Result<bool, String> {
+        let last = async {
+            if let Some(end) = &mut self.hung {
+                let _ = end.await;
+                (self.hung, self.on_disk) = (None, None);
+            }
+            self.save(None, saved, limit).await
+        };
+        timeout(limit, last).await.unwrap_or_else(|_| Err(self.hung(limit)))
     }
 
-    /// Returns the error of a write that hangs.
-    pub fn hung(&self) -> Unsaved {
-        Unsaved::Hangs(self.folder.as_ref().unwrap_or(&self.dropins).clone())
+    /// Returns the error of a write that hangs for this time.
+    fn hung(&self, time: Duration) -> String {
+        let path = self.folder.as_ref().unwrap_or(&self.dropins).clone();
+        ServerError::Hangs { path, seconds: time.as_secs() }.to_string()
     }
 
     /// Without the thread there is no answer.

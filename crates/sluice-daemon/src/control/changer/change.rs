@@ -70,14 +70,14 @@ pub(super) fn request(shared: &Rc<Shared>, Asked { request, peer, reply }: Asked
 /// Begins a change, unless too many are pending.
 pub(super) fn begin(shared: &Rc<Shared>, kind: Kind, reply: Option<oneshot::Sender<Reply>>) {
     let purpose = kind.purpose();
-    let queued = shared.pending.borrow().values().filter(|other| **other == Purpose::Change).count();
+    let queued = shared.tasks.pending.borrow().values().filter(|other| **other == Purpose::Change).count();
     let is_refused = purpose == Purpose::Change && queued >= CHANGES_MAX;
     if !is_refused && matches!(kind, Kind::Reload(_)) {
         // An older file must not replace a newer one.
-        shared.reloads.send_replace(());
+        shared.tasks.reloads.send_replace(());
     }
-    let (pending, own, later) = (Pending::new(shared, purpose), Rc::clone(shared), shared.reloads.subscribe());
-    shared.tasks.borrow_mut().spawn_local(async move {
+    let (pending, own, later) = (Pending::new(shared, purpose), Rc::clone(shared), shared.tasks.reloads.subscribe());
+    shared.tasks.set.borrow_mut().spawn_local(async move {
         let answer = match is_refused {
             true => {
                 let error = format!("{CHANGES_MAX} changes are queued; retry when they have completed");
@@ -133,20 +133,20 @@ async fn make(
         ready = prepare(shared, kind, since) => ready?,
     };
     if kind.is_dry_run() {
-        return Ok(Some(ready.planned(&shared.in_force.borrow().server)));
+        return Ok(Some(ready.planned(kind, &shared.in_force.borrow())));
     }
-    if ready.is_void(kind, &shared.in_force.borrow().server) {
+    if matches!(kind, Kind::Retry(_)) && ready.draft.held.is_empty() && ready.prepared.is_void() {
         shared.in_force.borrow_mut().server.still_missing(ready.prepared);
         return Ok(None);
     }
     shared.in_force.borrow().server.refuse_clients(&mut ready.prepared)?;
     // From here on nothing but the end of the daemon cancels it.
     save(shared, kind, &mut ready).await?;
-    let Ready { prepared, made, mut keeper } = ready;
+    let Ready { prepared, proposal, draft, mut keeper } = ready;
     match commit(shared, kind, prepared) {
         Ok(done) => {
             keeper.keep();
-            Ok(made.done(shared, kind, &done))
+            Ok(draft.done(shared, kind, proposal, &done))
         }
         Err(error) => {
             // It was saved, and is not in force.
@@ -168,51 +168,15 @@ async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Optio
 /// A change that can be put into force, as long as the keeper is not released.
 struct Ready<'a> {
     prepared: Prepared,
-    made: Made,
+    proposal: Proposal,
+    draft: Draft,
     keeper: MutexGuard<'a, Keeper>,
 }
 
-/// What becomes of a change when it is in force.
-struct Made {
-    proposal: Proposal,
-    /// The files of a reload.
-    read: Option<Read>,
-    /// All that is held back.
-    held: BTreeMap<ObjectId, String>,
-    /// How long it has waited for the last requests of a removed volume.
-    waited: Option<Duration>,
-}
-
-/// Prepares a change, with what helpers open for it. Waits until no other change is being made.
-async fn prepare<'a>(shared: &'a Shared, kind: &Kind, since: Instant) -> Result<Ready<'a>, Refused> {
-    let mut draft = Draft::default();
-    if let Kind::Reload(asked) = kind {
-        draft.read = Some(reload::read_again(shared, asked.as_ref().map(|(request, _)| request)).await?);
-    }
-    loop {
-        let keeper = shared.keeper.lock().await;
-        match draft.step(shared, kind, keeper.folder(), since)? {
-            Next::Ready(proposal, prepared) => {
-                let held = draft.all_held(kind, &shared.in_force.borrow());
-                let waited = draft.has_waited.then(|| since.elapsed());
-                let made = Made { proposal: *proposal, read: draft.read, held, waited };
-                return Ok(Ready { prepared: *prepared, made, keeper });
-            }
-            Next::Open(needs) => {
-                drop(keeper);
-                draft.open(shared, kind, *needs).await?;
-            }
-            Next::Wait => {
-                drop(keeper);
-                sleep(PAUSE).await;
-            }
-        }
-    }
-}
-
-/// A change that is not ready yet.
-#[derive(Default)]
+/// A change on its way.
 struct Draft {
+    since: Instant,
+    /// The files of a reload.
     read: Option<Read>,
     found: Found,
     /// The proposal, and the version of the configuration for which it was made.
@@ -220,21 +184,42 @@ struct Draft {
     /// Volumes that it holds back because their source or offset has changed, or they are smaller, and why; in addition to
     /// those that are held back already.
     held: BTreeMap<ObjectId, String>,
+    /// Whether it has waited for the last requests of a removed volume.
     has_waited: bool,
 }
 
-/// What is to be done next for a change.
-enum Next {
-    Ready(Box<Proposal>, Box<Prepared>),
-    /// This is to be opened.
-    Open(Box<Needs>),
-    /// The last requests of a removed volume hold what it needs.
-    Wait,
+/// Prepares a change, with what helpers open for it. Waits until no other change is being made.
+async fn prepare<'a>(shared: &'a Shared, kind: &Kind, since: Instant) -> Result<Ready<'a>, Refused> {
+    let read = match kind {
+        Kind::Reload(asked) => Some(reload::read_again(shared, asked.as_ref().map(|(request, _)| request)).await?),
+        _ => None,
+    };
+    let (found, held) = (Found::default(), BTreeMap::new());
+    let mut draft = Draft { since, read, found, proposal: None, held, has_waited: false };
+    loop {
+        let keeper = shared.keeper.lock().await;
+        match draft.step(shared, kind, keeper.folder())? {
+            Some(Step::Prepared(prepared)) => {
+                let (_, proposal) = draft.proposal.take().expect("it was prepared");
+                return Ok(Ready { prepared: *prepared, proposal, draft, keeper });
+            }
+            Some(Step::Held(held)) => draft.hold(kind, held)?,
+            Some(Step::Needs(needs)) => {
+                drop(keeper);
+                draft.open(shared, kind, *needs).await?;
+            }
+            None => {
+                drop(keeper);
+                sleep(PAUSE).await;
+            }
+        }
+    }
 }
 
 impl Draft {
-    /// Proposes the change, unless that was done for what is in force, and prepares it as far as possible without a wait.
-    fn step(&mut self, shared: &Shared, kind: &Kind, folder: Option<&Path>, since: Instant) -> Result<Next, Refused> {
+    /// Proposes the change, unless that was done for what is in force, and prepares it as far as possible without a wait. Returns
+    /// `None` while the last requests of a removed volume hold what it needs.
+    fn step(&mut self, shared: &Shared, kind: &Kind, folder: Option<&Path>) -> Result<Option<Step>, Refused> {
         let in_force = &mut *shared.in_force.borrow_mut();
         let proposal = match self.proposal.take() {
             Some((version, proposal)) if version == in_force.version => proposal,
@@ -249,34 +234,27 @@ impl Draft {
         let force = kind.force();
         refuse_nothing(kind, in_force, &proposal.host, &force)?;
         let leaving = in_force.server.had_removed();
-        loop {
-            let held = self.all_held(kind, in_force);
-            let guard = Guard { saved: &proposal.saved, force: &force, held: &held };
-            let host = match held.is_empty() {
-                true => Arc::clone(&proposal.host),
-                false => Arc::new(without(&proposal.host, held.keys()).into_owned()),
-            };
-            match in_force.server.prepare(&host, &proposal.extra, &mut self.found, &guard) {
-                Ok(Step::Prepared(prepared)) => return Ok(Next::Ready(Box::new(proposal), prepared)),
-                Ok(Step::Held(held)) => self.hold(kind, held)?,
-                Ok(Step::Needs(needs)) => {
-                    self.proposal = Some((in_force.version, proposal));
-                    return Ok(Next::Open(needs));
+        let held = self.all_held(kind, in_force);
+        let guard = Guard { saved: &proposal.saved, force: &force, held: &held };
+        let host = match held.is_empty() {
+            true => Arc::clone(&proposal.host),
+            false => Arc::new(without(&proposal.host, held.keys()).into_owned()),
+        };
+        let step = match in_force.server.prepare(&host, &proposal.extra, &mut self.found, &guard) {
+            Ok(step) => Some(step),
+            Err(error) => {
+                // Its sockets are removed before the rejection is reported, because a rejected start ends the process.
+                self.found = Found::default();
+                let waits = error.is_busy() && leaving && self.since.elapsed() < REMOVED_VOLUME_TIMEOUT;
+                if !waits && matches!(kind, Kind::Reload(_)) {
+                    reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
                 }
-                Err(error) => {
-                    // Its sockets are removed before the rejection is reported, because a rejected start ends the process.
-                    self.found = Found::default();
-                    if error.is_busy() && leaving && since.elapsed() < REMOVED_VOLUME_TIMEOUT {
-                        (self.proposal, self.has_waited) = (Some((in_force.version, proposal)), true);
-                        return Ok(Next::Wait);
-                    }
-                    if matches!(kind, Kind::Reload(_)) {
-                        reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
-                    }
-                    return Err(error.into());
-                }
+                self.has_waited |= waits;
+                if waits { None } else { return Err(error.into()) }
             }
-        }
+        };
+        self.proposal = Some((in_force.version, proposal));
+        Ok(step)
     }
 
     fn propose(
@@ -349,6 +327,53 @@ impl Draft {
         }
         Ok(())
     }
+
+    /// Records and reports a change that is in force. Returns the answer to the one who asked for it.
+    fn done(
+        self,
+        shared: &Shared,
+        kind: &Kind,
+        proposal: Proposal,
+        (done, effects): &(Done, Effects),
+    ) -> Option<Reply> {
+        let mut borrowed = shared.in_force.borrow_mut();
+        let in_force = &mut *borrowed;
+        in_force.version += 1;
+        if self.has_waited {
+            let waited_ms = self.since.elapsed().as_millis();
+            tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
+        }
+        // The change may have removed the last device that was not down.
+        shared.check_devices(&in_force.server);
+        let held = self.all_held(kind, in_force);
+        let before = std::mem::replace(&mut in_force.server.held, held);
+        for name in before.into_keys().filter(|name| !in_force.server.held.contains_key(name)) {
+            let (vm, volume) = name.parts();
+            tracing::info!(vm, volume = &*volume, "Volume is not held back any more");
+        }
+        report_gone(&proposal.gone);
+        let (plan, warnings) = effects;
+        match kind {
+            Kind::Request(..) => {
+                let done = (done.unapplied.as_slice(), warnings.as_slice());
+                return Some(apply::accept(&in_force.server, &mut in_force.state, proposal, done));
+            }
+            Kind::Reload(asked) => {
+                reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
+                let read = self.read.expect("it is in force when it has been read");
+                return Some(read.applied(in_force, asked.as_ref(), proposal, done, (plan, warnings)));
+            }
+            Kind::Start(_) | Kind::Retry(_) | Kind::Expiry(_) => in_force.state.saved = proposal.saved,
+        }
+        if matches!(kind, Kind::Start(_)) {
+            let started = start::started(in_force);
+            drop(borrowed);
+            // A client that waits for the start may ask at once.
+            shared.publish();
+            let _ = shared.news.send(ServerEvent::Started(Ok(started)));
+        }
+        None
+    }
 }
 
 /// Rejects a file without volumes if there are some now: it is more likely a mistake than a wish.
@@ -373,19 +398,19 @@ fn refuse_nothing(kind: &Kind, in_force: &InForce, host: &Host, force: &Force) -
 
 /// Writes what must be on disk before the change is in force, if anything must.
 async fn save(shared: &Shared, kind: &Kind, ready: &mut Ready<'_>) -> Result<(), Refused> {
-    let Ready { prepared, made: Made { proposal, held, .. }, keeper } = ready;
-    record(&mut proposal.saved, prepared, held);
+    let Ready { prepared, proposal, draft, keeper } = ready;
+    record(&mut proposal.saved, prepared, &draft.all_held(kind, &shared.in_force.borrow()));
     match saving::write(shared, keeper, proposal.dropin.take(), &proposal.saved).await {
         Some(Ok(_)) => Ok(()),
         // The next start ends what is over.
         None if matches!(kind, Kind::Expiry(_)) => Err(Refused::Exit),
         None => Err(Refused::Other("The daemon is exiting".to_owned())),
         Some(Err(error)) if kind.purpose() == Purpose::Change => {
-            shared.unsaved.notify_one();
+            shared.tasks.unsaved.notify_one();
             Err(Refused::Other(error))
         }
         Some(Err(error)) => {
-            shared.unsaved.notify_one();
+            shared.tasks.unsaved.notify_one();
             tracing::error!(
                 error,
                 "Cannot write the state directory: its content differs from the changes in force; retrying"
@@ -398,75 +423,29 @@ async fn save(shared: &Shared, kind: &Kind, ready: &mut Ready<'_>) -> Result<(),
 fn commit(shared: &Shared, kind: &Kind, prepared: Prepared) -> Result<(Done, Effects), ServerError> {
     let _sockets = shared.sockets.enter();
     let server = &mut shared.in_force.borrow_mut().server;
+    let effects = effects(kind, server, &prepared);
+    let done = server.commit(prepared)?;
+    effects.1.iter().for_each(|warning| tracing::warn!("{warning}"));
+    Ok((done, effects))
+}
+
+/// Differences between two host files if a reload makes them, and warnings about the new one.
+type Effects = (Vec<Effect>, Vec<String>);
+
+fn effects(kind: &Kind, server: &Server, prepared: &Prepared) -> Effects {
     let plan = match kind {
         Kind::Reload(_) => plan::plan(server.host(), prepared.host()),
         _ => Vec::new(),
     };
-    let warnings = request_sizes::narrowed(server.host(), prepared.host());
-    let done = server.commit(prepared)?;
-    warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    Ok((done, (plan, warnings)))
+    (plan, request_sizes::narrowed(server.host(), prepared.host()))
 }
-
-/// Differences between two host files, and warnings about the new one.
-type Effects = (Vec<Effect>, Vec<String>);
 
 impl Ready<'_> {
-    /// Whether it is a retry that changes nothing, not even what is held back.
-    fn is_void(&self, kind: &Kind, server: &Server) -> bool {
-        matches!(kind, Kind::Retry(_)) && self.made.held == server.held && self.prepared.is_void()
-    }
-
     /// Returns what a file would change.
-    fn planned(self, server: &Server) -> Reply {
-        let Ready { prepared, made: Made { proposal, held, .. }, .. } = self;
-        let plan = plan::plan(server.host(), prepared.host());
-        let warnings = request_sizes::narrowed(server.host(), prepared.host());
-        let overrides = with_file(&proposal.saved.overrides, &proposal.gone);
-        Reply::with(&plan::result(&plan, &held, overrides, &warnings))
-    }
-}
-
-impl Made {
-    /// Records and reports a change that is in force. Returns the answer to the one who asked for it.
-    fn done(self, shared: &Shared, kind: &Kind, (done, effects): &(Done, Effects)) -> Option<Reply> {
-        let Made { proposal, read, held, waited } = self;
-        let mut borrowed = shared.in_force.borrow_mut();
-        let in_force = &mut *borrowed;
-        in_force.version += 1;
-        if let Some(waited) = waited {
-            let waited_ms = waited.as_millis();
-            tracing::info!(waited_ms, "Waited for in-flight requests of a detached volume");
-        }
-        // The change may have removed the last device that was not down.
-        shared.check_devices(&in_force.server);
-        let before = std::mem::replace(&mut in_force.server.held, held);
-        for name in before.into_keys().filter(|name| !in_force.server.held.contains_key(name)) {
-            let (vm, volume) = name.parts();
-            tracing::info!(vm, volume = &*volume, "Volume is not held back any more");
-        }
-        report_gone(&proposal.gone);
-        let (plan, warnings) = effects;
-        match kind {
-            Kind::Request(..) => {
-                let done = (done.unapplied.as_slice(), warnings.as_slice());
-                return Some(apply::accept(&in_force.server, &mut in_force.state, proposal, done));
-            }
-            Kind::Reload(asked) => {
-                reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
-                let read = read.expect("it is in force when it has been read");
-                return Some(read.applied(in_force, asked.as_ref(), proposal, done, (plan, warnings)));
-            }
-            Kind::Start(_) | Kind::Retry(_) | Kind::Expiry(_) => in_force.state.saved = proposal.saved,
-        }
-        if matches!(kind, Kind::Start(_)) {
-            let started = start::started(in_force);
-            drop(borrowed);
-            // A client that waits for the start may ask at once.
-            shared.publish();
-            let _ = shared.news.send(ServerEvent::Started(Ok(started)));
-        }
-        None
+    fn planned(&self, kind: &Kind, in_force: &InForce) -> Reply {
+        let (plan, warnings) = effects(kind, &in_force.server, &self.prepared);
+        let overrides = with_file(&self.proposal.saved.overrides, &self.proposal.gone);
+        Reply::with(&plan::result(&plan, &self.draft.all_held(kind, in_force), overrides, &warnings))
     }
 }
 

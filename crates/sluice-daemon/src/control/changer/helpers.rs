@@ -163,6 +163,6 @@ impl Unhelped {
 }
 
 /// Returns the error for a path that has hung for this time.
-pub(super) fn hangs(path: &Path, time: Duration) -> String {
+fn hangs(path: &Path, time: Duration) -> String {
     ServerError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
 }

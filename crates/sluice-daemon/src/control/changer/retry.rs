@@ -69,7 +69,7 @@ impl Retries {
 /// Returns what is being retried, also by abandoned helpers.
 fn retrying(shared: &Shared) -> BTreeSet<ObjectId> {
     let mut retrying = shared.helpers.retrying();
-    let pending = shared.pending.borrow();
+    let pending = shared.tasks.pending.borrow();
     retrying.extend(pending.values().filter_map(Purpose::retried).cloned());
     retrying
 }

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::sleep;
 
-use super::helpers::{PATH_TIMEOUT, hangs};
+use super::helpers::PATH_TIMEOUT;
 use super::shared::Shared;
 use crate::state::Saved;
 use crate::state::dropin::DropIn;
-use crate::state::keeper::{Keeper, Unsaved};
+use crate::state::keeper::Keeper;
 use crate::state::overrides::report_gone;
 
 /// Interval between attempts to write a state that could not be written.
@@ -30,16 +30,7 @@ pub(super) async fn write(
     tokio::select! {
         biased;
         () = shared.exit() => None,
-        written = keeper.save(dropin, saved, Instant::now() + PATH_TIMEOUT) => {
-            Some(written.map_err(|error| text(error, PATH_TIMEOUT)))
-        }
-    }
-}
-
-fn text(error: Unsaved, limit: Duration) -> String {
-    match error {
-        Unsaved::Failed(error) => error,
-        Unsaved::Hangs(folder) => hangs(&folder, limit),
+        written = keeper.save(dropin, saved, PATH_TIMEOUT) => Some(written),
     }
 }
 
@@ -54,7 +45,7 @@ pub(super) async fn write_in_force(shared: &Shared, keeper: &mut Keeper) {
                 error,
                 "Cannot write the state directory: its content differs from the changes in force; retrying"
             );
-            shared.unsaved.notify_one();
+            shared.tasks.unsaved.notify_one();
         }
     }
 }
@@ -62,12 +53,12 @@ pub(super) async fn write_in_force(shared: &Shared, keeper: &mut Keeper) {
 /// Writes the state in force again after it could not be written. Ends never.
 pub(super) async fn repeat(shared: Rc<Shared>) {
     loop {
-        shared.unsaved.notified().await;
+        shared.tasks.unsaved.notified().await;
         let is_hung = shared.keeper.lock().await.hangs();
         sleep(if is_hung { LOOK_EVERY } else { REPEAT_EVERY }).await;
         let mut keeper = shared.keeper.lock().await;
         match keeper.hangs() {
-            true => shared.unsaved.notify_one(),
+            true => shared.tasks.unsaved.notify_one(),
             false => write_in_force(&shared, &mut keeper).await,
         }
     }
@@ -76,7 +67,7 @@ pub(super) async fn repeat(shared: Rc<Shared>) {
 /// Writes the state for the next start. A change that is being saved is not made. `is_stop`: the daemon has not failed, so changes
 /// until a restart end.
 pub(super) async fn exit(shared: &Shared, is_stop: bool) {
-    shared.exits.send_replace(true);
+    shared.tasks.exits.send_replace(true);
     let mut keeper = shared.keeper.lock().await;
     let saved = {
         let state = &mut shared.in_force.borrow_mut().state;
@@ -85,12 +76,7 @@ pub(super) async fn exit(shared: &Shared, is_stop: bool) {
         }
         state.saved.clone()
     };
-    let last = async {
-        keeper.responds().await;
-        keeper.save(None, &saved, Instant::now() + LAST_WRITE_MAX).await
-    };
-    let last = timeout(LAST_WRITE_MAX, last).await.unwrap_or_else(|_| Err(keeper.hung()));
-    if let Err(error) = last.map_err(|error| text(error, LAST_WRITE_MAX)) {
+    if let Err(error) = keeper.save_last(&saved, LAST_WRITE_MAX).await {
         tracing::error!(
             error,
             "Cannot write the state at exit: after the restart, changes made with --until-restart may still \

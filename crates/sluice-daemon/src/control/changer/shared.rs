@@ -76,17 +76,23 @@ pub(super) struct Shared {
     pub(super) helpers: Helpers,
     /// Only who has it prepares a change and puts it into force, so what is written is what is in force.
     pub(super) keeper: Mutex<Keeper>,
-    /// Notified when the state could not be written.
-    pub(super) unsaved: Notify,
+    pub(super) tasks: Tasks,
+}
+
+/// Pending changes, and what they are woken by.
+#[derive(Default)]
+pub(super) struct Tasks {
+    pub(super) set: RefCell<JoinSet<()>>,
+    /// What they are for, by number.
+    pub(super) pending: RefCell<BTreeMap<u64, Purpose>>,
+    /// Notified when one has ended.
+    pub(super) ended: Notify,
     /// Sent by each reload, which replaces those before it.
     pub(super) reloads: watch::Sender<()>,
+    /// Notified when the state could not be written.
+    pub(super) unsaved: Notify,
     /// Whether the daemon is exiting.
     pub(super) exits: watch::Sender<bool>,
-    /// What pending changes are for, by number.
-    pub(super) pending: RefCell<BTreeMap<u64, Purpose>>,
-    pub(super) tasks: RefCell<JoinSet<()>>,
-    /// Notified when a change has ended.
-    pub(super) ended: Notify,
 }
 
 /// What is in force.
@@ -119,7 +125,7 @@ impl Shared {
 
     /// Waits until the daemon exits.
     pub(super) async fn exit(&self) {
-        let _ = self.exits.subscribe().wait_for(|exits| *exits).await;
+        let _ = self.tasks.exits.subscribe().wait_for(|exits| *exits).await;
     }
 }
 
@@ -138,7 +144,7 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(shared: &Rc<Shared>, purpose: Purpose) -> Pending {
-        let mut pending = shared.pending.borrow_mut();
+        let mut pending = shared.tasks.pending.borrow_mut();
         let number = pending.last_key_value().map_or(0, |(number, _)| number + 1);
         pending.insert(number, purpose);
         Pending { shared: Rc::clone(shared), number }
@@ -147,7 +153,7 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        self.shared.pending.borrow_mut().remove(&self.number);
-        self.shared.ended.notify_one();
+        self.shared.tasks.pending.borrow_mut().remove(&self.number);
+        self.shared.tasks.ended.notify_one();
     }
 }

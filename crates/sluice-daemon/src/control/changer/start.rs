@@ -16,13 +16,18 @@ use crate::state::overrides::{Gone, Override};
 use crate::state::time::Time;
 
 /// The configuration that is served first.
-pub(super) struct Start {
-    pub(super) host: Arc<Host>,
-    pub(super) saved: Saved,
-    pub(super) is_damaged: bool,
-    pub(super) gone: Vec<(Override, Gone)>,
-    pub(super) force: Force,
-    pub(super) strict: bool,
+pub struct Start {
+    /// The files with all changes made at run time.
+    pub host: Arc<Host>,
+    /// The state without what has ended meanwhile.
+    pub saved: Saved,
+    /// Whether the state file was damaged, so that changes made at run time may be lost.
+    pub is_damaged: bool,
+    pub gone: Vec<(Override, Gone)>,
+    /// Volumes that may be served although they differ from what was served before.
+    pub force: Force,
+    /// Whether the start fails if anything of the file cannot be served.
+    pub strict: bool,
 }
 
 impl Start {

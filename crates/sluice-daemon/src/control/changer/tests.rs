@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::super::socket::Peer;
 use super::*;
+use crate::server::Force;
 
 /// What a thread shares that serves a host file whose device `a` is down, and the folder of the file.
 async fn with_a_dead_device(text: &str) -> (Shared, mpsc::UnboundedReceiver<ServerEvent>, TempDir) {
@@ -17,19 +18,9 @@ async fn with_a_dead_device(text: &str) -> (Shared, mpsc::UnboundedReceiver<Serv
     let (news, heard) = mpsc::unbounded_channel();
     let roles = Roles::of(&host.daemon.access, None);
     let (on_disk, saved) = (Saved::default(), Saved::default());
-    let begin = Begin {
-        file,
-        files,
-        host,
-        folder: None,
-        on_disk,
-        saved,
-        is_damaged: false,
-        gone: Vec::new(),
-        force: Force::default(),
-        strict: true,
-        roles,
-    };
+    let (host, gone, force) = (host.into(), Vec::new(), Force::default());
+    let start = Start { host, saved, is_damaged: false, gone, force, strict: true };
+    let begin = Begin { file, files, folder: None, on_disk, roles, start };
     let (shared, _) = shared((server, Board::default()), begin, Handle::current(), news).unwrap();
     (shared, heard, folder)
 }
