@@ -11,7 +11,6 @@
 //!                                '--> devices
 //! ```
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::thread;
@@ -24,7 +23,7 @@ use tokio::task::LocalSet;
 use tokio::time::sleep_until;
 
 use self::change::Kind;
-use self::helpers::{Helpers, Purpose};
+use self::helpers::Helpers;
 use self::retry::Retries;
 use self::shared::{InForce, Shared, Tasks};
 use self::watch::{Report, Watch};
@@ -46,6 +45,7 @@ mod change;
 mod expiry;
 mod helpers;
 mod record;
+mod refused;
 mod reload;
 mod retry;
 mod saving;
@@ -204,12 +204,8 @@ async fn take_events(
                 event => take(shared, event, format),
             },
             () = down.notified() => shared.check_devices(&shared.in_force.borrow().server),
-            () = shared.tasks.ended.notified() => {}
+            () = shared.tasks.ended() => {}
             () = sleep_until(due.into()) => {}
-        }
-        while let Some(ended) = shared.tasks.set.borrow_mut().try_join_next() {
-            // A change panicked: what is in force is not known.
-            ended.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         }
         retries.run(shared);
         expire(shared);
@@ -224,29 +220,20 @@ async fn take_events(
 /// Returns the time at which something is due.
 fn next(shared: &Shared, retries: &Retries) -> Instant {
     let now = Instant::now();
-    let expiry = expiry::next(&shared.in_force.borrow().state, &ending(shared));
+    let expiry = expiry::next(&shared.in_force.borrow().state, &shared.tasks.ending());
     let due = retries.next(shared).into_iter().chain(expiry).min();
     due.map_or(now + IDLE, |due| due.max(now + PAUSE))
 }
 
 /// Begins to end changes whose time is over.
 fn expire(shared: &Rc<Shared>) {
-    let is_start = shared.tasks.pending.borrow().values().any(|purpose| *purpose == Purpose::Start);
-    if !is_start {
-        let due = expiry::due(&mut shared.in_force.borrow_mut().state, &ending(shared));
-        let due = due.into_iter().filter(|names| !names.is_empty());
-        due.for_each(|names| change::begin(shared, Kind::Expiry(names), None));
-    }
-}
-
-/// Returns the names of overrides that pending changes are to end.
-fn ending(shared: &Shared) -> BTreeSet<String> {
-    let pending = shared.tasks.pending.borrow();
-    let names = pending.values().filter_map(|purpose| match purpose {
-        Purpose::Expiry(names) => Some(names),
-        Purpose::Start | Purpose::Change | Purpose::Retry(_) => None,
-    });
-    names.flatten().cloned().collect()
+    let due = match &mut *shared.in_force.borrow_mut() {
+        // The start.
+        InForce { version: 0, .. } => return,
+        in_force => expiry::due(&mut in_force.state, &shared.tasks.ending()),
+    };
+    let due = due.into_iter().filter(|names| !names.is_empty());
+    due.for_each(|names| change::begin(shared, Kind::Expiry(names), None));
 }
 
 fn take(shared: &Rc<Shared>, event: Event, format: Format) {
@@ -279,7 +266,14 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 Reply::failed(Code::Refused, refused)
             }
             Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),
-            Ok(()) => return change::request(shared, asked),
+            Ok(()) => {
+                let Asked { request, peer, reply } = asked;
+                let kind = match request {
+                    Request::Apply { .. } => Kind::Reload(Some((request, peer))),
+                    _ => Kind::Request(request, peer),
+                };
+                return change::begin(shared, kind, Some(reply));
+            }
         }
     };
     let _ = asked.reply.send(reply);

@@ -1,6 +1,6 @@
 //! Overrides that are in force although their time is over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Interval between attempts to end what is over and in use.
@@ -12,12 +12,12 @@ const RECONNECT_MAX: Duration = Duration::from_secs(30);
 
 /// Overrides that are in force although their time is over, by name.
 #[derive(Default)]
-pub struct Overdue(BTreeMap<String, Kept>);
+pub struct Overdue(pub(super) BTreeMap<String, Kept>);
 
-struct Kept {
-    why: Why,
+pub(super) struct Kept {
+    pub(super) why: Why,
     /// Time of the next attempt to end it.
-    again: Instant,
+    pub(super) again: Instant,
 }
 
 /// Why an override is in force although its time is over.
@@ -50,29 +50,5 @@ impl Overdue {
         let is_new = self.0.get(name).is_none_or(|known| known.why != why);
         self.0.insert(name.to_owned(), Kept { why, again: Instant::now() + every });
         is_new
-    }
-
-    /// Forgets all but these, which are over.
-    pub(super) fn retain(&mut self, over: &BTreeSet<String>) {
-        self.0.retain(|name, _| over.contains(name));
-    }
-
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.0.contains_key(name)
-    }
-
-    /// Whether the end of an override that is over is to be attempted now.
-    pub(super) fn is_due(&self, name: &str) -> bool {
-        self.0.get(name).is_none_or(|kept| kept.again <= Instant::now())
-    }
-
-    /// Whether its end was refused.
-    pub(super) fn is_refused(&self, name: &str) -> bool {
-        self.0.get(name).is_some_and(|kept| kept.why != Why::InUse)
-    }
-
-    /// Returns the time of the next attempt to end one that is not `ending`.
-    pub(super) fn next(&self, ending: &BTreeSet<String>) -> Option<Instant> {
-        self.0.iter().filter(|(name, _)| !ending.contains(*name)).map(|(_, kept)| kept.again).min()
     }
 }

@@ -22,14 +22,15 @@ use sluice_config::Host;
 use tokio::sync::{MutexGuard, oneshot, watch};
 use tokio::time::sleep;
 
-use super::helpers::{Purpose, Unhelped};
+use super::helpers::{Purpose, hangs};
 use super::record::record;
+use super::refused::Refused;
 use super::reload::{self, Read};
-use super::shared::{InForce, Pending, Refused, ServerEvent, Shared};
+use super::shared::{InForce, ServerEvent, Shared};
 use super::start::Start;
 use super::{aside, expiry, saving, start};
 use crate::control::apply::{self, Proposal};
-use crate::control::socket::{Asked, Peer};
+use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::{Failure, chain};
 use crate::metrics::Load;
@@ -58,25 +59,16 @@ pub(super) enum Kind {
     Expiry(BTreeSet<String>),
 }
 
-/// Begins a requested change. Its answer is sent back to the client.
-pub(super) fn request(shared: &Rc<Shared>, Asked { request, peer, reply }: Asked) {
-    let kind = match request {
-        Request::Apply { .. } => Kind::Reload(Some((request, peer))),
-        _ => Kind::Request(request, peer),
-    };
-    begin(shared, kind, Some(reply));
-}
-
-/// Begins a change, unless too many are pending.
+/// Begins a change, unless too many are pending. Its answer is sent to the one who asked for it.
 pub(super) fn begin(shared: &Rc<Shared>, kind: Kind, reply: Option<oneshot::Sender<Reply>>) {
-    let purpose = kind.purpose();
+    let (own, purpose) = (Rc::clone(shared), kind.purpose());
     let queued = shared.tasks.pending.borrow().values().filter(|other| **other == Purpose::Change).count();
     let is_refused = purpose == Purpose::Change && queued >= CHANGES_MAX;
     if !is_refused && matches!(kind, Kind::Reload(_)) {
         // An older file must not replace a newer one.
         shared.tasks.reloads.send_replace(());
     }
-    let (pending, own, later) = (Pending::new(shared, purpose), Rc::clone(shared), shared.tasks.reloads.subscribe());
+    let (number, later) = (shared.tasks.number(purpose), shared.tasks.reloads.subscribe());
     shared.tasks.set.borrow_mut().spawn_local(async move {
         let answer = match is_refused {
             true => {
@@ -89,17 +81,16 @@ pub(super) fn begin(shared: &Rc<Shared>, kind: Kind, reply: Option<oneshot::Send
         if let (Some(reply), Some(answer)) = (reply, answer) {
             let _ = reply.send(answer);
         }
-        drop(pending);
+        number
     });
 }
 
 /// Makes a change, or reports why not. Returns the answer to the one who asked for it.
 async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>) -> Option<Reply> {
-    let since = Instant::now();
     loop {
         let made = match &kind {
             Kind::Request(Request::AcceptLoss { target }, peer) => accept_loss(shared, target, peer).await,
-            _ => make(shared, &kind, since, &mut later).await,
+            _ => make(shared, &kind, &mut later).await,
         };
         let refused = match made {
             Ok(answer) => return answer,
@@ -120,17 +111,12 @@ async fn run(shared: &Rc<Shared>, mut kind: Kind, mut later: watch::Receiver<()>
 }
 
 /// Makes a change. Returns the answer to the one who asked for it.
-async fn make(
-    shared: &Shared,
-    kind: &Kind,
-    since: Instant,
-    later: &mut watch::Receiver<()>,
-) -> Result<Option<Reply>, Refused> {
+async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> Result<Option<Reply>, Refused> {
     let mut ready = tokio::select! {
         biased;
         () = shared.exit() => return Err(Refused::Exit),
         Ok(()) = later.changed(), if matches!(kind, Kind::Reload(_)) => return Err(Refused::Replaced),
-        ready = prepare(shared, kind, since) => ready?,
+        ready = prepare(shared, kind) => ready?,
     };
     if kind.is_dry_run() {
         return Ok(Some(ready.planned(kind, &shared.in_force.borrow())));
@@ -160,8 +146,7 @@ async fn make(
 async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Option<Reply>, Refused> {
     let query = apply::loss_query(&shared.in_force.borrow().server, target).map_err(Refused::Reply)?;
     let paths = query.paths();
-    let queried = shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await;
-    queried.map_err(|error| Refused::Other(error.text()))?;
+    shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await?;
     Ok(Some(apply::accept_loss(&shared.in_force.borrow().server, target, peer.clone())))
 }
 
@@ -189,7 +174,8 @@ struct Draft {
 }
 
 /// Prepares a change, with what helpers open for it. Waits until no other change is being made.
-async fn prepare<'a>(shared: &'a Shared, kind: &Kind, since: Instant) -> Result<Ready<'a>, Refused> {
+async fn prepare<'a>(shared: &'a Shared, kind: &Kind) -> Result<Ready<'a>, Refused> {
+    let since = Instant::now();
     let read = match kind {
         Kind::Reload(asked) => Some(reload::read_again(shared, asked.as_ref().map(|(request, _)| request)).await?),
         _ => None,
@@ -228,7 +214,7 @@ impl Draft {
                     // What it has found different may be another volume now.
                     self.held.clear();
                 }
-                self.propose(kind, in_force, &shared.file, folder)?
+                self.propose(kind, in_force, &apply::Place { file: &shared.file, folder, now: Time::now() })?
             }
         };
         let force = kind.force();
@@ -257,24 +243,20 @@ impl Draft {
         Ok(step)
     }
 
-    fn propose(
-        &mut self,
-        kind: &Kind,
-        in_force: &InForce,
-        file: &Path,
-        folder: Option<&Path>,
-    ) -> Result<Proposal, Refused> {
+    fn propose(&mut self, kind: &Kind, in_force: &InForce, place: &apply::Place<'_>) -> Result<Proposal, Refused> {
         let InForce { server, state, .. } = in_force;
         let proposal = match kind {
             Kind::Start(start) => start.propose(),
-            Kind::Reload(_) => {
-                self.read.as_ref().expect("it is proposed when it has been read").propose(state.saved.clone())?
-            }
+            Kind::Reload(_) => self
+                .read
+                .as_ref()
+                .expect("it is proposed when it has been read")
+                .propose(state.saved.clone())
+                .map_err(Refused::File)?,
             Kind::Retry(name) => Proposal::retry(Arc::clone(server.host()), state.saved.clone(), name.clone()),
-            Kind::Expiry(names) => expiry::propose(state, names)?,
+            Kind::Expiry(names) => expiry::propose(state, names).map_err(Refused::File)?,
             Kind::Request(request, peer) => {
-                let place = apply::Place { file, folder, now: Time::now() };
-                return apply::propose(server, state, &place, (request, peer)).map_err(Refused::Reply);
+                return apply::propose(server, state, place, (request, peer)).map_err(Refused::Reply);
             }
         };
         if kind.looks_at_all() {
@@ -318,12 +300,11 @@ impl Draft {
     async fn open(&mut self, shared: &Shared, kind: &Kind, needs: Needs) -> Result<(), Refused> {
         let paths = needs.paths();
         match shared.helpers.run(kind.purpose(), &paths, move |progress| needs.meet(progress)).await {
-            Ok(((), found)) => self.found.add(found),
-            Err(Unhelped::Hangs(path, time, found)) if matches!(kind, Kind::Start(_)) => {
-                self.found.add(found);
+            Err(Refused::Hangs(path, time, found)) if matches!(kind, Kind::Start(_)) => {
+                self.found.add(*found);
                 self.found.hangs(path, time);
             }
-            Err(error) => return Err(Refused::Other(error.text())),
+            opened => self.found.add(opened?.1),
         }
         Ok(())
     }
@@ -400,24 +381,19 @@ fn refuse_nothing(kind: &Kind, in_force: &InForce, host: &Host, force: &Force) -
 async fn save(shared: &Shared, kind: &Kind, ready: &mut Ready<'_>) -> Result<(), Refused> {
     let Ready { prepared, proposal, draft, keeper } = ready;
     record(&mut proposal.saved, prepared, &draft.all_held(kind, &shared.in_force.borrow()));
-    match saving::write(shared, keeper, proposal.dropin.take(), &proposal.saved).await {
-        Some(Ok(_)) => Ok(()),
+    let error = match saving::write(shared, keeper, proposal.dropin.take(), &proposal.saved).await {
+        Some(Ok(_)) => return Ok(()),
         // The next start ends what is over.
-        None if matches!(kind, Kind::Expiry(_)) => Err(Refused::Exit),
-        None => Err(Refused::Other("The daemon is exiting".to_owned())),
-        Some(Err(error)) if kind.purpose() == Purpose::Change => {
-            shared.tasks.unsaved.notify_one();
-            Err(Refused::Other(error))
-        }
-        Some(Err(error)) => {
-            shared.tasks.unsaved.notify_one();
-            tracing::error!(
-                error,
-                "Cannot write the state directory: its content differs from the changes in force; retrying"
-            );
-            Ok(())
-        }
+        None if matches!(kind, Kind::Expiry(_)) => return Err(Refused::Exit),
+        None => return Err(Refused::Other("The daemon is exiting".to_owned())),
+        Some(Err(error)) => error,
+    };
+    if kind.purpose() == Purpose::Change {
+        shared.tasks.unsaved.notify_one();
+        return Err(Refused::Other(error));
     }
+    saving::retry(shared, &error);
+    Ok(())
 }
 
 fn commit(shared: &Shared, kind: &Kind, prepared: Prepared) -> Result<(Done, Effects), ServerError> {
@@ -452,6 +428,10 @@ impl Ready<'_> {
 /// Reports why a change is not made. Returns the answer to the one who asked for it.
 fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
     let failed = |error: &str| Some(Reply::failed(Code::Refused, error));
+    let is_obsolete = matches!(refused, Refused::Exit | Refused::Replaced);
+    if matches!(kind, Kind::Reload(_)) && !kind.is_dry_run() && !is_obsolete {
+        shared.in_force.borrow_mut().load = Load::now(false);
+    }
     let error = match refused {
         Refused::Exit => return None,
         Refused::Reply(reply) => return Some(reply),
@@ -460,7 +440,6 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
             Kind::Expiry(_) => found.without_warnings().to_string(),
             Kind::Reload(_) => {
                 crate::output::message(&found);
-                count_refused(shared, &kind);
                 return Some(reload::refuse_file(found, &shared.in_force.borrow().state.saved.overrides));
             }
             Kind::Start(_) | Kind::Request(..) | Kind::Retry(_) => {
@@ -473,6 +452,7 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
             return None;
         }
         Refused::Server(error) => chain(&*error),
+        Refused::Hangs(path, time, _) => hangs(&path, time),
         Refused::Other(error) => error,
     };
     match kind {
@@ -484,7 +464,6 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         }
         Kind::Request(..) => return failed(&error),
         Kind::Reload(_) => {
-            count_refused(shared, &kind);
             tracing::error!(error, "Reload failed: the running configuration is unchanged");
             return failed(&error);
         }
@@ -498,13 +477,6 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         }
     }
     None
-}
-
-/// Records that the host file could not be loaded, if the change was to do that.
-fn count_refused(shared: &Shared, reload: &Kind) {
-    if !reload.is_dry_run() {
-        shared.in_force.borrow_mut().load = Load::now(false);
-    }
 }
 
 impl Kind {

@@ -21,21 +21,23 @@ use crate::state::time::Time;
 
 /// Returns the sets of overrides that are to end now, apart from those that are `ending`.
 pub(super) fn due(state: &mut State, ending: &BTreeSet<String>) -> [BTreeSet<String>; 2] {
-    let time = Time::now();
+    let (now, time, overdue) = (Instant::now(), Time::now(), &mut state.overdue.0);
     let over = state.saved.overrides.iter().filter(|known| known.is_over(time));
     let over: BTreeSet<String> = over.map(Override::name).collect();
-    state.overdue.retain(&over);
-    let due = over.into_iter().filter(|name| !ending.contains(name) && state.overdue.is_due(name));
+    overdue.retain(|name, _| over.contains(name));
+    let is_due = |name: &String| overdue.get(name).is_none_or(|kept| kept.again <= now);
+    let due = over.into_iter().filter(|name| !ending.contains(name) && is_due(name));
     // Those that were refused alone need not be looked for among the others once more.
-    let (refused, others) = due.partition(|name| state.overdue.is_refused(name));
+    let (refused, others) = due.partition(|name| overdue.get(name).is_some_and(|kept| kept.why != Why::InUse));
     [others, refused]
 }
 
 /// Returns the time at which an override expires, or is to be tried again.
 pub(super) fn next(state: &State, ending: &BTreeSet<String>) -> Option<Instant> {
-    let is_known = |name: &str| state.overdue.has(name) || ending.contains(name);
+    let is_known = |name: &str| state.overdue.0.contains_key(name) || ending.contains(name);
     let first = state.saved.overrides.next_expiry(is_known).map(|at| Instant::now() + at.from(Time::now()));
-    state.overdue.next(ending).into_iter().chain(first).min()
+    let again = state.overdue.0.iter().filter(|(name, _)| !ending.contains(*name)).map(|(_, kept)| kept.again);
+    again.chain(first).min()
 }
 
 /// Proposes the end of overrides.

@@ -16,6 +16,7 @@ use sluice_api::object::ObjectId;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
+use super::refused::Refused;
 use crate::server::{Found, Progress, ServerError};
 
 /// Maximum time that a helper may wait for one path.
@@ -52,13 +53,6 @@ struct Helper {
     runs: Weak<()>,
 }
 
-/// Why a helper has no result.
-pub(super) enum Unhelped {
-    /// It was abandoned at this path after this time, with these results.
-    Hangs(PathBuf, Duration, Found),
-    Other(String),
-}
-
 /// A helper that a change waits for. Dropping it abandons the helper: its results are closed, and it stops at the next path.
 struct Helping(Progress);
 
@@ -75,9 +69,9 @@ impl Helpers {
         purpose: Purpose,
         paths: &[PathBuf],
         job: impl FnOnce(&Progress) -> T + Send + 'static,
-    ) -> Result<(T, Found), Unhelped> {
+    ) -> Result<(T, Found), Refused> {
         if matches!(purpose, Purpose::Change | Purpose::Expiry(_)) {
-            self.may_run(paths, &purpose).map_err(Unhelped::Other)?;
+            self.may_run(paths, &purpose).map_err(Refused::Other)?;
         }
         let max = if purpose == Purpose::Start { PATH_TIMEOUT_AT_START } else { PATH_TIMEOUT };
         let (helping, runs) = (Helping(Progress::default()), Arc::new(()));
@@ -89,19 +83,19 @@ impl Helpers {
             drop(runs);
             let _ = done.send(result.ok());
         });
-        spawned.map_err(|error| Unhelped::Other(format!("Cannot start a thread: {error}")))?;
+        spawned.map_err(|error| Refused::Other(format!("Cannot start a thread: {error}")))?;
         self.running().push(helper);
         loop {
             let (path, since) = helping.0.now();
             tokio::select! {
                 biased;
                 result = &mut outcome => {
-                    let panicked = || Unhelped::Other("The helper thread panicked; see the log".to_owned());
+                    let panicked = || Refused::Other("The helper thread panicked; see the log".to_owned());
                     return Ok((result.ok().flatten().ok_or_else(panicked)?, helping.0.take()));
                 }
                 () = sleep_until((since + max).into()) => {
                     if helping.0.now().1 == since {
-                        return Err(Unhelped::Hangs(path, max, helping.0.take()));
+                        return Err(Refused::Hangs(path, max, helping.0.take().into()));
                     }
                 }
             }
@@ -153,16 +147,7 @@ impl Purpose {
     }
 }
 
-impl Unhelped {
-    pub(super) fn text(self) -> String {
-        match self {
-            Unhelped::Hangs(path, time, _) => hangs(&path, time),
-            Unhelped::Other(error) => error,
-        }
-    }
-}
-
 /// Returns the error for a path that has hung for this time.
-fn hangs(path: &Path, time: Duration) -> String {
+pub(super) fn hangs(path: &Path, time: Duration) -> String {
     ServerError::Hangs { path: path.to_owned(), seconds: time.as_secs() }.to_string()
 }

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use sluice_api::change::Effect;
 use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
 
-use super::helpers::{Purpose, Unhelped};
-use super::shared::{InForce, Refused, Shared};
+use super::helpers::Purpose;
+use super::refused::Refused;
+use super::shared::{InForce, Shared};
 use crate::control::apply::{self, Proposal};
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
@@ -31,8 +32,7 @@ pub(super) async fn read_again(shared: &Shared, asked: Option<&Request>) -> Resu
     let (file, group) = (shared.file.clone(), shared.in_force.borrow().roles.group);
     let paths = [file.clone()];
     let read = move |progress: &Progress| read(&file, named, group, progress);
-    let read = shared.helpers.run(Purpose::Change, &paths, read).await;
-    read.map_err(|error| Refused::Other(Unhelped::text(error)))?.0
+    shared.helpers.run(Purpose::Change, &paths, read).await?.0
 }
 
 /// Reads the host file `file`, or `named`, which must be the same unless nothing is to change.

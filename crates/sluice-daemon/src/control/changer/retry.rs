@@ -3,7 +3,7 @@
 //! Volumes, NICs and sockets that are out of service are retried each second, each by a separate helper, at most [`RETRIES_MAX`] for
 //! one device. One gets no further helper until its last one has returned. The interfaces of uplinks and NICs are looked at.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,8 @@ impl Retries {
             self.waiting.extend(due);
         }
         for name in std::mem::take(&mut self.waiting) {
-            let (retrying, server) = (retrying(shared), &shared.in_force.borrow().server);
+            let (mut retrying, server) = (shared.helpers.retrying(), &shared.in_force.borrow().server);
+            retrying.extend(shared.tasks.pending.borrow().values().filter_map(Purpose::retried).cloned());
             let device = server.device_of(&name);
             let is_out = server.missing().contains_key(&name) && !server.is_down(device);
             if !is_out || retrying.contains(&name) {
@@ -64,12 +65,4 @@ impl Retries {
             }
         }
     }
-}
-
-/// Returns what is being retried, also by abandoned helpers.
-fn retrying(shared: &Shared) -> BTreeSet<ObjectId> {
-    let mut retrying = shared.helpers.retrying();
-    let pending = shared.tasks.pending.borrow();
-    retrying.extend(pending.values().filter_map(Purpose::retried).cloned());
-    retrying
 }

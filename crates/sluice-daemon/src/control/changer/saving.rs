@@ -40,18 +40,18 @@ pub(super) async fn write_in_force(shared: &Shared, keeper: &mut Keeper) {
     match write(shared, keeper, None, &saved).await {
         None | Some(Ok(false)) => {}
         Some(Ok(true)) => tracing::info!("State directory is up to date again"),
-        Some(Err(error)) => {
-            tracing::error!(
-                error,
-                "Cannot write the state directory: its content differs from the changes in force; retrying"
-            );
-            shared.tasks.unsaved.notify_one();
-        }
+        Some(Err(error)) => retry(shared, &error),
     }
 }
 
+/// Reports that the state in force could not be written, and repeats that later.
+pub(super) fn retry(shared: &Shared, error: &str) {
+    tracing::error!(error, "Cannot write the state directory: its content differs from the changes in force; retrying");
+    shared.tasks.unsaved.notify_one();
+}
+
 /// Writes the state in force again after it could not be written. Ends never.
-pub(super) async fn repeat(shared: Rc<Shared>) {
+pub(super) async fn repeat(shared: Rc<Shared>) -> u64 {
     loop {
         shared.tasks.unsaved.notified().await;
         let is_hung = shared.keeper.lock().await.hangs();

@@ -3,25 +3,25 @@
 //! All of it belongs to one thread. No borrow is held while something is waited for.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{pending, poll_fn};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 use sluice_api::printed::Serving;
-use sluice_config::{DaemonSettings, Diagnostics};
+use sluice_config::DaemonSettings;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::helpers::{Helpers, Purpose};
 use super::watch::Watch;
-use crate::control::Reply;
 use crate::control::apply::State;
 use crate::control::roles::Roles;
 use crate::failure::Failure;
 use crate::metrics::Load;
 use crate::monitor::{Board, Served};
-use crate::server::{Server, ServerError};
+use crate::server::Server;
 use crate::state::keeper::Keeper;
 
 /// Events for the control thread.
@@ -34,32 +34,6 @@ pub enum ServerEvent {
     Dead,
     /// The thread that makes changes has panicked.
     Panicked,
-}
-
-/// Why a change is not made.
-pub(super) enum Refused {
-    /// The files would have errors.
-    File(Diagnostics),
-    Server(Box<ServerError>),
-    /// The reply says it.
-    Reply(Reply),
-    Other(String),
-    /// A later reload has replaced it.
-    Replaced,
-    /// The daemon is exiting.
-    Exit,
-}
-
-impl From<ServerError> for Refused {
-    fn from(error: ServerError) -> Refused {
-        Refused::Server(Box::new(error))
-    }
-}
-
-impl From<Diagnostics> for Refused {
-    fn from(found: Diagnostics) -> Refused {
-        Refused::File(found)
-    }
 }
 
 /// What all changes share.
@@ -82,11 +56,10 @@ pub(super) struct Shared {
 /// Pending changes, and what they are woken by.
 #[derive(Default)]
 pub(super) struct Tasks {
-    pub(super) set: RefCell<JoinSet<()>>,
+    /// Each returns its number.
+    pub(super) set: RefCell<JoinSet<u64>>,
     /// What they are for, by number.
     pub(super) pending: RefCell<BTreeMap<u64, Purpose>>,
-    /// Notified when one has ended.
-    pub(super) ended: Notify,
     /// Sent by each reload, which replaces those before it.
     pub(super) reloads: watch::Sender<()>,
     /// Notified when the state could not be written.
@@ -129,31 +102,41 @@ impl Shared {
     }
 }
 
+impl Tasks {
+    /// Adds what a change is for. Returns its number.
+    pub(super) fn number(&self, purpose: Purpose) -> u64 {
+        let mut pending = self.pending.borrow_mut();
+        let number = pending.last_key_value().map_or(0, |(number, _)| number + 1);
+        pending.insert(number, purpose);
+        number
+    }
+
+    /// Waits until a change has ended.
+    ///
+    /// # Panics
+    /// If it panicked: what is in force is not known then.
+    pub(super) async fn ended(&self) {
+        match poll_fn(|context| self.set.borrow_mut().poll_join_next(context)).await {
+            Some(Ok(number)) => drop(self.pending.borrow_mut().remove(&number)),
+            Some(Err(error)) => resume_unwind(error.into_panic()),
+            None => pending().await,
+        }
+    }
+
+    /// Returns the names of overrides that pending changes are to end.
+    pub(super) fn ending(&self) -> BTreeSet<String> {
+        let pending = self.pending.borrow();
+        let names = pending.values().filter_map(|purpose| match purpose {
+            Purpose::Expiry(names) => Some(names),
+            Purpose::Start | Purpose::Change | Purpose::Retry(_) => None,
+        });
+        names.flatten().cloned().collect()
+    }
+}
+
 impl InForce {
     /// Returns the state in a line, for `systemctl status`.
     pub(super) fn status(&self) -> String {
         self.watch.status(&self.server)
-    }
-}
-
-/// A pending change, until it is dropped.
-pub(super) struct Pending {
-    shared: Rc<Shared>,
-    number: u64,
-}
-
-impl Pending {
-    pub(super) fn new(shared: &Rc<Shared>, purpose: Purpose) -> Pending {
-        let mut pending = shared.tasks.pending.borrow_mut();
-        let number = pending.last_key_value().map_or(0, |(number, _)| number + 1);
-        pending.insert(number, purpose);
-        Pending { shared: Rc::clone(shared), number }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.shared.tasks.pending.borrow_mut().remove(&self.number);
-        self.shared.tasks.ended.notify_one();
     }
 }

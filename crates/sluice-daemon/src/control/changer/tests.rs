@@ -100,7 +100,7 @@ const VM_ON_A_DEAD_DEVICE: &str = "[device.a]\nbackend = \"null\"\n[device.b]\nb
 async fn saving(shared: Shared, tasks: &LocalSet) -> (Rc<Shared>, oneshot::Receiver<Reply>) {
     let (asked, answer) = persisted("v");
     let shared = Rc::new(shared);
-    change::request(&shared, asked);
+    super::request(&shared, asked);
     while shared.keeper.try_lock().is_ok() {
         tasks.run_until(tokio::task::yield_now()).await;
     }
