@@ -156,6 +156,8 @@ impl Job {
 mod tests {
     use std::fs;
 
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
     use super::super::dropin::Part;
     use super::*;
 
@@ -181,6 +183,33 @@ mod tests {
         fs::write(&file, "# Ours\n[vm.a]\nweight = 2\n").unwrap();
         refused();
         assert_eq!(fs::read_to_string(&file).unwrap(), "# Ours\n[vm.a]\nweight = 2\n");
+    }
+
+    #[tokio::test]
+    async fn the_state_of_a_refused_change_stayed_on_disk_after_its_write_had_hung() {
+        let place = tempfile::tempdir().unwrap();
+        let (folder, _) = StateFolder::open(&place.path().join("state")).unwrap();
+        let part = Part::Set("a".parse().unwrap(), "weight = 3".parse().unwrap());
+        let dropin = DropIn::of(&place.path().join("host.toml"), vec![part]);
+        let (dropins, file) = (place.path().join("host.d"), dropin.file().to_owned());
+        // A read of a pipe waits for a writer.
+        fs::create_dir(&dropins).unwrap();
+        mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let (before, refused) = (Saved::default(), Saved { unknown: ["a/v".to_owned()].into(), ..Saved::default() });
+        let mut keeper = Keeper::start(Some(folder), dropins, before.clone()).unwrap();
+        let error = keeper.save(Some(dropin), &refused, Duration::from_millis(1)).await.unwrap_err();
+        assert!(error.contains("has not responded"), "{error}");
+        let long = Duration::from_secs(600);
+        assert!(keeper.save(None, &refused, long).await.is_err(), "nothing is written until it ends");
+        assert!(!keeper.save(None, &before, long).await.unwrap(), "what needs no write goes on");
+        drop(fs::File::options().write(true).open(&file).unwrap());
+        while keeper.hangs() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(fs::read_to_string(&file).unwrap(), "", "it is taken back");
+        let state = || fs::read_to_string(place.path().join("state/state.json")).unwrap();
+        assert!(state().contains("a/v"));
+        assert!(keeper.save(None, &before, long).await.unwrap() && !state().contains("a/v"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Tests of the thread that makes changes, with a device that is down.
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use sluice_api::request::{How, Term};
 use tempfile::TempDir;
 
@@ -59,7 +60,7 @@ async fn a_panic_of_the_thread_that_makes_changes_was_not_reported() {
 }
 
 #[tokio::test]
-async fn a_panic_of_a_change_was_not_reported() {
+async fn a_panic_of_a_change_ends_the_thread() {
     let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
     // A kind of request that the monitor answers is no change.
     let (reply, answer) = oneshot::channel();
@@ -79,6 +80,27 @@ async fn a_daemon_kept_running_when_a_reload_removed_its_last_serving_device() {
     let (events, _) = running(shared);
     events.send(Event::Reload).ok().unwrap();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Dead)), "every device that is left is down");
+}
+
+#[tokio::test]
+async fn a_later_reload_replaces_one_that_waits_for_its_file() {
+    let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
+    let file = shared.file.clone();
+    std::fs::remove_file(&file).unwrap();
+    // A read of a pipe waits for a writer.
+    mknodat(CWD, &file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let (events, _) = running(shared);
+    let (reply, answer) = oneshot::channel();
+    let request = Request::Apply { file: file.clone(), dry_run: false, force: Vec::new(), reason: None };
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    events.send(Event::Change(Asked { request, peer, reply })).ok().unwrap();
+    events.send(Event::Reload).ok().unwrap();
+    assert!(answer.await.unwrap().error.unwrap().contains("A later reload has replaced this one"));
+    // Neither of them keeps the thread from its end.
+    let (reply, server) = oneshot::channel();
+    events.send(Event::End(false, reply)).ok().unwrap();
+    drop(server.await.unwrap());
+    assert!(heard.recv().await.is_none(), "nothing has changed");
 }
 
 /// A request to set the weight of VM v in a drop-in.
