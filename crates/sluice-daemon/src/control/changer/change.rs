@@ -233,7 +233,7 @@ impl Draft {
                 self.found = Found::default();
                 let waits = error.is_busy() && leaving && self.since.elapsed() < REMOVED_VOLUME_TIMEOUT;
                 if !waits && matches!(kind, Kind::Reload(_)) {
-                    reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
+                    reload::warn(&proposal.host, &shared.at_start);
                 }
                 self.has_waited |= waits;
                 if waits { None } else { return Err(error.into()) }
@@ -340,7 +340,7 @@ impl Draft {
                 return Some(apply::accept(&in_force.server, &mut in_force.state, proposal, done));
             }
             Kind::Reload(asked) => {
-                reload::warn(&proposal.host, in_force.server.host(), &shared.at_start);
+                reload::warn(&proposal.host, &shared.at_start);
                 let read = self.read.expect("it is in force when it has been read");
                 return Some(read.applied(in_force, asked.as_ref(), proposal, done, (plan, warnings)));
             }

@@ -111,8 +111,8 @@ impl Read {
     }
 }
 
-/// Prints warnings about a reloaded file. `before` is the host file in force.
-pub(super) fn warn(host: &Host, before: &Host, at_start: &DaemonSettings) {
+/// Prints warnings about a reloaded file.
+pub(super) fn warn(host: &Host, at_start: &DaemonSettings) {
     host.warnings.iter().for_each(crate::output::message);
     let socket = |settings: &DaemonSettings| {
         let access = &settings.access;
@@ -127,7 +127,7 @@ pub(super) fn warn(host: &Host, before: &Host, at_start: &DaemonSettings) {
     if host.daemon.real_time != at_start.real_time {
         tracing::warn!("Restart the daemon to change real_time: its threads keep the priority that they have");
     }
-    if host.daemon.state != before.daemon.state {
+    if host.daemon.state != at_start.state {
         tracing::warn!("Restart the daemon to move the state directory");
     }
 }
