@@ -65,8 +65,8 @@ impl Keeper {
         self.folder.as_deref()
     }
 
-    /// Writes the drop-in of a change, and its state if the state directory has another one. Returns whether anything was written.
-    /// It is given up after `limit`, or when the future is dropped.
+    /// Writes the drop-in of a change, and its state if the state directory has another one. Returns whether the state was
+    /// written. It is given up after `limit`, or when the future is dropped.
     pub async fn save(&mut self, dropin: Option<DropIn>, saved: &Saved, limit: Duration) -> Result<bool, String> {
         let is_hung = self.hangs();
         let saved = Saved { overrides: saved.overrides.without_persisted(), ..saved.clone() };
@@ -92,8 +92,9 @@ impl Keeper {
             self.is_unmade = false;
             return Err(error);
         }
+        let is_saved = saved.is_some();
         self.on_disk = saved.or(self.on_disk.take());
-        Ok(true)
+        Ok(is_saved)
     }
 
     /// Notes that the change that was written is in force.
