@@ -13,7 +13,7 @@ use sluice_config::Host;
 use sluice_io::source::{Located, Source};
 
 use super::Guard;
-use super::opening::Opening;
+use super::volume::Opening;
 
 /// What the volumes of a host file last served.
 #[derive(Default)]
@@ -25,6 +25,9 @@ struct Claim {
     range: Range<u64>,
     read_only: bool,
 }
+
+/// A volume, and what its path leads to.
+type Place<'a> = (&'a Opening, &'a Located);
 
 impl Claim {
     /// Whether a volume would have bytes of it that gets these parts of a source.
@@ -62,7 +65,7 @@ impl Claims {
     }
 
     /// Returns the volumes that do not get what their paths lead to, by their place in the list, and whose it is.
-    pub(super) fn judge(&self, all: &[(Opening, Located)]) -> Vec<(usize, String)> {
+    pub(super) fn judge(&self, all: &[Place<'_>]) -> BTreeMap<usize, String> {
         let mut by_file: BTreeMap<_, Vec<usize>> = BTreeMap::new();
         for (at, (_, located)) in all.iter().enumerate() {
             by_file.entry(located.id()).or_default().push(at);
@@ -82,13 +85,13 @@ impl Claims {
     }
 
     /// Whether a volume last served what its path leads to.
-    fn knows(&self, (opening, located): &(Opening, Located)) -> bool {
+    fn knows(&self, (opening, located): &Place<'_>) -> bool {
         self.0.get(&opening.name).is_some_and(|claim| located.identity() == Some(&claim.identity))
     }
 
     /// Returns the volume that last served these bytes, if it is another one and has not another file with the same identity.
     /// File systems that were copied as a whole have such files.
-    fn other_owner(&self, this: &(Opening, Located), all: &[(Opening, Located)]) -> Option<ObjectId> {
+    fn other_owner(&self, this: &Place<'_>, all: &[Place<'_>]) -> Option<ObjectId> {
         let (opening, located) = this;
         if opening.is_forced {
             return None;
@@ -132,6 +135,6 @@ impl Claims {
 }
 
 /// Whether two volumes of one file cannot both have it.
-fn are_rivals((one, at): &(Opening, Located), (other, there): &(Opening, Located)) -> bool {
+fn are_rivals((one, at): &Place<'_>, (other, there): &Place<'_>) -> bool {
     overlap(&one.range(), &other.range()) && !(at.is_read_only() && there.is_read_only())
 }

@@ -6,8 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use sluice_api::object::ObjectId;
 use sluice_config::{Device, Host, Protocol, Vm, Volume};
@@ -21,29 +20,23 @@ use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::session;
 use sluice_io::volume::VolumeInfo;
 
+use super::change::{Change, Changed};
+use super::closing::close;
+use super::objects::{name_of, pair, volume_of, volumes};
 use super::resizing::Resized;
 use super::stage::{self, Staged};
 use super::tolerance::Tolerance;
-use super::{
-    Changed, Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, connections, nics, pair,
-    translate, volume_of,
-};
+use super::{Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, connections, nics, translate};
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
-/// Maximum time for closing the sources and sockets of removed volumes. A file system that hangs closes them later.
-pub(super) const CLOSE_MAX: Duration = Duration::from_millis(200);
 
-pub(super) fn commit(
-    server: &mut Server,
-    host: Arc<Host>,
-    (vms, tolerance): (&Changed, Tolerance),
-    staged: &mut Staged,
-) -> Result<Done, ServerError> {
+pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) -> Result<Done, ServerError> {
+    let (host, vms) = (Arc::clone(&change.host), &change.vms);
     let (edits, generations) = all_edits(server, &host, vms, staged);
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Edits::len).sum();
-    let unapplied = apply(server, &staged.devices, edits, tolerance)?;
+    let unapplied = apply(server, &staged.devices, edits, change.tolerance)?;
     let Staged { mut devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
         std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
@@ -52,7 +45,7 @@ pub(super) fn commit(
     let failed = unapplied.iter().filter_map(ServerError::failed_device);
     let failed: Vec<_> = failed.filter_map(|device| Some((device, devices.remove(device)?))).collect();
     missing.extend(failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone())));
-    close(failed.into_iter().map(|(_, running)| running).collect(), CLOSE_MAX);
+    close(failed.into_iter().map(|(_, running)| running).collect());
     server.devices.extend(devices);
     lose(&host, &mut volumes, &mut missing, |volume| lost.get(volume.device.as_str()).cloned());
     end_removed(server, &host);
@@ -93,7 +86,7 @@ pub(super) fn lose(
     let lost = volumes.extract_if(.., |name, _| reason(name).is_some());
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
     missing.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
-    close(stores, CLOSE_MAX);
+    close(stores);
 }
 
 /// Lets clients into the sockets of this change, now that their volumes and NICs are offered. Those of a volume that is out of
@@ -223,40 +216,8 @@ fn replace_served(
         changed.insert(name.clone());
         closing.extend(server.served.insert(name, volume).map(|(store, _)| store));
     }
-    close(closing, CLOSE_MAX);
+    close(closing);
     changed
-}
-
-/// Closes files in another thread, and removes the files of sockets. On a hung file system this takes as long as it
-/// hangs.
-pub(super) fn close<T: Send + 'static>(gone: Vec<T>, timeout: Duration) {
-    Closing::start(gone).until(Instant::now() + timeout);
-}
-
-/// Files that a thread closes.
-pub(super) struct Closing(Receiver<()>);
-
-impl Closing {
-    pub(super) fn start<T: Send + 'static>(gone: Vec<T>) -> Closing {
-        let (closed, closing) = std::sync::mpsc::channel();
-        if !gone.is_empty() {
-            let closer = std::thread::Builder::new().name("close".to_owned());
-            // Without a thread they are closed here.
-            let _ = closer.spawn(move || {
-                drop(gone);
-                drop(closed);
-            });
-        }
-        Closing(closing)
-    }
-
-    /// Waits until they are closed, or until `deadline`.
-    pub(super) fn until(self, deadline: Instant) {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if self.0.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("Removed volumes or sockets are still being closed: their file system does not respond");
-        }
-    }
 }
 
 /// Whether a VM has volumes on a device.
@@ -389,16 +350,6 @@ fn coming(
     }
 }
 
-pub(super) fn name_of(endpoint: &sluice_config::ListenAddress) -> String {
-    translate::endpoint(endpoint).to_string()
-}
-
-pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (ObjectId, &Volume)> {
-    host.vms
-        .iter()
-        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| (ObjectId::volume(vm, name), &**volume)))
-}
-
 /// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.
 fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     let shared: BTreeSet<String> = server.host.nbd.endpoints.iter().map(name_of).collect();
@@ -407,7 +358,7 @@ fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
         own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
     }
     let gone = server.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
-    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
+    close(gone.map(|(_, listener)| listener).collect());
     let entry = |(name, volume): &(ObjectId, &Volume)| {
         let (vm, own_name) = pair(name);
         let export = translate::export(&vm, volume, server.served.get(name)?.1.clone());
@@ -430,7 +381,7 @@ fn offer_to_guests(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     let guests = volumes(&server.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
     let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
     let gone = server.guests.extract_if(.., |name, _| !wanted.contains(name));
-    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
+    close(gone.map(|(_, listener)| listener).collect());
     for name in changed {
         let Some(spec) = volume_of(&server.host, name) else { continue };
         let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };

@@ -13,7 +13,7 @@ use sluice_config::{Host, NicAccess, Protocol};
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
 use sluice_io::shared_limit::CONNECTIONS_PER_SOCKET;
 
-use super::commit::name_of;
+use super::objects::name_of;
 use super::{Server, nics};
 
 /// Descriptors of a daemon without devices: standard streams, runtime, signals, control socket, and helper threads.

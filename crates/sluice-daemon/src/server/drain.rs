@@ -9,7 +9,7 @@ use sluice_io::reactor::Thread;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::vhost_user::net::Net;
 
-use super::commit::Closing;
+use super::closing::Closing;
 
 /// Maximum time for devices to report their requests in flight, before they are told to end.
 const LAST_WORD_MAX: Duration = Duration::from_millis(300);

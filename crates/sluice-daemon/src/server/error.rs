@@ -10,6 +10,7 @@ use sluice_io::source::SourceError;
 use sluice_io::uplink::link::LinkError;
 use sluice_io::volume::VolumeInfoError;
 
+use super::objects::pair;
 use super::tolerance::Fault;
 use crate::failure::Failure;
 
@@ -37,8 +38,8 @@ pub enum ServerError {
         disks: String,
     },
     /// The log of a device cannot be opened.
-    #[error("Device {device}: cannot write its log {path}: {source}; choose another path", path = .path.display())]
-    Log { device: String, path: PathBuf, source: io::Error },
+    #[error("Device {device}: cannot write its log {path}: {error}; choose another path", path = .path.display())]
+    Log { device: String, path: PathBuf, error: io::Error },
     /// A device thread cannot be started.
     #[error("Cannot start device {device}")]
     Device {
@@ -196,6 +197,12 @@ pub enum ServerError {
 }
 
 impl ServerError {
+    /// Returns the error of a volume whose source cannot be used.
+    pub(super) fn volume(name: &ObjectId, source: SourceError) -> ServerError {
+        let (vm, volume) = pair(name);
+        ServerError::Volume { vm, volume, source }
+    }
+
     /// Returns it as the result of a verb, in which each reason is an error.
     pub fn into_failure(self) -> Failure {
         match self {
@@ -223,6 +230,11 @@ impl ServerError {
     /// Whether a start may go on without what it concerns: not if the thread of a device or an uplink cannot be started.
     pub(super) fn concerns_one(&self) -> bool {
         !matches!(self, ServerError::Device { .. })
+    }
+
+    /// Whether the source of a volume is another volume's.
+    pub(super) fn is_claimed(&self) -> bool {
+        matches!(self, ServerError::Volume { source: SourceError::Claimed { .. }, .. })
     }
 
     /// Whether another process holds the bytes or the socket of a volume at the moment.

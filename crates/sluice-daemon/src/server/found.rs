@@ -1,43 +1,26 @@
-//! Results of helpers: open volumes, sockets, disks and logs, until a change puts them into force.
+//! Results of helpers: open resources, until a change puts them into force.
 //!
 //! A helper adds each result to its [`Progress`] immediately. If it hangs at a path, the change abandons it and uses
 //! the results until then. The helper drops later results and ends.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io;
 use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use sluice_api::object::ObjectId;
-use sluice_config::Volume;
-use sluice_io::endpoint::{Bound, Endpoint, ListenError};
-use sluice_io::source::{DiskSet, SourceError};
-
-use super::commit::{CLOSE_MAX, close};
-use super::opening::{Needs, Opened};
-use super::resizing::Resized;
-use super::{Reason, ServerError};
-use crate::failure::chain;
-
-type Sized = (Option<u64>, Result<Resized, SourceError>);
+use super::ServerError;
+use super::closing::close;
+use super::kinds::{Listed, Need, Open, ResourceKey};
 
 /// Results of helpers. Dropping it closes those that were not put into force in a separate thread, because this may
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub struct Found {
-    pub(super) volumes: BTreeMap<ObjectId, (Arc<Volume>, Result<Opened, SourceError>)>,
-    pub(super) resized: BTreeMap<ObjectId, Sized>,
-    pub(super) disks: BTreeMap<String, (PathBuf, Result<DiskSet, SourceError>)>,
-    pub(super) logs: BTreeMap<String, (PathBuf, io::Result<File>)>,
-    /// By name.
-    pub(super) sockets: BTreeMap<String, (Endpoint, Result<Bound, ListenError>)>,
-    /// Sockets that were only tried, by name.
-    pub(super) tried: BTreeMap<String, Result<(), ListenError>>,
+    /// What was opened, and what it was opened for.
+    results: BTreeMap<ResourceKey, (Need, Result<Open, ServerError>)>,
     /// Paths at which a helper was abandoned, and how long it had waited there.
-    pub(super) hung: BTreeMap<PathBuf, Duration>,
+    hung: BTreeMap<PathBuf, Duration>,
 }
 
 /// State of a helper: its results, the path that it waits for, and since when.
@@ -94,68 +77,52 @@ impl Progress {
 }
 
 impl Found {
-    pub(super) fn has_volume(&self, name: &ObjectId, volume: &Volume) -> bool {
-        self.volumes.get(name).is_some_and(|(of, _)| **of == *volume)
+    pub(super) fn insert<K: Listed>(&mut self, need: K, opened: Result<K::Open, ServerError>) {
+        self.results.insert(need.key(), (need.into_need(), opened.map(K::into_open)));
     }
 
-    pub(super) fn has_disk(&self, device: &str, path: &Path) -> bool {
-        self.disks.get(device).is_some_and(|(of, _)| of == path)
+    /// Returns what meets a need.
+    pub(super) fn met(&self, key: &ResourceKey, need: &Need) -> Option<&Result<Open, ServerError>> {
+        self.results.get(key).filter(|(other, _)| need.is_met_by(other)).map(|(_, opened)| opened)
     }
 
-    pub(super) fn volume(&self, name: &ObjectId) -> Option<&Result<Opened, SourceError>> {
-        self.volumes.get(name).map(|(_, opened)| opened)
+    pub(super) fn error(&self, key: &ResourceKey) -> Option<&ServerError> {
+        self.results.get(key)?.1.as_ref().err()
     }
 
-    pub(super) fn take_volume(&mut self, name: &ObjectId) -> Option<Result<Opened, SourceError>> {
-        self.volumes.remove(name).map(|(_, opened)| opened)
+    pub(super) fn opened<K: Listed>(&self, key: &ResourceKey) -> Option<&K::Open> {
+        K::opened(self.results.get(key)?.1.as_ref().ok()?)
     }
 
-    pub(super) fn has_resized(&self, name: &ObjectId, size: Option<u64>) -> bool {
-        self.resized.get(name).is_some_and(|(of, _)| *of == size)
+    /// Takes a result of this kind, if there is one.
+    ///
+    /// # Errors
+    /// It could not be opened.
+    pub(super) fn take<K: Listed>(&mut self, key: &ResourceKey) -> Result<Option<K::Open>, ServerError> {
+        self.results.remove(key).map_or(Ok(None), |(_, opened)| opened.map(K::from_open))
     }
 
-    pub(super) fn take_resized(&mut self, name: &ObjectId) -> Option<Result<Resized, SourceError>> {
-        self.resized.remove(name).map(|(_, resized)| resized)
+    /// Takes a result that is not put into force.
+    ///
+    /// # Errors
+    /// It could not be opened.
+    pub(super) fn refuse(&mut self, key: &ResourceKey) -> Result<(), ServerError> {
+        self.results.remove(key).map_or(Ok(()), |(_, opened)| opened.map(drop))
     }
 
-    pub(super) fn take_disk(&mut self, device: &str) -> Option<Result<DiskSet, SourceError>> {
-        self.disks.remove(device).map(|(_, disks)| disks)
+    /// Closes results that are not put into force.
+    pub(super) fn forget(&mut self, keys: impl Iterator<Item = ResourceKey>) {
+        close(keys.filter_map(|key| self.results.remove(&key)).collect());
     }
 
-    pub(super) fn has_log(&self, device: &str, path: &Path) -> bool {
-        self.logs.get(device).is_some_and(|(of, _)| of == path)
+    /// Returns the errors of this kind.
+    pub(super) fn errors<K: Listed>(&self) -> impl Iterator<Item = (&K, &ServerError)> {
+        self.results.values().filter_map(|(need, opened)| Some((K::of(need)?, opened.as_ref().err()?)))
     }
 
-    pub(super) fn take_log(&mut self, device: &str) -> Option<(PathBuf, io::Result<File>)> {
-        self.logs.remove(device)
-    }
-
-    pub(super) fn has_socket(&self, endpoint: &Endpoint) -> bool {
-        self.sockets.get(&endpoint.to_string()).is_some_and(|(of, _)| of == endpoint)
-    }
-
-    pub(super) fn take_socket(&mut self, name: &str) -> Option<Result<Bound, ListenError>> {
-        self.sockets.remove(name).map(|(_, bound)| bound)
-    }
-
-    /// Fails with the error of a needed socket that could not be made, unless that is tolerated.
-    pub(super) fn refuse_failed_sockets(&mut self, needs: &Needs) -> Result<(), ServerError> {
-        for socket in &needs.sockets {
-            let name = socket.endpoint.to_string();
-            let bound = self.sockets.get(&name).map(|(_, bound)| bound);
-            if matches!(bound, Some(Err(error)) if !socket.tolerance.covers(error)) {
-                self.take_socket(&name).expect("it was there a moment ago")?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Returns the sockets that could not be made, with their errors.
-    pub(super) fn failed_sockets(&self) -> BTreeMap<String, Reason> {
-        let error = |(name, (_, bound)): (&String, &(Endpoint, Result<Bound, ListenError>))| {
-            Some((name.clone(), Reason::Other(chain(bound.as_ref().err()?))))
-        };
-        self.sockets.iter().filter_map(error).collect()
+    /// Whether something of this kind was opened.
+    pub(super) fn has<K: Listed>(&self) -> bool {
+        self.results.values().any(|(_, opened)| opened.as_ref().is_ok_and(|open| K::opened(open).is_some()))
     }
 
     /// Records that a helper was abandoned at this path after waiting for `time`.
@@ -163,33 +130,31 @@ impl Found {
         self.hung.insert(path, time);
     }
 
+    pub(super) fn take_hung(&mut self) -> BTreeMap<PathBuf, Duration> {
+        take(&mut self.hung)
+    }
+
+    /// Records the error of a resource that could not be looked at.
+    pub(super) fn fail(&mut self, need: Need, error: ServerError) {
+        self.results.insert(need.key(), (need, Err(error)));
+    }
+
     /// Adds later results. Results that they replace are closed with `later`.
     pub fn add(&mut self, mut later: Found) {
-        exchange(&mut self.sockets, &mut later.sockets);
-        exchange(&mut self.volumes, &mut later.volumes);
-        exchange(&mut self.resized, &mut later.resized);
-        exchange(&mut self.disks, &mut later.disks);
-        exchange(&mut self.logs, &mut later.logs);
-        exchange(&mut self.tried, &mut later.tried);
-        exchange(&mut self.hung, &mut later.hung);
-    }
-}
-
-/// Moves all entries of `from` to `to`; replaced entries go to `from`.
-fn exchange<K: Ord + Clone, V>(to: &mut BTreeMap<K, V>, from: &mut BTreeMap<K, V>) {
-    for (key, value) in take(from) {
-        if let Some(replaced) = to.insert(key.clone(), value) {
-            from.insert(key, replaced);
+        self.hung.append(&mut later.hung);
+        for (key, result) in take(&mut later.results) {
+            if let Some(replaced) = self.results.insert(key.clone(), result) {
+                later.results.insert(key, replaced);
+            }
         }
     }
 }
 
 impl Drop for Found {
     fn drop(&mut self) {
-        let (volumes, resized) = (take(&mut self.volumes), take(&mut self.resized));
-        let (logs, sockets) = (take(&mut self.logs), take(&mut self.sockets));
-        if !(volumes.is_empty() && resized.is_empty() && logs.is_empty() && sockets.is_empty()) {
-            close(vec![(volumes, resized, logs, sockets)], CLOSE_MAX);
+        let results = take(&mut self.results);
+        if !results.is_empty() {
+            close(vec![results]);
         }
     }
 }

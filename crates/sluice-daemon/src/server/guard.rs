@@ -14,9 +14,11 @@ use sluice_io::device::{DeviceHandle, EditError, Health, StoreSpec};
 use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, Source};
 
-use super::opening::Needs;
+use super::change::Change;
+use super::objects::pair;
 use super::stage::stays;
-use super::{ANSWER_MAX, Changed, Found, Server, ServerError, drain, nics, pair};
+use super::volume::Opening;
+use super::{ANSWER_MAX, Found, Needs, Server, ServerError, drain, nics};
 use crate::state::{Saved, Served};
 
 /// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
@@ -92,10 +94,10 @@ impl Guard<'_> {
 pub(super) type Closed = BTreeMap<ObjectId, String>;
 
 /// Returns the volumes that a change removes, or gives another source, and that are not forced.
-pub(super) fn closed((old, host): (&Host, &Host), changed: &Changed, guard: &Guard<'_>) -> Closed {
+pub(super) fn closed(change: &Change, guard: &Guard<'_>) -> Closed {
     let mut harmed = Closed::new();
-    for (vm, spec) in changed.of(old) {
-        let after = host.vms.get(vm);
+    for (vm, spec) in change.vms.of(&change.old) {
+        let after = change.host.vms.get(vm);
         for (name, before) in &spec.volumes {
             let key = ObjectId::volume(vm, name);
             let how = match after.and_then(|vm| vm.volumes.get(name)) {
@@ -192,26 +194,22 @@ pub(super) fn differing(
     found: &Found,
     guard: &Guard<'_>,
 ) -> BTreeMap<ObjectId, String> {
-    let mut differing = BTreeMap::new();
-    for opening in &needs.volumes {
-        let name = &opening.name;
-        let Some(Ok(opened)) = found.volume(name) else { continue };
+    let differing = needs.each::<Opening>().filter_map(|(key, _, Opening { name, .. })| {
+        let opened = found.opened::<Opening>(key)?;
+        if guard.force.covers(name) || server.served.contains_key(name) {
+            return None;
+        }
         let own = name.to_string();
-        if guard.saved.unknown.contains(&own) && !guard.force.covers(name) && !server.served.contains_key(name) {
+        if guard.saved.unknown.contains(&own) {
             let how = "what it last served is not known, because the state file was damaged; accepting it also chooses its block size \
                        again, unless block_size is stated";
-            differing.insert(name.clone(), how.to_owned());
-            continue;
+            return Some((name.clone(), how.to_owned()));
         }
-        if let Some(before) = guard.saved.exports.get(&own)
-            && !guard.force.covers(name)
-            && !server.served.contains_key(name)
-            && let Some(how) = difference(before, &served(&opened.source), opened.source.alignment().offset)
-        {
-            differing.insert(name.clone(), how);
-        }
-    }
-    differing
+        let before = guard.saved.exports.get(&own)?;
+        let how = difference(before, &served(&opened.source), opened.source.alignment().offset)?;
+        Some((name.clone(), how))
+    });
+    differing.collect()
 }
 
 /// Returns how a source differs from what was served before. A volume that was removed may come back with another source, but the

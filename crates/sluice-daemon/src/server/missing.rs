@@ -11,8 +11,11 @@ use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_io::source::SourceError;
 
+use super::change::Change;
+use super::objects::name_of;
+use super::socket::Socket;
 use super::stage::Staged;
-use super::{Extra, Force, Found, Needs, Prepared, Server, ServerError, nic_of, nics, stage, translate, volume_of};
+use super::{Extra, Force, Prepared, Server, ServerError, nic_of, nics, stage, translate, volume_of};
 use crate::failure::chain;
 
 /// What is out of service, and why.
@@ -53,19 +56,17 @@ impl Reason {
 /// Puts NICs and shared sockets out of service whose sockets were not made.
 pub(super) fn leave_out_sockets(
     server: &Server,
-    (host, changed): (&Host, &super::Changed),
-    needs: &Needs,
+    change: &Change,
     failed: &BTreeMap<String, Reason>,
     staged: &mut Staged,
 ) {
-    let of_nics = changed.of(host).flat_map(|(vm, spec)| {
+    let of_nics = change.vms.of(&change.host).flat_map(|(vm, spec)| {
         let sockets = spec.nics.iter().filter_map(|(nic, spec)| Some((nic, nics::endpoint(spec)?)));
-        sockets.map(move |(nic, endpoint)| (ObjectId::nic(vm, nic), super::commit::name_of(endpoint)))
+        sockets.map(move |(nic, endpoint)| (ObjectId::nic(vm, nic), name_of(endpoint)))
     });
-    let of_all =
-        host.nbd.endpoints.iter().map(super::commit::name_of).map(|socket| (ObjectId::Socket(socket.clone()), socket));
+    let of_all = change.host.nbd.endpoints.iter().map(name_of).map(|socket| (ObjectId::Socket(socket.clone()), socket));
     for (name, socket) in of_nics.chain(of_all) {
-        let stays = needs.staying.contains(&name).then(|| server.missing[&name].clone());
+        let stays = change.staying.contains(&name).then(|| server.missing[&name].clone());
         if let Some(reason) = stays.or_else(|| failed.get(&socket).cloned()) {
             staged.missing.insert(name, reason);
         }
@@ -87,7 +88,7 @@ impl Server {
         };
         let socket = |host: &Host, name: &ObjectId| nic_of(host, name).and_then(nics::endpoint).cloned();
         let is_same = |name: &ObjectId| match name {
-            ObjectId::Socket(socket) => host.nbd.endpoints.iter().any(|at| super::commit::name_of(at) == *socket),
+            ObjectId::Socket(socket) => host.nbd.endpoints.iter().any(|at| name_of(at) == *socket),
             ObjectId::Device(device) => {
                 let both = self.host.devices.get(device).zip(host.devices.get(device));
                 both.is_some_and(|(old, new)| translate::fixed_difference(old, new).is_none())
@@ -132,8 +133,6 @@ impl Server {
 impl Prepared {
     /// Whether it would change nothing.
     pub fn is_void(&self) -> bool {
-        let Found { sockets, .. } = &self.found;
-        let has_sockets = sockets.values().any(|(_, bound)| bound.is_ok());
-        !has_sockets && self.staged.as_ref().is_some_and(Staged::is_void)
+        !self.found.has::<Socket>() && self.staged.as_ref().is_some_and(Staged::is_void)
     }
 }

@@ -6,14 +6,14 @@
 //! lists, and what the file does not name any more is removed. VMs that stay are not paused.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use sluice_api::object::ObjectId;
 use sluice_api::printed::GuestSocket;
-use sluice_config::{Host, Nic, Vm, Volume};
+use sluice_config::{Host, Nic, Volume};
 use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::nbd::listener::NbdListener;
@@ -32,15 +32,20 @@ use crate::metrics::Load;
 use crate::monitor::{Served, space, space::Watched};
 use crate::state;
 
+mod change;
 mod claims;
+mod closing;
 mod commit;
 mod connections;
+mod disk;
 mod drain;
 mod error;
 mod fd_store;
 mod found;
 mod guard;
+mod kinds;
 mod links;
+mod log;
 mod loss;
 mod missing;
 mod nics;
@@ -49,12 +54,16 @@ mod opening;
 mod rehearsal;
 mod resizing;
 mod running;
+mod socket;
 mod sockets;
 mod stage;
 pub mod stats;
 mod tolerance;
 mod translate;
+mod volume;
 
+use change::Change;
+use closing::close;
 pub use connections::shortage as descriptors;
 pub use drain::Draining;
 pub use error::ServerError;
@@ -62,6 +71,7 @@ use fd_store::FdStore;
 pub use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub use guard::{Force, Guard};
+use kinds::ResourceKey;
 pub use links::Outages;
 pub use loss::LossQuery;
 pub use missing::{Missing, Reason};
@@ -181,8 +191,7 @@ pub enum Step {
 
 /// A host file that can be put into force, as long as nothing else changes. Dropping it undoes what was done for it.
 pub struct Prepared {
-    host: Arc<Host>,
-    changed: Changed,
+    change: Change,
     needs: Needs,
     found: Found,
     staged: Option<Staged>,
@@ -194,7 +203,7 @@ pub struct Prepared {
 impl Prepared {
     /// The host file.
     pub fn host(&self) -> &Host {
-        &self.host
+        &self.change.host
     }
 
     /// Returns what its new and changed volumes serve, by `VM/VOLUME`.
@@ -207,7 +216,7 @@ impl Prepared {
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        commit::close(self.staged.take().into_iter().collect(), commit::CLOSE_MAX);
+        close(self.staged.take().into_iter().collect());
     }
 }
 
@@ -289,43 +298,33 @@ impl Server {
         guard: &Guard<'_>,
     ) -> Result<Step, ServerError> {
         stage::check_devices(self, host)?;
-        let old = self.in_service();
-        let changed = Changed::between(&old, host);
-        let needs = opening::needs(self, (&old, host), &changed, extra, guard)?;
-        let closed = guard::closed((&old, host), &changed, guard);
+        let change = Change::new(self, host, extra, guard);
+        let needs = Needs::of(self, &change, guard)?;
+        let closed = guard::closed(&change, guard);
         guard::refuse_in_use(self, &closed)?;
         needs.leave_out_hung(found)?;
         let differing = guard::differing(self, &needs, found, guard);
         if !differing.is_empty() {
-            let opened = differing.keys().filter_map(|name| found.take_volume(name)).collect();
-            commit::close::<Result<_, _>>(opened, commit::CLOSE_MAX);
+            found.forget(differing.keys().cloned().map(ResourceKey::Volume));
             return Ok(Step::Held(differing));
         }
-        if needs.is_start() {
-            let errors = rehearsal::errors(host, &needs, found);
+        if change.is_start {
+            let errors = rehearsal::errors(&change, &needs, found);
             if !errors.is_empty() {
                 let untried = needs.untried(found).map(|needs| Step::Needs(Box::new(needs)));
                 return untried.ok_or(ServerError::Several(errors));
             }
         }
         if !needs.are_met_by(found) {
-            return Ok(Step::Needs(Box::new(needs.missing_from(found))));
+            return Ok(Step::Needs(Box::new(needs.unmet(found))));
         }
         let mut staged = Staged::default();
-        if let Err(error) = stage::stage(self, (&old, host, &changed), &needs, found, &mut staged) {
-            commit::close(vec![staged], commit::CLOSE_MAX);
+        if let Err(error) = stage::stage(self, &change, &needs, found, &mut staged) {
+            close(vec![staged]);
             return Err(error);
         }
-        let (host, found, staged) = (Arc::clone(host), std::mem::take(found), Some(staged));
-        Ok(Step::Prepared(Box::new(Prepared {
-            host,
-            changed,
-            needs,
-            found,
-            staged,
-            closed,
-            refused: ClientsRefused::default(),
-        })))
+        let (found, staged, refused) = (std::mem::take(found), Some(staged), ClientsRefused::default());
+        Ok(Step::Prepared(Box::new(Prepared { change, needs, found, staged, closed, refused })))
     }
 
     /// Refuses new clients of the volumes that a prepared file closes, until it is in force or dropped.
@@ -341,32 +340,26 @@ impl Server {
     pub fn commit(&mut self, mut prepared: Prepared) -> Result<Done, ServerError> {
         let mut staged = prepared.staged.take().expect("it is put into force once");
         // Sockets accept clients from now on, and find their volumes a moment later.
-        let Prepared { host, changed, needs, found, .. } = &mut prepared;
-        let listening = sockets::listen(self, (host, changed), needs, found, &mut staged);
-        let (host, tolerance) = (Arc::clone(host), needs.tolerance);
-        let done = listening.and_then(|()| commit::commit(self, host, (changed, tolerance), &mut staged));
+        let Prepared { change, needs, found, .. } = &mut prepared;
+        let listening = sockets::listen(self, change, needs, found, &mut staged);
+        let done = listening.and_then(|()| commit::commit(self, change, &mut staged));
         if done.is_err() {
-            commit::close(vec![staged], commit::CLOSE_MAX);
+            close(vec![staged]);
         }
         done
     }
 
     /// Returns the file in force without what is out of service.
-    fn in_service(&self) -> Cow<'_, Host> {
-        without(&self.host, self.missing.keys())
+    fn in_service(&self) -> Arc<Host> {
+        match without(&self.host, self.missing.keys()) {
+            Cow::Borrowed(_) => Arc::clone(&self.host),
+            Cow::Owned(host) => Arc::new(host),
+        }
     }
 
     /// Whether no host file is in force yet.
     fn is_start(&self) -> bool {
         self.host.devices.is_empty() && self.host.uplinks.is_empty()
-    }
-
-    /// Whether a change starts this device: it does not run, and it does not stay out of service with all its volumes.
-    fn starts(&self, device: &str, host: &Host, staying: &BTreeSet<ObjectId>) -> bool {
-        let on_it = || commit::volumes(host).filter(|(_, volume)| volume.device == device);
-        let own = ObjectId::Device(device.to_owned());
-        let stays = || staying.contains(&own) && on_it().all(|(name, _)| staying.contains(&name));
-        !self.devices.contains_key(device) && !stays()
     }
 
     /// Returns the device of a volume, the uplink of a NIC, or a device itself, in the host file.
@@ -480,24 +473,6 @@ impl Server {
         let listeners = self.listeners.into_values().collect();
         let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
         Draining::begin(devices, listeners, guests, deadline)
-    }
-}
-
-/// The VMs that differ between two files. The cost of a change depends on these and not on all VMs.
-struct Changed(BTreeSet<String>);
-
-impl Changed {
-    fn between(old: &Host, new: &Host) -> Changed {
-        let same = |a: &Arc<Vm>, b: &Arc<Vm>| Arc::ptr_eq(a, b) || a == b;
-        let differs = |(name, vm): &(&String, &Arc<Vm>)| !old.vms.get(*name).is_some_and(|old| same(old, vm));
-        let changed = new.vms.iter().filter(differs).map(|(name, _)| name);
-        let left = old.vms.keys().filter(|name| !new.vms.contains_key(*name));
-        Changed(changed.chain(left).cloned().collect())
-    }
-
-    /// Returns those that a file contains.
-    fn of<'a>(&'a self, host: &'a Host) -> impl Iterator<Item = (&'a String, &'a Vm)> {
-        self.0.iter().filter_map(|name| host.vms.get_key_value(name)).map(|(name, vm)| (name, &**vm))
     }
 }
 

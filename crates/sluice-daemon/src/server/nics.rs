@@ -22,12 +22,14 @@ use sluice_net::guard::Guard;
 use sluice_sched::Weight;
 use sluice_sched::scheduler::DeviceInfo;
 
-use super::commit::{CLOSE_MAX, close, name_of};
+use super::change::{Change, Changed};
+use super::closing::close;
 use super::fd_store::FdStore;
 use super::links::{Outages, open_or_stand_in};
+use super::objects::{name_of, nic_of, pair};
 use super::stage::Staged;
-use super::tolerance::{Fault, Tolerance};
-use super::{Changed, Plane, Running, Server, ServerError, nic_of, pair};
+use super::tolerance::Fault;
+use super::{Plane, Running, Server, ServerError};
 use crate::failure::chain;
 
 /// Open TAPs of NICs, by VM and NIC.
@@ -103,12 +105,8 @@ pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static st
 }
 
 /// Starts new uplinks, and opens TAPs of new NICs.
-pub(super) fn stage(
-    server: &Server,
-    host: &Host,
-    (changed, tolerance): (&Changed, Tolerance),
-    staged: &mut Staged,
-) -> Result<(), ServerError> {
+pub(super) fn stage(server: &Server, change: &Change, staged: &mut Staged) -> Result<(), ServerError> {
+    let (host, tolerance) = (&change.host, change.tolerance);
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = ObjectId::Uplink(uplink.clone());
@@ -123,7 +121,7 @@ pub(super) fn stage(
             .devices
             .insert(uplink.clone(), Running { link: Some(link), ..Running::new(Plane::Uplink(device), None) });
     }
-    for (vm, spec) in changed.of(host) {
+    for (vm, spec) in change.vms.of(host) {
         let before = server.host.vms.get(vm);
         for (nic, spec) in &spec.nics {
             let known = before.and_then(|vm| vm.nics.get(nic));
@@ -451,7 +449,7 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
     let host = Arc::clone(&server.host);
     let wanted: BTreeSet<String> = all(&host).filter_map(|(_, nic)| endpoint(nic)).map(name_of).collect();
     let gone = server.nic_sockets.extract_if(.., |name, _| !wanted.contains(name));
-    close(gone.map(|(_, listener)| listener).collect(), CLOSE_MAX);
+    close(gone.map(|(_, listener)| listener).collect());
     server.taps.retain(|name, _| nic_of(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
     for key in changed {
         let Some(nic) = nic_of(&host, key) else {

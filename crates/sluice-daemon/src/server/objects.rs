@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
 use sluice_api::status::NotServed;
-use sluice_config::{Host, Nic, Volume};
+use sluice_config::{Host, ListenAddress, Nic, Volume};
+
+use super::translate;
 
 /// Returns a file without some of its volumes and NICs.
 pub fn without<'a, 'b>(host: &'a Host, missing: impl ExactSizeIterator<Item = &'b ObjectId>) -> Cow<'a, Host> {
@@ -46,4 +48,16 @@ pub fn volume_of<'a>(host: &'a Host, name: &ObjectId) -> Option<&'a Arc<Volume>>
 pub fn nic_of<'a>(host: &'a Host, name: &ObjectId) -> Option<&'a Nic> {
     let ObjectId::Nic { vm, nic } = name else { return None };
     host.vms.get(vm)?.nics.get(nic)
+}
+
+/// Returns the name of the socket at an endpoint.
+pub(super) fn name_of(endpoint: &ListenAddress) -> String {
+    translate::endpoint(endpoint).to_string()
+}
+
+/// Returns the volumes of a host file, by name.
+pub(super) fn volumes(host: &Host) -> impl Iterator<Item = (ObjectId, &Volume)> {
+    host.vms
+        .iter()
+        .flat_map(|(vm, spec)| spec.volumes.iter().map(move |(name, volume)| (ObjectId::volume(vm, name), &**volume)))
 }

@@ -16,11 +16,12 @@ use sluice_config::{Host, Volume};
 use sluice_io::endpoint::ListenError;
 use sluice_io::source::{DiskSet, Holder, SourceError};
 
-use super::opening::{Needs, Opened, Opening};
-use super::tolerance::{Fault, Tolerance};
-use super::{
-    Blocks, Changed, Extra, Force, Found, Guard, Progress, Server, ServerError, guard, nics, opening, stage, translate,
-};
+use super::change::Change;
+use super::disk::Disk;
+use super::kinds::{Need, Resource as _, ResourceKey};
+use super::tolerance::Tolerance;
+use super::volume::Opening;
+use super::{Blocks, Extra, Force, Found, Guard, Needs, Progress, Server, ServerError, guard, nics, stage};
 use crate::failure::chain;
 use crate::state::Saved;
 
@@ -49,8 +50,15 @@ pub enum ProblemKind {
 }
 
 impl ProblemKind {
-    fn of(fault: &impl Fault, tolerance: Tolerance) -> ProblemKind {
-        if tolerance.covers(fault) { ProblemKind::OutOfService } else { ProblemKind::Fatal }
+    fn of(error: &ServerError, tolerance: Tolerance) -> ProblemKind {
+        match error {
+            ServerError::Listen(ListenError::InUse(_))
+            | ServerError::Volume { source: SourceError::Busy { holder: Holder::Process { .. }, .. }, .. } => {
+                ProblemKind::Taken
+            }
+            error if tolerance.covers(error) => ProblemKind::OutOfService,
+            _ => ProblemKind::Fatal,
+        }
     }
 }
 
@@ -72,7 +80,7 @@ pub struct Rehearsal {
 pub fn block_size(name: ObjectId, volume: &Arc<Volume>, saved: &Saved) -> Result<u32, SourceError> {
     let (force, held) = (Force::default(), BTreeMap::new());
     let guard = Guard { saved, force: &force, held: &held };
-    let opening = Opening::new(&Server::default(), name, (volume, Tolerance::Never), (&guard, &guard.known()));
+    let opening = Opening::new(&Server::default(), name, volume, (&guard, &guard.known()));
     opening.locate(&Progress::default())?.block_size()
 }
 
@@ -88,9 +96,8 @@ pub fn rehearse(
     mut waits_for: impl FnMut(&Path),
 ) -> std::io::Result<Rehearsal> {
     let server = Server::default();
-    let nothing = server.in_service();
-    let changed = Changed::between(&nothing, host);
-    let list = || opening::needs(&server, (&nothing, host), &changed, &Extra::Tolerate, guard);
+    let change = Change::new(&server, host, &Extra::Tolerate, guard);
+    let list = || Needs::of(&server, &change, guard);
     let mut found = Found::default();
     let mut problems = Vec::new();
     let needs = loop {
@@ -110,10 +117,12 @@ pub fn rehearse(
             found.hangs(path, timeout);
         }
     };
-    problems.extend(self::problems(host, &needs, &found));
+    problems.extend(self::problems(&change, &needs, &found));
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
-    let opened = |need: &Opening| Some((need.name.clone(), &found.volume(&need.name)?.as_ref().ok()?.source));
-    let opened: Vec<_> = needs.volumes.iter().filter_map(opened).collect();
+    let opened = needs
+        .each::<Opening>()
+        .filter_map(|(key, _, need)| Some((need.name.clone(), &found.opened::<Opening>(key)?.source)));
+    let opened: Vec<_> = opened.collect();
     let bridged = opened.iter().filter_map(|(name, source)| Some((name.clone(), Blocks::bridged(source)?))).collect();
     let other_gpt =
         opened.iter().filter_map(|(name, source)| Some((name.clone(), source.block_size(), source.gpt_block_size()?)));
@@ -146,50 +155,22 @@ fn look(
 }
 
 /// Returns all problems in what was found.
-pub(super) fn problems(host: &Host, needs: &Needs, found: &Found) -> Vec<Problem> {
+fn problems(change: &Change, needs: &Needs, found: &Found) -> Vec<Problem> {
     let mut problems = Vec::new();
-    let disks = |device: &str| found.disks.get(device).and_then(|(_, disks)| disks.as_ref().ok());
-    for (at, (device, _)) in needs.disks.iter().enumerate() {
-        let about = format!("device {device}");
-        match found.disks.get(device).map(|(_, disks)| disks) {
-            Some(Err(error)) => {
-                let text = format!("Device {device}: its path cannot be resolved to a disk: {}", chain(error));
-                problems.push(Problem { about, text, kind: ProblemKind::of(error, needs.tolerance) });
+    for (key, tolerance, need) in needs.iter() {
+        let failed = found.error(key);
+        let mut add = |error: &ServerError| problems.push(problem(need.about(), error, tolerance));
+        match (failed, need) {
+            (Some(error), _) => add(error),
+            (None, Need::Disk(disk)) => shared(&disk.device, change, found).iter().for_each(add),
+            (None, Need::Volume(opening)) => {
+                of_volume(opening, change, found).err().iter().for_each(add);
             }
-            Some(Ok(own)) => {
-                let others = needs.disks[..at].iter().map(|(other, _)| other);
-                let same = |other: &&String| disks(other).is_some_and(|disks| disks.overlaps(own));
-                problems.extend(others.filter(same).map(|other| {
-                    let (first, second, disks) = (other.clone(), device.clone(), own.to_string());
-                    problem(&about, &ServerError::OneDisk { first, second, disks }, needs.tolerance)
-                }));
-            }
-            None => {}
+            (None, _) => {}
         }
     }
-    for (device, _) in &needs.logs {
-        if let Some((path, Err(error))) = found.logs.get(device) {
-            let text =
-                format!("Device {device}: cannot write its log {}: {error}; choose another path", path.display());
-            let kind = ProblemKind::of(error, needs.tolerance);
-            problems.push(Problem { about: format!("device {device}"), text, kind });
-        }
-    }
-    for opening in &needs.volumes {
-        problems.extend(of_volume(host, opening, found, disks(&opening.volume.device)));
-    }
-    problems.extend(needs.sockets.iter().filter_map(|socket| {
-        let name = socket.endpoint.to_string();
-        let made = found.sockets.get(&name).and_then(|(_, bound)| bound.as_ref().err());
-        let error = made.or_else(|| found.tried.get(&name)?.as_ref().err())?;
-        let kind = match error {
-            ListenError::InUse(_) => ProblemKind::Taken,
-            error => ProblemKind::of(error, socket.tolerance),
-        };
-        Some(Problem { about: format!("socket {name}"), text: chain(error), kind })
-    }));
-    problems.extend(nics::problems(host).into_iter().map(|(about, text, may_pass)| {
-        let is_out = may_pass || needs.tolerance == Tolerance::Anything;
+    problems.extend(nics::problems(&change.host).into_iter().map(|(about, text, may_pass)| {
+        let is_out = may_pass || change.tolerance == Tolerance::Anything;
         let kind = if is_out { ProblemKind::OutOfService } else { ProblemKind::Fatal };
         Problem { about, text, kind }
     }));
@@ -197,46 +178,45 @@ pub(super) fn problems(host: &Host, needs: &Needs, found: &Found) -> Vec<Problem
 }
 
 /// Returns the texts of those for which a start fails.
-pub(super) fn errors(host: &Host, needs: &Needs, found: &Found) -> Vec<String> {
+pub(super) fn errors(change: &Change, needs: &Needs, found: &Found) -> Vec<String> {
     let is_fatal = |problem: &Problem| match problem.kind {
         ProblemKind::Fatal => true,
-        ProblemKind::Taken => needs.tolerance != Tolerance::Anything,
+        ProblemKind::Taken => change.tolerance != Tolerance::Anything,
         ProblemKind::OutOfService => false,
     };
-    problems(host, needs, found).into_iter().filter(is_fatal).map(|problem| problem.text).collect()
+    problems(change, needs, found).into_iter().filter(is_fatal).map(|problem| problem.text).collect()
 }
 
 fn fatal(about: &str, text: String) -> Problem {
     Problem { about: about.to_owned(), text, kind: ProblemKind::Fatal }
 }
 
-fn problem(about: &str, error: &ServerError, tolerance: Tolerance) -> Problem {
-    Problem { about: about.to_owned(), text: chain(error), kind: ProblemKind::of(error, tolerance) }
+fn problem(about: String, error: &ServerError, tolerance: Tolerance) -> Problem {
+    Problem { about, text: chain(error), kind: ProblemKind::of(error, tolerance) }
 }
 
-fn of_volume(host: &Host, opening: &Opening, found: &Found, expected: Option<&DiskSet>) -> Option<Problem> {
-    let Opening { name, volume, tolerance, .. } = opening;
-    let (vm, name) = name.parts();
-    let about = format!("volume {vm}/{name}");
-    match found.volume(&opening.name)? {
-        Err(error) => {
-            let kind = match error {
-                SourceError::Busy { holder: Holder::Process { .. }, .. } => ProblemKind::Taken,
-                error => ProblemKind::of(error, *tolerance),
-            };
-            Some(Problem { about, text: format!("VM {vm}, volume {name}: {}", chain(error)), kind })
-        }
-        Ok(Opened { source, disks, .. }) => {
-            if let Some(expected) = expected
-                && !disks.is_subset_of(expected)
-            {
-                return Some(problem(&about, &stage::other_disk(vm, volume, disks, expected), *tolerance));
-            }
-            let rotational = expected.is_some_and(DiskSet::is_rotational);
-            let rotational = host.devices[&volume.device].info(rotational).rotational;
-            let invalid = translate::volume_info(volume, Some(&**source), rotational).validate().err()?;
-            let (vm, volume) = (vm.to_owned(), name.into_owned());
-            Some(problem(&about, &ServerError::VolumeInfo { vm, volume, source: invalid }, *tolerance))
-        }
-    }
+fn disks<'a>(found: &'a Found, device: &str) -> Option<&'a DiskSet> {
+    found.opened::<Disk>(&ResourceKey::Disk(device.to_owned()))
+}
+
+/// Returns the errors of a device that is on one disk with devices that are started before it.
+fn shared(device: &str, change: &Change, found: &Found) -> Vec<ServerError> {
+    let Some(own) = disks(found, device) else { return Vec::new() };
+    let before = change.devices.iter().map(|(other, _)| other).take_while(|other| *other != device);
+    let same = before.filter(|other| disks(found, other).is_some_and(|disks| disks.overlaps(own)));
+    let error = |other: &String| {
+        let (first, second, disks) = (other.clone(), device.to_owned(), own.to_string());
+        ServerError::OneDisk { first, second, disks }
+    };
+    same.map(error).collect()
+}
+
+/// Checks an open volume against its device.
+fn of_volume(opening: &Opening, change: &Change, found: &Found) -> Result<(), ServerError> {
+    let Opening { name, volume, .. } = opening;
+    let Some(opened) = found.opened::<Opening>(&opening.key()) else { return Ok(()) };
+    let expected = disks(found, &volume.device);
+    expected.map_or(Ok(()), |expected| stage::check_disks(name, volume, &opened.disks, expected))?;
+    let rotational = change.host.devices[&volume.device].info(expected.is_some_and(DiskSet::is_rotational)).rotational;
+    stage::volume_info(name, volume, Some(opened), rotational).map(drop)
 }

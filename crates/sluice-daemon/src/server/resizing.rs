@@ -1,19 +1,24 @@
 //! Volumes that stay, with another size.
 
+use std::cell::LazyCell;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
-use sluice_config::Volume;
 use sluice_io::source::{ExtentMap, Source, SourceError};
 
+use super::change::Change;
 use super::claims::Claims;
-use super::{Extra, Server};
+use super::kinds::{Job, Kind, Resource, ResourceKey};
+use super::tolerance::Tolerance;
+use super::{Extra, Guard, Server, ServerError, stage};
 
 /// A volume that stays, with another size.
+#[derive(Clone)]
 pub(super) struct Resizing {
-    pub(super) name: ObjectId,
-    pub(super) source: Arc<Source>,
-    pub(super) size: Option<u64>,
+    name: ObjectId,
+    source: Arc<Source>,
+    size: Option<u64>,
     /// Whether its file is extended.
     extends: bool,
     /// The volume that last served bytes which this one would get.
@@ -59,26 +64,11 @@ impl Drop for Resized {
     }
 }
 
-/// Returns what a volume that stays needs for the size in the host file.
-pub(super) fn resizing(
-    server: &Server,
-    (vm, name): (&String, &String),
-    volume: &Volume,
-    extra: &Extra,
-    claims: &Claims,
-) -> Option<Resizing> {
-    let name = ObjectId::volume(vm, name);
-    let source = server.served.get(&name)?.0.source()?;
-    let extends = matches!(extra, Extra::Grow(grows) if *grows == name);
-    let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, source, size));
-    Some(Resizing { name, source: Arc::clone(source), size: volume.size, extends, owner })
-}
-
 impl Resizing {
-    pub(super) fn resize(&self) -> Result<Resized, SourceError> {
+    fn resize(&self) -> Result<Resized, SourceError> {
         self.source.check_path()?;
         if let Some(other) = &self.owner {
-            return Err(SourceError::Claimed { path: self.source.path().to_owned(), other: other.clone() });
+            return Err(SourceError::Claimed { path: self.path(), other: other.clone() });
         }
         let mut resized = Resized { is: Arc::clone(&self.source), to_be: None, before_bytes: None, extents: None };
         if let Some(bytes) = self.size.filter(|_| self.extends) {
@@ -90,5 +80,48 @@ impl Resizing {
         resized.extents = to_be.extents().ok();
         resized.to_be = Some(Arc::new(to_be));
         Ok(resized)
+    }
+}
+
+impl Resource for Resizing {
+    fn key(&self) -> ResourceKey {
+        ResourceKey::Resizing(self.name.clone())
+    }
+
+    fn about(&self) -> String {
+        format!("volume {}", self.name)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.source.path().to_owned()
+    }
+
+    fn silent(&self, seconds: u64) -> ServerError {
+        ServerError::volume(&self.name, SourceError::Silent { path: self.path(), seconds })
+    }
+}
+
+impl Kind for Resizing {
+    type Open = Resized;
+
+    fn needed(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Vec<(Tolerance, Self)>, ServerError> {
+        let grows = |known: &_, volume: &_| stage::stays(Some(known), volume) && known.size != volume.size;
+        let resized = change.volumes().filter(|(_, known, volume)| known.is_some_and(|known| grows(known, volume)));
+        let claims = LazyCell::new(|| Claims::of(&change.host, guard));
+        let needed = resized.filter_map(|(name, _, volume)| {
+            let source = Arc::clone(server.served.get(&name)?.0.source()?);
+            let extends = matches!(&change.extra, Extra::Grow(grows) if *grows == name);
+            let owner = volume.size.and_then(|size| claims.owner_of_growth(&name, &source, size));
+            Some((Tolerance::Never, Resizing { name, source, size: volume.size, extends, owner }))
+        });
+        Ok(needed.collect())
+    }
+
+    fn is_met_by(&self, other: &Self) -> bool {
+        self.size == other.size
+    }
+
+    fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()> {
+        job.open_each(all, |need| need.resize().map_err(|source| ServerError::volume(&need.name, source)))
     }
 }

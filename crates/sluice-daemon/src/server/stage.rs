@@ -9,17 +9,22 @@ use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
 use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::priority::{self, Priority};
-use sluice_io::source::{DiskSet, SourceError};
+use sluice_io::source::DiskSet;
 use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 
-use super::commit::name_of;
-use super::opening::{Needs, Opened};
-use super::resizing::Resized;
+use super::change::Change;
+use super::disk::Disk;
+use super::kinds::ResourceKey;
+use super::log::Log;
+use super::objects::{name_of, pair};
+use super::resizing::{Resized, Resizing};
+use super::socket::Socket;
 use super::tolerance::Tolerance;
-use super::{Changed, Found, Missing, Plane, Reason, Running, Server, ServerError, missing, nics, pair, translate};
+use super::volume::{Opened, Opening};
+use super::{Found, Missing, Needs, Plane, Reason, Running, Server, ServerError, missing, nics, translate};
 
-/// A staged change. If the change is rejected it must be dropped by [`super::commit::close`], because dropping may
+/// A staged change. If the change is rejected it must be dropped by [`super::closing::close`], because dropping may
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub(super) struct Staged {
@@ -38,23 +43,28 @@ pub(super) struct Staged {
     pub(super) nics: nics::NewNics,
 }
 
-/// Stages `host` with the results in `found`. `old` is what is served. On an error, unused results stay in `found` or
-/// `staged`.
+/// Stages a change with the results in `found`. On an error, unused results stay in `found` or `staged`.
 pub(super) fn stage(
     server: &Server,
-    (old, host, changed): (&Host, &Host, &Changed),
+    change: &Change,
     needs: &Needs,
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    start_devices(server, host, needs, found, staged)?;
-    nics::stage(server, host, (changed, needs.tolerance), staged)?;
-    resize_volumes(server, (old, host), changed, found, staged)?;
-    found.refuse_failed_sockets(needs)?;
-    let failed_sockets = found.failed_sockets();
-    open_volumes(server, (old, host, changed), (needs, &failed_sockets), found, staged)?;
-    missing::leave_out_sockets(server, (host, changed), needs, &failed_sockets, staged);
+    start_devices(server, change, found, staged)?;
+    nics::stage(server, change, staged)?;
+    resize_volumes(server, change, found, staged)?;
+    let failed_sockets = failed_sockets(found);
+    open_volumes(server, change, &failed_sockets, found, staged)?;
+    needs.refuse_failed(found)?;
+    missing::leave_out_sockets(server, change, &failed_sockets, staged);
     Ok(())
+}
+
+/// Returns the sockets that could not be made, with their errors.
+fn failed_sockets(found: &Found) -> BTreeMap<String, Reason> {
+    let failed = found.errors::<Socket>();
+    failed.map(|(socket, error)| (socket.endpoint.to_string(), Reason::of(error))).collect()
 }
 
 impl Staged {
@@ -85,20 +95,15 @@ pub(super) fn check_devices(server: &Server, host: &Host) -> Result<(), ServerEr
     Ok(())
 }
 
-fn start_devices(
-    server: &Server,
-    host: &Host,
-    needs: &Needs,
-    found: &mut Found,
-    staged: &mut Staged,
-) -> Result<(), ServerError> {
-    let stays =
-        |name: &&ObjectId| matches!(name, ObjectId::Device(name) if !needs.devices.iter().any(|new| new == name));
-    staged.missing.extend(needs.staying.iter().filter(stays).map(|name| (name.clone(), server.missing[name].clone())));
-    for name in &needs.devices {
-        match start_device(server, host, name, found, &staged.devices) {
+fn start_devices(server: &Server, change: &Change, found: &mut Found, staged: &mut Staged) -> Result<(), ServerError> {
+    let is_started = |device: &String| change.devices.iter().any(|(name, _)| name == device);
+    let stays = |name: &&ObjectId| matches!(name, ObjectId::Device(device) if !is_started(device));
+    let staying = change.staying.iter().filter(stays);
+    staged.missing.extend(staying.map(|name| (name.clone(), server.missing[name].clone())));
+    for (name, tolerance) in &change.devices {
+        match start_device(server, &change.host, name, found, &staged.devices) {
             Ok(running) => drop(staged.devices.insert(name.clone(), running)),
-            Err(error) if needs.tolerance_of(name).covers(&error) && error.concerns_one() => {
+            Err(error) if tolerance.covers(&error) && error.concerns_one() => {
                 staged.missing.insert(ObjectId::Device(name.clone()), Reason::of(&error));
             }
             Err(error) => return Err(error),
@@ -114,9 +119,7 @@ fn start_device(
     found: &mut Found,
     started: &BTreeMap<String, Running>,
 ) -> Result<Running, ServerError> {
-    let spec = &host.devices[name];
-    let disks = found.take_disk(name).transpose();
-    let disks = disks.map_err(|source| ServerError::Disk { device: name.clone(), source })?;
+    let disks = found.take::<Disk>(&ResourceKey::Disk(name.clone()))?;
     if let Some(disks) = &disks {
         let staying = server.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
         for (other, running) in staying.chain(started) {
@@ -127,14 +130,11 @@ fn start_device(
         }
     }
     let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
-    let log = match found.take_log(name) {
-        Some((path, Err(source))) => return Err(ServerError::Log { device: name.clone(), path, source }),
-        log => log.and_then(|(_, log)| log.ok()),
-    };
+    let log = found.take::<Log>(&ResourceKey::Log(name.clone()))?;
     let down = Arc::clone(&server.down);
     let went_down = Box::new(move || down.notify_one());
     let model = server.models.get(name).cloned();
-    let spec = DeviceSpec { model, ..translate::device(spec, rotational, log) };
+    let spec = DeviceSpec { model, ..translate::device(&host.devices[name], rotational, log) };
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
     Ok(Running::new(Plane::Disk(device), disks))
@@ -164,26 +164,14 @@ pub(super) fn differing_keys(old: &Volume, new: &Volume) -> Vec<&'static str> {
 }
 
 /// Resizes volumes that stay and have another size in the file.
-fn resize_volumes(
-    server: &Server,
-    (old, host): (&Host, &Host),
-    changed: &Changed,
-    found: &mut Found,
-    staged: &mut Staged,
-) -> Result<(), ServerError> {
-    for (vm, spec) in changed.of(host) {
-        for (name, new) in &spec.volumes {
-            let before = old.vms.get(vm).and_then(|vm| vm.volumes.get(name));
-            if before.is_some_and(|before| before.size != new.size && stays(Some(before), new)) {
-                let key = ObjectId::volume(vm, name);
-                let was_made = found.take_resized(&key).transpose();
-                let was_made =
-                    was_made.map_err(|source| ServerError::Volume { vm: vm.clone(), volume: name.clone(), source })?;
-                let at = staged.grown.len();
-                staged.grown.extend(was_made);
-                let volume = resize(&key, &server.served[&key].1, new, staged.grown.get(at))?;
-                staged.resized.insert(key, volume);
-            }
+fn resize_volumes(server: &Server, change: &Change, found: &mut Found, staged: &mut Staged) -> Result<(), ServerError> {
+    for (name, before, new) in change.volumes() {
+        if before.is_some_and(|before| before.size != new.size && stays(Some(before), new)) {
+            let resized = found.take::<Resizing>(&ResourceKey::Resizing(name.clone()))?;
+            let at = staged.grown.len();
+            staged.grown.extend(resized);
+            let volume = resize(&name, &server.served[&name].1, new, staged.grown.get(at))?;
+            staged.resized.insert(name, volume);
         }
     }
     Ok(())
@@ -216,36 +204,29 @@ fn resize(
 /// Opens volumes that are new, or have another source. Those whose fault is tolerated are put out of service.
 fn open_volumes(
     server: &Server,
-    (old, host, changed): (&Host, &Host, &Changed),
-    (needs, failed_sockets): (&Needs, &BTreeMap<String, Reason>),
+    change: &Change,
+    failed_sockets: &BTreeMap<String, Reason>,
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
-    for (vm, spec) in changed.of(host) {
-        let before = old.vms.get(vm);
-        for (name, volume) in &spec.volumes {
-            if stays(before.and_then(|vm| vm.volume(name)), volume) {
-                continue;
-            }
-            let key = ObjectId::volume(vm, name);
-            if needs.staying.contains(&key) {
-                staged.missing.insert(key.clone(), server.missing[&key].clone());
-                continue;
-            }
-            let tolerance = needs.tolerance_of_volume(server, &key);
-            let device_out = staged.missing.get(&ObjectId::Device(volume.device.clone()));
-            let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
-            // Whose its file is counts more: it decides about other volumes.
-            let is_claimed = matches!(found.volume(&key), Some(Err(SourceError::Claimed { .. })));
-            if let Some(reason) = without.filter(|_| !is_claimed && tolerance != Tolerance::Never) {
-                staged.missing.insert(key, reason.clone());
-                continue;
-            }
-            match open_volume(server, host, (&key, volume), found, &staged.devices) {
-                Ok(opened) => drop(staged.volumes.insert(key, opened)),
-                Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(key, Reason::of(&error))),
-                Err(error) => return Err(error),
-            }
+    for (name, _, volume) in change.volumes().filter(|(_, before, volume)| !stays(*before, volume)) {
+        if change.staying.contains(&name) {
+            staged.missing.insert(name.clone(), server.missing[&name].clone());
+            continue;
+        }
+        let (key, tolerance) = (ResourceKey::Volume(name.clone()), change.tolerance_of(server, &name));
+        let device_out = staged.missing.get(&ObjectId::Device(volume.device.clone()));
+        let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
+        // Whose its file is counts more: it decides about other volumes.
+        let is_claimed = found.error(&key).is_some_and(ServerError::is_claimed);
+        if let Some(reason) = without.filter(|_| !is_claimed && tolerance != Tolerance::Never) {
+            staged.missing.insert(name, reason.clone());
+            continue;
+        }
+        match open_volume(server, &change.host, (&name, volume), found, &staged.devices) {
+            Ok(opened) => drop(staged.volumes.insert(name, opened)),
+            Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(name, Reason::of(&error))),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -255,49 +236,50 @@ fn open_volumes(
 fn open_volume(
     server: &Server,
     host: &Host,
-    (key, volume): (&ObjectId, &Volume),
+    (object, spec): (&ObjectId, &Volume),
     found: &mut Found,
     started: &BTreeMap<String, Running>,
 ) -> Result<(StoreSpec, VolumeInfo), ServerError> {
-    let (vm, name) = pair(key);
-    let running = started.get(&volume.device).or_else(|| server.devices.get(&volume.device));
-    let running = running.ok_or_else(|| ServerError::OutOfService(volume.device.clone()))?;
-    if let Some(Ok(opened)) = found.volume(key) {
-        check_disks(&vm, volume, running, opened)?;
+    let key = ResourceKey::Volume(object.clone());
+    let running = started.get(&spec.device).or_else(|| server.devices.get(&spec.device));
+    let running = running.ok_or_else(|| ServerError::OutOfService(spec.device.clone()))?;
+    if found.error(&key).is_some() {
+        found.refuse(&key)?;
     }
-    let rotational = host.devices[&volume.device].info(running.rotational).rotational;
-    let source = found.volume(key).and_then(|opened| Some(&*opened.as_ref().ok()?.source));
-    let info = translate::volume_info(volume, source, rotational);
-    let volume = name;
-    match found.volume(key) {
-        None | Some(Ok(_)) => {
-            info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
-            let opened = found.take_volume(key).and_then(Result::ok);
-            let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
-            Ok((opened.map_or(StoreSpec::Null, file), info))
-        }
-        Some(Err(_)) => {
-            let error = found.take_volume(key).and_then(Result::err).expect("it was there a moment ago");
-            Err(ServerError::Volume { vm, volume, source: error })
-        }
+    let opened = found.opened::<Opening>(&key);
+    if let Some(opened) = opened {
+        let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
+        check_disks(object, spec, &opened.disks, expected)?;
     }
+    let rotational = host.devices[&spec.device].info(running.rotational).rotational;
+    let info = volume_info(object, spec, opened, rotational)?;
+    let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
+    Ok((found.take::<Opening>(&key)?.map_or(StoreSpec::Null, file), info))
 }
 
-fn check_disks(vm: &str, volume: &Volume, running: &Running, opened: &Opened) -> Result<(), ServerError> {
-    let disks = &opened.disks;
-    let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
-    if !disks.is_subset_of(expected) {
-        return Err(other_disk(vm, volume, disks, expected));
-    }
-    Ok(())
+/// Returns the properties of a volume, with what was opened for it.
+pub(super) fn volume_info(
+    name: &ObjectId,
+    spec: &Volume,
+    opened: Option<&Opened>,
+    rotational: bool,
+) -> Result<VolumeInfo, ServerError> {
+    let info = translate::volume_info(spec, opened.map(|opened| &*opened.source), rotational);
+    let (vm, volume) = pair(name);
+    info.validate().map_err(|source| ServerError::VolumeInfo { vm, volume, source })?;
+    Ok(info)
 }
 
-pub(super) fn other_disk(vm: &str, volume: &Volume, found: &DiskSet, expected: &DiskSet) -> ServerError {
-    ServerError::OtherDisk {
-        vm: vm.to_owned(),
-        volume: volume.name.clone(),
-        device: volume.device.clone(),
-        found: found.to_string(),
-        expected: expected.to_string(),
+/// Checks that a volume is on the disks of its device.
+pub(super) fn check_disks(
+    name: &ObjectId,
+    spec: &Volume,
+    found: &DiskSet,
+    expected: &DiskSet,
+) -> Result<(), ServerError> {
+    if found.is_subset_of(expected) {
+        return Ok(());
     }
+    let ((vm, volume), device) = (pair(name), spec.device.clone());
+    Err(ServerError::OtherDisk { vm, volume, device, found: found.to_string(), expected: expected.to_string() })
 }

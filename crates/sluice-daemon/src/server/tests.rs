@@ -1,5 +1,6 @@
 //! Tests with a device whose thread fails permanently.
 
+use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use sluice_api::object::ObjectId;
@@ -8,6 +9,7 @@ use sluice_sched::params::{ParamError, ParamTable};
 use sluice_sched::scheduler::{Descriptor, DeviceInfo, Scheduler};
 use sluice_sched::schedulers;
 
+use super::change::Changed;
 use super::*;
 
 /// Number of consecutive failures after which a device stays down.
