@@ -13,7 +13,6 @@ use sluice_config::Host;
 use sluice_io::source::{Located, Source};
 
 use super::Guard;
-use super::volume::Opening;
 
 /// What the volumes of a host file last served.
 #[derive(Default)]
@@ -27,7 +26,14 @@ struct Claim {
 }
 
 /// A volume, and what its path leads to.
-type Place<'a> = (&'a Opening, &'a Located);
+pub(super) struct Place<'a> {
+    pub(super) name: &'a ObjectId,
+    /// Its bytes, as the host file states them.
+    pub(super) range: Range<u64>,
+    /// Whether it may have what another volume last served.
+    pub(super) is_forced: bool,
+    pub(super) located: &'a Located,
+}
 
 impl Claim {
     /// Whether a volume would have bytes of it that gets these parts of a source.
@@ -67,16 +73,15 @@ impl Claims {
     /// Returns the volumes that do not get what their paths lead to, by their place in the list, and whose it is.
     pub(super) fn judge(&self, all: &[Place<'_>]) -> BTreeMap<usize, String> {
         let mut by_file: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-        for (at, (_, located)) in all.iter().enumerate() {
-            by_file.entry(located.id()).or_default().push(at);
+        for (at, place) in all.iter().enumerate() {
+            by_file.entry(place.located.id()).or_default().push(at);
         }
         let owner = |at: usize| {
-            let (_, located) = &all[at];
-            let rivals =
-                by_file[&located.id()].iter().filter(|other| **other != at && are_rivals(&all[at], &all[**other]));
-            let rivals: Vec<usize> = rivals.copied().collect();
-            match rivals.iter().find(|rival| self.knows(&all[**rival])).or(rivals.first()) {
-                Some(rival) if !self.knows(&all[at]) || self.knows(&all[*rival]) => Some(all[*rival].0.name.clone()),
+            let others = by_file[&all[at].located.id()].iter().filter(|other| **other != at);
+            let rivals: Vec<&Place<'_>> =
+                others.map(|other| &all[*other]).filter(|other| are_rivals(&all[at], other)).collect();
+            match rivals.iter().find(|rival| self.knows(rival)).or(rivals.first()) {
+                Some(rival) if !self.knows(&all[at]) || self.knows(rival) => Some(rival.name.clone()),
                 Some(_) => None,
                 None => self.other_owner(&all[at], all),
             }
@@ -85,23 +90,23 @@ impl Claims {
     }
 
     /// Whether a volume last served what its path leads to.
-    fn knows(&self, (opening, located): &Place<'_>) -> bool {
-        self.0.get(&opening.name).is_some_and(|claim| located.identity() == Some(&claim.identity))
+    fn knows(&self, place: &Place<'_>) -> bool {
+        self.0.get(place.name).is_some_and(|claim| place.located.identity() == Some(&claim.identity))
     }
 
     /// Returns the volume that last served these bytes, if it is another one and has not another file with the same identity.
     /// File systems that were copied as a whole have such files.
     fn other_owner(&self, this: &Place<'_>, all: &[Place<'_>]) -> Option<ObjectId> {
-        let (opening, located) = this;
-        if opening.is_forced {
+        let Place { name, range, is_forced, located } = this;
+        if *is_forced {
             return None;
         }
         let has_its_own = |name: &ObjectId| {
             let is_like = |at: &Located| at.identity() == located.identity() && at.id() != located.id();
-            all.iter().any(|(other, at)| other.name == *name && is_like(at))
+            all.iter().any(|other| other.name == name && is_like(other.located))
         };
-        let parts = self.new_parts(&opening.name, located.identity(), opening.range());
-        let mut owners = self.others(&opening.name, located.identity(), located.is_read_only(), &parts);
+        let parts = self.new_parts(name, located.identity(), range.clone());
+        let mut owners = self.others(name, located.identity(), located.is_read_only(), &parts);
         owners.find(|name| !has_its_own(name)).cloned()
     }
 
@@ -135,6 +140,6 @@ impl Claims {
 }
 
 /// Whether two volumes of one file cannot both have it.
-fn are_rivals((one, at): &Place<'_>, (other, there): &Place<'_>) -> bool {
-    overlap(&one.range(), &other.range()) && !(at.is_read_only() && there.is_read_only())
+fn are_rivals(one: &Place<'_>, other: &Place<'_>) -> bool {
+    overlap(&one.range, &other.range) && !(one.located.is_read_only() && other.located.is_read_only())
 }

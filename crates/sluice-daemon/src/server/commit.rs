@@ -22,9 +22,9 @@ use sluice_io::volume::VolumeInfo;
 
 use super::change::{Change, Changed};
 use super::closing::close;
-use super::objects::{name_of, pair, volume_of, volumes};
+use super::objects::{self, name_of, nic_socket, pair, stays, volume_of, volumes};
 use super::resizing::Resized;
-use super::stage::{self, Staged};
+use super::stage::Staged;
 use super::tolerance::Tolerance;
 use super::{Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, connections, nics, translate};
 
@@ -265,7 +265,7 @@ fn removed(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<E
             continue;
         };
         for (volume, before) in vm.volumes.iter().filter(|(_, volume)| volume.device == device) {
-            let stays = after.volumes.get(volume).is_some_and(|now| stage::stays(Some(before), now));
+            let stays = after.volumes.get(volume).is_some_and(|now| stays(Some(before), now));
             if !stays {
                 list.push(Edit::RemoveVolume { vm: name.clone(), volume: volume.clone() });
             }
@@ -306,7 +306,7 @@ fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volum
     for (name, vm) in of_changed.chain(of_all).filter(|(_, vm)| is_on(vm, device)) {
         let Some(known) = vm_there(old, device, name) else { continue };
         let staying =
-            vm.volumes.iter().filter(|(volume, now)| now.device == device && stage::stays(known.volume(volume), now));
+            vm.volumes.iter().filter(|(volume, now)| now.device == device && stays(known.volume(volume), now));
         let volumes: Vec<_> = staying
             .filter(|(volume, now)| known.volumes[*volume].policy != now.policy)
             .map(|(volume, now)| (volume.clone(), now.policy))
@@ -401,8 +401,8 @@ pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (ObjectId, 
         let listener = server.guests.get(&name_of(&spec.export.endpoint))?;
         Some((name, listener.endpoint(), listener.counts()))
     });
-    let nics = nics::all(&server.host).filter_map(|(name, nic)| {
-        let listener = server.nic_sockets.get(&name_of(nics::endpoint(nic)?))?;
+    let nics = objects::nics(&server.host).filter_map(|(name, nic)| {
+        let listener = server.nic_sockets.get(&name_of(nic_socket(nic)?))?;
         Some((name, listener.endpoint(), listener.counts()))
     });
     volumes.chain(nics)

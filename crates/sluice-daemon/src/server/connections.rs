@@ -13,8 +13,8 @@ use sluice_config::{Host, NicAccess, Protocol};
 use sluice_io::limits::{RESERVED, descriptors_for_clients};
 use sluice_io::shared_limit::CONNECTIONS_PER_SOCKET;
 
-use super::objects::name_of;
-use super::{Server, nics};
+use super::Server;
+use super::objects::{name_of, nic_socket, nics};
 
 /// Descriptors of a daemon without devices: standard streams, runtime, signals, control socket, and helper threads.
 const BASE: u64 = 32;
@@ -51,7 +51,7 @@ pub(super) fn limit(server: &Server) {
 /// Returns why a daemon with this host file would allow fewer connections than it states, if it would.
 pub fn shortage(host: &Host) -> Option<String> {
     let endpoints = host.vms.values().flat_map(|vm| vm.volumes.values()).map(|volume| &volume.export.endpoint);
-    let of_nics = nics::all(host).filter_map(|(_, nic)| nics::endpoint(nic));
+    let of_nics = nics(host).filter_map(|(_, nic)| nic_socket(nic));
     let sockets: BTreeSet<String> = endpoints.chain(of_nics).chain(&host.nbd.endpoints).map(name_of).collect();
     let (wanted, sockets) = (host.nbd.connections_max, sockets.len() as u64);
     let own = needed(host, sockets);
@@ -83,7 +83,7 @@ fn needed(host: &Host, sockets: u64) -> u64 {
             Protocol::VhostUserBlk { queues } => PER_GUEST + PER_QUEUE * u64::from(queues),
         })
         .sum();
-    let of_nics: u64 = nics::all(host)
+    let of_nics: u64 = nics(host)
         .map(|(_, nic)| match nic.access {
             NicAccess::VhostUser { queues, .. } => PER_GUEST + 2 * PER_QUEUE * u64::from(queues),
             NicAccess::Tap(_) => 1,

@@ -15,10 +15,9 @@ use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, Source};
 
 use super::change::Change;
-use super::objects::pair;
-use super::stage::stays;
+use super::objects::{nic_socket, nic_stays, pair, stays};
 use super::volume::Opening;
-use super::{ANSWER_MAX, Found, Needs, Server, ServerError, drain, nics};
+use super::{ANSWER_MAX, Found, Needs, Server, ServerError, drain};
 use crate::state::{Saved, Served};
 
 /// Names of VMs and volumes that may be closed or changed although they are in use: `VM`, `VM/VOLUME`, or `*` for everything.
@@ -115,11 +114,11 @@ pub(super) fn closed(change: &Change, guard: &Guard<'_>) -> Closed {
             }
         }
         // Who uses a TAP is not known here, and no data depends on it.
-        for (name, before) in spec.nics.iter().filter(|(_, nic)| nics::endpoint(nic).is_some()) {
+        for (name, before) in spec.nics.iter().filter(|(_, nic)| nic_socket(nic).is_some()) {
             let key = ObjectId::nic(vm, name);
             let how = match after.and_then(|vm| vm.nics.get(name)) {
                 None => "would be closed",
-                Some(now) if nics::stays(Some(before), now) => continue,
+                Some(now) if nic_stays(Some(before), now) => continue,
                 Some(_) => "would be closed and opened with other settings",
             };
             if !guard.force.covers(&key) {

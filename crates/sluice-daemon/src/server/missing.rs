@@ -12,10 +12,9 @@ use sluice_config::Host;
 use sluice_io::source::SourceError;
 
 use super::change::Change;
-use super::objects::name_of;
+use super::objects::{name_of, nic_of, nic_socket, stays, volume_of};
 use super::socket::Socket;
-use super::stage::Staged;
-use super::{Extra, Force, Prepared, Server, ServerError, nic_of, nics, stage, translate, volume_of};
+use super::{Extra, Force, Prepared, Server, ServerError, translate};
 use crate::failure::chain;
 
 /// What is out of service, and why.
@@ -58,17 +57,17 @@ pub(super) fn leave_out_sockets(
     server: &Server,
     change: &Change,
     failed: &BTreeMap<String, Reason>,
-    staged: &mut Staged,
+    missing: &mut Missing,
 ) {
     let of_nics = change.vms.of(&change.host).flat_map(|(vm, spec)| {
-        let sockets = spec.nics.iter().filter_map(|(nic, spec)| Some((nic, nics::endpoint(spec)?)));
+        let sockets = spec.nics.iter().filter_map(|(nic, spec)| Some((nic, nic_socket(spec)?)));
         sockets.map(move |(nic, endpoint)| (ObjectId::nic(vm, nic), name_of(endpoint)))
     });
     let of_all = change.host.nbd.endpoints.iter().map(name_of).map(|socket| (ObjectId::Socket(socket.clone()), socket));
     for (name, socket) in of_nics.chain(of_all) {
         let stays = change.staying.contains(&name).then(|| server.missing[&name].clone());
         if let Some(reason) = stays.or_else(|| failed.get(&socket).cloned()) {
-            staged.missing.insert(name, reason);
+            missing.insert(name, reason);
         }
     }
 }
@@ -86,7 +85,7 @@ impl Server {
             Extra::Retry(retried) => name == retried,
             Extra::Nothing | Extra::Grow(_) | Extra::Tolerate => force.covers(name),
         };
-        let socket = |host: &Host, name: &ObjectId| nic_of(host, name).and_then(nics::endpoint).cloned();
+        let socket = |host: &Host, name: &ObjectId| nic_of(host, name).and_then(nic_socket).cloned();
         let is_same = |name: &ObjectId| match name {
             ObjectId::Socket(socket) => host.nbd.endpoints.iter().any(|at| name_of(at) == *socket),
             ObjectId::Device(device) => {
@@ -95,7 +94,7 @@ impl Server {
             }
             ObjectId::Volume { .. } => volume_of(&self.host, name)
                 .zip(volume_of(host, name))
-                .is_some_and(|(old, new)| old.size == new.size && stage::stays(Some(old), new)),
+                .is_some_and(|(old, new)| old.size == new.size && stays(Some(old), new)),
             ObjectId::Nic { .. } => socket(host, name).is_some_and(|new| socket(&self.host, name) == Some(new)),
             ObjectId::Uplink(_) => false,
         };
@@ -133,6 +132,6 @@ impl Server {
 impl Prepared {
     /// Whether it would change nothing.
     pub fn is_void(&self) -> bool {
-        !self.found.has::<Socket>() && self.staged.as_ref().is_some_and(Staged::is_void)
+        !self.found.has::<Socket>() && self.staged.as_ref().is_some_and(|staged| staged.is_void())
     }
 }

@@ -478,12 +478,12 @@ impl Server {
 
 /// Whether a volume is served further when the second description replaces the first, possibly with another size.
 pub fn is_same_source(before: &Volume, after: &Volume) -> bool {
-    stage::stays(Some(before), after)
+    objects::stays(Some(before), after)
 }
 
 /// Whether a NIC is served further when the second description replaces the first.
 pub fn is_same_nic(before: &Nic, after: &Nic) -> bool {
-    nics::stays(Some(before), after)
+    objects::nic_stays(Some(before), after)
 }
 
 #[cfg(test)]

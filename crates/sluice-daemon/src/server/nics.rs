@@ -26,8 +26,7 @@ use super::change::{Change, Changed};
 use super::closing::close;
 use super::fd_store::FdStore;
 use super::links::{Outages, open_or_stand_in};
-use super::objects::{name_of, nic_of, pair};
-use super::stage::Staged;
+use super::objects::{name_of, nic_of, nic_socket, nic_stays, nics, pair};
 use super::tolerance::Fault;
 use super::{Plane, Running, Server, ServerError};
 use crate::failure::chain;
@@ -83,20 +82,6 @@ fn name(vm: &str, nic: &str) -> String {
     pair(&ObjectId::nic(vm, nic)).1
 }
 
-/// Returns the NICs of a host file, by name.
-pub(super) fn all(host: &Host) -> impl Iterator<Item = (ObjectId, &Nic)> {
-    host.vms.iter().flat_map(|(vm, spec)| spec.nics.iter().map(move |(nic, spec)| (ObjectId::nic(vm, nic), spec)))
-}
-
-/// Whether a NIC is served further: its VMM stays connected.
-pub(super) fn stays(old: Option<&Nic>, new: &Nic) -> bool {
-    let same = |old: &Nic| {
-        let device = (old.mac, old.mtu, old.offloads) == (new.mac, new.mtu, new.offloads);
-        device && (&old.uplink, &old.access) == (&new.uplink, &new.access)
-    };
-    old.is_some_and(same)
-}
-
 /// Returns the setting of an uplink that cannot change at run time and differs, if there is one.
 pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static str> {
     let fixed =
@@ -105,28 +90,30 @@ pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static st
 }
 
 /// Starts new uplinks, and opens TAPs of new NICs.
-pub(super) fn stage(server: &Server, change: &Change, staged: &mut Staged) -> Result<(), ServerError> {
+pub(super) fn stage(
+    server: &Server,
+    change: &Change,
+    devices: &mut BTreeMap<String, Running>,
+    staged: &mut NewNics,
+) -> Result<(), ServerError> {
     let (host, tolerance) = (&change.host, change.tolerance);
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = ObjectId::Uplink(uplink.clone());
-        let opened =
-            open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, &mut staged.nics.outages);
+        let opened = open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, &mut staged.outages);
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
         let started = uplink::Uplink::start(uplink_spec(host, spec, Arc::clone(&link)), went_down);
         let device = started.map_err(|source| ServerError::Device { device: uplink.clone(), source })?;
-        staged
-            .devices
-            .insert(uplink.clone(), Running { link: Some(link), ..Running::new(Plane::Uplink(device), None) });
+        devices.insert(uplink.clone(), Running { link: Some(link), ..Running::new(Plane::Uplink(device), None) });
     }
     for (vm, spec) in change.vms.of(host) {
         let before = server.host.vms.get(vm);
         for (nic, spec) in &spec.nics {
             let known = before.and_then(|vm| vm.nics.get(nic));
             let NicAccess::Tap(tap) = &spec.access else { continue };
-            if stays(known, spec) {
+            if nic_stays(known, spec) {
                 continue;
             }
             // It may be that of the NIC that this one replaces, which no other process can open.
@@ -134,11 +121,11 @@ pub(super) fn stage(server: &Server, change: &Change, staged: &mut Staged) -> Re
             let key = ObjectId::nic(vm, nic);
             let mut open_new = || {
                 let (interface, opened) = (key.clone(), open_tap(tap, spec, &server.fd_store));
-                open_or_stand_in(tap, interface, opened, tolerance, &mut staged.nics.outages).map(Arc::new)
+                open_or_stand_in(tap, interface, opened, tolerance, &mut staged.outages).map(Arc::new)
             };
             let link = open.map_or_else(&mut open_new, Ok);
             let link = link.map_err(|source| ServerError::Tap { nic: key.to_string(), source })?;
-            staged.nics.taps.insert(key, link);
+            staged.taps.insert(key, link);
         }
     }
     Ok(())
@@ -162,7 +149,8 @@ pub(super) fn problems(host: &Host) -> Vec<(String, String, bool)> {
         }
     }
     let makes = |port: &Port| !matches!(port, Port::Nic(_));
-    let taps = all(host).any(|(_, nic)| endpoint(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
+    let taps =
+        nics(host).any(|(_, nic)| nic_socket(nic).is_none()) || host.uplinks.values().any(|spec| makes(&spec.port));
     if let Some(error) = tap::is_available().err().filter(|_| taps) {
         let text =
             format!("Cannot open /dev/net/tun: {error}; TAPs need it: load the module tun, and run the daemon as root");
@@ -247,7 +235,7 @@ pub(super) fn forget_taps(server: &Server) {
             Port::Nic(_) => None,
         })
         .collect();
-    let taps = all(host).filter_map(|(_, nic)| match &nic.access {
+    let taps = nics(host).filter_map(|(_, nic)| match &nic.access {
         NicAccess::Tap(name) => Some(name.as_str()),
         NicAccess::VhostUser { .. } => None,
     });
@@ -326,8 +314,8 @@ pub(super) fn edits(
             list.push(Edit::RemoveVm { vm: vm.clone() });
             continue;
         };
-        let gone =
-            here(before, uplink).filter(|(nic, spec)| !after.nics.get(*nic).is_some_and(|now| stays(Some(spec), now)));
+        let gone = here(before, uplink)
+            .filter(|(nic, spec)| !after.nics.get(*nic).is_some_and(|now| nic_stays(Some(spec), now)));
         list.extend(gone.map(|(nic, _)| Edit::RemoveNic { vm: vm.clone(), nic: name(vm, nic) }));
     }
     rescheduling(old, new, uplink, &mut list);
@@ -381,7 +369,7 @@ fn rescheduling(old: &Host, new: &Host, uplink: &str, list: &mut Vec<Edit>) {
 fn changing(vm: &str, before: &Vm, after: &Vm, uplink: &str, list: &mut Vec<Edit>) {
     let staying: Vec<(&String, &Nic, &Nic)> = here(after, uplink)
         .filter_map(|(nic, now)| Some((nic, before.nics.get(nic)?, now)))
-        .filter(|(_, known, now)| stays(Some(known), now))
+        .filter(|(_, known, now)| nic_stays(Some(known), now))
         .collect();
     let policies = staying.iter().filter(|(_, known, now)| known.policy.transmit != now.policy.transmit);
     let nics: Vec<_> = policies.map(|(nic, _, now)| (name(vm, nic), now.policy.transmit)).collect();
@@ -429,7 +417,7 @@ pub(super) fn generations(old: &Host, new: &Host, vms: &Changed) -> BTreeMap<Obj
     let mut generations = BTreeMap::new();
     for (vm, spec) in vms.of(new) {
         let before = old.vms.get(vm);
-        let new = spec.nics.iter().filter(|(nic, spec)| !stays(before.and_then(|vm| vm.nics.get(*nic)), spec));
+        let new = spec.nics.iter().filter(|(nic, spec)| !nic_stays(before.and_then(|vm| vm.nics.get(*nic)), spec));
         generations.extend(new.map(|(nic, _)| (ObjectId::nic(vm, nic), VolumeGeneration::next())));
     }
     generations
@@ -447,7 +435,7 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
         return;
     }
     let host = Arc::clone(&server.host);
-    let wanted: BTreeSet<String> = all(&host).filter_map(|(_, nic)| endpoint(nic)).map(name_of).collect();
+    let wanted: BTreeSet<String> = nics(&host).filter_map(|(_, nic)| nic_socket(nic)).map(name_of).collect();
     let gone = server.nic_sockets.extract_if(.., |name, _| !wanted.contains(name));
     close(gone.map(|(_, listener)| listener).collect());
     server.taps.retain(|name, _| nic_of(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
@@ -467,14 +455,6 @@ pub(super) fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
         if let Some(listener) = server.nic_sockets.get(&name_of(endpoint)) {
             listener.replace(Some(entry));
         }
-    }
-}
-
-/// The socket of a NIC.
-pub(super) fn endpoint(nic: &Nic) -> Option<&sluice_config::ListenAddress> {
-    match &nic.access {
-        NicAccess::VhostUser { endpoint, .. } => Some(endpoint),
-        NicAccess::Tap(_) => None,
     }
 }
 

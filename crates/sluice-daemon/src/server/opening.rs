@@ -4,7 +4,6 @@
 //! [`Needs::meet`] may run on any thread, and be abandoned. The server puts its results into force if it still needs
 //! them then.
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -22,8 +21,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// Everything that a host file needs and that does not exist yet.
 pub struct Needs {
-    /// Each with the faults that put it out of service.
-    table: BTreeMap<ResourceKey, (Tolerance, Need)>,
+    /// In the order of the list of kinds and of the host file, each with the faults that put it out of service.
+    table: Vec<(ResourceKey, Tolerance, Need)>,
     terms: Terms,
 }
 
@@ -34,7 +33,7 @@ impl Needs {
     /// The change is rejected without a look at any path.
     pub(super) fn of(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Needs, ServerError> {
         let needed = Need::all(server, change, guard)?;
-        let table = needed.into_iter().map(|(tolerance, need)| (need.key(), (tolerance, need))).collect();
+        let table = needed.into_iter().map(|(tolerance, need)| (need.key(), tolerance, need)).collect();
         let is_start = change.is_start;
         let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
         let (claims, rivals) = (Claims::of(&change.host, guard), Opening::rivals(server, change));
@@ -43,7 +42,7 @@ impl Needs {
 
     /// Returns all of it, kind by kind.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ResourceKey, Tolerance, &Need)> {
-        self.table.iter().map(|(key, (tolerance, need))| (key, *tolerance, need))
+        self.table.iter().map(|(key, tolerance, need)| (key, *tolerance, need))
     }
 
     /// Returns what is needed of one kind.
@@ -53,12 +52,12 @@ impl Needs {
 
     /// Returns the paths that [`Needs::meet`] accesses, as it reports them.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.table.values().map(|(_, need)| need.path()).collect()
+        self.table.iter().map(|(.., need)| need.path()).collect()
     }
 
     /// Returns the part of it that is not in `found`, for a look at the host that makes nothing; `None` if all of it is.
     pub(super) fn untried(mut self, found: &Found) -> Option<Needs> {
-        self.table.values_mut().for_each(|(_, need)| need.only_try());
+        self.table.iter_mut().for_each(|(.., need)| need.only_try());
         self.retain_unmet(found);
         (!self.table.is_empty()).then_some(self)
     }
@@ -73,13 +72,13 @@ impl Needs {
         self.retain_unmet(found);
         if self.each::<Opening>().next().is_some() {
             // A volume that is held back gets no socket.
-            self.table.retain(|key, _| !matches!(key, ResourceKey::Socket(_)));
+            self.table.retain(|(key, ..)| !matches!(key, ResourceKey::Socket(_)));
         }
         self
     }
 
     fn retain_unmet(&mut self, found: &Found) {
-        self.table.retain(|key, (_, need)| found.met(key, need).is_none());
+        self.table.retain(|(key, _, need)| found.met(key, need).is_none());
     }
 
     /// Whether everything is in `found`, or an error for which the change is rejected.
@@ -128,6 +127,6 @@ impl Needs {
     /// `progress` has the path, and gets the results.
     pub fn meet(self, progress: &Progress) {
         let job = Job { terms: &self.terms, progress };
-        let _ = Need::open_all(self.table.into_values().collect(), &job);
+        let _ = Need::open_all(self.table.into_iter().map(|(_, tolerance, need)| (tolerance, need)).collect(), &job);
     }
 }

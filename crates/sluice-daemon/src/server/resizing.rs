@@ -10,8 +10,9 @@ use sluice_io::source::{ExtentMap, Source, SourceError};
 use super::change::Change;
 use super::claims::Claims;
 use super::kinds::{Job, Kind, Resource, ResourceKey};
+use super::objects::stays;
 use super::tolerance::Tolerance;
-use super::{Extra, Guard, Server, ServerError, stage};
+use super::{Extra, Guard, Server, ServerError};
 
 /// A volume that stays, with another size.
 #[derive(Clone)]
@@ -105,7 +106,7 @@ impl Kind for Resizing {
     type Open = Resized;
 
     fn needed(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Vec<(Tolerance, Self)>, ServerError> {
-        let grows = |known: &_, volume: &_| stage::stays(Some(known), volume) && known.size != volume.size;
+        let grows = |known: &_, volume: &_| stays(Some(known), volume) && known.size != volume.size;
         let resized = change.volumes().filter(|(_, known, volume)| known.is_some_and(|known| grows(known, volume)));
         let claims = LazyCell::new(|| Claims::of(&change.host, guard));
         let needed = resized.filter_map(|(name, _, volume)| {

@@ -13,10 +13,10 @@ use sluice_io::socket_file::FileId;
 
 use super::change::Change;
 use super::kinds::{Job, Kind, Resource, ResourceKey};
-use super::objects::name_of;
+use super::objects::{name_of, nic_socket};
 use super::tolerance::Tolerance;
 use super::volume::is_beside;
-use super::{Guard, Server, ServerError, nics, translate};
+use super::{Guard, Server, ServerError, translate};
 
 /// Clients of a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +83,7 @@ impl Kind for Socket {
         let of_nics =
             change.vms.of(host).flat_map(|(vm, spec)| spec.nics.iter().map(move |(nic, spec)| (vm, nic, spec)));
         let of_nics = of_nics.filter(|(vm, nic, _)| !staying.contains(&ObjectId::nic(vm, nic)));
-        let of_nics = of_nics.filter_map(|(_, _, spec)| nics::endpoint(spec));
+        let of_nics = of_nics.filter_map(|(_, _, spec)| nic_socket(spec));
         let nbd = new(server, Serves::Nbd, of_nbd)?.into_iter();
         let nbd = nbd.map(|socket| (if is_shared(&socket.endpoint.to_string()) { no_less } else { tolerance }, socket));
         let disks = new(server, Serves::Disk, of_volumes(server, change, true))?.into_iter();

@@ -34,7 +34,7 @@ pub(super) fn listen(
         }
     }
     if !failed.is_empty() {
-        missing::leave_out_sockets(server, change, &failed, staged);
+        missing::leave_out_sockets(server, change, &failed, &mut staged.missing);
         commit::lose(&change.host, &mut staged.volumes, &mut staged.missing, |volume| {
             failed.get(&name_of(&volume.export.endpoint)).cloned()
         });

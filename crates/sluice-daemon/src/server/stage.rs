@@ -17,7 +17,7 @@ use super::change::Change;
 use super::disk::Disk;
 use super::kinds::ResourceKey;
 use super::log::Log;
-use super::objects::{name_of, pair};
+use super::objects::{name_of, pair, stays};
 use super::resizing::{Resized, Resizing};
 use super::socket::Socket;
 use super::tolerance::Tolerance;
@@ -52,12 +52,12 @@ pub(super) fn stage(
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     start_devices(server, change, found, staged)?;
-    nics::stage(server, change, staged)?;
+    nics::stage(server, change, &mut staged.devices, &mut staged.nics)?;
     resize_volumes(server, change, found, staged)?;
     let failed_sockets = failed_sockets(found);
     open_volumes(server, change, &failed_sockets, found, staged)?;
     needs.refuse_failed(found)?;
-    missing::leave_out_sockets(server, change, &failed_sockets, staged);
+    missing::leave_out_sockets(server, change, &failed_sockets, &mut staged.missing);
     Ok(())
 }
 
@@ -138,29 +138,6 @@ fn start_device(
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
     Ok(Running::new(Plane::Disk(device), disks))
-}
-
-/// Whether a volume has the same source as before, possibly with another size.
-pub(super) fn stays(old: Option<&Volume>, new: &Volume) -> bool {
-    old.is_some_and(|old| differing_keys(old, new).is_empty())
-}
-
-/// Returns the keys in which two volumes differ and that cannot change while a volume is served.
-pub(super) fn differing_keys(old: &Volume, new: &Volume) -> Vec<&'static str> {
-    let Volume { device, source, offset, read_only, buffered, block_size, unmaps, serial, export, .. } = old;
-    let differs = [
-        ("device", *device != new.device),
-        ("source", *source != new.source),
-        ("offset", *offset != new.offset),
-        ("read_only", *read_only != new.read_only),
-        ("cache", *buffered != new.buffered),
-        ("block_size", *block_size != new.block_size),
-        ("discard", *unmaps != new.unmaps),
-        ("serial", *serial != new.serial),
-        ("export.name", export.name != new.export.name),
-        ("export.type", export.protocol != new.export.protocol),
-    ];
-    differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }
 
 /// Resizes volumes that stay and have another size in the file.

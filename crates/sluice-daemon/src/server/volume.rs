@@ -1,7 +1,6 @@
 //! The sources of new volumes.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +11,12 @@ use sluice_io::source::block_size::Known;
 use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Source, SourceError, SourceSpec};
 
 use super::change::Change;
+use super::claims::Place;
 use super::found::Progress;
 use super::kinds::{Job, Kind, Resource, ResourceKey, caught};
+use super::objects::{differing_keys, stays};
 use super::tolerance::Tolerance;
-use super::{Guard, Reason, RemovedVolume, Server, ServerError, stage, translate};
+use super::{Guard, Reason, RemovedVolume, Server, ServerError, translate};
 
 /// A volume that must be opened.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ pub(super) struct Opening {
     /// reconnects.
     replaces: bool,
     /// Whether it may have what another volume last served.
-    pub(super) is_forced: bool,
+    is_forced: bool,
     format: FormatCheck,
     block_size: BlockSize,
 }
@@ -71,7 +72,7 @@ impl Kind for Opening {
     fn needed(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Vec<(Tolerance, Self)>, ServerError> {
         let (mut needed, mut served, mut known) = (Vec::new(), None, None);
         for (name, before, volume) in change.volumes() {
-            if stage::stays(before, volume) || change.staying.contains(&name) {
+            if stays(before, volume) || change.staying.contains(&name) {
                 continue;
             }
             refuse_served(served.get_or_insert_with(|| by_source(&change.old)), &name, volume)?;
@@ -104,9 +105,9 @@ impl Kind for Opening {
         let rivals: &[Opening] = if own.is_empty() { &[] } else { &job.terms.rivals };
         let rivals = rivals.iter().filter_map(|rival| Some((rival, rival.locate(job.progress).ok()?)));
         let rivals: Vec<_> = rivals.collect();
-        let places = own.iter().map(|(_, opening, located)| (opening, located));
-        let places = places.chain(rivals.iter().map(|(rival, located)| (*rival, located)));
-        let mut judged: BTreeMap<usize, String> = job.terms.claims.judge(&places.collect::<Vec<_>>());
+        let places = own.iter().map(|(_, opening, located)| opening.place(located));
+        let places = places.chain(rivals.iter().map(|(rival, located)| rival.place(located)));
+        let mut judged = job.terms.claims.judge(&places.collect::<Vec<_>>());
         let mut allowed = Vec::new();
         for (at, (tolerance, opening, located)) in own.into_iter().enumerate() {
             match judged.remove(&at) {
@@ -149,7 +150,7 @@ impl Opening {
     pub(super) fn rivals(server: &Server, change: &Change) -> Vec<Opening> {
         let shares =
             |name: &ObjectId| change.staying.contains(name) && matches!(server.missing[name], Reason::SharesAFile(_));
-        let rivals = change.volumes().filter(|(name, before, volume)| !stage::stays(*before, volume) && shares(name));
+        let rivals = change.volumes().filter(|(name, before, volume)| !stays(*before, volume) && shares(name));
         let rival = |name, volume: &Arc<Volume>| {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
             Opening { name, volume: Arc::clone(volume), replaces: false, is_forced: false, format, block_size }
@@ -157,9 +158,9 @@ impl Opening {
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
 
-    /// Its bytes, as the host file states them.
-    pub(super) fn range(&self) -> Range<u64> {
-        self.volume.offset..end(&self.volume)
+    fn place<'a>(&'a self, located: &'a Located) -> Place<'a> {
+        let range = self.volume.offset..end(&self.volume);
+        Place { name: &self.name, range, is_forced: self.is_forced, located }
     }
 
     fn source(&self) -> &Path {
@@ -274,7 +275,7 @@ fn refuse_served(served: &BySource<'_>, name: &ObjectId, volume: &Volume) -> Res
         let overlaps = old.offset < end(volume) && volume.offset < end(old);
         if overlaps && !(old.read_only && volume.read_only) {
             let differs = match ObjectId::volume(old_vm, &old.name) == *name {
-                true => stage::differing_keys(old, volume).join(", "),
+                true => differing_keys(old, volume).join(", "),
                 false => "its name".to_owned(),
             };
             let (vm, old) = (name.parts().0.to_owned(), format!("{old_vm}/{}", old.name));
