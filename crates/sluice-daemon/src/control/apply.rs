@@ -16,7 +16,7 @@ use super::overdue::Overdue;
 use super::socket::Peer;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::server::{Extra, LossQuery, Server, ServerError};
+use crate::server::{Absence, Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
 use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
@@ -398,8 +398,8 @@ impl Draft<'_> {
             return Err(Reply::failed(Code::Invalid, error));
         };
         let name = ObjectId::volume(&target.vm, &volume);
-        if let Some(reason) = self.server.missing().get(&name) {
-            let error = format!("{target} is out of service and cannot be extended: {}", reason.text());
+        if let Some(absence) = self.server.absent().get(&name) {
+            let error = format!("{target} is out of service and cannot be extended: {}", absence.reason());
             return Err(Reply::failed(Code::Refused, error));
         }
         size.parse::<Bytes>().map_err(|error| Reply::failed(Code::Invalid, format!("size: {error}")))?;
@@ -515,7 +515,8 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
         None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
         Some(volume) => vms
             .flat_map(|vm| {
-                let held = server.held.keys().filter(|held| held.vm() == Some(&vm.name));
+                let held = server.absent().held_back().map(|(name, _)| name);
+                let held = held.filter(|held| held.vm() == Some(&vm.name));
                 let held = held.map(|held| held.parts().1.into_owned());
                 let all = vm.volumes.keys().cloned().chain(held).filter(|name| matches(volume, name));
                 let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name) });
@@ -535,8 +536,12 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
 /// Refuses changes of what is held back. The reason says what to do.
 fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
     let volume = target.volume.as_ref().map(|volume| ObjectId::of_vm(&target.vm, volume));
-    let held = volume.and_then(|volume| server.held.get(&volume));
-    held.map_or(Ok(()), |reason| Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}"))))
+    match volume.and_then(|volume| server.absent().get(&volume)) {
+        Some(Absence::HeldBack(reason)) => {
+            Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn known(server: &Server, target: &str) -> Result<Target, Reply> {

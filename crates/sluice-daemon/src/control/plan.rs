@@ -47,9 +47,9 @@ pub(super) fn plan(old: &Host, new: &Host) -> Vec<Effect> {
 
 /// Returns the differences, the volumes that are held back, and what becomes of `overrides`, see
 /// [`with_file`](crate::state::overrides::with_file).
-pub(super) fn result(
+pub(super) fn result<'a>(
     changes: &[Effect],
-    held: &BTreeMap<ObjectId, String>,
+    held: impl Iterator<Item = (&'a ObjectId, &'a str)>,
     overrides: Plan,
     warnings: &[String],
 ) -> Plan {

@@ -24,7 +24,7 @@ pub(super) struct At {
 
 /// What is not served.
 #[derive(Debug, Default)]
-pub(super) struct Absent {
+pub(super) struct AbsenceEvents {
     known: BTreeMap<(EventKind, ObjectId, Cause), Begun>,
 }
 
@@ -38,20 +38,16 @@ struct Begun {
     device: String,
 }
 
-impl Absent {
+impl AbsenceEvents {
     /// Returns the events that have begun and ended since the last call.
     pub(super) fn changes(&mut self, served: &Served, at: At) -> Vec<Event> {
-        let held = served.held.iter();
-        let held = held
-            .map(|(name, reason)| ((EventKind::HeldBack, name.clone(), Cause::SourceChanged), Some(reason.clone())));
-        let out = |name: &ObjectId, cause| (EventKind::OutOfService, name.clone(), cause);
-        let missing = served.missing.iter();
-        let missing =
-            missing.map(|(name, reason)| (out(name, Cause::SourceUnavailable), Some(reason.text().to_owned())));
-        let outages = served.outages.iter();
-        let outages = outages.map(|(name, reason)| (out(name, Cause::Interface), Some(reason.clone())));
+        let held = served.absent.held_back().map(|absent| (EventKind::HeldBack, Cause::SourceChanged, absent));
+        let out = |cause| move |absent| (EventKind::OutOfService, cause, absent);
+        let missing = served.absent.out_of_service().map(out(Cause::SourceUnavailable));
+        let all = held.chain(missing).chain(served.absent.interfaces().map(out(Cause::Interface)));
+        let all = all.map(|(kind, cause, (name, reason))| ((kind, name.clone(), cause), Some(reason.to_owned())));
         // A volume that is held back is not in the host file in force.
-        self.update(held.chain(missing).chain(outages).collect(), at, |name| match name {
+        self.update(all.collect(), at, |name| match name {
             ObjectId::Uplink(device) | ObjectId::Device(device) => device.clone(),
             ObjectId::Nic { .. } => nic_of(&served.host, name).map_or_else(nothing, |nic| nic.uplink.clone()),
             ObjectId::Volume { .. } => {
@@ -126,7 +122,7 @@ mod tests {
 
     #[test]
     fn volumes_that_are_not_served_were_reported_with_the_cause_device() {
-        let mut absent = Absent::default();
+        let mut absent = AbsenceEvents::default();
         let name = |volume: &str| ObjectId::volume("a", volume);
         let held = ((EventKind::HeldBack, name("x"), Cause::SourceChanged), Some("another file".to_owned()));
         let missing = ((EventKind::OutOfService, name("y"), Cause::SourceUnavailable), None);
@@ -141,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_absence_of_a_volume_that_was_detached_ended_on_no_device() {
-        let mut absent = Absent::default();
+        let mut absent = AbsenceEvents::default();
         let name = ObjectId::volume("a", "v");
         let missing = ((EventKind::OutOfService, name, Cause::SourceUnavailable), None);
         let at = |second| At { time: 5000, second };
@@ -155,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_shortened_the_absence_of_a_volume() {
-        let mut absent = Absent::default();
+        let mut absent = AbsenceEvents::default();
         let missing = || {
             let name = ObjectId::volume("a", "v");
             [((EventKind::OutOfService, name, Cause::SourceUnavailable), None)].into()

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_api::VERSION;
 use sluice_api::list;
 use sluice_api::object::ObjectId;
-use sluice_api::status::{self, Details, InterfaceOutage, NotServed, RealTime, SetAside, Status, Volume};
+use sluice_api::status::{self, Details, InterfaceOutage, RealTime, SetAside, Status, Volume};
 use sluice_api::top::Top;
 use sluice_config::{Host, Vm};
 use sluice_io::device::{ClientSnapshot, DeviceWatch};
@@ -23,7 +23,7 @@ use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
 use crate::metrics;
-use crate::server::{Blocks, Reason, not_served, volume_of};
+use crate::server::{Blocks, not_served, volume_of};
 use crate::space::FileSystem;
 use crate::state::overrides::Overrides;
 
@@ -77,9 +77,9 @@ fn status(observed: Status, space: &Space, served: &Served) -> Status {
         promises_broken: observed.vms.iter().filter(|vm| vm.is_broken()).count(),
         real_time: RealTime::named(priority::of_threads().name()),
         out_of_service: out_of_service(served),
-        interfaces_out_of_service: outages(served),
-        volumes_out_of_service: missing(served),
-        held_back: not_served(&served.held),
+        interfaces_out_of_service: interfaces(served),
+        volumes_out_of_service: not_served(served.absent.out_of_service()),
+        held_back: not_served(served.absent.held_back()),
         overrides_set_aside: set_aside(served),
         file_systems: space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
@@ -90,19 +90,12 @@ fn status(observed: Status, space: &Space, served: &Served) -> Status {
 }
 
 fn out_of_service(served: &Served) -> Vec<ObjectId> {
-    served.missing.keys().chain(served.outages.keys()).cloned().collect()
+    served.absent.faulty().cloned().collect()
 }
 
-fn outages(served: &Served) -> Vec<InterfaceOutage> {
-    let of =
-        |(interface, reason): (&ObjectId, &String)| InterfaceOutage { of: interface.clone(), reason: reason.clone() };
-    served.outages.iter().map(of).collect()
-}
-
-fn missing(served: &Served) -> Vec<NotServed> {
-    let of =
-        |(name, reason): (&ObjectId, &Reason)| NotServed { volume: name.clone(), reason: reason.text().to_owned() };
-    served.missing.iter().map(of).collect()
+fn interfaces(served: &Served) -> Vec<InterfaceOutage> {
+    let of = |(name, reason): (&ObjectId, &str)| InterfaceOutage { of: name.clone(), reason: reason.to_owned() };
+    served.absent.interfaces().map(of).collect()
 }
 
 fn set_aside(served: &Served) -> Vec<SetAside> {
@@ -151,7 +144,7 @@ fn top(observer: &Observer, served: &Served) -> Top {
         devices: observer.device_status(),
         vms: observer.glance().collect(),
         out_of_service: out_of_service(served),
-        held_back: not_served(&served.held),
+        held_back: not_served(served.absent.held_back()),
     }
 }
 

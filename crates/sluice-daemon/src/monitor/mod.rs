@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use absent::{Absent, At};
+use absent::{AbsenceEvents, At};
 use clock::{Clock, since_boot};
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
@@ -31,7 +31,7 @@ use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
 use crate::metrics::{self, Load};
-use crate::server::{Blocks, Missing, Outages};
+use crate::server::{Absent, Blocks};
 use crate::state::time::Time;
 
 mod absent;
@@ -56,12 +56,8 @@ const PATIENCE: Duration = Duration::from_millis(850);
 pub struct Served {
     pub host: Arc<Host>,
     pub devices: Vec<DeviceWatch>,
-    /// Volumes that are out of service.
-    pub missing: Missing,
-    /// Interfaces of uplinks and NICs that are out of service, and why.
-    pub outages: Outages,
-    /// Volumes that are held back, and why.
-    pub held: BTreeMap<ObjectId, String>,
+    /// What of the host file is not in force, and why.
+    pub absent: Absent,
     /// Changes made at run time that are set aside: their names and values.
     pub aside: Vec<(String, String)>,
     /// Block sizes of the volumes.
@@ -91,8 +87,7 @@ struct Published {
 impl Served {
     /// Whether the same volumes are served by the same configuration.
     fn is_as(&self, other: &Served) -> bool {
-        let same = (&self.missing, &self.outages, &self.held) == (&other.missing, &other.outages, &other.held);
-        Arc::ptr_eq(&self.host, &other.host) && same
+        Arc::ptr_eq(&self.host, &other.host) && self.absent == other.absent
     }
 }
 
@@ -127,7 +122,8 @@ impl Monitor {
     /// If the thread cannot be started.
     pub fn start(board: Board, events: Events, metrics: metrics::Board) -> std::io::Result<Monitor> {
         let (questions, inbox) = channel();
-        let (observer, absent, clock, begun) = (Observer::default(), Absent::default(), Clock::default(), since_boot());
+        let (observer, absent, clock, begun) =
+            (Observer::default(), AbsenceEvents::default(), Clock::default(), since_boot());
         let space = Space::default();
         let (second, silent, sampled, waiting) = (None, BTreeSet::new(), 0, Vec::new());
         let thread = Thread {
@@ -163,7 +159,7 @@ struct Thread {
     board: Board,
     metrics: metrics::Board,
     observer: Observer,
-    absent: Absent,
+    absent: AbsenceEvents,
     space: Space,
     events: Events,
     clock: Clock,
@@ -257,9 +253,9 @@ fn exported(observer: &Observer, space: &Space, served: &Served) -> metrics::Sta
     let reconnects = served.guests.iter().map(|(name, counts)| (name, counts.totals().sessions.saturating_sub(1)));
     metrics::State {
         reading: observer.reading(),
-        held_back: served.held.len(),
-        out_of_service: served.missing.len(),
-        outages: served.outages.keys().cloned().collect(),
+        held_back: served.absent.held_back().count(),
+        out_of_service: served.absent.out_of_service().count(),
+        outages: served.absent.interfaces().map(|(name, _)| name.clone()).collect(),
         load: served.load,
         file_systems: space.file_systems().cloned().collect(),
         reconnects: reconnects.filter(|(_, count)| *count > 0).map(|(name, count)| (name.clone(), count)).collect(),
@@ -282,7 +278,7 @@ mod tests {
             board: Board::default(),
             metrics: metrics::Board::default(),
             observer: Observer::default(),
-            absent: Absent::default(),
+            absent: AbsenceEvents::default(),
             space: Space::default(),
             events: Events::start(None).unwrap(),
             clock: Clock::default(),
@@ -303,10 +299,8 @@ mod tests {
         Served {
             host: Arc::new(host),
             devices: Vec::new(),
-            missing: Missing::new(),
-            outages: Outages::new(),
+            absent: Absent::default(),
             blocks: BTreeMap::new(),
-            held: BTreeMap::new(),
             aside: Vec::new(),
             load: Load::default(),
             sources: Vec::new(),

@@ -59,7 +59,7 @@ impl Change {
 
     /// Returns the faults of a volume or device that put it out of service.
     pub(super) fn tolerance_of(&self, server: &Server, name: &ObjectId) -> Tolerance {
-        if server.missing.contains_key(name) { Tolerance::Anything } else { self.tolerance }
+        if server.absent.is_out(name) { Tolerance::Anything } else { self.tolerance }
     }
 
     /// Returns the volumes of the VMs that differ, each with what is served of it now.

@@ -9,24 +9,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::object::ObjectId;
-use sluice_config::{Device, Host, Protocol, Vm, Volume};
+use sluice_config::{Device, Host, Vm, Volume};
 use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
-use sluice_io::endpoint::Endpoint;
-use sluice_io::nbd::listener::{Entry, NbdListener};
 use sluice_io::reactor::Thread;
-use sluice_io::vhost_user::blk::Blk;
-use sluice_io::vhost_user::counts::Counts;
-use sluice_io::vhost_user::listener::VhostListener;
-use sluice_io::vhost_user::session;
 use sluice_io::volume::VolumeInfo;
 
 use super::change::{Change, Changed};
 use super::closing::close;
-use super::objects::{self, name_of, nic_socket, pair, stays, volume_of, volumes};
+use super::objects::{stays, volume_of};
 use super::resizing::Resized;
 use super::stage::Staged;
 use super::tolerance::Tolerance;
-use super::{Done, Edits, Missing, Reason, RemovedVolume, Running, Server, ServerError, connections, nics, translate};
+use super::{Absence, Done, Edits, RemovedVolume, Running, Server, ServerError, connections, nics, sockets, translate};
 
 /// Maximum time for a removed device to end; after that its thread waits for its disk in the background.
 const END_MAX: Duration = Duration::from_secs(1);
@@ -37,41 +31,38 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Edits::len).sum();
     let unapplied = apply(server, &staged.devices, edits, change.tolerance)?;
-    let Staged { mut devices, mut volumes, mut missing, resized, grown, listeners, guests, nics: new_nics, .. } =
-        std::mem::take(staged);
+    let Staged { mut devices, mut volumes, mut absent, resized, grown, sockets, taps } = std::mem::take(staged);
     grown.into_iter().for_each(Resized::keep);
-    let lost: BTreeMap<&str, Reason> =
-        unapplied.iter().filter_map(|error| Some((error.lost_device()?, Reason::of(error)))).collect();
+    let lost: BTreeMap<&str, Absence> =
+        unapplied.iter().filter_map(|error| Some((error.lost_device()?, Absence::of(error)))).collect();
     let failed = unapplied.iter().filter_map(ServerError::failed_device);
     let failed: Vec<_> = failed.filter_map(|device| Some((device, devices.remove(device)?))).collect();
-    missing.extend(failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone())));
+    absent.extend(failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone())));
     close(failed.into_iter().map(|(_, running)| running).collect());
     server.devices.extend(devices);
-    lose(&host, &mut volumes, &mut missing, |volume| lost.get(volume.device.as_str()).cloned());
+    lose(&host, &mut volumes, &mut absent, |volume| lost.get(volume.device.as_str()).cloned());
     end_removed(server, &host);
     let changed_nics = nics::changed(&server.host, &host, vms);
     // What is out of service may have a socket, and is not among the served volumes that change.
-    let sockets_changed =
-        !listeners.is_empty() || !server.missing.is_empty() || host.nbd.endpoints != server.host.nbd.endpoints;
+    let sockets_changed = !sockets.is_empty()
+        || server.absent.out_of_service().next().is_some()
+        || host.nbd.endpoints != server.host.nbd.endpoints;
     let connections_changed = host.nbd.connections_max != server.host.nbd.connections_max;
-    let changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
+    let mut changed = replace_served(server, &host, vms, volumes.into_iter().chain(resized));
     server.generations.extend(generations);
-    server.set_missing(missing, &host);
+    server.set_absent(absent, &host);
     server.host = host;
     sluice_io::memory_budget::set_total(server.host.nbd.memory.0);
-    server.listeners.extend(listeners);
-    server.guests.extend(guests);
-    new_nics.keep(server);
+    nics::keep(server, taps);
+    nics::forget(server, &changed_nics);
+    changed.extend(changed_nics);
     if sockets_changed || !changed.is_empty() {
-        offer(server, &changed);
-        offer_to_guests(server, &changed);
+        sockets::offer(server, sockets, &changed);
     }
-    nics::offer(server, &changed_nics);
-    nics::forget_taps(server);
-    if sockets_changed || !changed_nics.is_empty() || !changed.is_empty() || connections_changed {
+    if sockets_changed || !changed.is_empty() || connections_changed {
         connections::limit(server);
     }
-    open_sockets(server);
+    sockets::open(server);
     Ok(Done { changes, unapplied })
 }
 
@@ -79,31 +70,14 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
 pub(super) fn lose(
     host: &Host,
     volumes: &mut Volumes,
-    missing: &mut Missing,
-    reason: impl Fn(&Volume) -> Option<Reason>,
+    absent: &mut BTreeMap<ObjectId, Absence>,
+    reason: impl Fn(&Volume) -> Option<Absence>,
 ) {
     let reason = |name: &ObjectId| reason(volume_of(host, name)?);
     let lost = volumes.extract_if(.., |name, _| reason(name).is_some());
     let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
-    missing.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
+    absent.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
     close(stores);
-}
-
-/// Lets clients into the sockets of this change, now that their volumes and NICs are offered. Those of a volume that is out of
-/// service wait.
-fn open_sockets(server: &mut Server) {
-    server.listeners.values_mut().for_each(NbdListener::keep);
-    server.guests.values_mut().for_each(VhostListener::keep);
-    let host = Arc::clone(&server.host);
-    let waiting = volumes(&host).filter(|(name, _)| server.missing.contains_key(name));
-    let waiting: BTreeSet<String> = waiting.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
-    let is_open = |name: &String| !waiting.contains(name);
-    server.listeners.iter_mut().filter(|(name, _)| is_open(name)).for_each(|(_, listener)| listener.open());
-    server.guests.iter_mut().filter(|(name, _)| is_open(name)).for_each(|(_, listener)| listener.open());
-    for listener in server.nic_sockets.values_mut() {
-        listener.keep();
-        listener.open();
-    }
 }
 
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
@@ -114,7 +88,7 @@ fn all_edits(
     staged: &Staged,
 ) -> (BTreeMap<String, Edits>, Generations) {
     let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
-    let served = super::without(host, staged.missing.keys());
+    let served = super::without(host, staged.absent.keys());
     let mut generations: Generations =
         staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);
@@ -123,7 +97,7 @@ fn all_edits(
     let mut edits: BTreeMap<_, _> = edits.into_iter().map(|(device, edits)| (device, Edits::Disk(edits))).collect();
     let new_nics = nics::generations(&server.host, host, vms);
     for uplink in server.host.uplinks.keys().chain(host.uplinks.keys()).filter(|uplink| runs(uplink)) {
-        let of = || Edits::Uplink(nics::edits((&server.host, host), vms, uplink, &new_nics, &staged.nics.taps));
+        let of = || Edits::Uplink(nics::edits((&server.host, host), vms, uplink, &new_nics, &staged.taps));
         edits.entry(uplink.clone()).or_insert_with(of);
     }
     generations.extend(new_nics);
@@ -348,62 +322,4 @@ fn coming(
             }
         }
     }
-}
-
-/// Updates the exports of the sockets of changed volumes, and closes sockets that the file does not name any more.
-fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
-    let shared: BTreeSet<String> = server.host.nbd.endpoints.iter().map(name_of).collect();
-    let mut own: BTreeMap<String, Vec<(ObjectId, &Volume)>> = BTreeMap::new();
-    for (name, volume) in volumes(&server.host).filter(|(_, volume)| volume.export.protocol == Protocol::Nbd) {
-        own.entry(name_of(&volume.export.endpoint)).or_default().push((name, volume));
-    }
-    let gone = server.listeners.extract_if(.., |name, _| !own.contains_key(name) && !shared.contains(name));
-    close(gone.map(|(_, listener)| listener).collect());
-    let entry = |(name, volume): &(ObjectId, &Volume)| {
-        let (vm, own_name) = pair(name);
-        let export = translate::export(&vm, volume, server.served.get(name)?.1.clone());
-        let device = server.devices[&volume.device].disk()?.nbd();
-        let generation = server.generations[name];
-        Some(Entry { export, vm, volume: own_name, generation, device })
-    };
-    for (here, listener) in &server.listeners {
-        if shared.contains(here) {
-            let all: Vec<_> = volumes(&server.host).collect();
-            listener.catalogue().replace(all.iter().filter_map(entry).collect());
-        } else if own[here].iter().any(|(name, _)| changed.contains(name)) {
-            listener.catalogue().replace(own[here].iter().filter_map(entry).collect());
-        }
-    }
-}
-
-/// The same for the sockets of guests, which have one volume each.
-fn offer_to_guests(server: &mut Server, changed: &BTreeSet<ObjectId>) {
-    let guests = volumes(&server.host).filter(|(_, volume)| volume.export.protocol != Protocol::Nbd);
-    let wanted: BTreeSet<String> = guests.map(|(_, volume)| name_of(&volume.export.endpoint)).collect();
-    let gone = server.guests.extract_if(.., |name, _| !wanted.contains(name));
-    close(gone.map(|(_, listener)| listener).collect());
-    for name in changed {
-        let Some(spec) = volume_of(&server.host, name) else { continue };
-        let Protocol::VhostUserBlk { queues } = spec.export.protocol else { continue };
-        let (vm, volume) = pair(name);
-        let (info, generation) = (server.served[name].1.clone(), server.generations[name]);
-        let device = server.devices[&spec.device].device.handle();
-        let listener = server.guests.get(&name_of(&spec.export.endpoint));
-        let entry = session::Entry { kind: Blk { info, queues }, vm, volume, generation, device };
-        listener.expect("every endpoint of the file has a socket").replace(Some(entry));
-    }
-}
-
-/// Returns the sockets of guests, with the volume or NIC of each, and their counts.
-pub(super) fn guest_sockets(server: &Server) -> impl Iterator<Item = (ObjectId, &Endpoint, &Arc<Counts>)> {
-    let volumes = volumes(&server.host).filter(|(_, spec)| spec.export.protocol != Protocol::Nbd);
-    let volumes = volumes.filter_map(|(name, spec)| {
-        let listener = server.guests.get(&name_of(&spec.export.endpoint))?;
-        Some((name, listener.endpoint(), listener.counts()))
-    });
-    let nics = objects::nics(&server.host).filter_map(|(name, nic)| {
-        let listener = server.nic_sockets.get(&name_of(nic_socket(nic)?))?;
-        Some((name, listener.endpoint(), listener.counts()))
-    });
-    volumes.chain(nics)
 }

@@ -33,7 +33,7 @@ const PER_QUEUE: u64 = 4;
 /// Sets the maximum number of connections for the server's host file, and warns if it differs from the file.
 pub(super) fn limit(server: &Server) {
     let (wanted, before) = (server.host.nbd.connections_max, server.connection_limit.max());
-    let sockets = (server.listeners.len() + server.guests.len() + server.nic_sockets.len()) as u64;
+    let sockets = server.sockets.len() as u64;
     let own = needed(&server.host, sockets);
     let allowed = allowed(wanted, descriptors_for_clients(), own, sockets);
     server.connection_limit.set_max(allowed);

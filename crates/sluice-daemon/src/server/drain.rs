@@ -4,12 +4,10 @@
 use std::time::{Duration, Instant};
 
 use sluice_io::device::{Health, Snapshot, SnapshotRequest};
-use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::Thread;
-use sluice_io::vhost_user::listener::VhostListener;
-use sluice_io::vhost_user::net::Net;
 
 use super::closing::Closing;
+use super::listening::Listening;
 
 /// Maximum time for devices to report their requests in flight, before they are told to end.
 const LAST_WORD_MAX: Duration = Duration::from_millis(300);
@@ -27,22 +25,24 @@ pub(super) fn ask<'a>(devices: impl Iterator<Item = &'a Thread>, timeout: Durati
     asked.into_iter().map(|asked| asked.until(deadline)).collect()
 }
 
-/// Sockets of VMMs, for volumes and for NICs.
-type Guests = (Vec<VhostListener>, Vec<VhostListener<Net>>);
-
 /// Draining devices. Dropping it ends them immediately and waits for them.
 pub struct Draining {
     devices: Vec<Thread>,
     outstanding: u64,
     /// VMMs stay connected until their requests complete; no others are accepted.
-    guests: Guests,
+    guests: Vec<Listening>,
     /// Sockets of NBD clients. Their files are removed in the background.
     closing: Closing,
 }
 
 impl Draining {
     /// Begins to drain. It waits for nothing before, because the folder of a socket may hang.
-    pub(super) fn begin(devices: Vec<Thread>, listeners: Vec<NbdListener>, guests: Guests, deadline: Instant) -> Self {
+    pub(super) fn begin(
+        devices: Vec<Thread>,
+        listeners: Vec<Listening>,
+        guests: Vec<Listening>,
+        deadline: Instant,
+    ) -> Self {
         // The snapshots are requested before the devices are told to end, so that they count the remaining requests.
         let asked: Vec<SnapshotRequest> = devices.iter().map(Thread::request_snapshot).collect();
         devices.iter().for_each(Thread::drain);
@@ -89,7 +89,7 @@ impl Draining {
             device.abandon();
             last.push(before);
         }
-        let closing = [self.closing, Closing::start(vec![self.guests])];
+        let closing = [self.closing, Closing::start(self.guests)];
         let deadline = Instant::now() + CLOSE_MAX;
         closing.into_iter().for_each(|closing| closing.until(deadline));
         last

@@ -12,13 +12,11 @@ use sluice_io::device::Health;
 use sluice_io::uplink::Edit;
 use sluice_io::uplink::link::{Link, LinkError, interface, tap};
 
+use super::absence::Absence;
 use super::fd_store::FdStore;
 use super::tolerance::Tolerance;
 use super::{Edits, Running, Server, nic_of, nics, pair};
 use crate::failure::chain;
-
-/// Uplinks and NICs whose interfaces are out of service, and why.
-pub type Outages = BTreeMap<ObjectId, String>;
 
 /// Opens an interface, or stands in for one that is not there and whose fault is tolerated.
 pub(super) fn open_or_stand_in(
@@ -26,36 +24,14 @@ pub(super) fn open_or_stand_in(
     interface: ObjectId,
     opened: Result<Link, LinkError>,
     tolerance: Tolerance,
-    outages: &mut Outages,
+    absent: &mut BTreeMap<ObjectId, Absence>,
 ) -> Result<Link, LinkError> {
     match opened {
         Err(error) if tolerance.covers(&error) => {
-            let reason = chain(&error);
-            report(&interface, &reason);
-            outages.insert(interface, reason);
+            absent.insert(interface, Absence::NoInterface(chain(&error)));
             Link::missing(name)
         }
         opened => opened,
-    }
-}
-
-fn report(interface: &ObjectId, error: &str) {
-    match interface {
-        ObjectId::Uplink(device) => tracing::error!(device, error, "Uplink is out of service; retrying"),
-        interface => {
-            let (vm, nic) = interface.parts();
-            tracing::error!(vm, nic = &*nic, error, "NIC is out of service; retrying");
-        }
-    }
-}
-
-fn report_return(interface: &ObjectId) {
-    match interface {
-        ObjectId::Uplink(device) => tracing::info!(device, "Uplink is in service again"),
-        interface => {
-            let (vm, nic) = interface.parts();
-            tracing::info!(vm, nic = &*nic, "NIC is in service again");
-        }
     }
 }
 
@@ -65,30 +41,22 @@ impl Server {
         !self.host.uplinks.is_empty()
     }
 
-    /// Interfaces that are out of service, and why.
-    pub fn outages(&self) -> &Outages {
-        &self.outages
-    }
-
     /// Opens interfaces that have vanished.
     pub fn look_at_links(&mut self) {
         let host = Arc::clone(&self.host);
-        let mut outages = Outages::new();
+        let mut out = BTreeMap::new();
         for (name, uplink) in &host.uplinks {
             let reason =
                 self.devices.get_mut(name).and_then(|running| look_at_uplink(running, uplink, &self.fd_store).err());
-            outages.extend(reason.map(|reason| (ObjectId::Uplink(name.clone()), reason)));
+            out.extend(reason.map(|reason| (ObjectId::Uplink(name.clone()), Absence::NoInterface(reason))));
         }
         let gone: Vec<ObjectId> =
             self.taps.iter().filter(|(_, link)| !link.exists()).map(|(name, _)| name.clone()).collect();
         for name in gone {
             let reason = self.look_at_tap(&host, &name).err();
-            outages.extend(reason.map(|reason| (name, reason)));
+            out.extend(reason.map(|reason| (name, Absence::NoInterface(reason))));
         }
-        let before = std::mem::take(&mut self.outages);
-        outages.iter().filter(|(name, _)| !before.contains_key(name)).for_each(|(name, reason)| report(name, reason));
-        before.keys().filter(|name| !outages.contains_key(name)).for_each(report_return);
-        self.outages = outages;
+        self.absent.set_interfaces(out);
     }
 
     /// Opens the TAP of a NIC again. The error is the reason why that fails.

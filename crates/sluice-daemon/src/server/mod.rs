@@ -16,13 +16,11 @@ use sluice_api::printed::GuestSocket;
 use sluice_config::{Host, Nic, Volume};
 use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
-use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::Thread;
 use sluice_io::shared_limit::SharedLimit;
 use sluice_io::source::{Facts, Source};
 use sluice_io::store::delay::ModelMaker;
 use sluice_io::vhost_user::counts::Counts;
-use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 use sluice_sched::Bytes;
 use tokio::sync::Notify;
@@ -32,6 +30,7 @@ use crate::metrics::Load;
 use crate::monitor::{Served, space, space::Watched};
 use crate::state;
 
+mod absence;
 mod change;
 mod claims;
 mod closing;
@@ -45,12 +44,13 @@ mod found;
 mod guard;
 mod kinds;
 mod links;
+mod listening;
 mod log;
 mod loss;
-mod missing;
 mod nics;
 mod objects;
 mod opening;
+mod out_of_service;
 mod rehearsal;
 mod resizing;
 mod running;
@@ -62,6 +62,7 @@ mod tolerance;
 mod translate;
 mod volume;
 
+pub use absence::{Absence, Absent};
 use change::Change;
 use closing::close;
 pub use connections::shortage as descriptors;
@@ -72,9 +73,8 @@ pub use found::{Found, Progress};
 use guard::{ClientsRefused, Closed};
 pub use guard::{Force, Guard};
 use kinds::ResourceKey;
-pub use links::Outages;
+use listening::{Listening, Serves};
 pub use loss::LossQuery;
-pub use missing::{Missing, Reason};
 use objects::pair;
 pub use objects::{nic_of, not_served, volume_of, without};
 pub use opening::Needs;
@@ -144,20 +144,11 @@ pub struct Server {
     generations: BTreeMap<ObjectId, VolumeGeneration>,
     /// Removed volumes whose last requests may still be in flight.
     removed: Vec<RemovedVolume>,
-    missing: Missing,
-    /// Volumes that the file in force lacks because their source or offset differs from when they were last
-    /// served, or because they are smaller, and why.
-    pub held: BTreeMap<ObjectId, String>,
-    /// By name.
-    listeners: BTreeMap<String, NbdListener>,
-    /// Sockets of guests, by name.
-    guests: BTreeMap<String, VhostListener>,
-    /// Sockets of NICs, by name.
-    nic_sockets: nics::NicListeners,
+    absent: Absent,
+    /// Sockets that accept clients, by name.
+    sockets: BTreeMap<String, Listening>,
     /// Open TAPs of NICs.
     taps: nics::Taps,
-    /// Interfaces that are out of service.
-    outages: Outages,
     fd_store: FdStore,
     connection_limit: Arc<SharedLimit>,
     /// Notified when a device goes down.
@@ -238,13 +229,9 @@ impl Default for Server {
             served: BTreeMap::new(),
             generations: BTreeMap::new(),
             removed: Vec::new(),
-            missing: Missing::new(),
-            held: BTreeMap::new(),
-            listeners: BTreeMap::new(),
-            guests: BTreeMap::new(),
-            nic_sockets: BTreeMap::new(),
+            absent: Absent::default(),
+            sockets: BTreeMap::new(),
             taps: BTreeMap::new(),
-            outages: Outages::new(),
             fd_store: FdStore::of_environment(),
             connection_limit: Arc::default(),
             down: Arc::default(),
@@ -351,7 +338,8 @@ impl Server {
 
     /// Returns the file in force without what is out of service.
     fn in_service(&self) -> Arc<Host> {
-        match without(&self.host, self.missing.keys()) {
+        let out: Vec<&ObjectId> = self.absent.out_of_service().map(|(name, _)| name).collect();
+        match without(&self.host, out.into_iter()) {
             Cow::Borrowed(_) => Arc::clone(&self.host),
             Cow::Owned(host) => Arc::new(host),
         }
@@ -399,7 +387,7 @@ impl Server {
 
     /// Returns what is served, for those who observe it.
     pub fn served(&self, roles: &Roles, file: &Path, load: Load) -> Served {
-        let guests = commit::guest_sockets(self);
+        let guests = sockets::of_guests(self);
         Served {
             load,
             guests: guests.map(|(name, _, counts)| (name, Arc::clone(counts))).collect(),
@@ -407,10 +395,8 @@ impl Server {
             file: file.to_owned(),
             host: Arc::clone(&self.host),
             devices: self.devices.values().map(|running| running.device.watch()).collect(),
-            missing: self.missing.clone(),
-            outages: self.outages.clone(),
+            absent: self.absent.clone(),
             sources: self.sources(),
-            held: self.held.clone(),
             aside: Vec::new(),
             blocks: self.served.iter().map(|(name, served)| (name.clone(), Blocks::of(served))).collect(),
         }
@@ -460,9 +446,9 @@ impl Server {
         };
         HostState {
             connections_max: self.connection_limit.max(),
-            sockets: commit::guest_sockets(self).map(of).collect(),
-            missing: self.missing.keys().chain(self.outages.keys()).cloned().collect(),
-            held: not_served(&self.held),
+            sockets: sockets::of_guests(self).map(of).collect(),
+            missing: self.absent.faulty().cloned().collect(),
+            held: not_served(self.absent.held_back()),
         }
     }
 
@@ -470,8 +456,8 @@ impl Server {
     #[must_use]
     pub fn drain(self, deadline: Instant) -> Draining {
         let devices = self.devices.into_values().map(|running| running.device.into()).collect();
-        let listeners = self.listeners.into_values().collect();
-        let guests = (self.guests.into_values().collect(), self.nic_sockets.into_values().collect());
+        let is_nbd = |listening: &Listening| listening.serves() == Serves::Nbd;
+        let (listeners, guests) = self.sockets.into_values().partition(is_nbd);
         Draining::begin(devices, listeners, guests, deadline)
     }
 }

@@ -14,50 +14,27 @@ use sluice_io::device::{SchedulerSpec, VolumeGeneration};
 use sluice_io::uplink::link::{Link, LinkError, interface, packet_socket, tap};
 use sluice_io::uplink::spec::{FRAME_TIME_MAX, gate_for};
 use sluice_io::uplink::{self, Edit, NicPlug, NicSpec, UplinkSpec};
-use sluice_io::vhost_user::listener::VhostListener;
-use sluice_io::vhost_user::net::Net;
-use sluice_io::vhost_user::session;
 use sluice_net::Mac;
 use sluice_net::guard::Guard;
 use sluice_sched::Weight;
 use sluice_sched::scheduler::DeviceInfo;
 
+use super::absence::Absence;
 use super::change::{Change, Changed};
-use super::closing::close;
 use super::fd_store::FdStore;
-use super::links::{Outages, open_or_stand_in};
-use super::objects::{name_of, nic_of, nic_socket, nic_stays, nics, pair};
+use super::links::open_or_stand_in;
+use super::objects::{nic_of, nic_socket, nic_stays, nics, pair};
 use super::tolerance::Fault;
 use super::{Plane, Running, Server, ServerError};
 use crate::failure::chain;
 
 /// Open TAPs of NICs, by VM and NIC.
 pub(super) type Taps = BTreeMap<ObjectId, Arc<Link>>;
-/// Sockets of NICs, by their names.
-pub(super) type NicListeners = BTreeMap<String, VhostListener<Net>>;
 
-/// What was opened for new NICs.
-#[derive(Default)]
-pub(super) struct NewNics {
-    pub(super) sockets: NicListeners,
-    pub(super) taps: Taps,
-    /// Interfaces that are missing.
-    pub(super) outages: Outages,
-}
-
-impl NewNics {
-    /// Whether nothing was opened.
-    pub(super) fn is_void(&self) -> bool {
-        self.sockets.is_empty() && self.taps.is_empty() && self.outages.is_empty()
-    }
-
-    /// Keeps all of it, because the change is in force.
-    pub(super) fn keep(self, server: &mut Server) {
-        server.nic_sockets.extend(self.sockets);
-        self.taps.iter().for_each(|(name, link)| configure(&server.host, name, link));
-        server.taps.extend(self.taps);
-        server.outages.extend(self.outages);
-    }
+/// Keeps the TAPs of new NICs, because their change is in force.
+pub(super) fn keep(server: &mut Server, new: Taps) {
+    new.iter().for_each(|(name, link)| configure(&server.host, name, link));
+    server.taps.extend(new);
 }
 
 /// Gives a TAP the address and the MTU of its NIC: it may be that of the NIC before the change.
@@ -93,14 +70,14 @@ pub(super) fn fixed_difference(old: &Uplink, new: &Uplink) -> Option<&'static st
 pub(super) fn stage(
     server: &Server,
     change: &Change,
-    devices: &mut BTreeMap<String, Running>,
-    staged: &mut NewNics,
+    (devices, taps): (&mut BTreeMap<String, Running>, &mut Taps),
+    absent: &mut BTreeMap<ObjectId, Absence>,
 ) -> Result<(), ServerError> {
     let (host, tolerance) = (&change.host, change.tolerance);
     for (uplink, spec) in host.uplinks.iter().filter(|(uplink, _)| !server.devices.contains_key(*uplink)) {
         let failed = |source| ServerError::Link { uplink: uplink.clone(), source };
         let interface = ObjectId::Uplink(uplink.clone());
-        let opened = open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, &mut staged.outages);
+        let opened = open_or_stand_in(uplink, interface, open(spec, &server.fd_store), tolerance, absent);
         let link = Arc::new(opened.map_err(failed)?);
         let down = Arc::clone(&server.down);
         let went_down = Box::new(move || down.notify_one());
@@ -121,11 +98,11 @@ pub(super) fn stage(
             let key = ObjectId::nic(vm, nic);
             let mut open_new = || {
                 let (interface, opened) = (key.clone(), open_tap(tap, spec, &server.fd_store));
-                open_or_stand_in(tap, interface, opened, tolerance, &mut staged.outages).map(Arc::new)
+                open_or_stand_in(tap, interface, opened, tolerance, absent).map(Arc::new)
             };
             let link = open.map_or_else(&mut open_new, Ok);
             let link = link.map_err(|source| ServerError::Tap { nic: key.to_string(), source })?;
-            staged.taps.insert(key, link);
+            taps.insert(key, link);
         }
     }
     Ok(())
@@ -224,7 +201,7 @@ fn make(store: &FdStore, name: &str, open: impl FnOnce() -> Result<Link, LinkErr
 }
 
 /// Removes TAPs from the store that the host file does not name any more.
-pub(super) fn forget_taps(server: &Server) {
+fn forget_taps(server: &Server) {
     let host = &server.host;
     let ports: Vec<String> = host
         .uplinks
@@ -429,33 +406,12 @@ pub(super) fn changed(old: &Host, new: &Host, vms: &Changed) -> BTreeSet<ObjectI
     vms.of(old).flat_map(of).chain(vms.of(new).flat_map(of)).collect()
 }
 
-/// Replaces what sockets of NICs offer after a change, and closes sockets and TAPs that the file does not name any more.
-pub(super) fn offer(server: &mut Server, changed: &BTreeSet<ObjectId>) {
-    if changed.is_empty() {
-        return;
-    }
-    let host = Arc::clone(&server.host);
-    let wanted: BTreeSet<String> = nics(&host).filter_map(|(_, nic)| nic_socket(nic)).map(name_of).collect();
-    let gone = server.nic_sockets.extract_if(.., |name, _| !wanted.contains(name));
-    close(gone.map(|(_, listener)| listener).collect());
-    server.taps.retain(|name, _| nic_of(&host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
-    for key in changed {
-        let Some(nic) = nic_of(&host, key) else {
-            server.generations.remove(key);
-            continue;
-        };
-        let (NicAccess::VhostUser { endpoint, queues }, Some(running)) = (&nic.access, server.devices.get(&nic.uplink))
-        else {
-            continue;
-        };
-        let kind = Net { mac: nic.mac, mtu: nic.mtu, pairs: *queues, offloads: nic.offloads };
-        let ((vm, volume), generation) = (pair(key), server.generations[key]);
-        let entry = session::Entry { kind, vm, volume, generation, device: running.device.handle() };
-        // One that is out of service has none.
-        if let Some(listener) = server.nic_sockets.get(&name_of(endpoint)) {
-            listener.replace(Some(entry));
-        }
-    }
+/// Closes TAPs that the file does not name any more, and forgets NICs of these that it does not have.
+pub(super) fn forget(server: &mut Server, changed: &BTreeSet<ObjectId>) {
+    let host = &server.host;
+    server.taps.retain(|name, _| nic_of(host, name).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_))));
+    server.generations.retain(|name, _| !changed.contains(name) || nic_of(host, name).is_some());
+    forget_taps(server);
 }
 
 #[cfg(test)]

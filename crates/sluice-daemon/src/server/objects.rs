@@ -1,7 +1,6 @@
 //! Volumes and NICs of a host file, by their names, and whether they stay as they are.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
@@ -33,9 +32,9 @@ pub(super) fn pair(name: &ObjectId) -> (String, String) {
     (vm.to_owned(), name.into_owned())
 }
 
-/// What is held back, with the reasons.
-pub fn not_served(held: &BTreeMap<ObjectId, String>) -> Vec<NotServed> {
-    held.iter().map(|(name, reason)| NotServed { volume: name.clone(), reason: reason.clone() }).collect()
+/// What is not served, with the reasons.
+pub fn not_served<'a>(held: impl Iterator<Item = (&'a ObjectId, &'a str)>) -> Vec<NotServed> {
+    held.map(|(name, reason)| NotServed { volume: name.clone(), reason: reason.to_owned() }).collect()
 }
 
 /// Returns a volume by its name.

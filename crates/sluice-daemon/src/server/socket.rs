@@ -13,21 +13,11 @@ use sluice_io::socket_file::FileId;
 
 use super::change::Change;
 use super::kinds::{Job, Kind, Resource, ResourceKey};
+use super::listening::{Listening, Serves};
 use super::objects::{name_of, nic_socket};
 use super::tolerance::Tolerance;
 use super::volume::is_beside;
 use super::{Guard, Server, ServerError, translate};
-
-/// Clients of a socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Serves {
-    /// Clients of NBD.
-    Nbd,
-    /// VMMs with a disk.
-    Disk,
-    /// VMMs with a NIC.
-    Nic,
-}
 
 /// A socket that must be made.
 #[derive(Clone)]
@@ -134,20 +124,12 @@ fn new<'a>(
     for endpoint in endpoints {
         let endpoint = translate::endpoint(endpoint);
         let name = endpoint.to_string();
-        let nbd = server.listeners.get(&name).map(|known| (known.endpoint(), known.file()));
-        let disk = server.guests.get(&name).map(|known| (known.endpoint(), Some(known.file())));
-        let nic = server.nic_sockets.get(&name).map(|known| (known.endpoint(), Some(known.file())));
-        let (own, [one, other]) = match serves {
-            Serves::Nbd => (nbd, [disk, nic]),
-            Serves::Disk => (disk, [nbd, nic]),
-            Serves::Nic => (nic, [nbd, disk]),
-        };
-        match own {
-            Some((known, _)) if *known == endpoint => {}
-            Some(_) => return Err(ServerError::EndpointChanged(name)),
-            None if !seen.insert(name) => {}
-            None => {
-                let ours = one.or(other).and_then(|(_, file)| file);
+        match server.sockets.get(&name) {
+            Some(known) if known.serves() == serves && *known.endpoint() == endpoint => {}
+            Some(known) if known.serves() == serves => return Err(ServerError::EndpointChanged(name)),
+            _ if !seen.insert(name) => {}
+            other => {
+                let ours = other.and_then(Listening::file);
                 new.push(Socket { endpoint, serves, ours, is_trial: false });
             }
         }

@@ -7,22 +7,21 @@ use sluice_api::object::ObjectId;
 use sluice_config::{Host, Volume};
 use sluice_io::device::{Device, DeviceSpec, FileSpec, StoreSpec};
 use sluice_io::limits::has_real_time_priority;
-use sluice_io::nbd::listener::NbdListener;
 use sluice_io::reactor::priority::{self, Priority};
 use sluice_io::source::DiskSet;
-use sluice_io::vhost_user::listener::VhostListener;
 use sluice_io::volume::VolumeInfo;
 
 use super::change::Change;
 use super::disk::Disk;
 use super::kinds::ResourceKey;
+use super::listening::Listening;
 use super::log::Log;
 use super::objects::{name_of, pair, stays};
 use super::resizing::{Resized, Resizing};
 use super::socket::Socket;
 use super::tolerance::Tolerance;
 use super::volume::{Opened, Opening};
-use super::{Found, Missing, Needs, Plane, Reason, Running, Server, ServerError, missing, nics, translate};
+use super::{Absence, Found, Needs, Plane, Running, Server, ServerError, nics, out_of_service, translate};
 
 /// A staged change. If the change is rejected it must be dropped by [`super::closing::close`], because dropping may
 /// hang with a disk or a file system.
@@ -32,15 +31,15 @@ pub(super) struct Staged {
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// What is out of service.
-    pub(super) missing: Missing,
+    pub(super) absent: BTreeMap<ObjectId, Absence>,
     /// Volumes that stay, with another size.
     pub(super) resized: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// Their locks and extended files; dropping them undoes this.
     pub(super) grown: Vec<Resized>,
     /// New sockets, by name.
-    pub(super) listeners: BTreeMap<String, NbdListener>,
-    pub(super) guests: BTreeMap<String, VhostListener>,
-    pub(super) nics: nics::NewNics,
+    pub(super) sockets: BTreeMap<String, Listening>,
+    /// Open TAPs of new NICs.
+    pub(super) taps: nics::Taps,
 }
 
 /// Stages a change with the results in `found`. On an error, unused results stay in `found` or `staged`.
@@ -52,26 +51,26 @@ pub(super) fn stage(
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     start_devices(server, change, found, staged)?;
-    nics::stage(server, change, &mut staged.devices, &mut staged.nics)?;
+    nics::stage(server, change, (&mut staged.devices, &mut staged.taps), &mut staged.absent)?;
     resize_volumes(server, change, found, staged)?;
     let failed_sockets = failed_sockets(found);
     open_volumes(server, change, &failed_sockets, found, staged)?;
     needs.refuse_failed(found)?;
-    missing::leave_out_sockets(server, change, &failed_sockets, &mut staged.missing);
+    out_of_service::leave_out_sockets(server, change, &failed_sockets, &mut staged.absent);
     Ok(())
 }
 
 /// Returns the sockets that could not be made, with their errors.
-fn failed_sockets(found: &Found) -> BTreeMap<String, Reason> {
+fn failed_sockets(found: &Found) -> BTreeMap<String, Absence> {
     let failed = found.errors::<Socket>();
-    failed.map(|(socket, error)| (socket.endpoint.to_string(), Reason::of(error))).collect()
+    failed.map(|(socket, error)| (socket.endpoint.to_string(), Absence::of(error))).collect()
 }
 
 impl Staged {
     /// Whether nothing comes into service, and nothing changes its size.
     pub(super) fn is_void(&self) -> bool {
-        let Staged { devices, volumes, resized, nics, .. } = self;
-        devices.is_empty() && volumes.is_empty() && resized.is_empty() && nics.is_void()
+        let Staged { devices, volumes, resized, taps, .. } = self;
+        devices.is_empty() && volumes.is_empty() && resized.is_empty() && taps.is_empty()
     }
 }
 
@@ -99,12 +98,12 @@ fn start_devices(server: &Server, change: &Change, found: &mut Found, staged: &m
     let is_started = |device: &String| change.devices.iter().any(|(name, _)| name == device);
     let stays = |name: &&ObjectId| matches!(name, ObjectId::Device(device) if !is_started(device));
     let staying = change.staying.iter().filter(stays);
-    staged.missing.extend(staying.map(|name| (name.clone(), server.missing[name].clone())));
+    staged.absent.extend(staying.filter_map(|name| Some((name.clone(), server.absent.get(name)?.clone()))));
     for (name, tolerance) in &change.devices {
         match start_device(server, &change.host, name, found, &staged.devices) {
             Ok(running) => drop(staged.devices.insert(name.clone(), running)),
             Err(error) if tolerance.covers(&error) && error.concerns_one() => {
-                staged.missing.insert(ObjectId::Device(name.clone()), Reason::of(&error));
+                staged.absent.insert(ObjectId::Device(name.clone()), Absence::of(&error));
             }
             Err(error) => return Err(error),
         }
@@ -182,27 +181,27 @@ fn resize(
 fn open_volumes(
     server: &Server,
     change: &Change,
-    failed_sockets: &BTreeMap<String, Reason>,
+    failed_sockets: &BTreeMap<String, Absence>,
     found: &mut Found,
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     for (name, _, volume) in change.volumes().filter(|(_, before, volume)| !stays(*before, volume)) {
         if change.staying.contains(&name) {
-            staged.missing.insert(name.clone(), server.missing[&name].clone());
+            staged.absent.extend(server.absent.get(&name).cloned().map(|absence| (name, absence)));
             continue;
         }
         let (key, tolerance) = (ResourceKey::Volume(name.clone()), change.tolerance_of(server, &name));
-        let device_out = staged.missing.get(&ObjectId::Device(volume.device.clone()));
+        let device_out = staged.absent.get(&ObjectId::Device(volume.device.clone()));
         let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
         // Whose its file is counts more: it decides about other volumes.
         let is_claimed = found.error(&key).is_some_and(ServerError::is_claimed);
         if let Some(reason) = without.filter(|_| !is_claimed && tolerance != Tolerance::Never) {
-            staged.missing.insert(name, reason.clone());
+            staged.absent.insert(name, reason.clone());
             continue;
         }
         match open_volume(server, &change.host, (&name, volume), found, &staged.devices) {
             Ok(opened) => drop(staged.volumes.insert(name, opened)),
-            Err(error) if tolerance.covers(&error) => drop(staged.missing.insert(name, Reason::of(&error))),
+            Err(error) if tolerance.covers(&error) => drop(staged.absent.insert(name, Absence::of(&error))),
             Err(error) => return Err(error),
         }
     }

@@ -102,13 +102,14 @@ async fn a_device_that_rejected_its_part_of_a_tolerant_start_kept_the_others_fro
     let mut server = Server::default();
     server.apply_with(&Arc::new(failing), &Extra::Tolerate).unwrap();
     let volume = |vm: &str| ObjectId::volume(vm, "v");
-    assert_eq!(server.missing().keys().collect::<Vec<_>>(), [&ObjectId::Device("a".to_owned()), &volume("x")]);
-    assert!(server.missing()[&volume("x")].text().contains("never be served"), "{:?}", server.missing());
+    let out: Vec<_> = server.absent().out_of_service().map(|(name, _)| name).collect();
+    assert_eq!(out, [&ObjectId::Device("a".to_owned()), &volume("x")]);
+    assert!(server.absent().get(&volume("x")).unwrap().reason().contains("never be served"), "{:?}", server.absent());
     assert!(server.served.contains_key(&volume("y")) && !server.devices.contains_key("a"));
     // It is started again when it is retried.
     server.host = Arc::clone(&right);
     server.apply_with(&right, &Extra::Retry(volume("x"))).unwrap();
-    assert!(server.missing().is_empty() && server.served.contains_key(&volume("x")));
+    assert!(*server.absent() == Absent::default() && server.served.contains_key(&volume("x")));
 }
 
 #[tokio::test]

@@ -16,7 +16,7 @@ use super::found::Progress;
 use super::kinds::{Job, Kind, Resource, ResourceKey, caught};
 use super::objects::{differing_keys, stays};
 use super::tolerance::Tolerance;
-use super::{Guard, Reason, RemovedVolume, Server, ServerError, translate};
+use super::{Absence, Guard, RemovedVolume, Server, ServerError, translate};
 
 /// A volume that must be opened.
 #[derive(Clone)]
@@ -148,8 +148,9 @@ impl Opening {
 
     /// Returns the volumes that are only located: they stay out of service because they share a file.
     pub(super) fn rivals(server: &Server, change: &Change) -> Vec<Opening> {
-        let shares =
-            |name: &ObjectId| change.staying.contains(name) && matches!(server.missing[name], Reason::SharesAFile(_));
+        let shares = |name: &ObjectId| {
+            change.staying.contains(name) && matches!(server.absent.get(name), Some(Absence::SharesAFile(_)))
+        };
         let rivals = change.volumes().filter(|(name, before, volume)| !stays(*before, volume) && shares(name));
         let rival = |name, volume: &Arc<Volume>| {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);

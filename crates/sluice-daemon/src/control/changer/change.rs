@@ -267,7 +267,10 @@ impl Draft {
 
     /// Returns what is held back when this change is in force.
     fn all_held(&self, kind: &Kind, in_force: &InForce) -> BTreeMap<ObjectId, String> {
-        let mut held = if kind.looks_at_all() { BTreeMap::new() } else { in_force.server.held.clone() };
+        let mut held: BTreeMap<ObjectId, String> = match kind.looks_at_all() {
+            true => BTreeMap::new(),
+            false => in_force.server.absent().held_back().map(|(name, how)| (name.clone(), how.to_owned())).collect(),
+        };
         held.extend(self.held.clone());
         held
     }
@@ -327,11 +330,7 @@ impl Draft {
         // The change may have removed the last device that was not down.
         shared.check_devices(&in_force.server);
         let held = self.all_held(kind, in_force);
-        let before = std::mem::replace(&mut in_force.server.held, held);
-        for name in before.into_keys().filter(|name| !in_force.server.held.contains_key(name)) {
-            let (vm, volume) = name.parts();
-            tracing::info!(vm, volume = &*volume, "Volume is not held back any more");
-        }
+        in_force.server.hold(held);
         report_gone(&proposal.gone);
         let (plan, warnings) = effects;
         match kind {
@@ -421,7 +420,9 @@ impl Ready<'_> {
     fn planned(&self, kind: &Kind, in_force: &InForce) -> Reply {
         let (plan, warnings) = effects(kind, &in_force.server, &self.prepared);
         let overrides = with_file(&self.proposal.saved.overrides, &self.proposal.gone);
-        Reply::with(&plan::result(&plan, &self.draft.all_held(kind, in_force), overrides, &warnings))
+        let held = self.draft.all_held(kind, in_force);
+        let held = held.iter().map(|(name, how)| (name, how.as_str()));
+        Reply::with(&plan::result(&plan, held, overrides, &warnings))
     }
 }
 

@@ -106,7 +106,7 @@ impl Read {
             ),
         }
         let overrides = with_file(overrides, &proposal.gone);
-        let result = plan::result(plan, &in_force.server.held, overrides, warnings);
+        let result = plan::result(plan, in_force.server.absent().held_back(), overrides, warnings);
         apply::with_unapplied(Reply::with(&result), &done.unapplied)
     }
 }

@@ -34,7 +34,7 @@ impl Retries {
     /// Returns the time of the next retry, if there is something to retry.
     pub(super) fn next(&self, shared: &Shared) -> Option<Instant> {
         let server = &shared.in_force.borrow().server;
-        (!server.missing().is_empty() || server.has_links()).then_some(self.at)
+        (server.absent().out_of_service().next().is_some() || server.has_links()).then_some(self.at)
     }
 
     /// Retries what is due.
@@ -47,15 +47,15 @@ impl Retries {
             if shared.keeper.try_lock().is_ok() {
                 server.look_at_links();
             }
-            let due = server.missing().keys().filter(|name| !self.waiting.contains(name));
-            let due: Vec<_> = due.cloned().collect();
+            let due = server.absent().out_of_service().map(|(name, _)| name);
+            let due: Vec<_> = due.filter(|name| !self.waiting.contains(name)).cloned().collect();
             self.waiting.extend(due);
         }
         for name in std::mem::take(&mut self.waiting) {
             let (mut retrying, server) = (shared.helpers.retrying(), &shared.in_force.borrow().server);
             retrying.extend(shared.tasks.pending.borrow().values().filter_map(Purpose::retried).cloned());
             let device = server.device_of(&name);
-            let is_out = server.missing().contains_key(&name) && !server.is_down(device);
+            let is_out = server.absent().is_out(&name) && !server.is_down(device);
             if !is_out || retrying.contains(&name) {
                 continue;
             }

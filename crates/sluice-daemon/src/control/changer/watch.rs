@@ -110,9 +110,9 @@ impl Watched {
 
 /// Returns the state in a line, for `systemctl status`.
 fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
-    let held: Vec<String> = server.held.keys().map(ToString::to_string).collect();
+    let held: Vec<String> = server.absent().held_back().map(|(name, _)| name.to_string()).collect();
     let mut status = summary(&serving(server));
-    let out = server.missing().keys().chain(server.outages().keys()).map(ToString::to_string).collect();
+    let out = server.absent().faulty().map(ToString::to_string).collect();
     for (names, what) in [(out, "out of service"), (held, "held back")] {
         status += &listed(&names, what);
     }
@@ -129,15 +129,16 @@ fn status(server: &Server, stuck: &[String], stalled: &[String]) -> String {
 
 /// Returns the numbers of what is served.
 pub(super) fn serving(server: &Server) -> Serving {
-    let (host, missing) = (server.host(), server.missing());
-    let is_served = |name: ObjectId| !missing.contains_key(&name);
+    let (host, absent) = (server.host(), server.absent());
+    let is_served = |name: ObjectId| !absent.is_out(&name);
     let (mut volumes, mut nics) = (0, 0);
     for (vm, spec) in &host.vms {
         volumes += spec.volumes.keys().filter(|volume| is_served(ObjectId::volume(vm, volume))).count();
         nics += spec.nics.keys().filter(|nic| is_served(ObjectId::nic(vm, nic))).count();
     }
     let (devices, uplinks, vms) = (host.devices.len(), host.uplinks.len(), host.vms.len());
-    Serving { devices, vms, volumes, uplinks, nics, out_of_service: missing.len(), held_back: server.held.len() }
+    let (out_of_service, held_back) = (absent.out_of_service().count(), absent.held_back().count());
+    Serving { devices, vms, volumes, uplinks, nics, out_of_service, held_back }
 }
 
 /// Returns what the daemon serves, in a line.
