@@ -63,7 +63,7 @@ impl Absence {
     fn report(&self, name: &ObjectId) {
         let ((vm, own), error) = (name.parts(), self.reason());
         match (self, name) {
-            // Whoever holds it back reports it.
+            // The change that holds it back reports it.
             (Absence::HeldBack(_), _) => {}
             (Absence::NoInterface(_), ObjectId::Uplink(device)) => {
                 tracing::error!(device, error, "Uplink is out of service; retrying");

@@ -27,10 +27,6 @@ impl Resource for Disk {
         ResourceKey::Disk(self.device.clone())
     }
 
-    fn about(&self) -> String {
-        format!("device {}", self.device)
-    }
-
     fn path(&self) -> PathBuf {
         self.path.clone()
     }

@@ -4,6 +4,7 @@
 //! kinds in the order of the list. Tables of what is needed and what was found, hung paths, tolerance, and looks that make nothing follow
 //! from the trait.
 
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -21,9 +22,6 @@ use super::{Guard, Server, ServerError};
 /// A resource that is needed.
 pub(super) trait Resource {
     fn key(&self) -> ResourceKey;
-
-    /// Returns what it belongs to: `volume db1/root`.
-    fn about(&self) -> String;
 
     /// Returns the path that opening it accesses, as a helper reports it.
     fn path(&self) -> PathBuf;
@@ -119,13 +117,22 @@ pub(super) trait Listed: Kind + 'static {
 }
 
 macro_rules! kinds {
-    ($($kind:ident($key:ty) = $file:ident::$need:ident,)+) => {
+    ($($kind:ident($key:ty) = $file:ident::$need:ident of $object:literal,)+) => {
         $(use super::$file;)+
 
         /// Name of a resource. What is no object to a user has one too.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
         pub(super) enum ResourceKey {
             $($kind($key),)+
+        }
+
+        impl fmt::Display for ResourceKey {
+            /// Writes what it belongs to: `volume db1/root`.
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(ResourceKey::$kind(key) => write!(f, concat!($object, " {}"), key),)+
+                }
+            }
         }
 
         /// A resource that must be opened.
@@ -215,11 +222,11 @@ macro_rules! kinds {
 }
 
 kinds! {
-    Disk(String) = disk::Disk,
-    Log(String) = log::Log,
-    Resizing(ObjectId) = resizing::Resizing,
-    Volume(ObjectId) = volume::Opening,
-    Socket(String) = socket::Socket,
+    Disk(String) = disk::Disk of "device",
+    Log(String) = log::Log of "device",
+    Resizing(ObjectId) = resizing::Resizing of "volume",
+    Volume(ObjectId) = volume::Opening of "volume",
+    Socket(String) = socket::Socket of "socket",
 }
 
 #[cfg(test)]

@@ -38,6 +38,16 @@ pub(super) enum Listening {
     Nic(VhostListener<Net>),
 }
 
+macro_rules! any {
+    ($socket:expr, $listener:ident => $call:expr) => {
+        match $socket {
+            Listening::Nbd($listener) => $call,
+            Listening::Disk($listener) => $call,
+            Listening::Nic($listener) => $call,
+        }
+    };
+}
+
 impl Listening {
     /// Accepts clients, which wait until the socket is opened.
     pub(super) fn start(bound: Bound, serves: Serves, limit: &Arc<SharedLimit>) -> Result<Listening, ListenError> {
@@ -57,11 +67,7 @@ impl Listening {
     }
 
     pub(super) fn endpoint(&self) -> &Endpoint {
-        match self {
-            Listening::Nbd(listener) => listener.endpoint(),
-            Listening::Disk(listener) => listener.endpoint(),
-            Listening::Nic(listener) => listener.endpoint(),
-        }
+        any!(self, listener => listener.endpoint())
     }
 
     /// Returns the file of a Unix socket.
@@ -84,19 +90,11 @@ impl Listening {
 
     /// Keeps its file, because its change is in force.
     pub(super) fn keep(&mut self) {
-        match self {
-            Listening::Nbd(listener) => listener.keep(),
-            Listening::Disk(listener) => listener.keep(),
-            Listening::Nic(listener) => listener.keep(),
-        }
+        any!(self, listener => listener.keep());
     }
 
     /// Lets clients in.
     pub(super) fn open(&mut self) {
-        match self {
-            Listening::Nbd(listener) => listener.open(),
-            Listening::Disk(listener) => listener.open(),
-            Listening::Nic(listener) => listener.open(),
-        }
+        any!(self, listener => listener.open());
     }
 }

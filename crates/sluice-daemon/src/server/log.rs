@@ -29,10 +29,6 @@ impl Resource for Log {
         ResourceKey::Log(self.device.clone())
     }
 
-    fn about(&self) -> String {
-        format!("device {}", self.device)
-    }
-
     fn path(&self) -> PathBuf {
         self.path.clone()
     }

@@ -5,6 +5,7 @@
 //! them then.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::change::Change;
@@ -23,7 +24,7 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 pub struct Needs {
     /// In the order of the list of kinds and of the host file, each with the faults that put it out of service.
     table: Vec<(ResourceKey, Tolerance, Need)>,
-    terms: Terms,
+    terms: Arc<Terms>,
 }
 
 impl Needs {
@@ -37,7 +38,7 @@ impl Needs {
         let is_start = change.is_start;
         let lock_wait = if is_start { LOCK_WAIT } else { Duration::ZERO };
         let (claims, rivals) = (Claims::of(&change.host, guard), Opening::rivals(server, change));
-        Ok(Needs { table, terms: Terms { is_start, lock_wait, claims, rivals } })
+        Ok(Needs { table, terms: Arc::new(Terms { is_start, lock_wait, claims, rivals }) })
     }
 
     /// Returns all of it, kind by kind.
@@ -56,29 +57,27 @@ impl Needs {
     }
 
     /// Returns the part of it that is not in `found`, for a look at the host that makes nothing; `None` if all of it is.
-    pub(super) fn untried(mut self, found: &Found) -> Option<Needs> {
-        self.table.iter_mut().for_each(|(.., need)| need.only_try());
-        self.retain_unmet(found);
-        (!self.table.is_empty()).then_some(self)
+    pub(super) fn untried(&self, found: &Found) -> Option<Needs> {
+        let mut table = self.table.clone();
+        table.iter_mut().for_each(|(.., need)| need.only_try());
+        table.retain(|(key, _, need)| found.met(key, need).is_none());
+        (!table.is_empty()).then(|| Needs { table, terms: Arc::clone(&self.terms) })
     }
 
     /// Does not wait for locks that a dead daemon has left.
-    pub(super) fn without_waiting(self) -> Needs {
-        Needs { terms: Terms { lock_wait: Duration::ZERO, ..self.terms }, ..self }
+    pub(super) fn without_waiting(mut self) -> Needs {
+        Arc::get_mut(&mut self.terms).expect("no part of it was taken yet").lock_wait = Duration::ZERO;
+        self
     }
 
     /// Returns the part of it that is not in `found`.
     pub(super) fn unmet(mut self, found: &Found) -> Needs {
-        self.retain_unmet(found);
+        self.table.retain(|(key, _, need)| found.met(key, need).is_none());
         if self.each::<Opening>().next().is_some() {
             // A volume that is held back gets no socket.
             self.table.retain(|(key, ..)| !matches!(key, ResourceKey::Socket(_)));
         }
         self
-    }
-
-    fn retain_unmet(&mut self, found: &Found) {
-        self.table.retain(|(key, _, need)| found.met(key, need).is_none());
     }
 
     /// Whether everything is in `found`, or an error for which the change is rejected.

@@ -97,26 +97,24 @@ pub fn rehearse(
 ) -> std::io::Result<Rehearsal> {
     let server = Server::default();
     let change = Change::new(&server, host, &Extra::Tolerate, guard);
-    let list = || Needs::of(&server, &change, guard);
-    let mut found = Found::default();
-    let mut problems = Vec::new();
-    let needs = loop {
-        let (needs, rest) = match (list(), list()) {
-            (Ok(needs), Ok(rest)) => (needs, rest),
-            (Err(error), _) | (_, Err(error)) => {
-                problems.push(fatal("host", chain(&error)));
-                return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new(), other_gpt: Vec::new() });
-            }
-        };
-        if let Err(error) = needs.leave_out_hung(&mut found) {
-            problems.push(fatal("host", chain(&error)));
-            break needs;
-        }
-        let Some(rest) = rest.untried(&found) else { break needs };
-        if let Some(path) = look(rest.without_waiting(), &mut found, timeout, &mut waits_for)? {
-            found.hangs(path, timeout);
+    let (mut found, mut problems) = (Found::default(), Vec::new());
+    let needs = match Needs::of(&server, &change, guard) {
+        Ok(needs) => needs.without_waiting(),
+        Err(error) => {
+            problems.push(fatal(chain(&error)));
+            return Ok(Rehearsal { problems, held: Vec::new(), bridged: Vec::new(), other_gpt: Vec::new() });
         }
     };
+    loop {
+        if let Err(error) = needs.leave_out_hung(&mut found) {
+            problems.push(fatal(chain(&error)));
+            break;
+        }
+        let Some(rest) = needs.untried(&found) else { break };
+        if let Some(path) = look(rest, &mut found, timeout, &mut waits_for)? {
+            found.hangs(path, timeout);
+        }
+    }
     problems.extend(self::problems(&change, &needs, &found));
     let held = guard::differing(&server, &needs, &found, guard).into_iter().collect();
     let opened = needs
@@ -159,7 +157,7 @@ fn problems(change: &Change, needs: &Needs, found: &Found) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, tolerance, need) in needs.iter() {
         let failed = found.error(key);
-        let mut add = |error: &ServerError| problems.push(problem(need.about(), error, tolerance));
+        let mut add = |error: &ServerError| problems.push(problem(key.to_string(), error, tolerance));
         match (failed, need) {
             (Some(error), _) => add(error),
             (None, Need::Disk(disk)) => shared(&disk.device, change, found).iter().for_each(add),
@@ -187,8 +185,8 @@ pub(super) fn errors(change: &Change, needs: &Needs, found: &Found) -> Vec<Strin
     problems(change, needs, found).into_iter().filter(is_fatal).map(|problem| problem.text).collect()
 }
 
-fn fatal(about: &str, text: String) -> Problem {
-    Problem { about: about.to_owned(), text, kind: ProblemKind::Fatal }
+fn fatal(text: String) -> Problem {
+    Problem { about: "host".to_owned(), text, kind: ProblemKind::Fatal }
 }
 
 fn problem(about: String, error: &ServerError, tolerance: Tolerance) -> Problem {

@@ -89,10 +89,6 @@ impl Resource for Resizing {
         ResourceKey::Resizing(self.name.clone())
     }
 
-    fn about(&self) -> String {
-        format!("volume {}", self.name)
-    }
-
     fn path(&self) -> PathBuf {
         self.source.path().to_owned()
     }

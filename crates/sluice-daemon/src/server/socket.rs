@@ -35,10 +35,6 @@ impl Resource for Socket {
         ResourceKey::Socket(self.endpoint.to_string())
     }
 
-    fn about(&self) -> String {
-        format!("socket {}", self.endpoint)
-    }
-
     fn path(&self) -> PathBuf {
         self.endpoint.to_string().into()
     }

@@ -44,10 +44,6 @@ impl Resource for Opening {
         ResourceKey::Volume(self.name.clone())
     }
 
-    fn about(&self) -> String {
-        format!("volume {}", self.name)
-    }
-
     fn path(&self) -> PathBuf {
         self.source().to_owned()
     }
