@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluice_api::object::ObjectId;
-use sluice_config::{Device, Host, Vm, Volume};
+use sluice_config::{Device, Host, Vm};
 use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
 use sluice_io::reactor::Thread;
 use sluice_io::volume::VolumeInfo;
@@ -27,20 +27,22 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) -> Result<Done, ServerError> {
     let (host, vms) = (Arc::clone(&change.host), &change.vms);
-    let (edits, generations) = all_edits(server, &host, vms, staged);
+    let (edits, generations) = all_edits(server, change, staged);
     let edits = refuse_down(server, edits)?;
     let changes = edits.values().map(Edits::len).sum();
     let unapplied = apply(server, &staged.devices, edits, change.tolerance)?;
-    let Staged { mut devices, mut volumes, mut absent, resized, grown, sockets, taps } = std::mem::take(staged);
-    grown.into_iter().for_each(Resized::keep);
+    let mut staged = std::mem::take(staged);
+    staged.grown.drain(..).for_each(Resized::keep);
     let lost: BTreeMap<&str, Absence> =
         unapplied.iter().filter_map(|error| Some((error.lost_device()?, Absence::of(error)))).collect();
     let failed = unapplied.iter().filter_map(ServerError::failed_device);
-    let failed: Vec<_> = failed.filter_map(|device| Some((device, devices.remove(device)?))).collect();
-    absent.extend(failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone())));
+    let failed: Vec<_> = failed.filter_map(|device| Some((device, staged.devices.remove(device)?))).collect();
+    let absent = failed.iter().map(|(device, _)| (ObjectId::Device((*device).to_owned()), lost[device].clone()));
+    staged.absent.extend(absent);
     close(failed.into_iter().map(|(_, running)| running).collect());
+    staged.lose(&host, |volume| lost.get(volume.device.as_str()).cloned());
+    let Staged { devices, volumes, absent, resized, sockets, taps, .. } = staged;
     server.devices.extend(devices);
-    lose(&host, &mut volumes, &mut absent, |volume| lost.get(volume.device.as_str()).cloned());
     end_removed(server, &host);
     let changed_nics = nics::changed(&server.host, &host, vms);
     // What is out of service may have a socket, and is not among the served volumes that change.
@@ -66,34 +68,16 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     Ok(Done { changes, unapplied })
 }
 
-/// Puts new volumes out of service, those for which there is a reason.
-pub(super) fn lose(
-    host: &Host,
-    volumes: &mut Volumes,
-    absent: &mut BTreeMap<ObjectId, Absence>,
-    reason: impl Fn(&Volume) -> Option<Absence>,
-) {
-    let reason = |name: &ObjectId| reason(volume_of(host, name)?);
-    let lost = volumes.extract_if(.., |name, _| reason(name).is_some());
-    let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
-    absent.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
-    close(stores);
-}
-
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
-fn all_edits(
-    server: &Server,
-    host: &Arc<Host>,
-    vms: &Changed,
-    staged: &Staged,
-) -> (BTreeMap<String, Edits>, Generations) {
+fn all_edits(server: &Server, change: &Change, staged: &Staged) -> (BTreeMap<String, Edits>, Generations) {
+    let (host, vms) = (&change.host, &change.vms);
     let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
     let served = super::without(host, staged.absent.keys());
     let mut generations: Generations =
         staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
     let opened = (&staged.volumes, &generations);
     let runs = |device: &str| server.devices.contains_key(device) || staged.devices.contains_key(device);
-    let edits = edits((&server.in_service(), &served), vms, opened, &staged.resized, &runs, &rotational);
+    let edits = edits((&change.old, &served), vms, opened, &staged.resized, &runs, &rotational);
     let mut edits: BTreeMap<_, _> = edits.into_iter().map(|(device, edits)| (device, Edits::Disk(edits))).collect();
     let new_nics = nics::generations(&server.host, host, vms);
     for uplink in server.host.uplinks.keys().chain(host.uplinks.keys()).filter(|uplink| runs(uplink)) {

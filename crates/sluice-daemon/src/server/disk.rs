@@ -48,10 +48,6 @@ impl Kind for Disk {
         Ok(needed.collect())
     }
 
-    fn is_met_by(&self, other: &Self) -> bool {
-        self.path == other.path
-    }
-
     fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()> {
         let resolve = |disk: &Disk| caught(&disk.path, || DiskSet::of_path(&disk.path));
         job.open_each(all, |disk| resolve(disk).map_err(|source| disk.failed(source)))

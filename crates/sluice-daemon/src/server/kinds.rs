@@ -50,7 +50,9 @@ pub(super) trait Kind: Resource + Sized {
     fn needed(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Vec<(Tolerance, Self)>, ServerError>;
 
     /// Whether what was opened for `other`, which has the same key, meets this need.
-    fn is_met_by(&self, other: &Self) -> bool;
+    fn is_met_by(&self, other: &Self) -> bool {
+        self.path() == other.path()
+    }
 
     /// Opens all of them. Hangs as long as a path does. Returns `None` if nothing else is needed.
     fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()>;

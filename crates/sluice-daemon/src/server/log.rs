@@ -49,10 +49,6 @@ impl Kind for Log {
         Ok(needed.collect())
     }
 
-    fn is_met_by(&self, other: &Self) -> bool {
-        self.path == other.path
-    }
-
     fn open_all(all: Vec<(Tolerance, Self)>, job: &Job<'_>) -> Option<()> {
         job.open_each(all, |log| slot_log::open(&log.path).map_err(|error| log.failed(error)))
     }

@@ -18,7 +18,7 @@ use super::listening::{Listening, Serves};
 use super::objects::{name_of, nic_of, nic_socket, nics, pair, volume_of, volumes};
 use super::socket::Socket;
 use super::stage::Staged;
-use super::{Absence, Found, Needs, Server, ServerError, commit, out_of_service, translate};
+use super::{Absence, Found, Needs, Server, ServerError, out_of_service, translate};
 
 /// Starts to accept clients on the new sockets. What has one for which this fails is put out of service, if that is tolerated.
 pub(super) fn listen(
@@ -45,9 +45,7 @@ pub(super) fn listen(
     }
     if !failed.is_empty() {
         out_of_service::leave_out_sockets(server, change, &failed, &mut staged.absent);
-        commit::lose(&change.host, &mut staged.volumes, &mut staged.absent, |volume| {
-            failed.get(&name_of(&volume.export.endpoint)).cloned()
-        });
+        staged.lose(&change.host, |volume| failed.get(&name_of(&volume.export.endpoint)).cloned());
     }
     Ok(())
 }

@@ -12,11 +12,12 @@ use sluice_io::source::DiskSet;
 use sluice_io::volume::VolumeInfo;
 
 use super::change::Change;
+use super::closing::close;
 use super::disk::Disk;
 use super::kinds::ResourceKey;
 use super::listening::Listening;
 use super::log::Log;
-use super::objects::{name_of, pair, stays};
+use super::objects::{name_of, pair, stays, volume_of};
 use super::resizing::{Resized, Resizing};
 use super::socket::Socket;
 use super::tolerance::Tolerance;
@@ -67,6 +68,15 @@ fn failed_sockets(found: &Found) -> BTreeMap<String, Absence> {
 }
 
 impl Staged {
+    /// Puts new volumes out of service, those for which there is a reason.
+    pub(super) fn lose(&mut self, host: &Host, reason: impl Fn(&Volume) -> Option<Absence>) {
+        let reason = |name: &ObjectId| reason(volume_of(host, name)?);
+        let lost = self.volumes.extract_if(.., |name, _| reason(name).is_some());
+        let (lost, stores): (Vec<_>, Vec<_>) = lost.unzip();
+        self.absent.extend(lost.into_iter().filter_map(|name| Some((name.clone(), reason(&name)?))));
+        close(stores);
+    }
+
     /// Whether nothing comes into service, and nothing changes its size.
     pub(super) fn is_void(&self) -> bool {
         let Staged { devices, volumes, resized, taps, .. } = self;
