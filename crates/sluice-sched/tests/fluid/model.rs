@@ -122,7 +122,7 @@ fn level(capacity: f64, claims: &[Claim], members: &[usize]) -> f64 {
             steps.push(((max + debt) / weight, max + debt, -weight));
         }
     }
-    steps.sort_by(|a, b| a.0.total_cmp(&b.0));
+    steps.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     for (at, more, steeper) in steps {
         if slope > 0.0 && fixed + slope * at >= capacity {
             return ((capacity - fixed) / slope).max(0.0);
