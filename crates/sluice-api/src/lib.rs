@@ -13,7 +13,7 @@
 //! | [`policy`] | policies as they are in force |
 //! | [`printed`] | lines on the standard output of the daemon |
 //! | [`object`] | names of what is served |
-//! | [`line`] | the socket: each request and each reply is a line of JSON |
+//! | [`mod@line`] | the socket: each request and each reply is a line of JSON |
 //!
 //! The names of fields are those of `docs/output.md`, with their units at the end. A field that an older daemon does not send has its
 //! default; one of a newer daemon is ignored, and a word of a newer daemon is read as the last one of its list.
