@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 /// Time without a line, once tests have begun, after which a test program is killed. The longest test takes about two minutes, several
-/// times that with the lowest priority, and the documentation tests are built without a line.
+/// times that beside the others, and the documentation tests are built without a line.
 const SILENT_MAX: Duration = Duration::from_secs(15 * 60);
 
 /// The part that hangs if a command prints nothing.

@@ -1,8 +1,8 @@
 //! Runs the tests of the workspace: cargo builds the test programs, and this starts them, in two lanes at the same time.
 //!
 //! Most black-box tests wait, for a guest, a time limit or a disk that hangs, and leave a CPU idle. The tests of the core, the simulator
-//! and the papers compute. So these run beside the others, with the lowest priority, and take what the black-box tests leave: what those
-//! measure stays as it is. Among themselves the programs of a lane run one after the other, because some need the whole machine.
+//! and the papers compute. So these run beside the others when a CPU is idle, and take what the black-box tests leave: what those
+//! measure stays as it is. (A low priority is not enough: a program that wakes would wait for the slice of one that computes.) Among themselves the programs of a lane run one after the other, because some need the whole machine.
 //! Example: 1105 s of black-box tests and 384 s of computing ones take little more than 1105 s.
 
 use super::libtest::{self, Hung};
@@ -41,6 +41,8 @@ struct Program {
 /// Builds and runs all tests, also those in documentation.
 pub(super) fn run() -> Result<Tally, String> {
     let (computing, others): (Vec<_>, Vec<_>) = build()?.into_iter().partition(Program::computes);
+    // Otherwise the first writes of a daemon wait, for seconds, until the disk has what was built.
+    rustix::fs::sync();
     let (beside, main) = std::thread::scope(|scope| {
         let beside = scope.spawn(|| run_each(&computing, Lane::Beside));
         (run_each(&others, Lane::Main), beside.join().expect("a lane returns its errors"))
@@ -116,10 +118,10 @@ impl Program {
     fn command(&self, lane: Lane) -> Command {
         let mut command = match lane {
             Lane::Main => Command::new(&self.path),
-            Lane::Beside => Command::new("nice"),
+            Lane::Beside => Command::new("chrt"),
         };
         if lane == Lane::Beside {
-            command.args(["-n", "19"]).arg(&self.path);
+            command.args(["--idle", "0"]).arg(&self.path);
         }
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
