@@ -2,6 +2,7 @@
 
 pub(crate) mod chain;
 pub(crate) mod data;
+pub(crate) mod eventfds;
 pub mod inflight;
 pub mod queue;
 pub(crate) mod queue_set;

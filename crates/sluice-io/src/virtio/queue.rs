@@ -19,6 +19,7 @@ use crate::vhost_user::memory::Memory;
 use crate::vhost_user::shared;
 use crate::virtio::chain::DescriptorTable;
 use crate::virtio::data::MemoryTable;
+use crate::virtio::eventfds::{Eventfds, Signal};
 use crate::virtio::inflight::QueueLog;
 use crate::virtio::used_ring::{BATCH_MAX, UsedPlace, UsedRing};
 
@@ -128,14 +129,24 @@ impl State {
     }
 }
 
-/// Whether the guest is interrupted at the end of the iteration.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Signal {
-    No,
-    /// If the guest requests it; something was returned.
-    IfWanted,
-    /// Even if the guest does not request it.
-    Always,
+/// The in-flight log of a queue, if its VMM keeps one.
+struct Log {
+    log: Option<QueueLog>,
+    /// Heads that a previous daemon took and did not return.
+    recovered: VecDeque<u16>,
+    /// Heads of returned chains that are not published.
+    returned: Vec<u16>,
+}
+
+/// What refers to a queue.
+#[derive(Default)]
+pub(crate) struct Outstanding {
+    /// Number of operations of the ring that refer to it.
+    pub(crate) operations: u32,
+    /// Requests that were taken and not returned.
+    pub(crate) requests: RequestList,
+    /// Chains that were taken and not returned, of a device that keeps them itself.
+    pub(crate) held: u32,
 }
 
 /// A virtqueue.
@@ -149,24 +160,8 @@ pub(crate) struct VirtQueue {
     pub(crate) memory: Rc<MemoryTable>,
     rings: Rings,
     used: UsedRing,
-    /// Heads of returned chains that are not published.
-    returned: Vec<u16>,
-    pub(crate) kick: OwnedFd,
-    /// Buffer for reading the kick eventfd.
-    pub(crate) kicks: Box<u64>,
-    /// Whether the next kick wakes the loop.
-    pub(crate) listening: bool,
-    pub(crate) call: Option<Arc<OwnedFd>>,
-    pub(crate) error: Option<Arc<OwnedFd>>,
-    /// Whether the VMM is being signalled that the queue is broken.
-    pub(crate) signals_error: bool,
-    /// Whether an interrupt is on its way to the kernel.
-    pub(crate) raising: bool,
-    /// Whether the guest is interrupted at the end of the iteration.
-    pub(crate) signal: Signal,
-    log: Option<QueueLog>,
-    /// Heads that a previous daemon took and did not return.
-    recovered: VecDeque<u16>,
+    pub(crate) eventfds: Eventfds,
+    log: Log,
     pub(crate) enabled: bool,
     pub(crate) state: State,
     pub(crate) intake: Intake,
@@ -174,12 +169,7 @@ pub(crate) struct VirtQueue {
     pub(crate) polled: bool,
     /// When a request was last found or returned.
     pub(crate) active: Instant,
-    /// Number of operations of the ring that refer to it.
-    pub(crate) operations: u32,
-    /// Requests that were taken and not returned.
-    pub(crate) requests: RequestList,
-    /// Chains that were taken and not returned, of a device that keeps them itself.
-    pub(crate) held: u32,
+    pub(crate) outstanding: Outstanding,
 }
 
 impl VirtQueue {
@@ -209,27 +199,14 @@ impl VirtQueue {
             memory,
             rings,
             used: UsedRing::new(spec.size, spec.event_index, used),
-            returned: Vec::with_capacity(BATCH_MAX.into()),
-            kick: spec.kick,
-            kicks: Box::new(0),
-            listening: false,
-            call: spec.call,
-            error: spec.error,
-            signals_error: false,
-            raising: false,
-            // The previous daemon may have returned requests and ended before it signalled the guest. Whether the guest
-            // wanted that signal cannot be determined any more.
-            signal: Signal::Always,
-            log,
-            recovered,
+            eventfds: Eventfds::new(spec.kick, spec.call, spec.error),
+            log: Log { log, recovered, returned: Vec::with_capacity(BATCH_MAX.into()) },
             enabled: true,
             state: State::Running,
             intake: Intake::Open,
             polled: false,
             active: Instant::ZERO,
-            operations: 0,
-            requests: RequestList::default(),
-            held: 0,
+            outstanding: Outstanding::default(),
         })
     }
 
@@ -242,7 +219,7 @@ impl VirtQueue {
 
     /// Returns the number of requests that a previous daemon took and did not return, and that are not taken again yet.
     pub(crate) fn recovered(&self) -> u16 {
-        self.recovered.len() as u16
+        self.log.recovered.len() as u16
     }
 
     /// Returns the number of entries.
@@ -268,7 +245,7 @@ impl VirtQueue {
     pub(crate) fn takes(&self) -> bool {
         let takes = match self.state {
             State::Running => self.enabled,
-            State::Stopping(_) => !self.recovered.is_empty(),
+            State::Stopping(_) => !self.log.recovered.is_empty(),
             State::Broken { .. } | State::Closed(_) => false,
         };
         takes && self.intake == Intake::Open
@@ -277,14 +254,14 @@ impl VirtQueue {
     /// Stops the queue. The VMM is told its position when no request is left.
     pub(crate) fn stop(&mut self, reply: Sender<u16>) {
         if matches!(self.state, State::Broken { .. }) {
-            self.recovered.clear();
+            self.log.recovered.clear();
         }
         self.state = State::Stopping(reply);
     }
 
     /// Whether all requests that were taken have been returned.
     pub(crate) fn is_empty(&self) -> bool {
-        self.requests.is_empty() && self.held == 0
+        self.outstanding.requests.is_empty() && self.outstanding.held == 0
     }
 
     /// Whether no request was found or returned since `then`, and none is outstanding.
@@ -299,13 +276,13 @@ impl VirtQueue {
 
     /// Whether nothing refers to it any more.
     pub(crate) fn can_be_removed(&self) -> bool {
-        let has_taken_all = self.recovered.is_empty() || self.state.is_closed();
-        self.state.ends() && has_taken_all && self.is_empty() && self.operations == 0
+        let has_taken_all = self.log.recovered.is_empty() || self.state.is_closed();
+        self.state.ends() && has_taken_all && self.is_empty() && self.outstanding.operations == 0
     }
 
     /// Whether there is a request. An error means that the guest's index is invalid.
     pub(crate) fn has_next(&mut self) -> Result<bool, virtio_queue::Error> {
-        if !self.recovered.is_empty() || self.filled != self.queue.next_avail() {
+        if !self.log.recovered.is_empty() || self.filled != self.queue.next_avail() {
             return Ok(true);
         }
         // SAFETY: the index is in the available ring, which is in the memory table, at a multiple of two.
@@ -319,7 +296,7 @@ impl VirtQueue {
 
     /// Takes the next request.
     pub(crate) fn take(&mut self) -> Result<Option<Taken>, virtio_queue::Error> {
-        if let Some(head) = self.recovered.pop_front() {
+        if let Some(head) = self.log.recovered.pop_front() {
             return Ok(Some(Taken { head, position: None }));
         }
         if !self.has_next()? {
@@ -329,7 +306,7 @@ impl VirtQueue {
         let head = self.entry(next);
         self.queue.set_next_avail(next.wrapping_add(1));
         if head < self.queue.size()
-            && let Some(log) = &mut self.log
+            && let Some(log) = &mut self.log.log
         {
             log.taken(head);
         }
@@ -393,7 +370,7 @@ impl VirtQueue {
     /// Puts the request that was taken last back into the available ring.
     pub(crate) fn put_back(&mut self, head: u16) {
         self.queue.set_next_avail(self.last_taken());
-        if let Some(log) = &mut self.log {
+        if let Some(log) = &mut self.log.log {
             log.put_back(head);
         }
     }
@@ -403,14 +380,14 @@ impl VirtQueue {
     /// them would drop it.
     pub(crate) fn give_back_together(&mut self, chains: &[(u16, u32)]) {
         for (head, written) in chains {
-            if let Some(log) = &mut self.log {
+            if let Some(log) = &mut self.log.log {
                 log.returning(*head);
-                self.returned.push(*head);
+                self.log.returned.push(*head);
             }
             // SAFETY: the ring is in the memory table of the queue.
             unsafe { self.used.put(self.rings.used, *head, *written) };
         }
-        self.signal = self.signal.max(Signal::IfWanted);
+        self.eventfds.interrupt.signal = self.eventfds.interrupt.signal.max(Signal::IfWanted);
         if self.used.unpublished() >= BATCH_MAX {
             self.publish();
         }
@@ -423,14 +400,14 @@ impl VirtQueue {
         }
         // SAFETY: as in `give_back`.
         unsafe { self.used.publish(self.rings.used) };
-        if let Some(log) = &mut self.log {
-            self.returned.drain(..).for_each(|head| log.returned(head, self.used.next()));
+        if let Some(log) = &mut self.log.log {
+            self.log.returned.drain(..).for_each(|head| log.returned(head, self.used.next()));
         }
     }
 
     /// Whether the guest must be interrupted for what was returned since the last call.
     pub(crate) fn take_signal(&mut self) -> bool {
-        match std::mem::replace(&mut self.signal, Signal::No) {
+        match std::mem::replace(&mut self.eventfds.interrupt.signal, Signal::No) {
             Signal::No => false,
             signal => {
                 // SAFETY: as in `give_back`.
@@ -453,7 +430,7 @@ impl VirtQueue {
 
     /// Tells the guest to kick. Returns `true` if there is a request already.
     pub(crate) fn enable_notification(&mut self) -> bool {
-        self.queue.enable_notification(&**self.memory).unwrap_or(false) || !self.recovered.is_empty()
+        self.queue.enable_notification(&**self.memory).unwrap_or(false) || !self.log.recovered.is_empty()
     }
 
     /// Tells the guest to kick when it adds an entry to those that were seen. Returns `true` if it has added one already.
@@ -475,7 +452,7 @@ impl VirtQueue {
     }
 
     pub(crate) fn kick_fd(&self) -> i32 {
-        self.kick.as_raw_fd()
+        self.eventfds.kick.fd.as_raw_fd()
     }
 }
 

@@ -23,7 +23,8 @@ use crate::budget::Budget;
 use crate::intake::Intake;
 use crate::slab::{FrontendNumber, Id as _, Slab, ids};
 use crate::virtio::chain::{Chain, Malformed};
-use crate::virtio::queue::{Signal, Taken, VirtQueue};
+use crate::virtio::eventfds::Signal;
+use crate::virtio::queue::{Taken, VirtQueue};
 
 ids! {
     /// A virtqueue.
@@ -172,7 +173,7 @@ impl QueueSet {
 
     /// Handles the end of an operation other than a kick.
     pub(crate) fn end_operation(&mut self, id: QueueId, operation: u8) {
-        self.queues[id].signals_error &= operation != Operation::Error as u8;
+        self.queues[id].eventfds.error.signals &= operation != Operation::Error as u8;
         self.operation_completed(id);
     }
 
@@ -184,8 +185,8 @@ impl QueueSet {
     /// Records that the kernel has read a kick. Returns `false` if the queue is about to be removed.
     pub(crate) fn kick_read(&mut self, id: QueueId) -> bool {
         let queue = &mut self.queues[id];
-        queue.operations -= 1;
-        queue.listening = false;
+        queue.outstanding.operations -= 1;
+        queue.eventfds.kick.listening = false;
         let ends = queue.can_be_removed();
         if ends {
             self.ended.push(id);
@@ -315,15 +316,15 @@ impl QueueSet {
     pub(crate) fn listen(&mut self, ring: &mut Ring, id: QueueId) {
         let tag = self.tag(Operation::Kick, id);
         let queue = &mut self.queues[id];
-        if queue.listening {
+        if queue.eventfds.kick.listening {
             return;
         }
-        let counter = (&raw mut *queue.kicks).cast();
+        let counter = (&raw mut *queue.eventfds.kick.count).cast();
         let entry = opcode::Read::new(types::Fd(queue.kick_fd()), counter, 8).build();
         // SAFETY: the eight bytes are boxed, and a queue with an operation in the kernel keeps them and its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
-        queue.listening = true;
-        queue.operations += 1;
+        queue.eventfds.kick.listening = true;
+        queue.outstanding.operations += 1;
     }
 
     /// Starts polling a queue, and takes requests from it. Returns whether there were any.
@@ -406,12 +407,12 @@ impl QueueSet {
         let tag = self.tag(Operation::Error, id);
         let queue = &mut self.queues[id];
         // The VMM may leave its eventfd full, and then a write does not complete.
-        let Some(error) = queue.error.as_ref().filter(|_| !queue.signals_error) else { return };
+        let Some(error) = queue.eventfds.error.fd.as_ref().filter(|_| !queue.eventfds.error.signals) else { return };
         let entry = opcode::Write::new(types::Fd(error.as_raw_fd()), (&raw const ONE).cast(), 8).build();
         // SAFETY: the value is static, and a queue with an operation in the kernel keeps its descriptor.
         unsafe { ring.push(entry.user_data(tag)) };
-        queue.signals_error = true;
-        queue.operations += 1;
+        queue.eventfds.error.signals = true;
+        queue.outstanding.operations += 1;
     }
 
     /// Returns a request to the guest, with the number of bytes that were written for it.
@@ -432,7 +433,7 @@ impl QueueSet {
     /// Returns chains that the guest sees all at once; see [`VirtQueue::give_back_together`].
     pub(crate) fn give_back_together(&mut self, id: QueueId, chains: &[(u16, u32)]) {
         let queue = &mut self.queues[id];
-        if queue.signal == Signal::No {
+        if queue.eventfds.interrupt.signal == Signal::No {
             self.irq_pending.push(id);
         }
         queue.give_back_together(chains);
@@ -455,7 +456,7 @@ impl QueueSet {
             let Some(queue) = self.queues.get_mut(id) else { continue };
             queue.publish();
             // An interrupt that the kernel has not seen yet will show the guest all that is published now.
-            if !queue.state.is_closed() && queue.take_signal() && !queue.raising {
+            if !queue.state.is_closed() && queue.take_signal() && !queue.eventfds.interrupt.raising {
                 self.interrupt(ring, id);
             }
         }
@@ -467,7 +468,7 @@ impl QueueSet {
         while self.raised.front().is_some_and(|(position, ..)| ring.is_submitted(*position)) {
             let Some((_, id, _call)) = self.raised.pop_front() else { return };
             if let Some(queue) = self.queues.get_mut(id) {
-                queue.raising = false;
+                queue.eventfds.interrupt.raising = false;
             }
         }
     }
@@ -476,11 +477,11 @@ impl QueueSet {
     /// read already.
     fn interrupt(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &mut self.queues[id];
-        let Some(call) = queue.call.clone() else { return };
+        let Some(call) = queue.eventfds.interrupt.fd.clone() else { return };
         let write = opcode::Write::new(types::Fd(call.as_raw_fd()), (&raw const ONE).cast(), 8);
         // SAFETY: the value is static, and `raised` keeps the descriptor until the operation is submitted.
         let position = unsafe { ring.push_silent(write.rw_flags(libc::RWF_NOWAIT).build()) };
-        queue.raising = true;
+        queue.eventfds.interrupt.raising = true;
         // The VMM is told next that the queue has stopped.
         if queue.state.ends() {
             let _ = ring.submit();
@@ -492,15 +493,15 @@ impl QueueSet {
     pub(crate) fn set_call(&mut self, id: QueueId, call: Option<Arc<OwnedFd>>) {
         let queue = &mut self.queues[id];
         // An interrupt that the kernel has not seen yet goes to the eventfd before.
-        (queue.call, queue.raising) = (call, false);
+        (queue.eventfds.interrupt.fd, queue.eventfds.interrupt.raising) = (call, false);
         // Requests may have been returned while there was no eventfd, and the guest's wish for an interrupt is not
         // known any more.
-        queue.signal = Signal::Always;
+        queue.eventfds.interrupt.signal = Signal::Always;
         self.irq_pending.push(id);
     }
 
     fn operation_completed(&mut self, id: QueueId) {
-        self.queues[id].operations -= 1;
+        self.queues[id].outstanding.operations -= 1;
         self.look_for_end(id);
     }
 
@@ -525,7 +526,8 @@ impl QueueSet {
     /// Cancels the operations in the kernel that wait for a queue's events.
     pub(crate) fn stop_listening(&mut self, ring: &mut Ring, id: QueueId) {
         let queue = &self.queues[id];
-        let waiting = [(queue.listening, Operation::Kick), (queue.signals_error, Operation::Error)];
+        let waiting =
+            [(queue.eventfds.kick.listening, Operation::Kick), (queue.eventfds.error.signals, Operation::Error)];
         for (_, operation) in waiting.into_iter().filter(|(is_waiting, _)| *is_waiting) {
             self.cancel(ring, id, operation);
         }
@@ -535,7 +537,7 @@ impl QueueSet {
         let entry = opcode::AsyncCancel::new(self.tag(operation, id)).build();
         // SAFETY: a cancellation refers to no memory.
         unsafe { ring.push(entry.user_data(self.tag(Operation::Other, id))) };
-        self.queues[id].operations += 1;
+        self.queues[id].outstanding.operations += 1;
     }
 
     /// Whether all requests have been answered, while the device drains.

@@ -97,7 +97,7 @@ impl Consumer for Blk<'_> {
             occupies: Occupied { window, memory: 0 },
         };
         let forced = changes && !session.driver.write_back;
-        let (id, io) = self.core.open(&mut queue.requests, &opening);
+        let (id, io) = self.core.open(&mut queue.outstanding.requests, &opening);
         io.ask(body, offset, length, forced);
         (io.errno, io.data.guest) = (errno, Some(guest));
         match has_memory {

@@ -57,7 +57,7 @@ impl VirtioDevices for VhostBlk {
 
     fn closed(&mut self, core: &mut Core, _now: Instant, id: QueueId, _index: u16) {
         self.unpark(core, id);
-        core.abandon(&self.queues.queue(id).requests);
+        core.abandon(&self.queues.queue(id).outstanding.requests);
     }
 
     fn break_queue(&mut self, core: &mut Core, _now: Instant, id: QueueId, _index: u16, reason: &'static str) {

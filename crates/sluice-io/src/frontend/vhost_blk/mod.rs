@@ -115,7 +115,7 @@ impl Frontend for VhostBlk {
     fn list(&self, core: &Core, clients: &mut Vec<ClientSnapshot>) {
         let snapshot = |session: &Session<VolumeKey>| {
             let (vm, volume) = core.names_of(session.target);
-            let outstanding = self.queues_of(session).map(|queue| queue.requests.len()).sum();
+            let outstanding = self.queues_of(session).map(|queue| queue.outstanding.requests.len()).sum();
             let (peer, queues) = (session.peer.clone(), Some(self.queues_of(session).count() as u32));
             ClientSnapshot { vm, volume, protocol: "vhost-user-blk", peer, queues, outstanding }
         };

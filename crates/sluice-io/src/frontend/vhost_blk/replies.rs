@@ -37,7 +37,7 @@ impl VhostBlk {
 
     /// Removes a request.
     pub(crate) fn free(&mut self, core: &mut Core, queue: QueueId, io: IoId) {
-        core.free(&mut self.queues.queue(queue).requests, io);
+        core.free(&mut self.queues.queue(queue).outstanding.requests, io);
         self.queues.look_for_end(queue);
     }
 }

@@ -155,7 +155,7 @@ impl VhostNet {
         for id in std::mem::take(&mut self.ended) {
             while let Some(queue) = self.transmit.get_mut(id) {
                 let Some(taken) = self.chains[id.index() as usize].next_ended() else { break };
-                queue.held -= 1;
+                queue.outstanding.held -= 1;
                 queue.active = now;
                 if !queue.state.is_closed() {
                     self.transmit.give_back(id, taken.head, 0);
@@ -263,8 +263,11 @@ impl VhostNet {
     pub(crate) fn list(&self, core: &Core) -> Vec<ClientSnapshot> {
         let snapshot = |session: &Session<NicId>| {
             let Nic { vm_name, spec, .. } = &core.nics[session.target];
-            let outstanding =
-                session.queues.iter().filter_map(|(_, id)| self.transmit.get(*id)).map(|queue| queue.held as usize);
+            let outstanding = session
+                .queues
+                .iter()
+                .filter_map(|(_, id)| self.transmit.get(*id))
+                .map(|queue| queue.outstanding.held as usize);
             ClientSnapshot {
                 vm: vm_name.clone(),
                 volume: spec.name.clone(),

@@ -184,7 +184,7 @@ impl VhostNet {
         let queue = self.transmit.queue(id);
         for taken in back {
             queue.put_back(taken.head);
-            queue.held -= 1;
+            queue.outstanding.held -= 1;
         }
     }
 }

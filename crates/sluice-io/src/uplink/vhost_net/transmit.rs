@@ -83,7 +83,7 @@ impl Consumer for Transmit<'_> {
         let prefix = Prefix::read(|buffer| chain.take_up_to(buffer));
         let rest = rest_of(chain, memory);
         let number = self.chains[id.index() as usize].push(taken);
-        queue.held += 1;
+        queue.outstanding.held += 1;
         let outgoing =
             Outgoing { header, data: Data { prefix, rest }, length, origin: Some(Origin { queue: id, number }) };
         let frames = match is_negotiated(session.driver.features, &outgoing.header) {

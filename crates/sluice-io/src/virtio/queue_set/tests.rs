@@ -130,13 +130,13 @@ fn a_guest_that_had_paused_was_polled_as_long_as_others_kept_the_loop_busy() {
 
     offer(1);
     assert!(queues.resume(&mut keeper, at(10_000), id));
-    queues.queue(id).held = 1;
+    queues.queue(id).outstanding.held = 1;
     assert!(!queues.poll(&mut keeper, at(20_000)) && queues.is_polling(), "it waits for its reply");
-    queues.queue(id).held = 0;
+    queues.queue(id).outstanding.held = 0;
     queues.note_returned(at(30_000), id);
     assert!(!queues.poll(&mut keeper, at(30_900)) && queues.is_polling());
     assert!(!queues.poll(&mut keeper, at(31_901)) && !queues.is_polling());
-    assert_eq!((kick(), queues.queue(id).listening), (1, true), "the guest kicks for its next request");
+    assert_eq!((kick(), queues.queue(id).eventfds.kick.listening), (1, true), "the guest kicks for its next request");
 
     // A request that arrives while it is about to be left keeps it polled.
     assert!(!queues.resume(&mut keeper, at(40_000), id) && queues.is_polling());
