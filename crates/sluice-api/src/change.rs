@@ -1,4 +1,4 @@
-//! What a change did, and what differs from the files.
+//! Results of changes, and differences between the configuration in force and the host file.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::policy::{NetPolicy, Policy};
 
-/// What the host file and changes state of a VM, volume or NIC.
+/// The policy and settings of a VM, volume or NIC, from the host file and changes made at run time.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Settings {
@@ -90,7 +90,7 @@ pub struct Change {
     pub after: Option<Settings>,
 }
 
-/// What a change did besides.
+/// Details of a change: what it replaced, its objects if there are several, and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Changed {
@@ -115,7 +115,7 @@ pub struct ChangeResult {
     pub changed: Changed,
 }
 
-/// What differs from the files.
+/// Changes made at run time that replace values of the host file.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Overrides {
@@ -132,7 +132,7 @@ pub struct Override {
     pub file_in_words: String,
     /// The value that it puts in force.
     pub value: Value,
-    /// Who made it.
+    /// User, group and process that made it.
     pub uid: u32,
     pub gid: u32,
     pub pid: Option<i32>,
@@ -150,7 +150,7 @@ pub struct Override {
     pub why: Option<String>,
 }
 
-/// What a host file changes, or would.
+/// Differences that a reload of a host file makes, or would make.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {

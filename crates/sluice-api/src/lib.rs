@@ -1,4 +1,4 @@
-//! What the daemon is asked and what it replies, as types that both sides read and write.
+//! Requests to the daemon, its replies and its events, as types that both sides read and write.
 //!
 //! | module | contents |
 //! |---|---|

@@ -80,7 +80,7 @@ impl Server {
     }
 
     /// Records the reasons of a retry that found nothing that can be served.
-    pub fn still_missing(&mut self, mut prepared: Prepared) {
+    pub fn still_absent(&mut self, mut prepared: Prepared) {
         let staged = prepared.staged.as_mut().expect("it is not in force yet");
         let (left_out, host) = (std::mem::take(&mut staged.absent), Arc::clone(&self.host));
         self.set_absent(left_out, &host);

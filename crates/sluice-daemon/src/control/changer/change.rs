@@ -122,7 +122,7 @@ async fn make(shared: &Shared, kind: &Kind, later: &mut watch::Receiver<()>) -> 
         return Ok(Some(ready.planned(kind, &shared.in_force.borrow())));
     }
     if matches!(kind, Kind::Retry(_)) && ready.draft.held.is_empty() && ready.prepared.is_void() {
-        shared.in_force.borrow_mut().server.still_missing(ready.prepared);
+        shared.in_force.borrow_mut().server.still_absent(ready.prepared);
         return Ok(None);
     }
     shared.in_force.borrow().server.refuse_clients(&mut ready.prepared)?;
