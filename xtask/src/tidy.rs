@@ -8,6 +8,7 @@
 //!
 //! The patterns are written with `concat!`, so that tidy does not find them here.
 
+mod listed;
 mod pages;
 mod ratchets;
 pub(crate) mod rust;
@@ -78,6 +79,8 @@ pub(crate) fn check_workspace() -> Result<usize, String> {
     violations.extend(check_pages(&files)?);
     violations.extend(check_ratchets(&files)?);
     violations.extend(ratchets::check_size()?);
+    let is_built_from = |path: &str| path.ends_with(".rs") || path.ends_with("/Cargo.toml");
+    violations.extend(with_texts(&files, is_built_from, listed::check)?);
     violations.iter().for_each(|violation| println!("{violation}"));
     let count = violations.len();
     match count {

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use common::{Ended, Place, run, sluice};
+use crate::common::{Ended, Place, run, sluice};
 use serde_json::Value;
-
-#[path = "../../sluice/tests/common/mod.rs"]
-mod common;
 
 /// Options for few pairs and short runs.
 const SMALL: [&str; 8] = ["--guest", "noop,cfq", "--host", "noop,mclock", "--duration", "3s", "--runs", "3"];

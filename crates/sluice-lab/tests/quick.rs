@@ -1,6 +1,6 @@
 //! The quick set: every figure at its nominal point, compared with what it gave before.
 //!
-//! `SLUICE_BLESS=1 cargo test -p sluice-lab --test quick` writes down what comes out now; look at the difference before it is
+//! `SLUICE_BLESS=1 cargo test -p sluice-lab --test all quick::` writes down what comes out now; look at the difference before it is
 //! committed. It does not write down a verdict that got worse: `tests/verdicts.txt` is then changed by hand, with the reason in
 //! the commit.
 

@@ -7,13 +7,10 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use common::browser::{DARK, LIGHT, assert_nothing_covered, look, screenshot};
-use common::{Place, run, run_within, sluice, start, until};
+use crate::common::browser::{DARK, LIGHT, assert_nothing_covered, look, screenshot};
+use crate::common::{Place, run, run_within, sluice, start, until};
 use rustix::process::Signal;
 use serde_json::Value;
-
-#[path = "../../sluice/tests/common/mod.rs"]
-mod common;
 
 /// Guests need the whole machine.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

@@ -2,12 +2,9 @@
 
 use std::path::Path;
 
-use common::browser::{DARK, LIGHT, NARROW, assert_nothing_covered, look, screenshot, shades};
-use common::{Place, run, sluice};
+use crate::common::browser::{DARK, LIGHT, NARROW, assert_nothing_covered, look, screenshot, shades};
+use crate::common::{Place, run, sluice};
 use serde_json::Value;
-
-#[path = "../../sluice/tests/common/mod.rs"]
-mod common;
 
 #[test]
 fn a_reader_sees_charts_whose_text_covers_nothing_in_light_and_dark() {

@@ -2,11 +2,8 @@
 
 use std::path::Path;
 
-use common::{Ended, Place, run, sluice};
+use crate::common::{Ended, Place, run, sluice};
 use serde_json::Value;
-
-#[path = "../../sluice/tests/common/mod.rs"]
-mod common;
 
 /// Rows that take a moment.
 const SHORT: &str = "X4";

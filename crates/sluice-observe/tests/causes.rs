@@ -1,10 +1,8 @@
 //! Constructed causes, each of which the observer has to name.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
+use crate::common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
 use sluice_api::cause::Cause;
 use sluice_api::event::{EventKind, Phase, Right};
 use sluice_api::status::Health;

@@ -1,8 +1,6 @@
 //! VMs, policies and devices that change between samples.
 
-mod common;
-
-use common::{Observed, Setup, closed, iops};
+use crate::common::{Observed, Setup, closed, iops};
 use sluice_api::cause::Cause;
 use sluice_api::event::{EventKind, Phase};
 use sluice_sched::Policy;

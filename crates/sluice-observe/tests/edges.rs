@@ -1,11 +1,9 @@
 //! Counters that begin again, volumes that come and go, clocks that are set, and samples that are late.
 
-mod common;
-
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{KIB, iops, within};
+use crate::common::{KIB, iops, within};
 use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::status::{Vm, Volume};
 use sluice_observe::observer::Observer;

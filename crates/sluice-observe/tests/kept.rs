@@ -1,12 +1,10 @@
 //! Promises that are kept under random load raise no event, and broken ones do.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::{KIB, Observed, Setup, both};
+use crate::common::{KIB, Observed, Setup, both};
 use sluice_api::event::EventKind;
 use sluice_sched::admission::Supply;
 use sluice_sched::policy::{LatencyTarget, Limit};

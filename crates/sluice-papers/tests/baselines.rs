@@ -1,9 +1,6 @@
 //! The baselines of the paper on Flubber: CFQ of Linux 2.6.18, with and without priorities.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::policy::PriorityClass;
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;

@@ -1,9 +1,6 @@
 //! Bounds of the elevators on random runs: how long a direction waits, and how far shares of time differ.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::policy::PriorityClass;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};

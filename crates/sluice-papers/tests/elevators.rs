@@ -1,10 +1,7 @@
 //! Strengths and weaknesses of the elevators, on a disk that takes 0.25 ms for the request that follows the last one
 //! and 3.2 to 11.2 ms for others.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;

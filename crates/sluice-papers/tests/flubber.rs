@@ -3,13 +3,10 @@
 //! Two VMs as in the paper: "seq" requires 1000 IOPS within 80 ms, "rnd" 120 IOPS within 60 ms; the longest seek is 9 ms,
 //! so that their requests are due 71 and 51 ms after they have passed the credits. The largest request takes 0.45056 ms.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::time::Duration;
 
-use common::analysis::assert_close;
-use common::*;
+use crate::common::analysis::assert_close;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::policy::Class;

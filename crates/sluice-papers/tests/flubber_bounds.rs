@@ -1,11 +1,8 @@
 //! Guarantees of Flubber's credits and deadlines: admissions per interval, and when the earliest deadline is served.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::*;
 

@@ -1,11 +1,8 @@
 //! mClock as published, rule by rule: the tags of a request, and which request is dispatched when.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, Decision, DeviceInfo, OwnerState, Scheduler};
 use sluice_sched::*;

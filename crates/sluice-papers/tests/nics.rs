@@ -1,14 +1,10 @@
 //! netback and wrr: rate credits, rounds, minimum rates, and the bounds that follow.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-mod nics {
-    mod frames;
-    mod wrr;
-}
+mod frames;
+mod wrr;
 
-use common::analysis::{assert_close, bytes, window_max};
-use common::*;
+use crate::common::analysis::{assert_close, bytes, window_max};
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Decision, DeviceInfo, Scheduler};

@@ -2,15 +2,12 @@
 //!
 //! All requests are in one list in arrival order; offsets, successors and ages are found by scans.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use common::plan::{Plan, for_plans, for_plans_as_found, plan};
-use common::twin::twin;
-use common::*;
+use crate::common::plan::{Plan, for_plans, for_plans_as_found, plan};
+use crate::common::twin::twin;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
 use sluice_sched::*;

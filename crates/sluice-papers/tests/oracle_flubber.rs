@@ -4,14 +4,11 @@
 //! It follows the rules: every VM's credits are a number, a replenishment sets all of them, requests that have passed
 //! are in one list, and a decision scans it.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::time::Duration;
 
-use common::plan::{for_plans, for_plans_as_found, plan};
-use common::twin::twin;
-use common::*;
+use crate::common::plan::{for_plans, for_plans_as_found, plan};
+use crate::common::twin::twin;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::policy::Class;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
@@ -51,7 +48,7 @@ impl Vm {
             .policy
             .reservation
             .bytes
-            .map(|rate| rate.bytes_per_second() * 1000 / common::plan::cost_model().reference_size().0);
+            .map(|rate| rate.bytes_per_second() * 1000 / crate::common::plan::cost_model().reference_size().0);
         self.policy.reservation.iops.map(|iops| iops.milli()).max(bytes)
     }
 }

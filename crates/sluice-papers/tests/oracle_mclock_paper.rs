@@ -5,12 +5,9 @@
 //! list, and a decision scans it. Ours tags only the head. The tests show that both are the same in the cases that the
 //! listing covers: parameters do not change, and every request costs one.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::plan::{ChangePlan, LENGTHS, Plan, for_plans, for_plans_as_found, plan};
-use common::twin::twin;
-use common::*;
+use crate::common::plan::{ChangePlan, LENGTHS, Plan, for_plans, for_plans_as_found, plan};
+use crate::common::twin::twin;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
 use sluice_sched::*;

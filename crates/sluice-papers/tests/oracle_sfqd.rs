@@ -2,12 +2,9 @@
 //!
 //! Every request gets its start and finish tag when it arrives, all requests are in one list, and a decision scans it.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::plan::{Plan, for_plans, for_plans_as_found, plan};
-use common::twin::twin;
-use common::*;
+use crate::common::plan::{Plan, for_plans, for_plans_as_found, plan};
+use crate::common::twin::twin;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, Scheduler, State};
 use sluice_sched::*;

@@ -1,10 +1,7 @@
 //! wrr: shares by weight over any interval, while other NICs come and go.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
-use common::analysis::{assert_close, bytes};
-use common::*;
+use crate::common::analysis::{assert_close, bytes};
+use crate::common::*;
 use rand_pcg::Pcg32;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::DeviceInfo;

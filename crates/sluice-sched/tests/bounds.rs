@@ -1,10 +1,8 @@
 //! Bounds and symmetries that hold for schedulers of several kinds, and loads that have shown defects before.
 
-mod common;
-
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;

@@ -1,8 +1,6 @@
 //! Reasons for waiting: each is distinguished from the others, for a VM and for a volume inside it.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::params::Value;
 use sluice_sched::*;
 

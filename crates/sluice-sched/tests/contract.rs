@@ -5,16 +5,14 @@
 //! volume is served in order, and a wait is explained, lies in the future, and ends. The gate's own assertions also
 //! apply. Schedulers that break one rule each show that these checks can fail.
 
-mod common;
-
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::analysis::assert_close;
-use common::plan::{for_plans, for_plans_as_found, plan};
-use common::watched::{Waits, keep_contract, watch, watch_in_any_order, watched};
-use common::*;
+use crate::common::analysis::assert_close;
+use crate::common::plan::{for_plans, for_plans_as_found, plan};
+use crate::common::watched::{Waits, keep_contract, watch, watch_in_any_order, watched};
+use crate::common::*;
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::policy::{Class, Field};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};

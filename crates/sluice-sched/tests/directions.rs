@@ -1,12 +1,10 @@
 //! Limits of reads and of writes, and bursts for a time, on modelled devices in virtual time. The expected numbers come from
 //! the policies alone: the largest amount in any window, and the rates at which demand, limits and shares meet.
 
-mod common;
-
 use std::time::Duration;
 
-use common::analysis::{bytes, cost, water_fill, window_max};
-use common::*;
+use crate::common::analysis::{bytes, cost, water_fill, window_max};
+use crate::common::*;
 use sluice_sched::guarantees::Limits;
 use sluice_sched::policy::{Field, TimedBurst};
 use sluice_sched::request::Direction;

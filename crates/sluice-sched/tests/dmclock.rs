@@ -1,9 +1,7 @@
 //! VMs whose requests go to several servers, as one server sees them: what clients report, and what that may cost
 //! others.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;

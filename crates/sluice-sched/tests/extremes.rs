@@ -1,8 +1,6 @@
 //! S8: nothing overflows and nothing drifts at the ends of the ranges of weights, rates, costs, sizes and time.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::*;

@@ -5,10 +5,8 @@
 //! pass.
 //! mode has to pass as well.
 
-mod common;
-
-use common::analysis::{assert_close, cost, window_max};
-use common::*;
+use crate::common::analysis::{assert_close, cost, window_max};
+use crate::common::*;
 use sluice_sched::admission::{self, Capacity, Supply};
 use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};

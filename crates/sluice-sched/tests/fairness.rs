@@ -4,10 +4,8 @@
 //! A run has every flow backlogged from the first dispatch to the last. Services are exact integers: with weights that
 //! divide 1000, cost * 1000 / weight.
 
-mod common;
-
-use common::analysis::{assert_close, cost};
-use common::*;
+use crate::common::analysis::{assert_close, cost};
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::gate::histogram::Histogram;
 use sluice_sched::params::Value;

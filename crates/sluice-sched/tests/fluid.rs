@@ -3,30 +3,29 @@
 //! The model knows the guarantees and not the implementation. `SLUICE_FLUID_PLANS=20000` runs that many plans and
 //! prints the progress; `SLUICE_FLUID_SEED` is the seed of the first, and `SLUICE_FLUID_LENGTH` makes phases longer.
 
-mod fluid {
-    #![allow(unreachable_pub, reason = "a module of one test")]
-    pub mod campaign;
-    pub mod chance;
-    pub mod check;
-    pub mod controls;
-    pub mod found;
-    pub mod generate;
-    pub mod holes;
-    pub mod holes_dmclock;
-    pub mod holes_volumes;
-    pub mod model;
-    pub mod phase;
-    pub mod plan;
-    pub mod run;
-    pub mod shape;
-    pub mod shrink;
-    pub mod station;
-    pub mod volumes;
-    pub mod volumes_model;
-    pub mod world;
-}
+#![allow(unreachable_pub, reason = "modules of one test")]
 
-use fluid::campaign::Campaign;
+pub(crate) mod campaign;
+pub(crate) mod chance;
+pub(crate) mod check;
+pub(crate) mod controls;
+pub(crate) mod found;
+pub(crate) mod generate;
+pub(crate) mod holes;
+pub(crate) mod holes_dmclock;
+pub(crate) mod holes_volumes;
+pub(crate) mod model;
+pub(crate) mod phase;
+pub(crate) mod plan;
+pub(crate) mod run;
+pub(crate) mod shape;
+pub(crate) mod shrink;
+pub(crate) mod station;
+pub(crate) mod volumes;
+pub(crate) mod volumes_model;
+pub(crate) mod world;
+
+use self::campaign::Campaign;
 
 #[test]
 fn random_plans_on_one_node_get_what_the_fluid_model_says() {
@@ -40,5 +39,5 @@ fn random_plans_on_several_nodes_get_what_the_fluid_model_says() {
 
 #[test]
 fn random_plans_of_volumes_get_what_the_fluid_model_says() {
-    fluid::volumes::run(40);
+    volumes::run(40);
 }

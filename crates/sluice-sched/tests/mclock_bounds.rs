@@ -1,9 +1,7 @@
 //! The bounds of mClock that always hold, on random runs: reservations in time, published limits, allocations.
 
-mod common;
-
-use common::analysis::water_fill;
-use common::*;
+use crate::common::analysis::water_fill;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;

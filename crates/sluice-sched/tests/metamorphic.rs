@@ -2,11 +2,9 @@
 //!
 //! If a property does not hold for a scheduler by design, a test asserts that, so that no code relies on it.
 
-mod common;
-
-use common::analysis::assert_close;
-use common::plan::Asks;
-use common::*;
+use crate::common::analysis::assert_close;
+use crate::common::plan::Asks;
+use crate::common::*;
 use rand_pcg::Pcg32;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::scheduler::DeviceInfo;

@@ -1,9 +1,7 @@
 //! Reservations in requests and in bytes: each is a separate minimum, and neither gives more.
 
-mod common;
-
-use common::analysis::{bytes, cost};
-use common::*;
+use crate::common::analysis::{bytes, cost};
+use crate::common::*;
 use proptest::prelude::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;

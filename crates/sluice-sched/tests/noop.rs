@@ -1,10 +1,8 @@
 //! noop: first in, first out, and what it does not guarantee.
 
-mod common;
-
-use common::analysis::assert_close;
-use common::plan::{for_plans, plan};
-use common::*;
+use crate::common::analysis::assert_close;
+use crate::common::plan::{for_plans, plan};
+use crate::common::*;
 use sluice_sched::*;
 
 fn noop() -> Subject {

@@ -4,15 +4,13 @@
 //! division with a remainder is a defect of the test). It shares only the types of the interface with the fast one.
 //! Both are behind one gate and get the same calls, and every result must be the same.
 
-mod common;
-mod oracle {
-    #![allow(unreachable_pub, reason = "a module of one test")]
-    pub mod tags;
-}
+#![allow(unreachable_pub, reason = "modules of one test")]
 
-use common::plan::{Plan, for_plans, for_plans_as_found, plan};
-use common::*;
-use oracle::tags::*;
+pub(crate) mod tags;
+
+use self::tags::*;
+use crate::common::plan::{Plan, for_plans, for_plans_as_found, plan};
+use crate::common::*;
 use sluice_sched::gate::RemoteService;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};

@@ -1,12 +1,10 @@
 //! Parameters have ranges, values outside are rejected, and at the ends nothing overflows and all requests are served.
 
-mod common;
-
 use std::time::Duration;
 
-use common::plan::{Plan, for_plans, plan};
-use common::watched::{Waits, keep_contract, watch_in_any_order};
-use common::*;
+use crate::common::plan::{Plan, for_plans, plan};
+use crate::common::watched::{Waits, keep_contract, watch_in_any_order};
+use crate::common::*;
 use sluice_sched::params::{ParamTable, Parameter, Range, Value};
 use sluice_sched::scheduler::{Descriptor, DeviceInfo};
 use sluice_sched::units::show_duration;

@@ -3,10 +3,8 @@
 //! Product mode unless a test says otherwise. The bounds are those of our specification of mClock; a run measures
 //! between the last activation and the end of the backlog.
 
-mod common;
-
-use common::analysis::{assert_close, bytes, cost, water_fill, window_max};
-use common::*;
+use crate::common::analysis::{assert_close, bytes, cost, water_fill, window_max};
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;

@@ -1,15 +1,13 @@
 //! The state that a new scheduler takes over: over all replacements together a limit passes no more than without
 //! them, and a reservation is neither lost nor doubled.
 
-mod common;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use common::analysis::{bytes, cost};
-use common::plan::{for_plans, plan};
-use common::*;
+use crate::common::analysis::{bytes, cost};
+use crate::common::plan::{for_plans, plan};
+use crate::common::*;
 use sluice_sched::gate::{GateSettings, RemoteService};
 use sluice_sched::guarantees::Limits;
 use sluice_sched::params::Value;

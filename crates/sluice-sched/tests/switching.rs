@@ -1,10 +1,8 @@
 //! Replacing the scheduler while requests are queued and in flight: no request is lost or executed twice, order is kept
 //! where it is guaranteed, and all owners stay.
 
-mod common;
-
-use common::plan::{Plan, for_plans, plan};
-use common::*;
+use crate::common::plan::{Plan, for_plans, plan};
+use crate::common::*;
 use sluice_sched::gate::{GateSettings, Outcome};
 use sluice_sched::scheduler::{Change, ChangeError, Decision, DeviceInfo, Scheduler, State};
 use sluice_sched::*;

@@ -1,8 +1,6 @@
 //! The rate in a policy is enforced in its unit, or rejected.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use sluice_sched::gate::GateSettings;
 use sluice_sched::policy::Field;
 use sluice_sched::scheduler::{ChangeError, DeviceInfo};

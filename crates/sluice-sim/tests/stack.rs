@@ -1,14 +1,11 @@
 //! Guests above a host: with any scheduler at either level no request is lost, and the ring between them is bounded.
 
-#[path = "../../sluice-sched/tests/common/mod.rs"]
-mod common;
-
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use common::device::Taken;
-use common::*;
+use crate::common::device::Taken;
+use crate::common::*;
 use sluice_sched::gate::{GateSettings, Outcome, Slot};
 use sluice_sched::params::Value;
 use sluice_sched::scheduler::DeviceInfo;

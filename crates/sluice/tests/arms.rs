@@ -5,8 +5,6 @@
 //! Parts are counted over a number of requests and not over a time, because a pause of the machine delays clients and
 //! counting alike. Decisions that depend on a clock (limits, reservations) may be wrong after a pause, so each case
 //! has three attempts.
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +12,7 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use common::{Daemon, LONG, Place};
+use crate::common::{Daemon, LONG, Place};
 use sluice_client::nbd::{Client, Command};
 use sluice_sched::scheduler::DeviceInfo;
 use sluice_sched::units::{Iops, Weight};
@@ -24,8 +22,6 @@ use sluice_sim::devices::servers::{Servers, ServiceTime};
 use sluice_sim::engine::Simulation;
 use sluice_sim::random::stream;
 use sluice_sim::workloads::{Address, Closed, Mix};
-
-mod common;
 
 /// The device serves 2,000 requests per second.
 const SERVICE: Duration = Duration::from_millis(4);

@@ -9,10 +9,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use crate::common::{Daemon, KIB, LONG, MIB, Place, noise};
 use blkio::{Blkio, BlkioStartOutcome, Blkioq, Completion, MemoryRegion, ReqFlags};
-use common::{Daemon, KIB, LONG, MIB, Place, noise};
-
-mod common;
 
 const SIZE: u64 = 16 * MIB;
 const QUEUES: i32 = 2;

@@ -1,20 +1,16 @@
 //! Paths that do not respond delay only the change that names them, for a bounded time.
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use common::disk::{FileSystem, Hanging, Loop};
-use common::fused::Fused;
-use common::raw::{Raw, WRITE};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
+use crate::common::disk::{FileSystem, Hanging, Loop};
+use crate::common::fused::Fused;
+use crate::common::raw::{Raw, WRITE};
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use sluice_client::vhost::{Client, ClientOptions};
-
-mod common;
 
 fn host(place: &Place) -> String {
     let control = place.control_keys();

@@ -3,13 +3,11 @@
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 
-use common::disk::Loop;
-use common::raw::Raw;
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice};
+use crate::common::disk::Loop;
+use crate::common::raw::Raw;
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice};
 use serde_json::{Value, json};
 use sluice_client::vhost::{Client, ClientOptions, Request};
-
-mod common;
 
 const SIZE: u64 = 8 * MIB;
 /// NBD's command to discard.

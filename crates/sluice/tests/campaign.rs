@@ -10,8 +10,6 @@
 //! `SLUICE_CAMPAIGN_ROUNDS=500` is the long form: 500 rounds, which cycle through the kinds. `SLUICE_CAMPAIGN_SEED`
 //! seeds the random choices (the time of a fault, and the end of a round). `SLUICE_CAMPAIGN_STALL` is the number of
 //! seconds for which a disk hangs.
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
@@ -19,12 +17,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::raw::{Raw, WRITE, greet, header};
-use common::{Daemon, Ended, Lines, MIB, Place, Running, run, sluice, start, tool, until};
+use crate::common::raw::{Raw, WRITE, greet, header};
+use crate::common::{Daemon, Ended, Lines, MIB, Place, Running, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use serde_json::Value;
-
-mod common;
 
 const CLIENT: &str = include_str!("campaign/client.py");
 const SIZE: u64 = MIB;

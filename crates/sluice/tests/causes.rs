@@ -6,12 +6,10 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::reads::End;
-use common::{Daemon, Ended, Place, Running, fio, run, sluice, start, tool, until};
+use crate::common::reads::End;
+use crate::common::{Daemon, Ended, Place, Running, fio, run, sluice, start, tool, until};
 use serde_json::Value;
 use sluice_client::vhost::{ClientOptions, Request};
-
-mod common;
 
 const ATTEMPTS: u32 = 4;
 

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 
-use common::{Ended, Place, run, schedulers, sluice};
+use crate::common::{Ended, Place, run, schedulers, sluice};
 use serde_json::{Value, json};
-
-mod common;
 
 fn run_sluice(arguments: &[&str]) -> Ended {
     run(sluice().args(arguments))

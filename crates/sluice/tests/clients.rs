@@ -2,10 +2,8 @@
 
 use std::os::unix::fs::FileExt;
 
-use common::{Daemon, KIB, MIB, Place, free_address, nbdsh, noise, run, tool};
+use crate::common::{Daemon, KIB, MIB, Place, free_address, nbdsh, noise, run, tool};
 use serde_json::{Value, json};
-
-mod common;
 
 fn nbdinfo(arguments: &[&str]) -> Value {
     let printed = run(tool("nbdinfo", "libnbd-bin").args(arguments)).ok();

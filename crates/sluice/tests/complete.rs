@@ -3,9 +3,7 @@
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use common::{Daemon, MIB, Place, run, sluice, tool, until};
-
-mod common;
+use crate::common::{Daemon, MIB, Place, run, sluice, tool, until};
 
 /// Returns the candidates for the last of `words`, without options.
 fn candidates(socket: &Path, words: &[&str]) -> Vec<String> {

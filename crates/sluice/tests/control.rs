@@ -5,13 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Instant;
 
-use common::disk::Loop;
-use common::raw::{READ, Raw};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
+use crate::common::disk::Loop;
+use crate::common::raw::{READ, Raw};
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, start, tool, until};
 use serde_json::Value;
 use sluice_client::vhost::{ClientOptions, Request};
-
-mod common;
 
 fn host(place: &Place) -> String {
     let image = place.image("a.img", 4 * MIB);
@@ -436,7 +434,7 @@ fn a_handshake_that_began_before_a_resize_named_the_old_size() {
     let volume = place.volume("a", "v", &place.image("a.img", 2 * MIB), "size = \"2MiB\"");
     let keys = place.control_keys();
     let _daemon = Daemon::serve(&place, &(keys + &place.device("") + &volume));
-    let early = common::raw::greet(&place.volume_socket("a", "v")).unwrap();
+    let early = crate::common::raw::greet(&place.volume_socket("a", "v")).unwrap();
     json(ask(&place, &["resize", "a/v", "4MiB"]));
     let mut client = Raw::enter(early, "a/v").unwrap();
     assert_eq!(client.size_bytes, 4 * MIB);

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use common::reads::while_reading;
-use common::{Daemon, Place, run, sluice, until};
+use crate::common::reads::while_reading;
+use crate::common::{Daemon, Place, run, sluice, until};
 use serde_json::Value;
-
-mod common;
 
 /// Outstanding requests of a VM.
 const OUTSTANDING: u16 = 16;

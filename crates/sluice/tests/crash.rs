@@ -1,20 +1,16 @@
 //! A daemon that is killed at any time, and the content of the disk then and later.
 //!
 //! `SLUICE_CRASHES=200` is the long form: 200 kills in each test.
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 use std::fs::File;
 use std::path::Path;
 
-use common::disk::{FileSystem, Loop};
-use common::journal::Journal;
-use common::raw::{Raw, WRITE};
-use common::slow::Throttle;
-use common::{Daemon, KIB, MIB, Place, noise, until};
+use crate::common::disk::{FileSystem, Loop};
+use crate::common::journal::Journal;
+use crate::common::raw::{Raw, WRITE};
+use crate::common::slow::Throttle;
+use crate::common::{Daemon, KIB, MIB, Place, noise, until};
 use rustix::fs::{FlockOperation, fcntl_lock};
 use sluice_client::vhost::{Client, ClientOptions, Request};
-
-mod common;
 
 const QUEUES: u16 = 2;
 const APPENDERS: usize = 8;

@@ -1,9 +1,7 @@
 //! Limits of reads and of writes over NBD.
 
-use common::raw::{READ, Raw, WRITE};
-use common::{Daemon, MIB, Place};
-
-mod common;
+use crate::common::raw::{READ, Raw, WRITE};
+use crate::common::{Daemon, MIB, Place};
 
 /// 6 writes of 8 KiB at 20 per second take 0.25 s after the first. The read behind them is answered before the last of them.
 #[test]

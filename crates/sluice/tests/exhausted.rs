@@ -7,14 +7,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use common::raw::{Raw, WRITE, header};
-use common::{Daemon, MIB, Place, noise, run, sluice, tool, until};
+use crate::common::raw::{Raw, WRITE, header};
+use crate::common::{Daemon, MIB, Place, noise, run, sluice, tool, until};
 use rustix::event::{EventfdFlags, eventfd};
 use sluice_client::vhost::memory::{Memory, PAGE};
 use sluice_client::vhost::session::Session;
 use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions};
-
-mod common;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Memory that the daemon may allocate in addition to its size when it is ready.
@@ -202,7 +200,7 @@ fn rings_that_started_together_used_up_the_descriptors_of_the_control_socket() {
 #[test]
 fn connections_that_were_allowed_took_the_descriptors_of_other_sockets() {
     let place = Place::new();
-    let address = common::free_address();
+    let address = crate::common::free_address();
     let image = |name: &str| place.image(name, MIB);
     let (tcp, control) = (place.volume("t", "v", &image("t.img"), ""), place.socket("control"));
     let at = format!("socket = \"{}\"", place.volume_socket("t", "v").display());

@@ -5,12 +5,10 @@ use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::guest::connection;
-use common::guest::qmp::Qmp;
-use common::{Daemon, Ended, LONG, MIB, Place, libvirt, run, sluice, start, tool};
+use crate::common::guest::connection;
+use crate::common::guest::qmp::Qmp;
+use crate::common::{Daemon, Ended, LONG, MIB, Place, libvirt, run, sluice, start, tool};
 use serde_json::{Value, json};
-
-mod common;
 
 const HOST: &str = r#"
 [device.disk]

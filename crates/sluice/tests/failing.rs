@@ -4,12 +4,10 @@
 use std::fs::File;
 use std::path::Path;
 
-use common::disk::{FileSystem, Loop};
-use common::raw::{EIO, ENOSPC, Raw, TRIM, WRITE_ZEROES};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
+use crate::common::disk::{FileSystem, Loop};
+use crate::common::raw::{EIO, ENOSPC, Raw, TRIM, WRITE_ZEROES};
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::Value;
-
-mod common;
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()

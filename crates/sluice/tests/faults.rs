@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use common::disk::{FileSystem, Loop};
-use common::fused::Fused;
-use common::raw::{EIO, ENOSPC, FUA, Raw, TRIM, WRITE, WRITE_ZEROES};
-use common::{Daemon, KIB, MIB, Place, noise, run, sluice};
+use crate::common::disk::{FileSystem, Loop};
+use crate::common::fused::Fused;
+use crate::common::raw::{EIO, ENOSPC, FUA, Raw, TRIM, WRITE, WRITE_ZEROES};
+use crate::common::{Daemon, KIB, MIB, Place, noise, run, sluice};
 use serde_json::Value;
-
-mod common;
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()

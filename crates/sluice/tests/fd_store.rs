@@ -7,15 +7,13 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::stations::namespace;
-use common::{Daemon, Ended, LONG, Place, run, sluice, until};
+use crate::common::stations::namespace;
+use crate::common::{Daemon, Ended, LONG, Place, run, sluice, until};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sluice_client::net::Namespace;
-
-mod common;
 
 /// The service manager: its socket, and its store, which may have several descriptors of a name.
 struct Manager {

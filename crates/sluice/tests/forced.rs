@@ -1,14 +1,10 @@
 //! A forced write is durable when it is acknowledged, on every kind of file system: checked by the writes that reach
 //! the disk.
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
-use common::disk::FileSystem;
-use common::fused::Fused;
-use common::raw::{FUA, Raw, WRITE, WRITE_ZEROES};
-use common::{Daemon, MIB, Place, noise};
+use crate::common::disk::FileSystem;
+use crate::common::fused::Fused;
+use crate::common::raw::{FUA, Raw, WRITE, WRITE_ZEROES};
+use crate::common::{Daemon, MIB, Place, noise};
 use sluice_client::vhost::ClientOptions;
-
-mod common;
 
 /// Number of forced writes of one client, one after another.
 const WRITES: u64 = 50;

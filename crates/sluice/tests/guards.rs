@@ -2,13 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::raw::{READ, Raw};
-use common::reads::End;
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
+use crate::common::raw::{READ, Raw};
+use crate::common::reads::End;
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
 use serde_json::Value;
 use sluice_client::vhost::ClientOptions;
-
-mod common;
 
 /// Returns a host file with the volumes a/v and b/v, and makes their images.
 fn host(place: &Place) -> String {
@@ -209,7 +207,7 @@ fn a_guest_saw_its_disk_shrink_after_a_restart() {
     assert_eq!(daemon.accounts().0["held_back"][0]["volume"], "a/v");
     drop(daemon);
     let file = place.file("host.toml");
-    let forced = common::start(sluice().arg("serve").arg(&file).args(["--force", "a/v"]));
+    let forced = crate::common::start(sluice().arg("serve").arg(&file).args(["--force", "a/v"]));
     forced.stderr.up_to(&["Ready"]);
     assert!(start_of(&place, "a").iter().all(|byte| *byte == 0));
 }

@@ -3,10 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool};
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool};
 use serde_json::Value;
-
-mod common;
 
 fn check(place: &Place, host: &str) -> Ended {
     let file = place.write("host.toml", host);

@@ -3,11 +3,9 @@
 use std::io::Write;
 use std::net::Shutdown;
 
-use common::raw::{READ, Raw, WRITE, connect, greet, header, is_closed, option};
-use common::{Daemon, KIB, MIB, Place, fio, free_address, noise, start, tool, until};
+use crate::common::raw::{READ, Raw, WRITE, connect, greet, header, is_closed, option};
+use crate::common::{Daemon, KIB, MIB, Place, fio, free_address, noise, start, tool, until};
 use rustix::process::Signal;
-
-mod common;
 
 /// Two VMs with a volume each; `window` is the device's window.
 fn two_vms(place: &Place, window: &str, more: &str) -> Daemon {

@@ -2,13 +2,11 @@
 
 use std::io::{ErrorKind, Read};
 
-use common::disk::{FileSystem, Hanging};
-use common::raw::{Raw, WRITE, connect, greeted};
-use common::{Daemon, MIB, Place, Running, noise, run, sluice, start, tool, until};
+use crate::common::disk::{FileSystem, Hanging};
+use crate::common::raw::{Raw, WRITE, connect, greeted};
+use crate::common::{Daemon, MIB, Place, Running, noise, run, sluice, start, tool, until};
 use rustix::process::Signal;
 use sluice_client::vhost::{ClientOptions, Request};
-
-mod common;
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()

@@ -3,10 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use common::{Ended, Place, libvirt, run, sluice};
+use crate::common::{Ended, Place, libvirt, run, sluice};
 use serde_json::Value;
-
-mod common;
 
 const DOMAIN: &str = "<domain type='kvm'>
   <name>web 1</name>

@@ -3,11 +3,9 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use common::raw::Raw;
-use common::{Daemon, Ended, MIB, Place, run, sluice, start, tool, until};
+use crate::common::raw::Raw;
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice, start, tool, until};
 use serde_json::Value;
-
-mod common;
 
 const LIMIT: &str = "[vm.a]\nlimit = \"500 iops\"\n";
 

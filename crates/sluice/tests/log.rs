@@ -4,12 +4,10 @@ use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::process::Stdio;
 
-use common::raw::{READ, Raw, greet};
-use common::{Daemon, KIB, MIB, Place, noise, run, sluice, start_into, tool, until};
+use crate::common::raw::{READ, Raw, greet};
+use crate::common::{Daemon, KIB, MIB, Place, noise, run, sluice, start_into, tool, until};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::Signal;
-
-mod common;
 
 /// Two VMs with a volume each, and a control socket.
 fn two_vms(place: &Place) -> String {
@@ -154,7 +152,7 @@ fn under_systemd_a_line_had_two_times_and_no_fields() {
     assert!(lines.lines().all(|line| line.trim_start().starts_with("INFO sluice")), "{lines}");
     daemon.kill();
     let journal = std::os::unix::net::UnixDatagram::bind(folder.join("socket")).unwrap();
-    journal.set_read_timeout(Some(common::LONG)).unwrap();
+    journal.set_read_timeout(Some(crate::common::LONG)).unwrap();
     let mut journaled = under_journal(&folder, &command);
     let daemon = start_into(journaled.arg("serve").arg(&file), Stdio::piped(), Stdio::piped());
     let entry = |wanted: &str| loop {

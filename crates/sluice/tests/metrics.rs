@@ -6,10 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use common::{Daemon, LONG, MIB, Place, fio, free_address, run, sluice, start, tool, until};
+use crate::common::{Daemon, LONG, MIB, Place, fio, free_address, run, sluice, start, tool, until};
 use serde_json::Value;
-
-mod common;
 
 /// A host with a device that gives 400 requests per second, and two VMs: `busy` fills it, `slow` waits for its own limit and so
 /// breaks its latency target.
@@ -28,7 +26,7 @@ fn host(place: &Place, metrics: &str) -> String {
 }
 
 /// Load on both VMs until it is dropped.
-fn load(place: &Place) -> common::Running {
+fn load(place: &Place) -> crate::common::Running {
     let job = |vm: &str, depth| {
         format!("[{vm}]\nioengine=nbd\nuri={}\nrw=randread\nbs=8k\nsize=16m\niodepth={depth}\n", place.uri(vm, "v"))
     };
@@ -55,7 +53,7 @@ fn get(address: &str, path: &str, headers: &str) -> (String, String) {
     exchange(connect(address), &format!("GET {path} HTTP/1.1\r\nHost: sluice\r\n{headers}\r\n"))
 }
 
-fn ask(place: &Place, arguments: &[&str]) -> common::Ended {
+fn ask(place: &Place, arguments: &[&str]) -> crate::common::Ended {
     run(sluice().args(arguments).arg("--socket").arg(place.socket("control")))
 }
 
@@ -196,7 +194,7 @@ fn expressions() -> Vec<String> {
 /// A Prometheus that scrapes the daemon each second.
 struct Prometheus {
     address: String,
-    _running: common::Running,
+    _running: crate::common::Running,
 }
 
 impl Prometheus {

@@ -8,12 +8,10 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::reads::End;
-use common::{Daemon, Place};
+use crate::common::reads::End;
+use crate::common::{Daemon, Place};
 use sluice_client::hostile::{Attack, RINGS};
 use sluice_client::vhost::{Client, ClientOptions, Request};
-
-mod common;
 
 /// Pause between two reads of the victim.
 const EVERY: Duration = Duration::from_millis(2);

@@ -1,10 +1,8 @@
 //! Uplinks and NICs of the daemon, in a network namespace of its own: it starts, changes and removes them like devices and volumes.
 
-use common::{Daemon, Ended, LONG, Place, run, sluice, tool, until};
+use crate::common::{Daemon, Ended, LONG, Place, run, sluice, tool, until};
 use serde_json::{Value, json};
 use sluice_client::vhost::Session;
-
-mod common;
 
 /// VM `a` has a TAP, VM `b` a socket.
 fn host(place: &Place) -> String {

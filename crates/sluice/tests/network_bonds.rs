@@ -6,12 +6,10 @@
 //!     s1 -- p1 -- sw 10.9.0.100   s2.20 -- p2.20  10.9.20.100
 //! ```
 
-use common::guest::Guest;
-use common::guest::image::More;
-use common::guest::machine::Machine;
-use common::{run, sluice, tool};
-
-mod common;
+use crate::common::guest::Guest;
+use crate::common::guest::image::More;
+use crate::common::guest::machine::Machine;
+use crate::common::{run, sluice, tool};
 
 /// What each script begins with. The shell of the guest has an `ip` of its own, which knows less.
 const PRELUDE: &str = "

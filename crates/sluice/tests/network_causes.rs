@@ -1,10 +1,8 @@
 //! Promises to NICs that are broken on purpose: events and `why` name the cause that was constructed, with rates in bits.
 
-use common::stations::{Lab, Uplink};
-use common::{run, sluice, tool, until};
+use crate::common::stations::{Lab, Uplink};
+use crate::common::{run, sluice, tool, until};
 use serde_json::Value;
-
-mod common;
 
 const ATTEMPTS: u32 = 4;
 

@@ -6,13 +6,11 @@
 
 use std::process::Command;
 
-use common::guest::Guest;
-use common::guest::control::Job;
-use common::guest::machine::{Disk, Machine};
-use common::{Daemon, Place, Running, run, start, tool, until};
+use crate::common::guest::Guest;
+use crate::common::guest::control::Job;
+use crate::common::guest::machine::{Disk, Machine};
+use crate::common::{Daemon, Place, Running, run, start, tool, until};
 use serde_json::Value;
-
-mod common;
 
 /// Rate of the uplink in Mbit/s.
 const MBIT: u32 = 20;

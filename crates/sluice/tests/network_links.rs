@@ -2,13 +2,11 @@
 
 use std::net::SocketAddr;
 
-use common::stations::{Lab, OUTSIDE, Uplink, address, namespace, outside};
-use common::{Daemon, Place, run, sluice, until};
+use crate::common::stations::{Lab, OUTSIDE, Uplink, address, namespace, outside};
+use crate::common::{Daemon, Place, run, sluice, until};
 use serde_json::Value;
 use sluice_client::net::Namespace;
 use sluice_client::net::traffic::{Echo, Probe};
-
-mod common;
 
 /// Answer of a verb of the command line, which may report that not all is well.
 fn ask(place: &Place, verb: &[&str]) -> Value {

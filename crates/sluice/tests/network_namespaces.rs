@@ -1,10 +1,8 @@
 //! What NICs get of an uplink, with traffic of stations in network namespaces. Results are counts of what arrived, so a slow
 //! machine makes these tests slow and not wrong; `cargo xtask bench network` has the exact figures.
 
-use common::stations::{Lab, Uplink, assert_shares, outside, shares};
+use crate::common::stations::{Lab, Uplink, assert_shares, outside, shares};
 use sluice_client::net::traffic::{Echo, Sender, Sink};
-
-mod common;
 
 /// Bytes on a link of 100 Mbit/s in about a second.
 const SECOND: u64 = 12_000_000;

@@ -2,13 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use common::stations::{Lab, OUTSIDE, Uplink, address, namespace, outside};
-use common::{Daemon, Place, run, sluice, until};
+use crate::common::stations::{Lab, OUTSIDE, Uplink, address, namespace, outside};
+use crate::common::{Daemon, Place, run, sluice, until};
 use sluice_client::net::Namespace;
 use sluice_client::net::frames::{ARP, Listener, is_arp_reply};
 use sluice_client::net::traffic::{Echo, Probe, Sender, Sink};
-
-mod common;
 
 /// Address of the host on its bridge.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 50);

@@ -7,11 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use common::{Daemon, Ended, Place, run, sluice, start, until};
+use crate::common::{Daemon, Ended, Place, run, sluice, start, until};
 use serde_json::Value;
 use sluice_client::nbd::{Client, Command};
-
-mod common;
 
 /// Requests that a load keeps outstanding.
 const DEPTH: u64 = 16;

@@ -6,11 +6,9 @@ use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::raw::{Raw, connect, greeted};
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
+use crate::common::raw::{Raw, connect, greeted};
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, tool, until};
 use serde_json::{Value, json};
-
-mod common;
 
 /// Two VMs. That of `a` has its image and its socket in folders of their own.
 struct Two {
@@ -93,7 +91,7 @@ type Change = (fn(&Two) -> Option<Held>, fn(&Two));
 
 /// What keeps up a fault until it is dropped.
 enum Held {
-    Process(common::Running),
+    Process(crate::common::Running),
     #[expect(dead_code, reason = "it listens until it is dropped")]
     Socket(UnixListener),
 }
@@ -258,7 +256,7 @@ const IMAGE_FAULTS: [(&str, &str, Change); 11] = [
         "is locked by",
         (
             |two| {
-                let locking = common::start(tool("python3", "python3").args(["-c", LOCK]).arg(two.image()));
+                let locking = crate::common::start(tool("python3", "python3").args(["-c", LOCK]).arg(two.image()));
                 locking.stdout.up_to(&["locked"]);
                 Some(Held::Process(locking))
             },

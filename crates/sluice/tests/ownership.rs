@@ -3,11 +3,9 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use common::disk::Loop;
-use common::raw::Raw;
-use common::{Daemon, MIB, Place, noise};
-
-mod common;
+use crate::common::disk::Loop;
+use crate::common::raw::Raw;
+use crate::common::{Daemon, MIB, Place, noise};
 
 /// A user that owns no files.
 const TENANT: u32 = 54_321;
@@ -134,7 +132,7 @@ fn a_volume_on_another_disk_than_its_device_is_rejected() {
 fn a_volume_without_direct_io_is_rejected_unless_it_is_buffered() {
     let place = Place::new();
     let pipe = place.file("pipe");
-    let made = common::run(common::tool("mkfifo", "coreutils").arg(&pipe));
+    let made = crate::common::run(crate::common::tool("mkfifo", "coreutils").arg(&pipe));
     made.ok();
     let serve = |source: &Path| place.device("") + &place.volume("a", "v", source, "");
     refused(&place, &serve(&pipe), &["is a pipe: use a raw regular file or a block device"]);
@@ -224,9 +222,13 @@ fn permissions_of_the_daemons_files_depended_on_the_inherited_umask() {
     let log = place.file("slots.csv");
     let delay = format!("delay = {{ time = \"1us\", log = \"{}\" }}", log.display());
     let file = place.write("host.toml", place.device(&delay) + &place.volume("a", "v", &image, ""));
-    let mut shell = common::tool("sh", "dash");
-    let daemon = common::start(
-        shell.args(["-c", "umask 0; exec \"$@\"", "sh"]).arg(common::sluice().get_program()).arg("serve").arg(&file),
+    let mut shell = crate::common::tool("sh", "dash");
+    let daemon = crate::common::start(
+        shell
+            .args(["-c", "umask 0; exec \"$@\"", "sh"])
+            .arg(crate::common::sluice().get_program())
+            .arg("serve")
+            .arg(&file),
     );
     daemon.stderr.up_to(&["Ready"]);
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;

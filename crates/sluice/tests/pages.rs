@@ -6,11 +6,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::guest::Guest;
-use common::guest::machine::Machine;
-use common::{Daemon, Place, libvirt, run, sluice, tool};
-
-mod common;
+use crate::common::guest::Guest;
+use crate::common::guest::machine::Machine;
+use crate::common::{Daemon, Place, libvirt, run, sluice, tool};
 
 /// Commands that a test cannot run as they are. `status` may report a promise broken by a busy machine, and `doctor` an error
 /// of this machine.

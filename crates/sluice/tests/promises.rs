@@ -6,10 +6,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::slots::{self, SECOND_NS, Slot};
-use common::{Accounts, Daemon, MIB, Place, fio};
-
-mod common;
+use crate::common::slots::{self, SECOND_NS, Slot};
+use crate::common::{Accounts, Daemon, MIB, Place, fio};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 

@@ -2,10 +2,8 @@
 
 use std::process::Command;
 
-use common::{Daemon, MIB, Place, noise, run, tool};
+use crate::common::{Daemon, MIB, Place, noise, run, tool};
 use serde_json::Value;
-
-mod common;
 
 fn qemu_img() -> Command {
     tool("qemu-img", "qemu-utils")

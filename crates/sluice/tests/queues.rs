@@ -2,11 +2,9 @@
 
 use std::time::Instant;
 
-use common::raw::Raw;
-use common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
+use crate::common::raw::Raw;
+use crate::common::{Daemon, Ended, MIB, Place, noise, run, sluice, until};
 use sluice_client::vhost::{Client, ClientOptions, Request};
-
-mod common;
 
 const QUEUES: u16 = 4;
 

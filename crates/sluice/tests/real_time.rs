@@ -3,11 +3,9 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-use common::stations::{Lab, Uplink};
-use common::{Daemon, Place, run, sluice, tool, until};
+use crate::common::stations::{Lab, Uplink};
+use crate::common::{Daemon, Place, run, sluice, tool, until};
 use sluice_client::net::traffic::Echo;
-
-mod common;
 
 const REAL_TIME: &str = "real_time = \"auto\"\n";
 /// Number of SCHED_RR.

@@ -8,11 +8,9 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use common::raw::Raw;
-use common::{Daemon, MIB, Place, run, sluice};
+use crate::common::raw::Raw;
+use crate::common::{Daemon, MIB, Place, run, sluice};
 use serde_json::Value;
-
-mod common;
 
 fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/released")

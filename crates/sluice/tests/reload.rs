@@ -7,12 +7,10 @@ use std::path::Path;
 use std::thread;
 use std::time::Instant;
 
-use common::raw::{READ, Raw, WRITE, greet, greeted, header};
-use common::{Daemon, MIB, Place, noise, run, start, tool, until};
+use crate::common::raw::{READ, Raw, WRITE, greet, greeted, header};
+use crate::common::{Daemon, MIB, Place, noise, run, start, tool, until};
 use rustix::process::{Pid, Signal, kill_process};
 use sluice_client::vhost::{Client, ClientOptions, Request};
-
-mod common;
 
 fn open(place: &Place, vm: &str) -> Raw {
     Raw::open(&place.volume_socket(vm, "v"), &format!("{vm}/v")).unwrap()

@@ -5,10 +5,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use common::{Daemon, Ended, MIB, Place, run, sluice, start};
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice, start};
 use serde_json::Value;
-
-mod common;
 
 /// Numbers that no account of this host has.
 const OBSERVER: u32 = 64_101;

@@ -4,12 +4,10 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command;
 
-use common::disk::Hanging;
-use common::raw::{Raw, WRITE};
-use common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool};
+use crate::common::disk::Hanging;
+use crate::common::raw::{Raw, WRITE};
+use crate::common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool};
 use rustix::process::Signal;
-
-mod common;
 
 /// The service manager's socket.
 struct Manager(UnixDatagram);

@@ -1,9 +1,7 @@
 //! `sluice set` for several VMs at once: a named policy for all that hold it, and patterns of names.
 
-use common::{Daemon, Ended, MIB, Place, run, sluice};
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice};
 use serde_json::Value;
-
-mod common;
 
 fn ask(place: &Place, verb: &[&str]) -> Ended {
     run(sluice().args(["-o", "json"]).args(verb).arg("--socket").arg(place.socket("control")))

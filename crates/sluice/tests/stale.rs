@@ -8,14 +8,12 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::{Daemon, MIB, Place, noise, until};
+use crate::common::{Daemon, MIB, Place, noise, until};
 use rustix::event::{EventfdFlags, eventfd};
 use serde_json::{Value, json};
 use sluice_client::vhost::memory::{Memory, PAGE};
 use sluice_client::vhost::session::Session;
 use sluice_client::vhost::{ALL_FEATURES, Client, ClientError, ClientOptions, FrontendReq, VhostUserProtocolFeatures};
-
-mod common;
 
 /// Number of attempts to hit the race.
 const TIMES: u32 = 1000;

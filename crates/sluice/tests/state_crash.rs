@@ -9,10 +9,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use common::{Daemon, MIB, Place, run, sluice};
+use crate::common::{Daemon, MIB, Place, run, sluice};
 use serde_json::{Value, json};
-
-mod common;
 
 /// Clients that make changes, each of its own VM.
 const WORKERS: usize = 3;

@@ -3,12 +3,10 @@
 
 use std::time::Instant;
 
-use common::reads::while_reading;
-use common::stations::{Lab, Uplink};
-use common::{Place, until};
+use crate::common::reads::while_reading;
+use crate::common::stations::{Lab, Uplink};
+use crate::common::{Place, until};
 use sluice_client::net::traffic::{Sender, Sink};
-
-mod common;
 
 /// Outstanding requests of a VM.
 const OUTSTANDING: u16 = 32;

@@ -5,11 +5,9 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-use common::{Daemon, LONG, Place, run, sluice, tool, until};
+use crate::common::{Daemon, LONG, Place, run, sluice, tool, until};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-
-mod common;
 
 /// `sluice top` on a terminal, between commands that show the terminal's modes.
 struct OnTerminal {

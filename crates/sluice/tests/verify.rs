@@ -3,9 +3,7 @@
 
 use std::fmt::Write;
 
-use common::{Daemon, MIB, Place, fio, free_address, schedulers};
-
-mod common;
+use crate::common::{Daemon, MIB, Place, fio, free_address, schedulers};
 
 /// Sizes below, at and above the limit of merging (and splitting: 256 KiB).
 const SIZES: [&str; 6] = ["512", "4k", "16k", "64k", "256k", "1m"];
@@ -53,7 +51,7 @@ fn data_survive_every_scheduler_over_tcp_next_to_another_vm() {
         let (place, address) = (Place::new(), free_address());
         let daemon = Daemon::serve(&place, &host(&place, &scheduler, &address));
         let neighbour = fio::fio(&place, "neighbour", &verifying_jobs(&place.uri("b", "v")));
-        let neighbour = common::start(&mut { neighbour });
+        let neighbour = crate::common::start(&mut { neighbour });
         fio::run(&place, "tcp", &verifying_jobs(&format!("nbd://{address}/a/v")));
         fio::report(neighbour.end());
         assert_eq!(daemon.terminate().code(), Some(0), "{scheduler}");
@@ -76,6 +74,6 @@ fn a_byte_changed_below_the_daemon_is_detected() {
     let file = std::fs::File::options().write(true).open(&image).unwrap();
     file.write_all_at(b"!", 123 * 4096 + 2000).unwrap();
     file.sync_all().unwrap();
-    let output = common::run(&mut fio::fio(&place, "again", &jobs("verify_only=1"))).failed();
+    let output = crate::common::run(&mut fio::fio(&place, "again", &jobs("verify_only=1"))).failed();
     assert!(output.contains("verify"), "{output}");
 }

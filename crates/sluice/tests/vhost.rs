@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool, until};
+use crate::common::{Daemon, LONG, MIB, Place, noise, run, sluice, start, tool, until};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::Signal;
@@ -14,8 +14,6 @@ use sluice_client::vhost::memory::{Memory, PAGE};
 use sluice_client::vhost::ring::{Descriptor, NEXT, Ring, WRITE};
 use sluice_client::vhost::session::{Inflight, Session};
 use sluice_client::vhost::{ALL_FEATURES, ALL_PROTOCOL_FEATURES, Client, ClientError, ClientOptions, Request};
-
-mod common;
 
 const SIZE: u64 = 8 * MIB;
 /// Type of a request, as its header has it.

@@ -4,13 +4,11 @@
 
 use std::path::Path;
 
-use common::{KIB, MIB, Place, Running, noise, start, tool, until};
+use crate::common::{KIB, MIB, Place, Running, noise, start, tool, until};
 use sluice_client::vhost::ring::{NEXT, WRITE};
 use sluice_client::vhost::{
     ALL_FEATURES, Client, ClientError, ClientOptions, Cuts, FrontendReq, Request, VhostUserProtocolFeatures, ring,
 };
-
-mod common;
 
 const SIZE: u64 = 8 * MIB;
 const EVENT_IDX: u64 = 1 << 29;

@@ -8,13 +8,11 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::guest::Guest;
-use common::guest::machine::{Disk, Machine};
-use common::slots::{self, SECOND_NS, Slot};
-use common::{Daemon, MIB, Place, Running, run, sluice, start, tool, until};
+use crate::common::guest::Guest;
+use crate::common::guest::machine::{Disk, Machine};
+use crate::common::slots::{self, SECOND_NS, Slot};
+use crate::common::{Daemon, MIB, Place, Running, run, sluice, start, tool, until};
 use serde_json::{Value, json};
-
-mod common;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
@@ -114,7 +112,7 @@ fn a_file_system_works_in_a_guest_and_on_the_host() {
     let _alone = alone();
     let place = Place::new();
     let image = place.image("a.img", 96 * MIB);
-    let locked = place.write("locked.img", common::noise(3, 8 * MIB as usize));
+    let locked = place.write("locked.img", crate::common::noise(3, 8 * MIB as usize));
     let volumes = volume(&place, "a", "root", &image, "") + &volume(&place, "a", "seed", &locked, "read_only = true");
     let daemon = Daemon::serve(&place, &(place.device("") + &volumes));
     let root = Disk { queues: 2, ..disk(&place, "a", "root") };

@@ -7,12 +7,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use common::disk::{FileSystem, Loop, written};
-use common::raw::{FUA, Raw, TRIM, WRITE_ZEROES};
-use common::{Daemon, KIB, MIB, Place, noise, until};
+use crate::common::disk::{FileSystem, Loop, written};
+use crate::common::raw::{FUA, Raw, TRIM, WRITE_ZEROES};
+use crate::common::{Daemon, KIB, MIB, Place, noise, until};
 use sluice_client::vhost::{ClientOptions, Request};
-
-mod common;
 
 /// NBD command flags: zeroes stay allocated; zeroes are rejected if they would have to be written.
 const NO_HOLE: u16 = 1 << 1;

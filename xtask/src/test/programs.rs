@@ -1,13 +1,15 @@
 //! Runs the tests of the workspace: cargo builds the test programs, and this starts them, in two lanes at the same time.
 //!
 //! Most black-box tests wait, for a guest, a time limit or a disk that hangs, and leave a CPU idle. The tests of the core, the simulator
-//! and the papers compute. So these run beside the others when a CPU is idle, and take what the black-box tests leave: what those
-//! measure stays as it is. (A low priority is not enough: a program that wakes would wait for the slice of one that computes.) Among themselves the programs of a lane run one after the other, because some need the whole machine.
-//! Example: 1105 s of black-box tests and 384 s of computing ones take little more than 1105 s.
+//! and the papers compute, as other steps do. So these run beside the others when a CPU is idle, and take what the black-box tests leave:
+//! what those measure stays as it is. (A low priority is not enough: a program that wakes would wait for the slice of one that
+//! computes.) Among themselves the programs of a lane run one after the other, because some need the whole machine. A package links its
+//! black-box tests once, and each module of them runs as a process of its own.
 
 use super::libtest::{self, Hung};
 use super::{FEATURES, Tally, cargo, name_of};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -25,8 +27,8 @@ const COMPUTING: &[&str] = &[
     "crates/sluice-sim",
 ];
 
-/// Tests of such a package that start guests or a browser.
-const MEASURING: &[&str] = &["tests/real_guests.rs", "tests/report_page.rs"];
+/// Test programs of such a package that start guests or a browser.
+const MEASURING: &[&str] = &["tests/measuring.rs"];
 
 /// A test program that cargo has built.
 #[derive(Debug, PartialEq, Eq)]
@@ -38,20 +40,29 @@ struct Program {
     folder: PathBuf,
 }
 
-/// Builds and runs all tests, also those in documentation.
-pub(super) fn run() -> Result<Tally, String> {
-    let (computing, others): (Vec<_>, Vec<_>) = build()?.into_iter().partition(Program::computes);
+/// Builds and runs all tests, also those in documentation, and `beside` them what else there is.
+pub(super) fn run<T: Send>(beside: impl FnOnce() -> T + Send) -> (Result<Tally, String>, T) {
+    let (computing, others): (Vec<_>, Vec<_>) = match build() {
+        Ok(programs) => programs.into_iter().partition(Program::computes),
+        Err(error) => return (Err(error), beside()),
+    };
     // Otherwise the first writes of a daemon wait, for seconds, until the disk has what was built.
     rustix::fs::sync();
-    let (beside, main) = std::thread::scope(|scope| {
-        let beside = scope.spawn(|| run_each(&computing, Lane::Beside));
-        (run_each(&others, Lane::Main), beside.join().expect("a lane returns its errors"))
+    let (main, (computed, rest)) = std::thread::scope(|scope| {
+        let lane = scope.spawn(|| (run_idle(&computing), beside()));
+        (run_each(&others, Lane::Main), lane.join().expect("a lane returns its errors"))
     });
+    (main.and_then(|main| Ok(main.and(computed?))), rest)
+}
+
+/// Runs what computes, when a CPU is idle. So does what this thread starts afterwards.
+fn run_idle(computing: &[Program]) -> Result<Tally, String> {
+    let own = rustix::thread::gettid().as_raw_nonzero().to_string();
+    let set = Command::new("chrt").args(["--idle", "--pid", "0", &own]).status();
+    set.map_err(|error| format!("Cannot start chrt: {error}"))?;
+    let tests = run_each(computing, Lane::Beside)?;
     let docs = cargo(&["test", "--workspace", "--no-fail-fast", "--doc", FEATURES]);
-    let docs = libtest::run(docs, &mut std::io::stdout(), Hung::Child)?;
-    let all = [beside?, main?, docs];
-    let sum = |number: fn(&Tally) -> u64| all.iter().map(number).sum();
-    Ok(Tally { passed: sum(|tally| tally.passed), failed: sum(|tally| tally.failed) })
+    Ok(tests.and(libtest::run(docs, &mut std::io::stdout(), Hung::Child)?))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -74,9 +85,11 @@ fn build() -> Result<Vec<Program>, String> {
 /// Runs programs one after the other. What they print beside the others is printed when each has ended.
 fn run_each(programs: &[Program], lane: Lane) -> Result<Tally, String> {
     let mut sum = Tally::default();
-    for program in programs {
-        let mut shown = format!("     Running {} ({})\n", program.source, program.path.display()).into_bytes();
-        let command = program.command(lane);
+    let runs = programs.iter().map(|program| Ok(program.runs(lane)?.into_iter().map(move |run| (program, run))));
+    for (program, (name, tests)) in runs.collect::<Result<Vec<_>, String>>()?.into_iter().flatten() {
+        let mut shown = format!("     Running {name} ({})\n", program.path.display()).into_bytes();
+        let mut command = program.command();
+        command.args(&tests);
         let Tally { passed, failed } = match lane {
             Lane::Main => {
                 print(&shown)?;
@@ -88,8 +101,7 @@ fn run_each(programs: &[Program], lane: Lane) -> Result<Tally, String> {
                 tally
             }
         };
-        sum.passed += passed;
-        sum.failed += failed;
+        sum = sum.and(Tally { passed, failed });
     }
     Ok(sum)
 }
@@ -115,17 +127,37 @@ impl Program {
         !measures && COMPUTING.iter().any(|folder| self.folder.ends_with(folder))
     }
 
-    fn command(&self, lane: Lane) -> Command {
-        let mut command = match lane {
-            Lane::Main => Command::new(&self.path),
-            Lane::Beside => Command::new("chrt"),
-        };
-        if lane == Lane::Beside {
-            command.args(["--idle", "0"]).arg(&self.path);
+    /// Returns the processes to start: a name for people, and arguments. Each module of black-box tests is one of its own, so that its tests
+    /// run beside each other and beside no others.
+    fn runs(&self, lane: Lane) -> Result<Vec<(String, Vec<String>)>, String> {
+        if lane == Lane::Beside || !self.source.contains("/tests/") {
+            return Ok(vec![(self.source.clone(), Vec::new())]);
         }
+        let list = self.command().args(["--list", "--format", "terse"]).output();
+        let list = list.map_err(|error| format!("Cannot start {}: {error}", self.path.display()))?;
+        if !list.status.success() {
+            return Err(format!("{} does not list its tests: {}", self.path.display(), list.status));
+        }
+        let list = String::from_utf8_lossy(&list.stdout);
+        let runs = by_module(&list).into_iter();
+        Ok(runs.map(|(module, tests)| (format!("{}: {module}", self.source), tests)).collect())
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.path);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command
     }
+}
+
+/// Returns the arguments that run the tests of each module, for libtest's list of all.
+fn by_module(list: &str) -> BTreeMap<&str, Vec<String>> {
+    let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for test in list.lines().filter_map(|line| line.strip_suffix(": test")) {
+        let module = test.split_once("::").map_or("", |(module, _)| module);
+        modules.entry(module).or_insert_with(|| vec!["--exact".to_owned()]).push(test.to_owned());
+    }
+    modules
 }
 
 #[cfg(test)]
@@ -145,6 +177,18 @@ mod tests {
         assert_eq!(program("crates/sluice").path, Path::new("/t/a-1"));
         assert_eq!(program("crates/sluice").folder, Path::new("/w/crates/sluice"));
         assert!(!program("crates/sluice").computes() && program("crates/sluice-sim").computes());
+    }
+
+    #[test]
+    fn tests_run_module_by_module() {
+        let modules = by_module("top::a: test\nstop::b: test\ntop::inner::c: test\nlisted: test\nx: benchmark\n");
+        let of = |tests: &[&str]| tests.iter().map(|test| (*test).to_owned()).collect::<Vec<_>>();
+        let expected = [
+            ("", of(&["--exact", "listed"])),
+            ("stop", of(&["--exact", "stop::b"])),
+            ("top", of(&["--exact", "top::a", "top::inner::c"])),
+        ];
+        assert_eq!(modules, BTreeMap::from(expected));
     }
 
     #[test]

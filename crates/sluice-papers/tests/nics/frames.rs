@@ -7,7 +7,7 @@ use sluice_sched::gate::{Device, Submission};
 use sluice_sched::scheduler::DeviceClass;
 
 use super::wrr::background;
-use crate::*;
+use super::*;
 
 /// A full frame, small frames, and a segment of TCP offload, as long as all its frames together.
 const MIXED: [&[u32]; 3] = [&[FRAME], &[SMALL, 200, 590], &[65_226 + 44 * 78]];
@@ -24,8 +24,8 @@ fn settings(depth: u32) -> GateSettings {
 fn wire(bits: u64) -> World {
     let settings = settings(2);
     let info = DeviceInfo::of(&settings, false, &admission::Capacity::default());
-    let service = common::Service::Wire(bits);
-    World::new(product().on_network().build(&info), settings, Stub::new(1, common::Order::Fifo, service))
+    let service = crate::common::Service::Wire(bits);
+    World::new(product().on_network().build(&info), settings, Stub::new(1, crate::common::Order::Fifo, service))
 }
 
 /// Megabits per second on the wire.

@@ -1,6 +1,6 @@
 //! wrr: weighted rounds and minimum rates.
 
-use crate::*;
+use super::*;
 
 /// Two VMs with packets of these lengths, by weight.
 fn pair(subject: &Subject, weights: [u32; 2], lengths: [&[u32]; 2]) -> (World, [OwnerId; 2]) {

@@ -2,11 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use common::{Ended, Place, run, sluice};
+use crate::common::{Ended, Place, run, sluice};
 use serde_json::Value;
 
-#[path = "../../../sluice/tests/common/mod.rs"]
-mod common;
 mod results;
 mod sweeps;
 

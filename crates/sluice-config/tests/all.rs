@@ -1,0 +1,6 @@
+//! The tests of the host file, in one program: it is linked once.
+
+mod changes;
+mod examples;
+mod mutated;
+mod schema;
