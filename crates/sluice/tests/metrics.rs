@@ -147,6 +147,28 @@ fn a_failed_reload_shows_in_the_metrics() {
     until("the success shows", || successful(1));
 }
 
+#[test]
+fn a_mistyped_file_and_a_dry_run_counted_as_failed_reloads() {
+    let (place, address) = (Place::new(), free_address());
+    let daemon = Daemon::serve(&place, &host(&place, &address));
+    let (mistyped, rubbish) = (place.file("hots.toml"), place.file("rubbish.toml"));
+    std::fs::write(&rubbish, "rubbish").unwrap();
+    let apply = |file: &Path, more: &[&str]| {
+        run(sluice().arg("apply").arg(file).args(more).arg("--socket").arg(place.socket("control")))
+    };
+    let refused = apply(&mistyped, &[]);
+    assert!(refused.code() != Some(0) && refused.stderr.contains("The daemon serves"), "{}", refused.stderr);
+    let refused = apply(&rubbish, &["--dry-run"]);
+    assert!(refused.code() != Some(0) && refused.stderr.contains("rubbish.toml"), "{}", refused.stderr);
+    let applied = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let status = || ask(&place, &["-o", "json", "status"]).stdout;
+    let time = || serde_json::from_str::<Value>(&status()).unwrap()["time"].as_u64().unwrap();
+    until("a later sample", || time() > applied);
+    assert!(sampled(&place).contains("sluice_config_last_reload_successful 1\n"));
+    let ended = daemon.terminate();
+    assert!(!ended.stderr.contains("ERROR") && !ended.stderr.contains("rubbish"), "{}", ended.stderr);
+}
+
 fn contrib(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib").join(path)
 }

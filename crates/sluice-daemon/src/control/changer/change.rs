@@ -429,8 +429,8 @@ impl Ready<'_> {
 /// Reports why a change is not made. Returns the answer to the one who asked for it.
 fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
     let failed = |error: &str| Some(Reply::failed(Code::Refused, error));
-    let is_obsolete = matches!(refused, Refused::Exit | Refused::Replaced);
-    if matches!(kind, Kind::Reload(_)) && !kind.is_dry_run() && !is_obsolete {
+    let was_tried = !matches!(refused, Refused::Exit | Refused::Replaced | Refused::OtherFile(_));
+    if matches!(kind, Kind::Reload(_)) && !kind.is_dry_run() && was_tried {
         shared.in_force.borrow_mut().load = Load::now(false);
     }
     let error = match refused {
@@ -439,8 +439,8 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         Refused::Replaced => return failed("A later reload has replaced this one; its result is in the log"),
         Refused::File(found) => match &kind {
             Kind::Expiry(_) => found.without_warnings().to_string(),
+            Kind::Reload(_) if kind.is_dry_run() => return Some(reload::invalid(found)),
             Kind::Reload(_) => {
-                crate::output::message(&found);
                 return Some(reload::refuse_file(found, &shared.in_force.borrow().state.saved.overrides));
             }
             Kind::Start(_) | Kind::Request(..) | Kind::Retry(_) => {
@@ -454,6 +454,7 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         }
         Refused::Server(error) => chain(&*error),
         Refused::Hangs(path, time, _) => hangs(&path, time),
+        Refused::OtherFile(error) => return failed(&error),
         Refused::Other(error) => error,
     };
     match kind {
@@ -464,6 +465,7 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
             ));
         }
         Kind::Request(..) => return failed(&error),
+        Kind::Reload(_) if kind.is_dry_run() => return failed(&error),
         Kind::Reload(_) => {
             tracing::error!(error, "Reload failed: the running configuration is unchanged");
             return failed(&error);

@@ -16,6 +16,8 @@ pub(super) enum Refused {
     /// The reply says it.
     Reply(Reply),
     Other(String),
+    /// A file that the daemon does not serve was to be loaded.
+    OtherFile(String),
     /// A helper was abandoned at this path after this time, with these results.
     Hangs(PathBuf, Duration, Box<Found>),
     /// A later reload has replaced it.

@@ -53,7 +53,7 @@ fn read(
         let error = format!(
             "The daemon serves {own}, not {named}; change {own}, or use --dry-run to see what {named} would change"
         );
-        return Err(Refused::Other(error));
+        return Err(Refused::OtherFile(error));
     }
     let (files, host) = sluice_config::load_files(&named).map_err(Refused::File)?;
     progress.set(Path::new(roles::LOOKUP));
@@ -144,8 +144,9 @@ pub(super) fn report_kept(overrides: &Overrides) {
     }
 }
 
-/// Reports files with errors. Returns the reply.
+/// Reports files with errors that were to be in force. Returns the reply.
 pub(super) fn refuse_file(found: Diagnostics, overrides: &Overrides) -> Reply {
+    crate::output::message(&found);
     if overrides.len() > 0 {
         let names: Vec<String> = overrides.iter().map(|known| known.name()).collect();
         let overrides = names.join(", ");
@@ -156,5 +157,10 @@ pub(super) fn refuse_file(found: Diagnostics, overrides: &Overrides) -> Reply {
     }
     let errors = found.errors();
     tracing::error!(errors, "Reload rejected: the running configuration is unchanged");
+    invalid(found)
+}
+
+/// The reply about files with errors.
+pub(super) fn invalid(found: Diagnostics) -> Reply {
     Reply::failed(Code::Invalid, found.without_warnings().to_string())
 }
