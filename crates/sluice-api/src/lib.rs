@@ -13,6 +13,7 @@
 //! | [`policy`] | policies as they are in force |
 //! | [`printed`] | lines on the standard output of the daemon |
 //! | [`object`] | names of what is served |
+//! | [`amount`] | how amounts look in text for people |
 //! | [`mod@line`] | the socket: each request and each reply is a line of JSON |
 //!
 //! The names of fields are those of `docs/output.md`, with their units at the end. A field that an older daemon does not send has its
@@ -21,6 +22,7 @@
 
 mod words;
 
+pub mod amount;
 pub mod cause;
 pub mod change;
 pub mod event;
