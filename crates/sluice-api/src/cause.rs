@@ -103,7 +103,7 @@ impl Cause {
                  device."
             }
             Cause::OthersWeight => "Give the VM a reservation or a larger weight, or limit its neighbours.",
-            Cause::Batch => "Make batches shorter (`batch` of the scheduler), or set it to 0.",
+            Cause::Batch => "Make batches shorter (`batch` of the scheduler), or set it to 1.",
             Cause::Anticipation => {
                 "Shorten or switch off the idle window of the scheduler; on an SSD it is never worth its time."
             }

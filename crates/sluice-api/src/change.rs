@@ -1,5 +1,6 @@
 //! Results of changes, and differences between the configuration in force and the host file.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::de::Error;
@@ -102,6 +103,26 @@ pub struct Changed {
     pub changed: Option<Vec<Change>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    #[serde(flatten)]
+    pub holds: Holds,
+}
+
+/// How long a change holds, and what undoes it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Holds {
+    /// As of an [`Override`]: `reset`, `restart`, a time, or `reload` for one in a drop-in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Commands that bring back what was in force before.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undo: Vec<String>,
+    /// Earlier changes made at run time that it has replaced.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub replaced: Vec<Override>,
+    /// If it ends by itself: what is in force again then, by the name of the change.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub afterwards: BTreeMap<String, String>,
 }
 
 /// A change as programs see it.

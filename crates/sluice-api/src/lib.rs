@@ -13,6 +13,8 @@
 //! | [`policy`] | policies as they are in force |
 //! | [`printed`] | lines on the standard output of the daemon |
 //! | [`object`] | names of what is served |
+//! | [`amount`] | how amounts look in text for people |
+//! | [`shell`] | commands that can be copied into a shell |
 //! | [`mod@line`] | the socket: each request and each reply is a line of JSON |
 //!
 //! The names of fields are those of `docs/output.md`, with their units at the end. A field that an older daemon does not send has its
@@ -21,6 +23,7 @@
 
 mod words;
 
+pub mod amount;
 pub mod cause;
 pub mod change;
 pub mod event;
@@ -30,6 +33,7 @@ pub mod object;
 pub mod policy;
 pub mod printed;
 pub mod request;
+pub mod shell;
 pub mod status;
 pub mod summary;
 pub mod top;

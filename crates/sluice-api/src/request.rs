@@ -128,6 +128,9 @@ pub struct How {
     pub reason: Option<String>,
     /// Objects that may be closed or changed although they are in use.
     pub force: Vec<String>,
+    /// Whether it may replace a change that has an end by one that has none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub permanent: bool,
 }
 
 /// The requested lifetime of a change.

@@ -295,6 +295,9 @@ pub struct Vm {
     pub failed_requests: u64,
     /// Why it does not get more, even if that breaks no promise; null if it is idle.
     pub held_by: Option<Cause>,
+    /// Facts behind that cause, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_by_detail: Option<String>,
     pub cpu: Cpu,
     pub volumes: Vec<Volume>,
     /// Only if they are asked for.
@@ -373,6 +376,28 @@ words! {
     else Unknown = "unknown"
 }
 
+/// What the host file says of a device, and what follows from it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceSettings {
+    /// The block device, or a file or folder on it; the interface of an uplink; null for a null device.
+    pub path: Option<PathBuf>,
+    /// Name of its scheduler.
+    pub scheduler: String,
+    /// The most that all VMs together may reserve, if either is stated: what the scheduler keeps for VMs without a reservation is taken
+    /// off.
+    pub reservable_iops: Option<f64>,
+    pub reservable_bytes_per_second: Option<u64>,
+    /// Whether the host file states it as rotational; null if it states nothing.
+    pub rotational: Option<bool>,
+    /// Whether its disk reports that it is rotational.
+    pub disk_is_rotational: bool,
+    /// Maximum number of adjacent requests of one VM that go in a row; null for a scheduler without batches.
+    pub batch: Option<u32>,
+    /// Whether the host file states that number.
+    pub batch_is_stated: bool,
+}
+
 /// A device or uplink now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -396,6 +421,9 @@ pub struct Device {
     pub clients: u32,
     /// Problems, in words.
     pub problems: Vec<String>,
+    /// Null if it is not in the host file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub settings: Option<DeviceSettings>,
 }
 
 /// Something that is not served, and why.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
-use crate::event::EventKind;
+use crate::event::{EventKind, Neighbour};
 use crate::status::Vm;
 
 /// The answer for one VM.
@@ -56,4 +56,10 @@ pub struct OnDevice {
     pub events: Vec<String>,
     pub causes: Vec<Cause>,
     pub advice: Vec<String>,
+    /// The VM's part of what the device gives, in percent, and the right by which most of it was served; of the last ten seconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<Neighbour>,
+    /// The other VMs with most of the service in the last ten seconds, largest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub neighbours: Vec<Neighbour>,
 }

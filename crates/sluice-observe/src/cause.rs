@@ -27,6 +27,15 @@ const LATE_MATTERS: f64 = 0.03;
 const LATE_EXPLAINS: f64 = 0.5;
 /// Part of the time from which on a VM is held back by its limit of CPU time.
 const HELD_BACK: f64 = 0.1;
+/// Part of what is missing of a reservation that others must have got by weight meanwhile.
+const GIVEN_AWAY: f64 = 0.5;
+/// Multiple of a VM's service for each unit of weight that a neighbour gets although the VM has a queue most of the time: its
+/// queue was empty when it was its turn.
+const UNEQUAL: f64 = 1.5;
+/// Part of the service of others from which on it matters that they got it by weight: more than the floor of the weight phase.
+const OTHERS_BY_WEIGHT: f64 = 0.05;
+/// Part of the time with a queue below which a VM asks for too little.
+pub(crate) const SELDOM_QUEUED: f64 = 0.5;
 
 /// How late a device thread was to look at its requests.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,14 +119,34 @@ pub fn reaches(policy: &Policy, flow: &Flow) -> bool {
     by_requests || by_bytes || policy.read_limit != Limit::default() || policy.write_limit != Limit::default()
 }
 
+/// Dispatched service of all other VMs together, in raw cost units.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Others {
+    pub cost: u64,
+    /// Because of their reservations.
+    pub by_reservation: f64,
+    /// As their share of what was left.
+    pub by_weight: f64,
+    /// The most that one of them got as its share for each unit of its weight.
+    pub by_weight_each: f64,
+}
+
+/// Dispatched service by weight for each unit of weight, in raw cost units.
+#[must_use]
+pub fn by_weight_each(policy: &Policy, flow: &Flow) -> f64 {
+    policy.effective_weight().map_or(0.0, |weight| flow.cost_by(Phase::Weight) / weight.as_f64())
+}
+
 /// A VM and its neighbours on one device.
 #[derive(Debug, Clone, Copy)]
 pub struct Scene<'a> {
     pub device: DeviceState,
-    /// The VM in question.
+    /// Policy of the VM or volume in question.
+    pub policy: &'a Policy,
+    /// What it got.
     pub own: &'a Flow,
-    /// The sum of all others: what they dispatched.
-    pub others: &'a Flow,
+    /// What all others got.
+    pub others: &'a Others,
     /// Whether it or one of its volumes got what a limit lets through, see [`reaches`].
     pub at_limit: bool,
 }
@@ -127,8 +156,8 @@ impl Scene<'_> {
     #[must_use]
     pub fn why_too_little(&self, missing: f64) -> Cause {
         let cause = self.device_down().or_else(|| self.lacks_own_cpu());
-        let cause = cause.or_else(|| self.thread_late(missing));
-        cause.or_else(|| self.scheduler_waits()).unwrap_or_else(|| self.device_or_others())
+        let cause = cause.or_else(|| self.thread_late(missing)).or_else(|| self.scheduler_waits());
+        cause.or_else(|| self.queue_ran_empty()).unwrap_or_else(|| self.device_or_others())
     }
 
     /// Why requests took longer than the latency target of `target` nanoseconds.
@@ -169,7 +198,7 @@ impl Scene<'_> {
     #[must_use]
     pub fn why_not_more(&self) -> Cause {
         // Without a queue at the gate, each request is submitted when it arrives.
-        if self.own.backlogged() < 0.5 && self.device.serving && self.lacks_own_cpu().is_none() {
+        if self.own.backlogged() < SELDOM_QUEUED && self.device.serving && self.lacks_own_cpu().is_none() {
             return Cause::OwnQueue;
         }
         match self.why_too_little(1.0) {
@@ -209,10 +238,48 @@ impl Scene<'_> {
         }
     }
 
+    /// Its queue was empty, again and again, when a slot became free, although it was not empty for long: its requests complete
+    /// together and return together, after the slots have gone to others (they run in lock step with the device).
+    ///
+    /// The shares tell. A request that is due by its reservation goes before all that are served by weight, and of those served
+    /// by weight the VM with the least service for its weight goes first. So if others get by weight what is missing of its
+    /// reservation, or more for their weight than it does, none of its requests was there at that time. Example: 32 requests
+    /// take 16 ms together, and a VM with 16 outstanding reserves 700 iops, 11.2 of each 16 ms. When 11 of them complete, 5 are
+    /// queued and go with the next 32, and the other 11 wait for the 32 after them: it gets 16 in 32 ms, 500 iops.
+    fn queue_ran_empty(&self) -> Option<Cause> {
+        if self.own.spells < 2 || self.device.is_slow() || self.misses_reservations() {
+            return None;
+        }
+        let is_enforced = self.own.by(Phase::Reservation).unwrap_or(0.0) > 0.0;
+        let gave_way = match self.missing_of_reservation() {
+            Some(missing) if is_enforced => {
+                let missing = self.own.dispatched_cost as f64 * missing / (1.0 - missing);
+                self.others.by_weight * self.own.backlogged() >= GIVEN_AWAY * missing
+            }
+            // In the weight phase a reservation that is larger than the share counts as the share.
+            _ if is_enforced => false,
+            _ => self.others.by_weight_each > UNEQUAL * by_weight_each(self.policy, self.own),
+        };
+        gave_way.then_some(Cause::OwnQueue)
+    }
+
+    /// Part of its reservation that is missing for the time in which it had a queue, 0 to 1; `None` if that is next to nothing.
+    fn missing_of_reservation(&self) -> Option<f64> {
+        let Policy { reservation, .. } = self.policy;
+        let part = |got: f64, rate: f64| got / (rate * self.own.backlogged()).max(f64::MIN_POSITIVE);
+        let requests =
+            reservation.iops.map(|rate| part(self.own.per_second(self.own.dispatched_requests()), rate.as_f64()));
+        let bytes = reservation
+            .bytes
+            .map(|rate| part(self.own.per_second(self.own.dispatched_bytes as f64), rate.bytes_per_second() as f64));
+        let least = requests.into_iter().chain(bytes).min_by(f64::total_cmp)?;
+        (least < NEARLY_ALL).then_some(1.0 - least)
+    }
+
     /// Part of the service of the device that others got, 0 to 1.
     fn part_of_others(&self) -> f64 {
-        let all = self.own.dispatched_cost + self.others.dispatched_cost;
-        if all == 0 { 0.0 } else { self.others.dispatched_cost as f64 / all as f64 }
+        let all = self.own.dispatched_cost + self.others.cost;
+        if all == 0 { 0.0 } else { self.others.cost as f64 / all as f64 }
     }
 
     fn has_neighbours(&self) -> bool {
@@ -229,12 +296,45 @@ impl Scene<'_> {
         self.device.misses_reservations && self.device.given.is_none_or(|given| given < NEARLY_ALL)
     }
 
+    /// Reservations of others, or their weights: whichever they got more by. A VM that gets all that it has reserved competes for
+    /// the rest by weight alone, unless no VM is served by weight.
     fn others(&self) -> Cause {
-        match self.others.by(Phase::Reservation) {
-            Some(part) if part > 0.5 => Cause::OthersReservation,
-            Some(_) | None => Cause::OthersWeight,
+        let Others { cost, by_reservation, by_weight, .. } = *self.others;
+        let has_its_reservation = self.policy.is_reserved() && self.missing_of_reservation().is_none();
+        let is_by_weight = by_weight > OTHERS_BY_WEIGHT * cost as f64;
+        match () {
+            () if has_its_reservation && is_by_weight => Cause::OthersWeight,
+            () if by_reservation > by_weight => Cause::OthersReservation,
+            () => Cause::OthersWeight,
         }
     }
+}
+
+/// The facts behind [`Cause::OwnQueue`], in words: what is outstanding, and what its reservation needs. `None` without requests.
+///
+/// By Little's law a VM with n requests outstanding that take t seconds each gets n / t requests per second, and no more.
+#[must_use]
+pub fn own_queue_in_words(policy: &Policy, flow: &Flow) -> Option<String> {
+    let (latency, outstanding) = (flow.mean_latency()?, flow.mean_outstanding());
+    let (millis, spells) = (1e3 * latency, flow.per_second(flow.spells as f64));
+    let mut words = format!("{outstanding:.1} requests outstanding on average, each for {millis:.1} ms");
+    let got = flow.per_second(flow.dispatched_requests());
+    let reserved = policy.reservation.iops.map(|rate| rate.as_f64()).filter(|rate| got < NEARLY_ALL * rate);
+    if let (Some(rate), true) = (reserved, got > 0.0) {
+        words += &format!("; {rate:.0} iops need {:.1}", outstanding * rate / got);
+    }
+    let queued = 100.0 * flow.backlogged();
+    match () {
+        () if flow.backlogged() < SELDOM_QUEUED => {
+            words += &format!("; none was queued for {:.0} % of the time", 100.0 - queued)
+        }
+        () if spells >= 1.0 => {
+            words +=
+                &format!("; its queue was empty {spells:.0} times per second, when slots of the device became free");
+        }
+        () => {}
+    }
+    Some(words)
 }
 
 #[cfg(test)]

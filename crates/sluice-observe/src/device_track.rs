@@ -248,6 +248,7 @@ impl DeviceTrack {
             vms: last.vms.len() as u32,
             clients: last.vms.iter().map(VmSample::clients).sum(),
             problems: self.problems(second),
+            settings: None,
         }
     }
 

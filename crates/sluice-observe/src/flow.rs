@@ -41,6 +41,8 @@ pub struct Flow {
     /// Requests to which the latency target applied, and those of them that took longer.
     pub judged: u64,
     pub late: u64,
+    /// Sum of the times from arrival to completion, in nanoseconds.
+    pub latency_nanos: u64,
     /// CPU time of the device thread that was used for it, in nanoseconds; 0 for a volume.
     pub cpu_nanos: u64,
     /// Time for which a limit of CPU time held it back, in nanoseconds; 0 for a volume.
@@ -91,6 +93,7 @@ impl Flow {
             spells: stats.outstanding.spells.saturating_sub(earlier.outstanding.spells),
             judged: stats.judged.saturating_sub(earlier.judged),
             late: stats.late.saturating_sub(earlier.late),
+            latency_nanos: stats.latency_nanos.saturating_sub(earlier.latency_nanos),
             cpu_nanos: 0,
             held_nanos: 0,
             latency: histogram(|of| &of.latency),
@@ -149,6 +152,7 @@ impl Flow {
         self.spells += next.spells;
         self.judged += next.judged;
         self.late += next.late;
+        self.latency_nanos += next.latency_nanos;
         self.cpu_nanos += next.cpu_nanos;
         self.held_nanos += next.held_nanos;
     }
@@ -233,6 +237,25 @@ impl Flow {
     pub fn by(&self, phase: Phase) -> Option<f64> {
         let all: u64 = self.dispatched.iter().sum();
         (all > 0).then(|| self.dispatched[phase as usize] as f64 / all as f64)
+    }
+
+    /// Dispatched service of `phase`, in raw cost units: its part of the requests.
+    #[must_use]
+    pub fn cost_by(&self, phase: Phase) -> f64 {
+        self.dispatched_cost as f64 * self.by(phase).unwrap_or(0.0)
+    }
+
+    /// Mean time from arrival to completion in seconds; `None` without requests.
+    #[must_use]
+    pub fn mean_latency(&self) -> Option<f64> {
+        let requests = self.requests();
+        (requests > 0).then(|| self.latency_nanos as f64 / 1e9 / requests as f64)
+    }
+
+    /// Mean number of outstanding requests, by Little's law: the requests of a second times the seconds that each takes.
+    #[must_use]
+    pub fn mean_outstanding(&self) -> f64 {
+        self.per_second(self.latency_nanos as f64 / 1e9)
     }
 
     /// Part of the time that requests waited because of `wait`, 0 to 1; `None` if none waited.

@@ -10,7 +10,7 @@ use sluice_sched::gate::{GateStats, Outcome};
 use sluice_sched::policy::{LatencyTarget, Reservation};
 use sluice_sched::{Phase, Policy};
 
-use crate::cause::{self, DeviceState, NEARLY_ALL, Scene};
+use crate::cause::{self, DeviceState, NEARLY_ALL, Others, Scene};
 use crate::client_track::ClientTrack;
 use crate::failing::Failing;
 use crate::flow::Flow;
@@ -36,6 +36,10 @@ pub(crate) struct Interval<'a> {
     pub(crate) total: Flow,
     /// Indices of those with most of the service, largest first.
     largest: Vec<usize>,
+    /// Their service by reservation and by weight, in raw cost units.
+    by_right: [f64; 2],
+    /// The two with most service by weight for each unit of weight, and how much that is; the most first.
+    by_weight_each: [(usize, f64); 2],
 }
 
 impl<'a> Interval<'a> {
@@ -58,7 +62,10 @@ impl<'a> Interval<'a> {
         let mut largest: Vec<usize> = (0..flows.len()).filter(|&vm| flows[vm].dispatched_cost > 0).collect();
         largest.sort_by_key(|&vm| std::cmp::Reverse(flows[vm].dispatched_cost));
         largest.truncate(NEIGHBOURS + 1);
-        Interval { last, sample, flows, total, largest }
+        let by_right =
+            [Phase::Reservation, Phase::Weight].map(|phase| flows.iter().map(|flow| flow.cost_by(phase)).sum());
+        let by_weight_each = most_by_weight(sample, &flows);
+        Interval { last, sample, flows, total, largest, by_right, by_weight_each }
     }
 
     /// Number of VMs that have a reservation and asked for it.
@@ -79,12 +86,14 @@ impl<'a> Interval<'a> {
     }
 
     /// Dispatched service of all other VMs together.
-    fn others(&self, index: usize) -> Flow {
-        let own = &self.flows[index];
-        Flow {
-            dispatched_cost: self.total.dispatched_cost - own.dispatched_cost,
-            dispatched: std::array::from_fn(|phase| self.total.dispatched[phase] - own.dispatched[phase]),
-            ..Flow::default()
+    fn others(&self, index: usize) -> Others {
+        let (own, [by_reservation, by_weight]) = (&self.flows[index], self.by_right);
+        let most = self.by_weight_each.into_iter().find(|(vm, _)| *vm != index);
+        Others {
+            cost: self.total.dispatched_cost - own.dispatched_cost,
+            by_reservation: by_reservation - own.cost_by(Phase::Reservation),
+            by_weight: by_weight - own.cost_by(Phase::Weight),
+            by_weight_each: most.map_or(0.0, |(_, each)| each),
         }
     }
 
@@ -105,6 +114,20 @@ impl<'a> Interval<'a> {
         };
         self.largest.iter().filter(|&&other| other != index).take(NEIGHBOURS).map(of).collect()
     }
+}
+
+/// Returns the two VMs that got most by weight for each unit of weight.
+fn most_by_weight(sample: &DeviceSample, flows: &[Flow]) -> [(usize, f64); 2] {
+    let mut most = [(usize::MAX, 0.0); 2];
+    for (index, (vm, flow)) in sample.vms.iter().zip(flows).enumerate() {
+        let one = (index, cause::by_weight_each(&vm.policy, flow));
+        if one.1 > most[0].1 {
+            most = [one, most[0]];
+        } else if one.1 > most[1].1 {
+            most[1] = one;
+        }
+    }
+    most
 }
 
 /// A promise that was broken in an interval.
@@ -183,14 +206,19 @@ impl VmTrack {
             sample.volumes.iter().zip(&flows).map(|(volume, flow)| (&volume.policy, flow.as_ref().unwrap_or(own)));
         let mut limits = of_volumes.chain([(&sample.policy, own)]);
         let at_limit = is_busy && limits.any(|(policy, flow)| cause::reaches(policy, flow));
-        self.held_by = is_busy.then(|| Scene { device, own, others: &others, at_limit }.why_not_more());
-        let explain = |flow: &Flow, broken: Broken| {
-            let scene = Scene { device, own: flow, others: &others, at_limit };
+        let of_vm = Scene { device, policy: &sample.policy, own, others: &others, at_limit };
+        self.held_by = is_busy.then(|| of_vm.why_not_more());
+        let explain = |policy: &Policy, flow: &Flow, broken: Broken| {
+            let scene = Scene { policy, own: flow, ..of_vm };
             let cause = match broken {
                 Broken::Reservation(shortfall) => scene.why_too_little(1.0 - shortfall.got / shortfall.wanted),
                 Broken::Latency(target) => scene.why_too_late(u64::try_from(target.p99.as_nanos()).unwrap_or(u64::MAX)),
             };
-            let detail = (cause == Cause::DaemonCpu).then(|| device.cpu_in_words());
+            let detail = match (cause, broken) {
+                (Cause::DaemonCpu, _) => Some(device.cpu_in_words()),
+                (Cause::OwnQueue, Broken::Reservation(_)) => cause::own_queue_in_words(policy, flow),
+                _ => None,
+            };
             About::new(cause, interval.neighbours(index)).with(detail)
         };
         let vm = sample.vm.as_str();
@@ -371,6 +399,10 @@ impl VmTrack {
             promises,
             failed_requests: failed(&sample.stats),
             held_by: self.held_by,
+            held_by_detail: self
+                .held_by
+                .filter(|cause| *cause == Cause::OwnQueue)
+                .and_then(|_| cause::own_queue_in_words(&sample.policy, &recent.counts(JOINED))),
             cpu: status::cpu(sample.cpu.limit, &recent.counts(JOINED)),
             volumes,
             histograms: None,
@@ -405,7 +437,7 @@ impl Promises {
         policy: &Policy,
         (recent, last): (&Recent, &Flow),
         turn: f64,
-        explain: &dyn Fn(&Flow, Broken) -> About,
+        explain: &dyn Fn(&Policy, &Flow, Broken) -> About,
     ) {
         let subject = |kind| Subject { kind, vm: Some(vm), volume };
         let (promised, intervals) = self.reserve(&policy.reservation);
@@ -415,7 +447,7 @@ impl Promises {
             let grain = Grain { step: self.step, turn };
             let found = judge::reservation(&promised, last, &recent.counts(intervals), grain);
             now.judge(subject(EventKind::Reservation), &mut self.reservation, found, || {
-                explain(last, Broken::Reservation(found.expect("it is explained because it was found")))
+                explain(policy, last, Broken::Reservation(found.expect("it is explained because it was found")))
             });
             self.violations.add(EventKind::Reservation, found, &self.reservation, recent);
         } else {
@@ -423,7 +455,9 @@ impl Promises {
         }
         if let Some(target) = policy.latency {
             let found = judge::latency(&recent.counts(targeted.min(1)), &recent.counts(targeted));
-            now.judge(subject(EventKind::Latency), &mut self.latency, found, || explain(last, Broken::Latency(target)));
+            now.judge(subject(EventKind::Latency), &mut self.latency, found, || {
+                explain(policy, last, Broken::Latency(target))
+            });
             self.violations.add(EventKind::Latency, found, &self.latency, recent);
         } else {
             now.end(subject(EventKind::Latency), &mut self.latency);

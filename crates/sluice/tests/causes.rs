@@ -25,10 +25,14 @@ const fn vm(name: &'static str, policy: &'static str, depth: u32) -> Vm {
 }
 
 fn host(place: &Place, capacity: u32, vms: &[Vm]) -> String {
+    host_with("depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n", place, capacity, vms)
+}
+
+fn host_with(keys: &str, place: &Place, capacity: u32, vms: &[Vm]) -> String {
     let mut host = place.control_keys();
-    host +=
-        &format!("[device.disk]\nbackend = \"null\"\nscheduler = \"mclock\"\ncapacity = \"{capacity} iops@8KiB\"\n");
-    host += "depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n";
+    host += &format!(
+        "[device.disk]\nbackend = \"null\"\nscheduler = \"mclock\"\ncapacity = \"{capacity} iops@8KiB\"\n{keys}"
+    );
     for Vm { name, policy, .. } in vms {
         let socket = place.volume_socket(name, "v");
         host += &format!("[vm.{name}]\nallow_unenforced = true\n{policy}\n[vm.{name}.volume.v]\ndevice = \"disk\"\n");
@@ -161,6 +165,73 @@ fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost
             found
         })
     });
+}
+
+/// A device that completes 32 requests together, 16 ms after it has got them.
+const IN_ROUNDS: &str = "depth = 32\ndelay = { time = \"16ms\", parallel = 32 }\n";
+
+/// What is so of a VM now.
+fn now(place: &Place, vm: &str) -> Value {
+    let reply: Value = serde_json::from_str(&ask(place, &["-o", "json", "why", vm]).ok()).unwrap();
+    reply["now"][0].clone()
+}
+
+/// Checks that the first of these VMs, all of which read, is held by `cause` when it has been served for ten seconds, and what `why`
+/// says then.
+fn is_held_by(keys: &str, capacity: u32, vms: &[Vm], cause: &str, words: &[&str]) {
+    for number in 1.. {
+        let place = Place::new();
+        let daemon = Daemon::serve(&place, &host_with(keys, &place, capacity, vms));
+        let _load = load(&place, vms);
+        let name = vms[0].name;
+        let served = || daemon.accounts().vm(name)["completed"]["read"].as_u64().unwrap();
+        let begin = served();
+        until("it is served for a while", || served() >= begin + 1000);
+        let held_by = now(&place, name)["held_by"].clone();
+        let is_busy = held_by == "device" || held_by == "daemon_cpu";
+        if held_by != cause && is_busy && number < ATTEMPTS {
+            continue;
+        }
+        let why = ask(&place, &["why", name]).ok();
+        assert_eq!(held_by, cause, "{why}");
+        for words in words {
+            assert!(why.contains(words), "{words}: {why}");
+        }
+        return;
+    }
+}
+
+#[test]
+fn a_vm_in_lock_step_with_the_device_was_said_to_wait_for_reservations_of_others() {
+    let vms =
+        [vm("web", "reservation = \"700 iops\"", 16), vm("db", "reservation = \"800 iops\"", 32), vm("batch", "", 64)];
+    let event = is_caused("own_queue", "own queue", |check| {
+        let place = Place::new();
+        let _daemon = Daemon::serve(&place, &host_with(IN_ROUNDS, &place, 2000, &vms));
+        let _load = load(&place, &vms);
+        check(&place, broken(&place, "web", "reservation"))
+    });
+    let detail = event["detail"].as_str().unwrap();
+    assert!(detail.contains("requests outstanding on average") && detail.contains("700 iops need"), "{detail}");
+}
+
+#[test]
+fn the_largest_neighbours_of_a_vm_in_lock_step_were_not_named() {
+    let vms = [vm("web", "reservation = \"700 iops\"", 12), vm("db", "reservation = \"800 iops\"", 64)];
+    is_held_by(IN_ROUNDS, 2000, &vms, "own_queue", &["Its largest neighbours: db", "It asks for too little: "]);
+}
+
+#[test]
+fn a_share_that_needs_more_outstanding_was_said_to_be_the_weight_of_others() {
+    let vms = [vm("web", "", 12), vm("batch", "", 64)];
+    is_held_by(IN_ROUNDS, 2000, &vms, "own_queue", &["Its largest neighbours: batch", "(by weight)"]);
+}
+
+#[test]
+fn a_vm_with_a_reservation_was_told_to_get_one() {
+    let vms = [vm("web", "reservation = \"100 iops\"", 32), vm("batch", "", 64)];
+    let words = ["Its reservation is 100 iops; up to 245 iops fit.", "limit its neighbours (batch)", "batch 5"];
+    is_held_by("depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n", 250, &vms, "others_weight", &words);
 }
 
 /// Starts busy programs beside the device thread, which gets the lowest priority, so that it gets a CPU late. They end when they

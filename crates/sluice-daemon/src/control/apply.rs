@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use sluice_api::change::{self, Changed, Settings};
+use sluice_api::change::{self, Changed, Holds, Settings};
 use sluice_api::object::ObjectId;
-use sluice_api::request::Term;
+use sluice_api::request::{How, Term};
 use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
@@ -14,6 +14,7 @@ use sluice_sched::Bytes;
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
+use super::undo;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::server::{Absence, Extra, LossQuery, Server, ServerError};
@@ -79,6 +80,7 @@ struct Asked {
     /// For the log.
     what: String,
     origin: Origin,
+    holds: Holds,
 }
 
 impl Proposal {
@@ -103,7 +105,8 @@ pub fn propose(
     few_keys(request)?;
     let (reason, lasts) = terms(request, place)?;
     let origin = Origin { uid: peer.uid, gid: peer.gid, pid: peer.pid, at: place.now, reason };
-    let mut draft = Draft { server, state, origin, lasts, saved: state.saved.clone(), parts: Vec::new() };
+    let permanent = how(request).is_some_and(|how| how.permanent);
+    let mut draft = Draft { server, state, origin, lasts, permanent, saved: state.saved.clone(), parts: Vec::new() };
     let (mut extra, mut gone) = (Extra::Nothing, Vec::new());
     let (targets, what) = match request.clone() {
         Request::Attach { target, keys, vm, .. } => {
@@ -136,7 +139,9 @@ pub fn propose(
     let host = Arc::new(host.map_err(|found| Reply::failed(Code::Invalid, found.without_warnings().to_string()))?);
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
     let before = targets.list().iter().map(|target| describe(server, target)).collect();
-    Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(Asked { targets, before, what, origin }) })
+    let holds = undo::holds(request, lasts, (&state.saved.overrides, &saved.overrides), place.now);
+    let asked = Asked { targets, before, what, origin, holds };
+    Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(asked) })
 }
 
 /// Maximum number of keys in one change, with those in its tables: several times as many as an object has.
@@ -160,15 +165,23 @@ fn few_keys(request: &Request) -> Result<(), Reply> {
     Err(Reply::failed(Code::Invalid, error))
 }
 
+/// The options of a change.
+fn how(request: &Request) -> Option<&How> {
+    match request {
+        Request::Attach { how, .. }
+        | Request::Detach { how, .. }
+        | Request::Resize { how, .. }
+        | Request::Set { how, .. } => Some(how),
+        _ => None,
+    }
+}
+
 /// Returns why a change is made and how long it lasts, or why it cannot last so long.
 fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts), Reply> {
-    let (reason, term) = match request {
-        Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => {
-            (&how.reason, how.term)
-        }
-        Request::Set { how, .. } => (&how.reason, how.term),
+    let (reason, term) = match (how(request), request) {
+        (Some(how), _) => (&how.reason, how.term),
         // It adds no change that could last.
-        Request::Reset { reason, .. } => (reason, Term::UntilRestart),
+        (None, Request::Reset { reason, .. }) => (reason, Term::UntilRestart),
         _ => unreachable!("nothing is changed"),
     };
     // It is shown on terminals of others.
@@ -213,7 +226,7 @@ pub fn accept(
     proposal: Proposal,
     (unapplied, warnings): (&[ServerError], &[String]),
 ) -> Reply {
-    let Asked { targets, before, what, origin } = proposal.asked.expect("only a request is answered");
+    let Asked { targets, before, what, origin, holds } = proposal.asked.expect("only a request is answered");
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
@@ -233,7 +246,7 @@ pub fn accept(
     for (target, before) in targets.list().iter().zip(before) {
         changed.push((target, before, describe(server, target)));
     }
-    let mut result = Changed { taken_back: Some(taken_back), changed: None, warnings: warnings.to_vec() };
+    let mut result = Changed { taken_back: Some(taken_back), changed: None, warnings: warnings.to_vec(), holds };
     let reply = match &targets {
         Targets::Many(_) => {
             if changed.is_empty() {
@@ -303,6 +316,8 @@ struct Draft<'a> {
     state: &'a State,
     origin: Origin,
     lasts: Lasts,
+    /// Whether it may replace changes that end by themselves by one that does not.
+    permanent: bool,
     saved: Saved,
     /// For the drop-in, if the change goes there.
     parts: Vec<Part>,
@@ -325,13 +340,30 @@ impl Draft<'_> {
         }
     }
 
-    fn set(&mut self, targets: &[Object], keys: &[(String, toml::Value)]) {
+    fn set(&mut self, targets: &[Object], keys: &[(String, toml::Value)]) -> Result<(), Reply> {
         let mut changes = Vec::new();
         for (target, (key, value)) in targets.iter().flat_map(|target| keys.iter().map(move |key| (target, key))) {
             self.persist(|| Part::Set(target.clone(), sluice_config::changes::nested(key, value.clone())));
             changes.push(self.change(target, Change::Set { key: key.clone(), value: value.clone() }));
         }
         self.saved.overrides.add_all(changes);
+        self.refuse_for_good()
+    }
+
+    /// Refuses a change without an end in place of one with an end, unless that is asked for: the end and the reason would be lost.
+    fn refuse_for_good(&self) -> Result<(), Reply> {
+        let (dropped, _) = self.state.saved.overrides.differing(&self.saved.overrides);
+        let ending = dropped.into_iter().find(|old| old.lasts.is_temporary());
+        let Some(old) = ending.filter(|_| !self.permanent && !self.lasts.is_temporary()) else { return Ok(()) };
+        let reason = old.origin.reason.as_ref().map_or(String::new(), |reason| format!(", reason: {reason}"));
+        let error = format!(
+            "{} is {} until {}{reason}, and this change would replace it for good; repeat with --permanent, or give it an end with --for or \
+             --until-restart",
+            old.name(),
+            old.value(),
+            old.lasts
+        );
+        Err(Reply::failed(Code::Refused, error))
     }
 
     /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.
@@ -346,12 +378,12 @@ impl Draft<'_> {
             Object::Target(pattern) if is_pattern(name) => {
                 let targets = matching(self.server, &pattern)?;
                 let objects: Vec<Object> = targets.iter().cloned().map(Object::from).collect();
-                self.set(&objects, keys);
+                self.set(&objects, keys)?;
                 Ok(Targets::Many(targets))
             }
             Object::Target(_) => {
                 let target = known(self.server, name)?;
-                self.set(&[target.clone().into()], keys);
+                self.set(&[target.clone().into()], keys)?;
                 Ok(Targets::One(target))
             }
         }
@@ -367,7 +399,7 @@ impl Draft<'_> {
             let error = format!("There is no policy {policy}; there are {are}");
             return Err(Reply::failed(Code::NotFound, error));
         }
-        self.set(core::slice::from_ref(&object), keys);
+        self.set(core::slice::from_ref(&object), keys)?;
         Ok(Targets::Many(self.holders(policy)))
     }
 
@@ -412,7 +444,7 @@ impl Draft<'_> {
             );
             return Err(Reply::failed(Code::Refused, error));
         }
-        self.set(&[target.clone().into()], &[("size".to_owned(), size.into())]);
+        self.set(&[target.clone().into()], &[("size".to_owned(), size.into())])?;
         Ok((target, name))
     }
 

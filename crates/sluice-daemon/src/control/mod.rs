@@ -11,3 +11,4 @@ mod overdue;
 mod plan;
 pub mod roles;
 pub mod socket;
+mod undo;

@@ -17,7 +17,7 @@ use sluice_observe::observer::Observer;
 use tokio::sync::oneshot;
 
 use super::space::Space;
-use super::{Served, policies};
+use super::{Served, devices, policies};
 use crate::control::describe::discard;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
@@ -86,6 +86,9 @@ fn status(observed: Status, space: &Space, served: &Served) -> Status {
         ..observed
     };
     status.vms.iter_mut().flat_map(|vm| &mut vm.volumes).for_each(|volume| add_disk(volume, served));
+    for device in &mut status.devices {
+        device.settings = devices::settings(served, &device.device);
+    }
     status
 }
 

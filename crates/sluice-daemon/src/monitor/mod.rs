@@ -37,6 +37,7 @@ use crate::state::time::Time;
 mod absent;
 mod answers;
 mod clock;
+mod devices;
 mod policies;
 mod samples;
 pub mod space;
@@ -62,6 +63,8 @@ pub struct Served {
     pub aside: Vec<(String, String)>,
     /// Block sizes of the volumes.
     pub blocks: BTreeMap<ObjectId, Blocks>,
+    /// Devices whose disks report that they are rotational.
+    pub rotational: BTreeSet<String>,
     /// The last attempt to load the host file.
     pub load: Load,
     /// Open sources of the volumes.
@@ -301,6 +304,7 @@ mod tests {
             devices: Vec::new(),
             absent: Absent::default(),
             blocks: BTreeMap::new(),
+            rotational: BTreeSet::new(),
             aside: Vec::new(),
             load: Load::default(),
             sources: Vec::new(),

@@ -399,6 +399,12 @@ impl Server {
             sources: self.sources(),
             aside: Vec::new(),
             blocks: self.served.iter().map(|(name, served)| (name.clone(), Blocks::of(served))).collect(),
+            rotational: self
+                .devices
+                .iter()
+                .filter(|(_, running)| running.rotational)
+                .map(|(name, _)| name.clone())
+                .collect(),
         }
     }
 

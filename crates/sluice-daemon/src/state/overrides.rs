@@ -78,7 +78,8 @@ pub enum Lasts {
 }
 
 impl Lasts {
-    fn is_temporary(self) -> bool {
+    /// Whether it ends by itself.
+    pub fn is_temporary(self) -> bool {
         matches!(self, Lasts::UntilRestart | Lasts::Until(_))
     }
 }
@@ -127,7 +128,7 @@ impl Override {
     }
 
     /// The key that it sets.
-    fn key(&self) -> Option<&str> {
+    pub fn key(&self) -> Option<&str> {
         match &self.change {
             Change::Set { key, .. } => Some(key),
             Change::Attach { .. } | Change::Detach => None,
@@ -195,6 +196,11 @@ fn in_words(change: &Change, file: &Value) -> String {
     }
 }
 
+/// Whether a key is this one, or in its table.
+fn is_within(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+}
+
 fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
@@ -210,10 +216,10 @@ pub enum Gone {
     Orphaned,
     /// The file has the same now, as was asked for.
     InFile,
-    /// Its time is over.
-    Expired,
-    /// The daemon was stopped.
-    Stopped,
+    /// Its time is over, and this is in force.
+    Expired { now: String },
+    /// The daemon was stopped, and this is in force from its next start on.
+    Stopped { now: String },
 }
 
 impl Gone {
@@ -225,8 +231,8 @@ impl Gone {
             Gone::Replaced => "what was attached in its place has yielded to the file".to_owned(),
             Gone::Orphaned => "its VM, volume or policy is no longer in the file".to_owned(),
             Gone::InFile => "it is now part of the file".to_owned(),
-            Gone::Expired => format!("its time is over; {hidden} is in force again"),
-            Gone::Stopped => "it was made with --until-restart".to_owned(),
+            Gone::Expired { now } => format!("its time is over; {now} is in force again"),
+            Gone::Stopped { .. } => "it was made with --until-restart".to_owned(),
         }
     }
 }
@@ -260,9 +266,9 @@ pub fn report_gone(gone: &[(Override, Gone)]) {
                 tracing::warn!(name, value, "Override dropped: its VM, volume or policy is no longer in the file")
             }
             Gone::InFile => tracing::info!(name, value, "Override dropped: it is now part of the file"),
-            Gone::Expired => tracing::info!(name, value, now = hidden, "Override expired"),
-            Gone::Stopped => {
-                tracing::info!(name, value, now = hidden, "Override ended: it was made with --until-restart")
+            Gone::Expired { now } => tracing::info!(name, value, now, "Override expired"),
+            Gone::Stopped { now } => {
+                tracing::info!(name, value, now, "Override ended: it was made with --until-restart")
             }
         }
     }
@@ -357,7 +363,44 @@ impl Overrides {
     /// Removes those that end with a stop of the daemon.
     pub(super) fn stop(&mut self) -> Vec<(Override, Gone)> {
         let ends = |known: &mut Override| known.lasts == Lasts::UntilRestart;
-        self.0.extract_if(.., ends).map(|old| (old, Gone::Stopped)).collect()
+        let ended: Vec<Override> = self.0.extract_if(.., ends).collect();
+        self.with_successors(ended, |now| Gone::Stopped { now })
+    }
+
+    /// Adds to changes that have ended what is in force instead.
+    fn with_successors(&self, ended: Vec<Override>, why: impl Fn(String) -> Gone) -> Vec<(Override, Gone)> {
+        let why = |old: Override| {
+            let why = why(self.instead_of(&old));
+            (old, why)
+        };
+        ended.into_iter().map(why).collect()
+    }
+
+    /// What is in force without this change, in words: what another change has set, or else the file's value.
+    pub fn instead_of(&self, old: &Override) -> String {
+        let is_of = |known: &&Override| {
+            *known != old
+                && known.target == old.target
+                && match (known.key(), old.key()) {
+                    (Some(one), Some(other)) => is_within(one, other) || is_within(other, one),
+                    (None, None) => true,
+                    _ => false,
+                }
+        };
+        self.in_force().filter(is_of).last().map_or_else(|| old.hidden(), Override::value)
+    }
+
+    /// Those of these that are not in `after`, and those that are only there. `after` was made of these: what has stayed has kept its
+    /// order, and what is new comes last.
+    pub fn differing<'a>(&'a self, after: &'a Overrides) -> (Vec<&'a Override>, Vec<&'a Override>) {
+        let (mut dropped, mut kept) = (Vec::new(), 0);
+        for known in &self.0 {
+            match after.0.get(kept) {
+                Some(same) if same == known => kept += 1,
+                _ => dropped.push(known),
+            }
+        }
+        (dropped, after.0[kept..].iter().collect())
     }
 
     /// Corrects the end of those that were made later than `now`: the clock has been set back since. They last as long from now on
@@ -377,7 +420,8 @@ impl Overrides {
     /// Removes those whose time is over, except the `kept` ones.
     pub fn expire(&mut self, now: Time, kept: impl Fn(&Override) -> bool) -> Vec<(Override, Gone)> {
         let ends = |known: &mut Override| known.is_over(now) && !kept(known);
-        self.0.extract_if(.., ends).map(|old| (old, Gone::Expired)).collect()
+        let ended: Vec<Override> = self.0.extract_if(.., ends).collect();
+        self.with_successors(ended, |now| Gone::Expired { now })
     }
 
     /// When the first one expires, apart from those whose names are known to be over.

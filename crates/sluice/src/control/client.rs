@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use sluice_api::change::{Change, ChangeResult, Changed, Settings};
+use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings};
 use sluice_api::request::{Code, Reply, Request};
 use sluice_api::{fields, line};
 use sluice_config::CONTROL_SOCKET;
@@ -35,6 +35,7 @@ impl Daemon {
             Format::Json => output::json(&result),
             Format::Table => {
                 output::line(&report(&result));
+                holds(&result.changed.holds).iter().for_each(|line| output::line(line));
                 result.changed.warnings.iter().for_each(output::message);
             }
         }
@@ -49,7 +50,7 @@ impl Daemon {
     /// Sends a change, and returns what it changed, in words.
     pub(crate) fn change(&self, request: &Request) -> Result<String, Failure> {
         let result = self.changed(request)?;
-        let lines = [report(&result)].into_iter().chain(result.changed.warnings);
+        let lines = [report(&result)].into_iter().chain(holds(&result.changed.holds)).chain(result.changed.warnings);
         Ok(lines.collect::<Vec<_>>().join("\n"))
     }
 
@@ -139,6 +140,28 @@ fn report(ChangeResult { before, after, changed, .. }: &ChangeResult) -> String 
     let mut table = output::table(&["KEY", "BEFORE", "NOW"]);
     table.add_rows(different.into_iter().map(|(key, now)| [key, was(key), now]));
     table.to_string()
+}
+
+/// Returns how long a change holds, what it has replaced, and how to undo it, in sentences.
+fn holds(Holds { until, undo, replaced, afterwards }: &Holds) -> Vec<String> {
+    let Some(until) = until else { return Vec::new() };
+    let was = |old: &Override| {
+        let value = old.value.as_str().map_or_else(|| old.value.to_string(), str::to_owned);
+        let reason = old.reason.as_ref().map_or(String::new(), |reason| format!(", reason: {reason}"));
+        format!("Replaced: {} = {value} (until {}{reason})", old.name, old.until)
+    };
+    let mut lines: Vec<String> = replaced.iter().map(was).collect();
+    let then = afterwards.iter().map(|(name, value)| format!("{name} = {value}")).collect::<Vec<_>>().join(", ");
+    lines.push(match until.as_str() {
+        "reset" => "Holds until the file's value changes".to_owned(),
+        "restart" => format!("Holds until the daemon is stopped; then {then}"),
+        drop_in if drop_in.starts_with("reload") => {
+            "Is in the drop-in zz-sluice.toml of the host file; to undo it, edit that and reload".to_owned()
+        }
+        time => format!("Holds until {time}; then {then}"),
+    });
+    lines.extend(undo.iter().map(|command| format!("Undo: {command}")));
+    lines
 }
 
 /// Returns the fields of a VM or a volume that are set, as names and values.

@@ -20,6 +20,10 @@ pub(crate) struct Lasting {
     /// directory; comments in it are kept.
     #[arg(long)]
     persist: bool,
+    /// Replaces an earlier change of the same key that would end (--for, --until-restart) by this one, which does not. Without it, such a
+    /// change is refused.
+    #[arg(long, conflicts_with_all = ["until_restart", "time"])]
+    permanent: bool,
     #[command(flatten)]
     reason: Reason,
     /// Closes or replaces this VM or volume (db1 or db1/root) although clients are connected to it.
@@ -43,7 +47,7 @@ impl Lasting {
             (_, _, true) => Term::Persist,
             _ => Term::Always,
         };
-        How { term, reason: self.reason.reason, force: self.force }
+        How { term, reason: self.reason.reason, force: self.force, permanent: self.permanent }
     }
 }
 

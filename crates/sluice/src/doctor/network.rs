@@ -53,7 +53,7 @@ fn of_uplink(subject: &Subject, uplink: &Uplink) -> Vec<Finding> {
     let rate = uplink.link.capacity.bytes.map(sluice_sched::ByteRate::bytes_per_second);
     match (speed, rate) {
         (Some(speed), Some(rate)) if rate > speed => {
-            let show = |bytes: u64| crate::show::bits(8.0 * bytes as f64);
+            let show = |bytes: u64| sluice_api::amount::bits(8.0 * bytes as f64);
             let text = format!(
                 "The link of {name} carries {}, and rate is {}: frames queue in the interface, which does not know weights",
                 show(speed),

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{CardLink, ExportError, Machine, Parts, Rendered, shell};
+use super::{CardLink, ExportError, Machine, Parts, Rendered};
 
 const VMM: &str = "Cloud Hypervisor";
 /// Separators in its option lists. Its documentation states no way to escape them in a value.
@@ -42,7 +42,7 @@ pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendere
     options.extend([values, cards].into_iter().filter(|values| values.len() > 1));
     let arguments: Vec<&String> = options.iter().flatten().collect();
     let fields = vec![("arguments", json!(arguments))];
-    Ok(Rendered { text: shell::lines(&options), fields })
+    Ok(Rendered { text: sluice_api::shell::lines(&options), fields })
 }
 
 /// Rejects a path or name that would end its option.

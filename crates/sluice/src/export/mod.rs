@@ -26,7 +26,6 @@ pub(crate) mod libvirt;
 pub(crate) mod nbd_uri;
 pub(crate) mod qemu;
 pub(crate) mod qmp;
-mod shell;
 
 /// Physical block size that a disk with a stated logical block size has at least, in bytes, as the daemon states it.
 const PHYSICAL_BLOCK_MIN: u32 = 4096;

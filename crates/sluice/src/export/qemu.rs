@@ -3,7 +3,7 @@
 use serde_json::json;
 use sluice_config::ListenAddress;
 
-use super::{Card, CardLink, Disk, ExportError, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered, shell};
+use super::{Card, CardLink, Disk, ExportError, Machine, PHYSICAL_BLOCK_MIN, Parts, Reach, Rendered};
 
 const VMM: &str = "QEMU";
 /// Time for which QEMU holds a guest's requests to an NBD disk when the connection is lost, in seconds.
@@ -57,7 +57,7 @@ pub(crate) fn render(parts: &Parts<'_>, machine: &Machine<'_>) -> Result<Rendere
     }
     let arguments: Vec<&String> = options.iter().flatten().collect();
     let fields = vec![("arguments", json!(arguments))];
-    Ok(Rendered { text: shell::lines(&options), fields })
+    Ok(Rendered { text: sluice_api::shell::lines(&options), fields })
 }
 
 /// Returns the number of pairs of queues of a NIC with several; `None` for one pair.

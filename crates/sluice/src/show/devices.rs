@@ -2,8 +2,9 @@
 
 use sluice_api::status::{Device, Verdict};
 
-use super::{amount, operations, percent, rate, shown, throughput_of, time};
+use super::{amount, operations, shown, throughput_of};
 use crate::output;
+use sluice_api::amount::{percent, rate, time};
 
 /// The table of devices; `wide` has more columns.
 pub(crate) fn table(devices: &[Device], wide: bool) -> String {

@@ -54,12 +54,7 @@ fn time(event: &Event) -> String {
 
 /// The neighbours that were served meanwhile, largest first.
 pub(crate) fn neighbours(event: &Event) -> Option<String> {
-    let names = event
-        .neighbours
-        .iter()
-        .map(|neighbour| format!("{} {:.0} % (by {})", neighbour.vm, neighbour.percent, neighbour.by.name()));
-    let names: Vec<String> = names.collect();
-    (!names.is_empty()).then(|| names.join(", "))
+    super::shares::in_words(&event.neighbours)
 }
 
 #[cfg(test)]

@@ -3,8 +3,9 @@
 use sluice_api::list::Point;
 use sluice_daemon::state::time::Time;
 
-use super::{NOTHING, percent, rate, shown, throughput, time};
+use super::{NOTHING, shown, throughput};
 use crate::output;
+use sluice_api::amount::{percent, rate, time};
 
 /// The table of the past, oldest first.
 pub(crate) fn table(points: &[Point]) -> String {

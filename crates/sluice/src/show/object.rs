@@ -6,8 +6,9 @@ use sluice_api::status::{Cpu, Device, Disk, Intervals, Nic, State, WaitedFor};
 use sluice_sched::Bytes;
 
 use super::promise::{broken, mark};
-use super::{NOTHING, Served, operations, percent, rate, shown, throughput_of, time};
+use super::{NOTHING, Served, operations, shown, throughput_of};
 use crate::output;
+use sluice_api::amount::{percent, rate, time};
 
 /// Describes a VM on one device, or a volume.
 pub(crate) fn vm(object: &Served<'_>) -> String {

@@ -3,8 +3,9 @@
 use sluice_api::list::NamedPolicy;
 use sluice_api::policy::Half;
 
-use super::{NOTHING, amount, shown, time};
+use super::{NOTHING, amount, shown};
 use crate::output;
+use sluice_api::amount::time;
 
 /// Holders that a narrow table names; others are counted.
 const NAMED: usize = 3;

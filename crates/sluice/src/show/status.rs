@@ -3,8 +3,9 @@
 use sluice_api::status::RealTime;
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
+use super::devices;
 use super::promise::sentence;
-use super::{devices, percent};
+use sluice_api::amount::percent;
 
 /// The summary for people.
 pub(crate) fn table(summary: &Summary) -> String {

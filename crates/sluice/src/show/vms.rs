@@ -3,8 +3,9 @@
 use sluice_api::status::{Vm, Volume};
 
 use super::promise::mark;
-use super::{NOTHING, Served, amount, operations, percent, shown, throughput_of, time};
+use super::{NOTHING, Served, amount, operations, shown, throughput_of};
 use crate::output;
+use sluice_api::amount::{percent, time};
 
 /// The table of VMs; `wide` has more columns.
 pub(crate) fn table(vms: &[Vm], wide: bool) -> String {

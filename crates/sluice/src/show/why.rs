@@ -4,14 +4,20 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use sluice_api::VERSION;
+use sluice_api::amount::{percent, rate, span, time};
 use sluice_api::cause::Cause;
+use sluice_api::event::Neighbour;
 use sluice_api::event::{Event, EventKind, Phase};
-use sluice_api::status::{State, Vm};
+use sluice_api::status::{Device, State, Status, Vm};
 use sluice_api::why;
 
+use super::advice::{Known, advice};
 use super::events::neighbours;
 use super::promise::broken;
-use super::{Served, percent, rate, shown, time};
+use super::{Served, shares, shown};
+
+/// Neighbours that are named.
+const NEIGHBOURS: usize = 3;
 
 /// The answer for one VM.
 pub(crate) struct Answer<'a> {
@@ -28,6 +34,12 @@ struct OnDevice<'a> {
     device: &'a str,
     /// `None` if it does not serve the VM.
     now: Option<&'a Vm>,
+    /// The device, and all VMs, if it serves the VM.
+    around: Option<(&'a Device, &'a [Vm])>,
+    /// The part of the VM in what the device gives.
+    own: Option<Neighbour>,
+    /// The largest parts of others.
+    neighbours: Vec<Neighbour>,
     /// By the VM or VM/VOLUME, and the name of the kind.
     violations: BTreeMap<(String, &'static str), Violation>,
     /// Events of the device, in sentences.
@@ -66,12 +78,13 @@ fn broken_now(now: &Vm) -> impl Iterator<Item = BrokenNow> {
 
 impl<'a> Answer<'a> {
     /// `events` are those of the VM and its devices from `since` to `now`, in seconds since 1970.
-    pub(crate) fn of(vm: &'a str, now: &'a [Vm], events: &'a [Event], (since, until): (u64, u64)) -> Answer<'a> {
-        let mut devices: Vec<OnDevice<'_>> = now.iter().map(|vm| OnDevice::new(&vm.device, Some(vm))).collect();
+    pub(crate) fn of(vm: &'a str, status: &'a Status, events: &'a [Event], (since, until): (u64, u64)) -> Answer<'a> {
+        let now = status.vms.iter().filter(|known| known.vm == vm);
+        let mut devices: Vec<OnDevice<'_>> = now.map(|vm| OnDevice::serving(vm, status)).collect();
         for event in events {
             let known = devices.iter().position(|known| known.device == event.device);
             let index = known.unwrap_or_else(|| {
-                devices.push(OnDevice::new(&event.device, None));
+                devices.push(OnDevice::new(&event.device));
                 devices.len() - 1
             });
             devices[index].add(event, since);
@@ -84,6 +97,13 @@ impl<'a> Answer<'a> {
     fn causes(&self) -> Vec<Cause> {
         let violated = self.devices.iter().any(OnDevice::is_violated);
         sorted(self.devices.iter().filter(|device| device.is_violated() || !violated))
+    }
+
+    /// What would help against each of these causes, on the first of its devices that has it.
+    fn advice(&self, causes: &[Cause]) -> Vec<String> {
+        let known = causes.iter().filter(|cause| **cause != Cause::Unknown);
+        let on = |cause: Cause| self.devices.iter().find(|on| on.causes().iter().any(|(known, _)| *known == cause));
+        known.map(|cause| advice(*cause, on(*cause).and_then(OnDevice::known))).collect()
     }
 
     /// The answer for people.
@@ -102,9 +122,13 @@ impl<'a> Answer<'a> {
             let device = on.device.to_owned();
             on.violations.values().map(move |known| why::Violation { device: device.clone(), ..known.told.clone() })
         });
-        let by_device = self.devices.iter().map(|on| {
-            let causes = sorted([on]);
-            why::OnDevice { device: on.device.to_owned(), events: on.events.clone(), advice: advice(&causes), causes }
+        let by_device = self.devices.iter().map(|on| why::OnDevice {
+            device: on.device.to_owned(),
+            events: on.events.clone(),
+            advice: on.advice(),
+            causes: sorted([on]),
+            own: on.own.clone(),
+            neighbours: on.neighbours.clone(),
         });
         let causes = self.causes();
         why::Why {
@@ -116,7 +140,7 @@ impl<'a> Answer<'a> {
             violations: violations.collect(),
             devices: self.devices.iter().flat_map(|device| &device.events).cloned().collect(),
             by_device: by_device.collect(),
-            advice: advice(&causes),
+            advice: self.advice(&causes),
             causes,
             text: self.in_words(),
         }
@@ -138,14 +162,51 @@ fn longest_first(causes: &BTreeMap<Cause, u64>) -> Vec<Cause> {
     sorted.into_iter().map(|(cause, _)| cause).collect()
 }
 
-fn advice(causes: &[Cause]) -> Vec<String> {
-    let known = causes.iter().filter(|cause| **cause != Cause::Unknown);
-    known.map(|cause| cause.advice().to_owned()).collect()
-}
-
 impl<'a> OnDevice<'a> {
-    fn new(device: &'a str, now: Option<&'a Vm>) -> OnDevice<'a> {
-        OnDevice { device, now, violations: BTreeMap::new(), events: Vec::new() }
+    /// A device that does not serve the VM now.
+    fn new(device: &'a str) -> OnDevice<'a> {
+        let (violations, events, neighbours) = (BTreeMap::new(), Vec::new(), Vec::new());
+        OnDevice { device, now: None, around: None, own: None, neighbours, violations, events }
+    }
+
+    /// A device that serves the VM.
+    fn serving(vm: &'a Vm, status: &'a Status) -> OnDevice<'a> {
+        let (own, mut neighbours): (Vec<_>, Vec<_>) =
+            shares::of_device(&vm.device, &status.vms).into_iter().partition(|one| one.vm == vm.vm);
+        neighbours.truncate(NEIGHBOURS);
+        let device = status.devices.iter().find(|device| device.device == vm.device);
+        OnDevice {
+            now: Some(vm),
+            around: device.map(|device| (device, status.vms.as_slice())),
+            own: own.into_iter().next(),
+            neighbours,
+            ..OnDevice::new(&vm.device)
+        }
+    }
+
+    /// What advice refers to.
+    fn known(&self) -> Option<Known<'_>> {
+        let (device, vms) = self.around?;
+        Some(Known { vm: self.now?, device, vms, neighbours: &self.neighbours })
+    }
+
+    fn advice(&self) -> Vec<String> {
+        let causes = sorted([self]);
+        let known = causes.iter().filter(|cause| **cause != Cause::Unknown);
+        known.map(|cause| advice(*cause, self.known())).collect()
+    }
+
+    /// The parts of the VM and of its neighbours in what the device gives.
+    fn shares(&self) -> Option<String> {
+        let now = self.now?;
+        let on = format!("device {}", now.device);
+        let own =
+            self.own.as_ref().map(|own| format!("It gets {} of what {on} gives{}.", percent(own.percent), rights(now)));
+        let others = match shares::in_words(&self.neighbours) {
+            Some(others) => format!("Its largest neighbours: {others}."),
+            None => format!("No other VM asks {on} for anything."),
+        };
+        Some(own.into_iter().chain([others]).collect::<Vec<_>>().join(" "))
     }
 
     fn violation(&mut self, name: String, kind: EventKind) -> &mut Violation {
@@ -200,6 +261,7 @@ impl<'a> OnDevice<'a> {
             (None, "-") => format!("{vm} is not served now."),
             (None, device) => format!("{vm} is not served from device {device} now."),
         }];
+        lines.extend(self.shares());
         lines.push(String::new());
         if !self.is_violated() {
             lines.push(format!("In the last {last} no promise to it was broken."));
@@ -210,7 +272,7 @@ impl<'a> OnDevice<'a> {
             lines.push("Its device meanwhile:".to_owned());
             lines.extend(self.events.iter().map(|sentence| format!("  {sentence}")));
         }
-        let advice = advice(&sorted([self]));
+        let advice = self.advice();
         if !advice.is_empty() {
             lines.push(String::new());
             lines.push("What would help:".to_owned());
@@ -298,8 +360,17 @@ impl Violation {
     }
 }
 
-fn span(seconds: u64) -> String {
-    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+/// By which rights a VM is served: `, 70 % of it by its reservation and 30 % by weight`.
+fn rights(vm: &Vm) -> String {
+    let parts = [(vm.parts.by_reservation_percent, "by its reservation"), (vm.parts.by_weight_percent, "by weight")];
+    let parts = parts.into_iter().filter_map(|(part, by)| Some((part.filter(|part| *part >= 1.0)?, by)));
+    match parts.collect::<Vec<_>>()[..] {
+        [(_, by)] => format!(", {by}"),
+        [(reserved, one), (weight, other)] => {
+            format!(", {} of it {one} and {} {other}", percent(reserved), percent(weight))
+        }
+        _ => String::new(),
+    }
 }
 
 fn now_in_words(vm: &Vm) -> String {
@@ -317,7 +388,8 @@ fn now_in_words(vm: &Vm) -> String {
             percent(vm.parts.backlogged_percent),
         ));
         if let Some(held_by) = vm.held_by {
-            lines.push(format!("It does not get more, or sooner, because of: {}.", held_by.in_words()));
+            let detail = vm.held_by_detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
+            lines.push(format!("It does not get more, or sooner, because of: {}{detail}.", held_by.in_words()));
         }
     }
     let of_volumes = vm.volumes.iter().flat_map(|volume| broken(&volume.id().to_string(), &volume.promises));
@@ -330,7 +402,7 @@ fn now_in_words(vm: &Vm) -> String {
 #[cfg(test)]
 mod tests {
     use sluice_api::event::{Neighbour, Right, Unit};
-    use sluice_api::status::{Intervals, Parts, Promise, Rates};
+    use sluice_api::status::{DeviceSettings, Intervals, Parts, Promise, Rates};
 
     use super::Phase::{Began, Ended};
     use super::*;
@@ -363,6 +435,12 @@ mod tests {
         }
     }
 
+    /// What a daemon with these VMs on one device replies.
+    fn status(vms: &[Vm]) -> Status {
+        let device = Device { device: "disk".to_owned(), ..Device::default() };
+        Status { vms: vms.to_vec(), devices: vec![device], ..Status::default() }
+    }
+
     /// A VM whose reservation is broken now.
     fn broken(cause: Cause, seconds: u64) -> Vm {
         let promise = Promise {
@@ -390,7 +468,8 @@ mod tests {
         };
         let own_limit = of("fast", event(1190, Began, Cause::OwnLimit, 0));
         let events = [own_limit, of("gone", event(1100, Ended, Cause::Batch, 60)), down];
-        let answer = Answer::of("db", &now, &events, (1000, 1200));
+        let status = status(&now);
+        let answer = Answer::of("db", &status, &events, (1000, 1200));
         let told = answer.told();
         let violations: Vec<_> =
             told.violations.iter().map(|one| (one.device.as_str(), one.count, one.seconds)).collect();
@@ -406,14 +485,15 @@ mod tests {
             parts.get(index + 1).map_or(parts[index], |next| &parts[index][..parts[index].len() - next.len()])
         });
         assert!(fast.contains("its own limit") && !fast.contains("does not serve"), "{fast}");
-        assert!(slow.contains("for 5s in all") && slow.contains("Device slow does not serve"), "{slow}");
+        assert!(slow.contains("for 5 s in all") && slow.contains("Device slow does not serve"), "{slow}");
         assert!(gone.contains("a batch of another VM") && !gone.contains("its own limit"), "{gone}");
     }
 
     #[test]
     fn a_violation_that_began_before_the_time_and_lasts_was_left_out() {
         let now = [broken(Cause::Device, 7200)];
-        let answer = Answer::of("db", &now, &[], (1000, 4600));
+        let status = status(&now);
+        let answer = Answer::of("db", &status, &[], (1000, 4600));
         let violation = &answer.told().violations[0];
         assert_eq!((violation.count, violation.seconds, violation.lasts), (1, 3600, true));
         assert!(!answer.in_words().contains("no promise to it was broken"), "{}", answer.in_words());
@@ -422,7 +502,8 @@ mod tests {
     #[test]
     fn a_violation_that_a_crash_of_the_daemon_cut_off_lasted_for_ever() {
         let events = [event(1100, Began, Cause::Device, 0)];
-        let answer = Answer::of("db", &[], &events, (1000, 4600));
+        let status = status(&[]);
+        let answer = Answer::of("db", &status, &events, (1000, 4600));
         let violation = &answer.told().violations[0];
         assert_eq!((violation.count, violation.seconds, violation.lasts), (1, 0, false));
     }
@@ -439,16 +520,15 @@ mod tests {
         };
         let out = EventKind::OutOfService;
         let events = [event(1100, Began, out, "disk"), event(1120, Ended, out, "disk")];
-        let words = Answer::of("web", &[], &events, (1000, 1200)).in_words();
+        let words = Answer::of("web", &status(&[]), &events, (1000, 1200)).in_words();
         assert!(words.starts_with("web is not served from device disk now."), "{words}");
-        let of_volume =
-            "web/x: in the last 3m 20s it was out of service once, for 20s in all. Cause: /x.img is a qcow2 image.";
+        let of_volume = "web/x: in the last 3 min 20 s it was out of service once, for 20 s in all. Cause: /x.img is a qcow2 image.";
         assert!(words.contains(of_volume) && words.matches("web/x:").count() == 1, "{words}");
         let held = [event(1100, Began, EventKind::HeldBack, "-")];
-        let words = Answer::of("web", &[], &held, (1000, 1200)).in_words();
+        let words = Answer::of("web", &status(&[]), &held, (1000, 1200)).in_words();
         assert!(words.starts_with("web has volumes that are held back."), "{words}");
         let over = [event(1100, Began, EventKind::HeldBack, "-"), event(1120, Ended, EventKind::HeldBack, "-")];
-        let words = Answer::of("web", &[], &over, (1000, 1200)).in_words();
+        let words = Answer::of("web", &status(&[]), &over, (1000, 1200)).in_words();
         assert!(words.starts_with("web is not served now."), "{words}");
     }
 
@@ -461,7 +541,8 @@ mod tests {
             event(1190, Began, Cause::OthersWeight, 0),
         ];
         let now = [broken(Cause::OthersWeight, 10)];
-        let answer = Answer::of("db", &now, &events, (1000, 1200));
+        let status = status(&now);
+        let answer = Answer::of("db", &status, &events, (1000, 1200));
         let told = answer.told();
         let violation = &told.violations[0];
         assert_eq!((violation.count, violation.seconds), (3, 60), "10 + 40 + 10");
@@ -469,7 +550,7 @@ mod tests {
         assert_eq!((violation.lasts, told.causes[0]), (true, Cause::OthersWeight));
         let words = answer.in_words();
         for part in [
-            "broken 3 times, for 1m in all, and still is",
+            "broken 3 times, for 1 min in all, and still is",
             "weights of other VMs, then the device",
             "web 61 % (by weight)",
         ] {
@@ -480,9 +561,50 @@ mod tests {
     #[test]
     fn a_vm_without_violations_is_told_what_holds_it() {
         let now = [Vm { held_by: Some(Cause::OwnLimit), ..vm("web") }];
-        let words = Answer::of("web", &now, &[], (0, 3600)).in_words();
-        for part in ["gets 200 normalised iops", "because of: its own limit", "last 1h no promise", "Raise the limit"] {
+        let words = Answer::of("web", &status(&now), &[], (0, 3600)).in_words();
+        for part in ["gets 200 normalised iops", "because of: its own limit", "last 1 h no promise", "Raise the limit"]
+        {
             assert!(words.contains(part), "{part}: {words}");
         }
+    }
+    #[test]
+    fn a_vm_with_a_reservation_was_told_to_get_one_and_its_neighbours_were_not_named() {
+        let on_disk = |name: &str, iops: f64, reserved: Option<f64>, by: f64| {
+            let mut vm = vm(name);
+            (vm.rates.ten_seconds.normalised_iops, vm.policy.reservation_iops) = (iops, reserved);
+            (vm.parts.by_reservation_percent, vm.parts.by_weight_percent) = (Some(by), Some(100.0 - by));
+            vm.policy.weight = Some(100.0);
+            vm
+        };
+        let db = Vm { held_by: Some(Cause::OthersWeight), ..on_disk("db", 800.0, Some(800.0), 90.0) };
+        let all = [db, on_disk("batch", 700.0, None, 0.0), on_disk("web", 500.0, Some(700.0), 100.0)];
+        let mut status = status(&all);
+        let settings = DeviceSettings { reservable_iops: Some(1960.0), ..DeviceSettings::default() };
+        status.devices[0].settings = Some(settings);
+        let words = |vm: &str, status: &Status| Answer::of(vm, status, &[], (0, 3600)).in_words();
+        let of_db = words("db", &status);
+        for part in [
+            "It gets 40 % of what device disk gives, 90 % of it by its reservation and 10 % by weight.",
+            "Its largest neighbours: batch 35 % (by weight), web 25 % (by reservation).",
+            "Its reservation is 800 iops; up to 1260 iops fit.",
+            "Give it a larger weight than 100, or limit its neighbours (batch).",
+        ] {
+            assert!(of_db.contains(part), "{part}: {of_db}");
+        }
+        status.vms[1].held_by = Some(Cause::OthersReservation);
+        let of_batch = words("batch", &status);
+        let lower = "It has no reservation; up to 460 iops fit. Lower the reservations of its neighbours (db, web)";
+        assert!(of_batch.contains(lower), "{of_batch}");
+        status.vms[2].held_by = Some(Cause::Batch);
+        let settings = status.devices[0].settings.as_mut().unwrap();
+        (settings.batch, settings.disk_is_rotational) = (Some(8), true);
+        let of_web = words("web", &status);
+        let batches =
+            "`rotational = false` for device disk if it is an SSD: the disk reports a rotating one, so batches are on";
+        assert!(of_web.contains(batches), "{of_web}");
+        let told = Answer::of("db", &status, &[], (0, 3600)).told();
+        let on = &told.by_device[0];
+        let names: Vec<&str> = on.neighbours.iter().map(|one| one.vm.as_str()).collect();
+        assert_eq!((names, on.own.as_ref().map(|own| own.percent)), (vec!["batch", "web"], Some(40.0)));
     }
 }

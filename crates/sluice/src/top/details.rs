@@ -6,7 +6,8 @@ use super::app::App;
 use super::model::Object;
 use super::screen::Canvas;
 use super::theme::Theme;
-use crate::show::{Served, object, time};
+use crate::show::{Served, object};
+use sluice_api::amount::time;
 
 /// Draws the details of the selected VM or volume in this number of lines.
 pub(super) fn draw(app: &mut App, canvas: &mut Canvas<'_>, theme: &Theme, lines: u16) {

@@ -18,7 +18,8 @@ use super::rows::Row;
 use super::theme::Theme;
 use crate::show::devices::verdict;
 use crate::show::promise::mark;
-use crate::show::{self, NOTHING, bits, operations, percent, rate, shown, time};
+use crate::show::{self, NOTHING, operations, shown};
+use sluice_api::amount::{bits, percent, rate, time};
 
 /// Seconds without a reply from which on the display says so.
 const SILENT: u64 = 3;

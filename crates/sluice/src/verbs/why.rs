@@ -34,7 +34,7 @@ impl Why {
         let now = Time::now().0;
         let since = now.saturating_sub(self.since.as_secs());
         let status: Status = self.daemon.get(&Request::Status)?;
-        let vms: Vec<Vm> = status.vms.into_iter().filter(|vm| vm.vm == self.vm).collect();
+        let vms: Vec<&Vm> = status.vms.iter().filter(|vm| vm.vm == self.vm).collect();
         let mut events = self.events(since, Some(&self.vm), None)?;
         if vms.is_empty() && events.is_empty() {
             let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
@@ -44,7 +44,7 @@ impl Why {
             let of_device = self.events(since, None, Some(&vm.device))?;
             events.extend(of_device.into_iter().filter(|event| event.vm.is_none()));
         }
-        let answer = why::Answer::of(&self.vm, &vms, &events, (since, now));
+        let answer = why::Answer::of(&self.vm, &status, &events, (since, now));
         output::line(&match form {
             Form::Table | Form::Wide | Form::Csv => answer.in_words(),
             Form::Json | Form::Jsonl => rows::one(&answer.told()),

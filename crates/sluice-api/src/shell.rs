@@ -1,8 +1,15 @@
-//! Shell quoting.
+//! Commands that can be copied into a shell.
+
+/// Returns a command in one line.
+#[must_use]
+pub fn command(words: impl IntoIterator<Item = impl AsRef<str>>) -> String {
+    words.into_iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>().join(" ")
+}
 
 /// Returns one option per line with its values, so that the text can be copied after a program's name.
-pub(super) fn lines(options: &[Vec<String>]) -> String {
-    let lines = options.iter().map(|option| option.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+#[must_use]
+pub fn lines(options: &[Vec<String>]) -> String {
+    let lines = options.iter().map(command);
     lines.collect::<Vec<_>>().join(" \\\n")
 }
 

@@ -1,0 +1,200 @@
+//! What would help a VM, by the cause that holds it and the policies in force: no advice to give what it has, or what does not fit.
+
+use sluice_api::amount::{bandwidth, bits, percent, rate};
+use sluice_api::cause::Cause;
+use sluice_api::event::{EventKind, Neighbour, Right};
+use sluice_api::policy::Policy;
+use sluice_api::status::{Capacity, Device, DeviceSettings, State, Vm};
+
+/// What is known of a VM on one device now.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) vm: &'a Vm,
+    pub(crate) device: &'a Device,
+    /// All VMs, of all devices.
+    pub(crate) vms: &'a [Vm],
+    /// Its largest neighbours.
+    pub(crate) neighbours: &'a [Neighbour],
+}
+
+/// A reservation or limit in both currencies.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Amount {
+    iops: Option<f64>,
+    bytes: Option<f64>,
+}
+
+impl Amount {
+    fn new(iops: Option<f64>, bytes: Option<u64>) -> Amount {
+        Amount { iops, bytes: bytes.map(|bytes| bytes as f64) }
+    }
+
+    fn reservation(policy: &Policy) -> Amount {
+        Amount::new(policy.reservation_iops, policy.reservation_bytes_per_second)
+    }
+
+    fn is_none(self) -> bool {
+        self == Amount::default()
+    }
+
+    fn in_words(self, is_link: bool) -> String {
+        let iops = self
+            .iops
+            .map(|iops| format!("{} iops", if iops < 9999.5 { format!("{}", iops.floor()) } else { rate(iops) }));
+        let bytes = self.bytes.map(|bytes| if is_link { bits(8.0 * bytes) } else { bandwidth(bytes) });
+        iops.into_iter().chain(bytes).collect::<Vec<_>>().join(" and ")
+    }
+}
+
+/// Returns what would help against a cause. `known`: the VM is served from the device now.
+pub(crate) fn advice(cause: Cause, known: Option<Known<'_>>) -> String {
+    let special = known.and_then(|known| match cause {
+        Cause::OthersReservation | Cause::OthersWeight => Some(known.against_others(cause)),
+        Cause::OwnLimit => known.raise_limits(),
+        Cause::OwnCpuLimit => known.raise_cpu_limit(),
+        Cause::OwnQueue => known.ask_for_more(),
+        Cause::Batch => known.shorten_batches(),
+        Cause::Device => known.correct_capacity(),
+        _ => None,
+    });
+    special.unwrap_or_else(|| cause.advice().to_owned())
+}
+
+impl Known<'_> {
+    fn is_link(&self) -> bool {
+        self.device.rates.are_of_link()
+    }
+
+    /// The most that it could reserve beside the others, in the currencies of its reservation; `None` if that is not known.
+    fn fits(&self) -> Option<Amount> {
+        let settings = self.device.settings.as_ref()?;
+        let most = Amount::new(settings.reservable_iops, settings.reservable_bytes_per_second);
+        let part = |own: Option<f64>, most: Option<f64>| own.zip(most).map_or(0.0, |(own, most)| own / most);
+        let others = self.vms.iter().filter(|other| other.device == self.device.device && other.vm != self.vm.vm);
+        let taken: f64 = others
+            .map(|other| Amount::reservation(&other.policy))
+            .map(|other| part(other.iops, most.iops).max(part(other.bytes, most.bytes)))
+            .sum();
+        let own = Amount::reservation(&self.vm.policy);
+        // A part of a request that is lost in the division is not missing.
+        let free = |most: f64| (most * (1.0 - taken) + 1e-6).max(0.0);
+        let iops = most.iops.filter(|_| own.iops.is_some() || own.is_none());
+        let bytes = most.bytes.filter(|_| own.bytes.is_some() || own.is_none() && iops.is_none());
+        let fits = Amount { iops: iops.map(free), bytes: bytes.map(free) };
+        (!fits.is_none()).then_some(fits)
+    }
+
+    /// A reservation that is not yet as large as it could be, a larger weight, or less for the others.
+    fn against_others(&self, cause: Cause) -> String {
+        let (own, fits, is_link) = (Amount::reservation(&self.vm.policy), self.fits(), self.is_link());
+        let more = |fits: Amount| {
+            let larger =
+                |own: Option<f64>, fits: Option<f64>| fits.is_some_and(|fits| fits >= own.unwrap_or(0.0) * 1.01 + 1.0);
+            larger(own.iops, fits.iops) || larger(own.bytes, fits.bytes)
+        };
+        let has = match own.is_none() {
+            true => "It has no reservation".to_owned(),
+            false => format!("Its reservation is {}", own.in_words(is_link)),
+        };
+        let reservation = match fits {
+            Some(fits) if more(fits) => format!("{has}; up to {} fit.", fits.in_words(is_link)),
+            Some(_) => format!("{has}, and no more fits on {}.", self.device.device),
+            None if own.is_none() => "Give it a reservation.".to_owned(),
+            None => format!("{has}."),
+        };
+        let others = match cause {
+            Cause::OthersReservation => {
+                let largest = self.named(Right::Reservation);
+                format!("Lower the reservations of its neighbours{largest}, or move one of them to another device.")
+            }
+            _ => {
+                let weight = self.vm.policy.weight.map_or(String::new(), |weight| format!(" than {weight}"));
+                format!("Give it a larger weight{weight}, or limit its neighbours{}.", self.named(Right::Weight))
+            }
+        };
+        format!("{reservation} {others}")
+    }
+
+    /// Names of the largest neighbours that are served by this right.
+    fn named(&self, right: Right) -> String {
+        let names: Vec<&str> =
+            self.neighbours.iter().filter(|one| one.by == right).map(|one| one.vm.as_str()).collect();
+        if names.is_empty() { String::new() } else { format!(" ({})", names.join(", ")) }
+    }
+
+    /// The limits of the VM and its volumes.
+    fn raise_limits(&self) -> Option<String> {
+        let is_link = self.is_link();
+        let of = |name: &str, policy: &Policy| {
+            let all = [
+                ("limit", Amount::new(policy.limit_iops, policy.limit_bytes_per_second)),
+                ("limit of reads", Amount::new(policy.read_limit_iops, policy.read_limit_bytes_per_second)),
+                ("limit of writes", Amount::new(policy.write_limit_iops, policy.write_limit_bytes_per_second)),
+            ];
+            let stated = all.into_iter().filter(|(_, amount)| !amount.is_none());
+            stated
+                .map(|(what, amount)| format!("the {what} of {name} ({})", amount.in_words(is_link)))
+                .collect::<Vec<_>>()
+        };
+        let volumes = self.vm.volumes.iter().flat_map(|volume| of(&volume.id().to_string(), &volume.policy));
+        let limits: Vec<String> = of(&self.vm.vm, &self.vm.policy).into_iter().chain(volumes).collect();
+        (!limits.is_empty()).then(|| format!("Raise {}, or let the guest ask for less.", limits.join(" or ")))
+    }
+
+    fn raise_cpu_limit(&self) -> Option<String> {
+        let cpu = &self.vm.cpu;
+        let limit = cpu.limit_percent?;
+        let held = percent(cpu.held_percent);
+        Some(format!(
+            "`cpu_limit` is {limit} %, and held it back for {held} of the time. {}",
+            Cause::OwnCpuLimit.advice()
+        ))
+    }
+
+    /// More outstanding requests; not for a VM whose requests are late because of their number.
+    fn ask_for_more(&self) -> Option<String> {
+        let is_late = |(_, promise): (_, &sluice_api::status::Promise)| {
+            promise.kind == EventKind::Latency && promise.state == State::Broken
+        };
+        let detail = self.vm.held_by_detail.as_ref().filter(|_| !self.vm.all_promises().any(is_late))?;
+        Some(format!(
+            "It asks for too little: {detail}. Let the guest keep more requests outstanding (queue depth, more jobs or read-ahead)."
+        ))
+    }
+
+    fn shorten_batches(&self) -> Option<String> {
+        let settings = self.device.settings.as_ref()?;
+        let batch = settings.batch.filter(|batch| *batch > 1)?;
+        let (device, reported) = (&self.device.device, "the disk reports a rotating one, so batches are on");
+        Some(match settings {
+            DeviceSettings { batch_is_stated: true, .. } => {
+                format!("`batch = {batch}` is stated for device {device}: make it smaller, or 1 for none.")
+            }
+            DeviceSettings { rotational: None, .. } => format!(
+                "`rotational = false` for device {device} if it is an SSD: {reported}, up to {batch} requests each. On a rotating disk \
+                 state a smaller `batch` than {batch}."
+            ),
+            DeviceSettings { disk_is_rotational, .. } => {
+                let and =
+                    if *disk_is_rotational { " and so does the disk" } else { "; the disk reports no rotating one" };
+                format!(
+                    "`rotational = true` is stated for device {device}{and}, so batches of up to {batch} requests are on: state a \
+                     smaller `batch`, or `rotational = false` if it is an SSD."
+                )
+            }
+        })
+    }
+
+    fn correct_capacity(&self) -> Option<String> {
+        let Capacity { stated_iops, measured_iops, reserved_iops, .. } = self.device.capacity;
+        let (stated, measured) = stated_iops.zip(measured_iops).filter(|(stated, measured)| measured < stated)?;
+        let reserved = rate(reserved_iops);
+        Some(format!(
+            "Device {} gives {} iops while it is full; {} are stated, and {reserved} reserved. {}",
+            self.device.device,
+            rate(measured),
+            rate(stated),
+            Cause::Device.advice()
+        ))
+    }
+}
