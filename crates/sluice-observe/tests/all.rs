@@ -7,3 +7,4 @@ mod changes;
 mod edges;
 mod kept;
 mod links;
+mod named;

@@ -1,11 +1,9 @@
 //! A table of constructed causes, each with the name that the observer has to give: for what is said without a violation, and for
 //! the promise that is broken, if one is.
 
-mod common;
-
 use std::time::Duration;
 
-use common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
+use crate::common::{Observed, Setup, at, closed, iops, sequential, thinking, within};
 use sluice_api::cause::Cause;
 use sluice_observe::sample::CpuSample;
 use sluice_sched::policy::Limit;

@@ -56,6 +56,7 @@ mod stale;
 mod state_crash;
 mod together;
 mod top;
+mod undo;
 mod verify;
 mod vhost;
 mod vhost_client;

@@ -1,9 +1,7 @@
 //! Every change says how long it holds and what undoes it, and the commands that it names bring back what was in force.
 
-use common::{Daemon, Ended, MIB, Place, run, sluice, tool};
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice, tool};
 use serde_json::Value;
-
-mod common;
 
 fn host(place: &Place) -> String {
     let image = place.image("a.img", 4 * MIB);
