@@ -85,6 +85,33 @@ impl Cause {
         }
     }
 
+    /// In at most 14 characters, for a column of a terminal.
+    #[must_use]
+    pub const fn short(self) -> &'static str {
+        match self {
+            Cause::OwnLimit => "own limit",
+            Cause::OwnCpuLimit => "own CPU limit",
+            Cause::OwnQueue => "own queue",
+            Cause::OthersReservation => "reservations",
+            Cause::OthersWeight => "weights",
+            Cause::Batch => "batch",
+            Cause::Anticipation => "anticipation",
+            Cause::Device => "device",
+            Cause::DaemonCpu => "daemon CPU",
+            Cause::SourceChanged => "source changed",
+            Cause::SourceUnavailable => "source missing",
+            Cause::Interface => "interface",
+            Cause::Client => "client",
+            Cause::NoSpace => "no space",
+            Cause::Errors => "errors",
+            Cause::LostWrites => "lost writes",
+            Cause::SourceShortened => "source cut",
+            Cause::DeviceShrunk => "device shrunk",
+            Cause::LowSpace => "low space",
+            Cause::Unknown => "unknown",
+        }
+    }
+
     /// A remedy, for people.
     #[must_use]
     pub const fn advice(self) -> &'static str {

@@ -53,7 +53,11 @@ pub struct VmSettings {
 #[serde(default)]
 pub struct VolumeSettings {
     pub device: String,
+    /// Socket or address for its clients.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<String>,
     pub source: Option<PathBuf>,
+    /// As the file states it, or else that of the served volume.
     pub size_bytes: Option<u64>,
     /// That of the served volume.
     pub block_size_bytes: Option<u32>,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::amount;
 use crate::cause::Cause;
 use crate::object::ObjectId;
 use crate::status::Failure;
@@ -84,16 +85,15 @@ words! {
 impl Unit {
     /// An amount with its unit, for people.
     #[must_use]
-    pub fn show(self, amount: f64) -> String {
+    pub fn show(self, value: f64) -> String {
         match self {
-            Unit::Iops => format!("{amount:.0} iops"),
-            Unit::BytesPerSecond => format!("{:.1} MiB/s", amount / 1_048_576.0),
-            Unit::BitsPerSecond if amount >= 999.5e6 => format!("{:.2} Gbit/s", amount / 1e9),
-            Unit::BitsPerSecond => format!("{:.1} Mbit/s", amount / 1e6),
-            Unit::Percent => format!("{amount:.1} %"),
-            Unit::Requests => format!("{amount:.0} requests"),
-            Unit::Bytes => format!("{amount:.0} bytes"),
-            Unit::Unknown => format!("{amount:.0}"),
+            Unit::Iops => format!("{:.0} iops", value.abs()),
+            Unit::BytesPerSecond => amount::bandwidth(value),
+            Unit::BitsPerSecond => amount::bits(value),
+            Unit::Percent => format!("{:.1} %", value.abs()),
+            Unit::Requests => amount::counted(value as u64, "request", "requests"),
+            Unit::Bytes => amount::size(value as u64),
+            Unit::Unknown => format!("{:.0}", value.abs()),
         }
     }
 }
@@ -255,7 +255,7 @@ impl Event {
             }
             Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
-            Phase::Ended => format!("Over after {} s: {what}{detail}", self.seconds),
+            Phase::Ended => format!("Over after {}: {what}{detail}", amount::span(self.seconds)),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluice_api::amount::span;
 use sluice_api::event::{EventKind, Unit};
 use sluice_api::status::{self as api, Device, Health, Histograms, Verdict, Vm};
 use sluice_api::top;
@@ -261,7 +262,7 @@ impl DeviceTrack {
         let mut problems = Vec::new();
         let mut add = |broken: Option<&Broken<About>>, what: &dyn Fn(&Shortfall) -> String| {
             if let Some(broken) = broken {
-                problems.push(format!("{}, for {} s", what(&broken.now), second + 1 - broken.since));
+                problems.push(format!("{}, for {}", what(&broken.now), span(second + 1 - broken.since)));
             }
         };
         add(self.down.broken(), &|_| format!("does not serve ({})", self.health));

@@ -347,23 +347,10 @@ impl Draft<'_> {
             changes.push(self.change(target, Change::Set { key: key.clone(), value: value.clone() }));
         }
         self.saved.overrides.add_all(changes);
-        self.refuse_for_good()
-    }
-
-    /// Refuses a change without an end in place of one with an end, unless that is asked for: the end and the reason would be lost.
-    fn refuse_for_good(&self) -> Result<(), Reply> {
-        let (dropped, _) = self.state.saved.overrides.differing(&self.saved.overrides);
-        let ending = dropped.into_iter().find(|old| old.lasts.is_temporary());
-        let Some(old) = ending.filter(|_| !self.permanent && !self.lasts.is_temporary()) else { return Ok(()) };
-        let reason = old.origin.reason.as_ref().map_or(String::new(), |reason| format!(", reason: {reason}"));
-        let error = format!(
-            "{} is {} until {}{reason}, and this change would replace it for good; repeat with --permanent, or give it an end with --for or \
-             --until-restart",
-            old.name(),
-            old.value(),
-            old.lasts
-        );
-        Err(Reply::failed(Code::Refused, error))
+        if self.permanent || self.lasts.is_temporary() {
+            return Ok(());
+        }
+        undo::refuse_replacing(&self.state.saved.overrides, &self.saved.overrides)
     }
 
     /// Sets keys of a VM, a volume or a policy, or of all VMs or volumes that match a pattern.

@@ -5,7 +5,8 @@ use sluice_api::change::{NicSettings, Settings, VmSettings, VolumeSettings};
 use sluice_api::fields;
 use sluice_api::policy::NetPolicy as Net;
 use sluice_config::changes::Target;
-use sluice_config::{NetPolicy, Nic, NicAccess, Vm, Volume};
+use sluice_config::{ListenAddress, NetPolicy, Nic, NicAccess, Vm, Volume};
+use sluice_io::volume::VolumeInfo;
 use sluice_observe::status::policy;
 use sluice_sched::{ByteRate, Percent, Weight};
 
@@ -20,7 +21,7 @@ pub(super) fn describe(server: &Server, target: &Target) -> Option<Settings> {
         return vm.nics.get(nic).map(|nic| Settings::Nic(Box::new(describe_nic(nic))));
     }
     let volume = vm.volumes.get(volume)?;
-    let described = describe_volume(volume, server.block_size(&target.vm, &volume.name), loss(volume));
+    let described = describe_volume(volume, server.info(&target.vm, &volume.name), loss(volume));
     Some(Settings::Volume(Box::new(described)))
 }
 
@@ -75,13 +76,17 @@ pub fn discard(volume: &Volume) -> &'static str {
     if volume.unmaps { "unmap" } else { "ignore" }
 }
 
-/// `block_size` is that of the served volume.
-fn describe_volume(volume: &Volume, block_size: Option<u32>, loss: Option<&str>) -> VolumeSettings {
+/// `info` is that of the served volume.
+fn describe_volume(volume: &Volume, info: Option<&VolumeInfo>, loss: Option<&str>) -> VolumeSettings {
     VolumeSettings {
         device: volume.device.clone(),
+        socket: Some(match &volume.export.endpoint {
+            ListenAddress::Unix { path, .. } => path.display().to_string(),
+            ListenAddress::Tcp(address) => address.to_string(),
+        }),
         source: volume.source.clone(),
-        size_bytes: volume.size,
-        block_size_bytes: block_size,
+        size_bytes: volume.size.or(info.map(|info| info.size_bytes)),
+        block_size_bytes: info.map(|info| info.block_minimum),
         serial: volume.serial.clone(),
         discard: discard(volume).to_owned(),
         writes_fail: loss.map(|reason| format!("yes: {reason}")),

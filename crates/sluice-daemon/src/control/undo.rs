@@ -11,6 +11,7 @@ use sluice_api::request::Request;
 use sluice_api::shell;
 use sluice_config::changes::{Object, is_pattern};
 
+use super::{Code, Reply};
 use crate::state::overrides::{Change, Lasts, Override, Overrides, flat};
 use crate::state::time::Time;
 
@@ -40,6 +41,21 @@ pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Override
         replaced: dropped.into_iter().map(|known| known.described(None)).collect(),
         afterwards: if is_ending { new.iter().map(instead).collect() } else { BTreeMap::new() },
     }
+}
+
+/// Refuses a change without an end that has replaced one with an end: the end and the reason would be lost.
+pub(super) fn refuse_replacing(before: &Overrides, after: &Overrides) -> Result<(), Reply> {
+    let (dropped, _) = before.differing(after);
+    let Some(old) = dropped.into_iter().find(|old| old.lasts.is_temporary()) else { return Ok(()) };
+    let reason = old.origin.reason.as_ref().map_or(String::new(), |reason| format!(", reason: {reason}"));
+    let error = format!(
+        "{} is {} until {}{reason}, and this change would replace it for good; repeat with --permanent, or give it an end with --for or \
+         --until-restart",
+        old.name(),
+        old.value(),
+        old.lasts
+    );
+    Err(Reply::failed(Code::Refused, error))
 }
 
 /// Returns the commands that set these keys as they were.

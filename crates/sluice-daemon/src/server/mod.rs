@@ -408,9 +408,9 @@ impl Server {
         }
     }
 
-    /// Returns the block size of a served volume, in bytes.
-    pub fn block_size(&self, vm: &str, volume: &str) -> Option<u32> {
-        self.served.get(&ObjectId::volume(vm, volume)).map(|(_, info)| info.block_minimum)
+    /// Returns the properties of a served volume.
+    pub fn info(&self, vm: &str, volume: &str) -> Option<&VolumeInfo> {
+        self.served.get(&ObjectId::volume(vm, volume)).map(|(_, info)| info)
     }
 
     /// The open sources.

@@ -14,6 +14,7 @@ use sluice_config::{Files, Host};
 pub mod dropin;
 pub mod folder;
 mod format;
+mod gone;
 pub mod keeper;
 pub mod overrides;
 pub mod start;

@@ -6,9 +6,12 @@ use clap::Args;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sluice_api::change::{Change, ChangeResult, Changed, Holds, Override, Settings};
+use sluice_api::policy::Policy;
 use sluice_api::request::{Code, Reply, Request};
 use sluice_api::{fields, line};
 use sluice_config::CONTROL_SOCKET;
+
+use crate::show;
 use sluice_daemon::failure::Failure;
 
 use crate::output::{self, Format};
@@ -166,15 +169,11 @@ fn holds(Holds { until, undo, replaced, afterwards }: &Holds) -> Vec<String> {
 
 /// Returns the fields of a VM or a volume that are set, as names and values.
 fn shown(settings: Option<&Settings>) -> Vec<(String, String)> {
-    let text = |value: &Value| match value {
-        Value::Null => NOTHING.to_owned(),
-        Value::String(text) => text.clone(),
-        Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" "),
-        Value::Number(number) => number.as_f64().map_or_else(|| number.to_string(), |number| number.to_string()),
-        other => other.to_string(),
-    };
-    let fields = settings.map_or_else(Vec::new, fields);
-    fields.into_iter().map(|(key, value)| (key, text(&value))).collect()
+    // What no scheduler of the field's default enforces says nothing.
+    let defaults = fields(&Policy::default());
+    let is_default = |field: &(String, Value)| field.0.starts_with("priority_") && defaults.contains(field);
+    let fields = settings.map_or_else(Vec::new, fields).into_iter().filter(|field| !is_default(field));
+    fields.map(|(key, value)| show::field(key, &value)).collect()
 }
 
 #[cfg(test)]
@@ -234,7 +233,7 @@ mod tests {
             ..VolumeSettings::default()
         };
         let new = lines(&result(None, Some(Settings::Volume(Box::new(volume)))));
-        for line in ["KEY NOW", "device disk", "weight 0.5", "size_bytes 42949672960"] {
+        for line in ["KEY NOW", "device disk", "weight 0.5", "size 40 GiB"] {
             assert!(new.iter().any(|shown| shown == line), "{line}: {new:?}");
         }
         assert!(!new.iter().any(|shown| shown.starts_with("burst")), "it is not set: {new:?}");

@@ -12,6 +12,9 @@ const NARROWEST: u16 = 60;
 /// The table of events, oldest first; `wide` has the neighbours too. Long texts are broken for a terminal of this `width`, and go on
 /// beside the time.
 pub(crate) fn table(events: &[Event], wide: bool, width: Option<u16>) -> String {
+    if events.is_empty() {
+        return "There are no such events.".to_owned();
+    }
     let mut header = vec!["TIME", "WHAT"];
     if wide {
         header.push("SERVED MEANWHILE");

@@ -1,8 +1,7 @@
 //! One VM, volume or device with everything that is known of it.
 
-use serde_json::Value;
 use sluice_api::policy::Policy;
-use sluice_api::status::{Cpu, Device, Disk, Intervals, Nic, State, WaitedFor};
+use sluice_api::status::{Cpu, Disk, Intervals, Nic, State, WaitedFor};
 use sluice_sched::Bytes;
 
 use super::promise::{broken, mark};
@@ -24,7 +23,7 @@ pub(crate) fn vm(object: &Served<'_>) -> String {
     if let Some(held_by) = object.held_by {
         lines.push(format!("It does not get more because of: {}", held_by.in_words()));
     }
-    lines.extend([String::new(), "Policy".to_owned(), policy(object.policy)]);
+    lines.extend([String::new(), "Policy".to_owned(), policy(object.policy, object.scheduler)]);
     lines.extend(object.disk.map(disk));
     lines.extend([String::new(), rates(object.rates)]);
     let parts = object.parts;
@@ -75,22 +74,6 @@ fn cpu_time(cpu: &Cpu) -> String {
     }
 }
 
-/// Describes a device.
-pub(crate) fn device(device: &Device) -> String {
-    let kind = if device.rates.are_of_link() { "Uplink" } else { "Device" };
-    let mut lines = vec![format!("{kind} {}: {}", device.device, device.health.name())];
-    lines.extend(device.problems.iter().map(|problem| format!("  It {problem}")));
-    lines.extend([String::new(), super::devices::table(std::slice::from_ref(device), true), String::new()]);
-    lines.push(rates(&device.rates));
-    lines.push(String::new());
-    let mut table = output::table(&["KIND", "DEVICE P50", "DEVICE P99"]);
-    for times in &device.service_times {
-        table.add_row([times.kind.name().to_owned(), time(times.p50_us), time(times.p99_us)]);
-    }
-    lines.push(table.to_string());
-    lines.join("\n")
-}
-
 /// The frames of a NIC, with those that were dropped by reason.
 fn frames(nic: &Nic) -> String {
     let dropped: Vec<String> = nic.dropped_frames.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
@@ -98,16 +81,20 @@ fn frames(nic: &Nic) -> String {
     format!("Frames sent {}, received {}, dropped {dropped}", nic.sent_frames, nic.received_frames)
 }
 
-fn policy(policy: &Policy) -> String {
-    let set = sluice_api::fields(policy).into_iter().filter(|(_, value)| !value.is_null());
-    let shown = set.map(|(key, value)| match value {
-        Value::String(text) => format!("  {key} = {text}"),
-        value => format!("  {key} = {value}"),
-    });
+/// The fields of a policy that are set, without those that the scheduler of its device does not enforce. A target of latency is judged
+/// whatever the scheduler does.
+fn policy(policy: &Policy, scheduler: Option<&str>) -> String {
+    let scheduler = scheduler.and_then(|name| sluice_papers::ALL.iter().find(|one| one.name == name));
+    let enforced = |key: &str| {
+        scheduler.is_none_or(|one| one.enforces.iter().any(|(field, _)| key.starts_with(field.name())))
+            || key.starts_with("latency")
+    };
+    let set = sluice_api::fields(policy).into_iter().filter(|(key, value)| !value.is_null() && enforced(key));
+    let shown = set.map(|(key, value)| super::field(key, &value)).map(|(key, value)| format!("  {key} = {value}"));
     shown.collect::<Vec<_>>().join("\n")
 }
 
-fn rates(rates: &Intervals) -> String {
+pub(super) fn rates(rates: &Intervals) -> String {
     let mut table = output::table(&["OVER", "IOPS", "NORMALISED", "READS", "WRITES", "MIB/S", "FAILED", "P50", "P99"]);
     for (over, of) in [("1s", &rates.second), ("10s", &rates.ten_seconds), ("1m", &rates.minute)] {
         table.add_row([

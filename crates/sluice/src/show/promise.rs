@@ -1,5 +1,6 @@
 //! Promises in words.
 
+use sluice_api::amount::span;
 use sluice_api::event::{EventKind, Unit};
 use sluice_api::status::{Promise, State};
 
@@ -18,7 +19,7 @@ pub(crate) fn mark(state: State) -> &'static str {
 pub(crate) fn sentence(name: &str, promise: &Promise) -> String {
     let amount = |amount: Option<f64>| promise.unit.unwrap_or(Unit::Unknown).show(amount.unwrap_or(0.0));
     let (wanted, got) = (amount(promise.wanted), amount(promise.got));
-    let since = promise.for_seconds.map_or(String::new(), |seconds| format!(" for {seconds} s"));
+    let since = promise.for_seconds.map_or(String::new(), |seconds| format!(" for {}", span(seconds)));
     let cause = promise.cause.unwrap_or_default().in_words();
     match promise.kind {
         EventKind::Latency => {

@@ -5,18 +5,18 @@ use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
 use super::promise::sentence;
-use sluice_api::amount::percent;
+use sluice_api::amount::{counted, percent};
 
 /// The summary for people.
 pub(crate) fn table(summary: &Summary) -> String {
-    let (promises, vms) = (&summary.promises, summary.vms);
+    let (promises, vms) = (&summary.promises, counted(summary.vms as u64, "VM", "VMs"));
     let mut lines = Vec::new();
     let all = promises.kept + promises.not_asked + promises.broken + promises.unknown;
     lines.push(match (all, promises.broken) {
-        (0, _) => format!("{vms} VMs; none has a reservation or a latency target"),
-        (_, 0) => {
-            format!("No promise is broken: {} kept, {} without demand, {vms} VMs", promises.kept, promises.not_asked)
-        }
+        (0, _) => format!("{vms}; none has a reservation or a latency target"),
+        (_, 0) => format!("No promise is broken: {} kept, {} without demand, {vms}", promises.kept, promises.not_asked),
+        (1, _) => "The only promise is BROKEN:".to_owned(),
+        (all, 1) => format!("1 of {all} promises is BROKEN:"),
         (all, count) => format!("{count} of {all} promises are BROKEN:"),
     });
     lines.extend(summary.broken.iter().map(broken));
@@ -60,13 +60,22 @@ fn broken(BrokenPromise { vm, volume, promise, .. }: &BrokenPromise) -> String {
 
 /// Stopped queues and refused requests of a volume or NIC.
 fn fault_lines(Fault { vm, volume, faults, .. }: &Fault) -> Vec<String> {
-    let line = |count: u64, what: &str, why: &Option<String>| {
+    let line = |count: u64, one: &str, several: &str, why: &Option<String>| {
         let why = why.as_deref().unwrap_or(super::NOTHING);
-        (count > 0).then(|| format!("  {vm}/{volume}: {count} {what} ({why})"))
+        (count > 0).then(|| format!("  {vm}/{volume}: {} ({why})", counted(count, one, several)))
     };
-    let stopped =
-        line(faults.stopped_queues.into(), "queues have stopped until their driver is reset", &faults.stopped);
-    let refused = line(faults.refused, "requests were refused since the start; the last one", &faults.refusal);
+    let stopped = line(
+        faults.stopped_queues.into(),
+        "queue has stopped until its driver is reset",
+        "queues have stopped until their driver is reset",
+        &faults.stopped,
+    );
+    let refused = line(
+        faults.refused,
+        "request was refused since the start",
+        "requests were refused since the start; the last one",
+        &faults.refusal,
+    );
     stopped.into_iter().chain(refused).collect()
 }
 
@@ -112,7 +121,7 @@ mod tests {
         assert_eq!(summary.faults.len(), 1);
         let table = table(&summary);
         let shown: Vec<&str> = table.lines().filter(|line| line.contains("a/root")).collect();
-        let stopped = "  a/root: 1 queues have stopped until their driver is reset (memory)";
+        let stopped = "  a/root: 1 queue has stopped until its driver is reset (memory)";
         let refused = "  a/root: 12 requests were refused since the start; the last one (a range past the end)";
         assert_eq!(shown, [stopped, refused]);
     }

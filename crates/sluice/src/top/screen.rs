@@ -5,6 +5,7 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use ratatui::widgets::{Clear, Widget};
+use sluice_api::cause::Cause;
 use sluice_api::status::{Device, Promise, State};
 use sluice_api::top::{Amount, Rates};
 use sluice_daemon::state::time::Time;
@@ -290,24 +291,25 @@ fn value(row: &Row<'_>, tree: bool, column: Column, (width, scale): (u16, f64), 
         Column::Outstanding => figures.outstanding.to_string(),
         Column::ByReservation => shown(rates.by_reservation_percent, percent),
         Column::Cpu => shown(row.cpu_percent(), percent),
-        Column::HeldBy => return (held_by(row), Style::new()),
+        Column::HeldBy => return (held_by(row, width), Style::new()),
     };
     (text, style)
 }
 
-/// The cause of a broken promise, or else why a VM does not get more.
-fn held_by(row: &Row<'_>) -> String {
-    let of_promise =
-        |promises: &[Promise]| promises.iter().find_map(|promise| Some(promise.cause?.in_words().to_owned()));
-    match row {
-        Row::Device { .. } => String::new(),
-        Row::Volume { vm, index } => of_promise(&vm.volumes[*index].now.promises).unwrap_or_default(),
+/// The cause of a broken promise, or else why a VM does not get more, in words that fit into this width.
+fn held_by(row: &Row<'_>, width: u16) -> String {
+    let of_promise = |promises: &[Promise]| promises.iter().find_map(|promise| promise.cause);
+    let (cause, none) = match row {
+        Row::Device { .. } => (None, ""),
+        Row::Volume { vm, index } => (of_promise(&vm.volumes[*index].now.promises), ""),
         Row::Vm(vm) => {
             let of_volume = || vm.volumes.iter().find_map(|volume| of_promise(&volume.now.promises));
-            let why = of_promise(&vm.now.promises).or_else(of_volume);
-            why.unwrap_or_else(|| vm.held_by.map_or(NOTHING, |cause| cause.in_words()).to_owned())
+            (of_promise(&vm.now.promises).or_else(of_volume).or(vm.held_by), NOTHING)
         }
-    }
+    };
+    let words =
+        |cause: Cause| if cause.in_words().len() <= usize::from(width) { cause.in_words() } else { cause.short() };
+    cause.map_or(none, words).to_owned()
 }
 
 /// A reservation or limit: in requests, in bytes, or both.

@@ -98,7 +98,7 @@ fn the_table_shows_each_rate_in_its_band_and_marks_broken_promises_in_words() {
             "disk: serving  full 96 %  capacity stated TOO HIGH  reserved 900 of 2000 iops (45 %)  now 15",
             "! disk reservations of 900 iops do not fit into 800 iops, for 4 s",
             "NAME              PROMISE  RATE IN ITS BAND        IOPS   P99     HELD BY",
-            "db                ! BROKEN ####-------|..........] 200    45 ms   reservations of other VM",
+            "db                ! BROKEN ####-------|..........] 200    45 ms   reservations",
             "web                 kept   #########|########....] 800    2.1 ms  its own limit",
             "batch               -      ######                  500    9.0 ms  its own limit",
             "",

@@ -10,7 +10,7 @@ use crate::control::Request;
 use crate::control::client::Daemon;
 use crate::output::rows::{self, Form};
 use crate::output::watch;
-use crate::show::{Served, object};
+use crate::show::{Served, device, object};
 
 /// Show everything that is known of a VM, a volume, a NIC, a device or an uplink.
 ///
@@ -33,7 +33,7 @@ impl Describe {
             Ok(match form {
                 Form::Json | Form::Jsonl | Form::Csv => rows::of_programs(Form::Json, "objects", &found),
                 Form::Table | Form::Wide => {
-                    let described = found.iter().map(|found| described(found) + &blocks(found, &status));
+                    let described = found.iter().map(|found| described(found, &status) + &blocks(found, &status));
                     described.collect::<Vec<_>>().join("\n\n")
                 }
             })
@@ -50,11 +50,16 @@ enum Found<'a> {
     Device(&'a Device),
 }
 
-fn described(found: &Found<'_>) -> String {
+fn described(found: &Found<'_>, status: &Status) -> String {
+    let on = |served: Served<'_>| {
+        let device = status.devices.iter().find(|device| device.device == served.device);
+        let scheduler = device.and_then(|device| Some(device.settings.as_ref()?.scheduler.as_str()));
+        object::vm(&Served { scheduler, ..served })
+    };
     match *found {
-        Found::Vm(vm) => object::vm(&vm.into()),
-        Found::Volume(volume) => object::vm(&Served::from(volume)),
-        Found::Device(device) => object::device(device),
+        Found::Vm(vm) => on(vm.into()),
+        Found::Volume(volume) => on(volume.into()),
+        Found::Device(described) => device::described(described, &status.vms),
     }
 }
 

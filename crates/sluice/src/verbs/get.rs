@@ -213,6 +213,17 @@ impl Asked {
 
 fn shown<R: Serialize>(form: Form, key: &str, rows: &[R], table: &impl Fn(&[R], bool) -> String) -> String {
     match form {
+        Form::Table | Form::Wide if rows.is_empty() => match key {
+            "vms" => "There are no VMs.",
+            "volumes" => "There are no volumes or NICs.",
+            "devices" => "There are no devices or uplinks.",
+            "clients" => "No client is connected.",
+            "policies" => "There are no named policies.",
+            "history" => "It asked for nothing in that time.",
+            "overrides" => "Nothing differs from the files.",
+            _ => "There is none.",
+        }
+        .to_owned(),
         Form::Table => table(rows, false),
         Form::Wide => table(rows, true),
         Form::Json | Form::Jsonl | Form::Csv => rows::of_programs(form, key, rows),
