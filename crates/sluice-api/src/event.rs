@@ -137,6 +137,17 @@ impl Phase {
     }
 }
 
+words! {
+    /// How the daemon ended, and with it an event that still held.
+    pub enum DaemonEnd {
+        /// It was stopped: the duration is exact.
+        Stopped = "stopped",
+        /// It was killed or has failed: the duration is at most some seconds longer.
+        Killed = "killed",
+    }
+    else Unknown = "unknown"
+}
+
 /// An event.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -163,6 +174,9 @@ pub struct Event {
     pub unit: Unit,
     /// Duration in seconds; 0 when it begins.
     pub seconds: u64,
+    /// Set if it still held when the daemon ended, which is the end of what is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ended_by: Option<DaemonEnd>,
     /// VMs with most of the service at that time, largest first.
     pub neighbours: Vec<Neighbour>,
     /// Additional facts in words.
@@ -255,7 +269,14 @@ impl Event {
             }
             Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
-            Phase::Ended => format!("Over after {}: {what}{detail}", amount::span(self.seconds)),
+            Phase::Ended => {
+                let (when, or_more) = match self.ended_by {
+                    None => ("Over", ""),
+                    Some(DaemonEnd::Stopped) => ("Ended when the daemon stopped,", ""),
+                    Some(DaemonEnd::Killed | DaemonEnd::Unknown) => ("Ended when the daemon stopped,", " or more"),
+                };
+                format!("{when} after {}{or_more}: {what}{detail}", amount::span(self.seconds))
+            }
         }
     }
 }

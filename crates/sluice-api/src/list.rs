@@ -105,8 +105,19 @@ pub struct DeviceHistory {
     pub device: String,
     /// Seconds of the last 15 minutes.
     pub seconds: Vec<Point>,
-    /// Minutes of the last 24 hours.
+    /// Minutes; those of the last 24 hours if no time was stated.
     pub minutes: Vec<Point>,
+    pub quarter_hours: Vec<Point>,
+}
+
+words! {
+    /// Lengths of the intervals of the past.
+    pub enum Step {
+        Second = "second",
+        Minute = "minute",
+        QuarterHour = "quarter_hour",
+    }
+    else Unknown = "unknown"
 }
 
 words! {
@@ -146,6 +157,18 @@ pub struct Point {
     /// Part of the dispatches that the reservation caused.
     pub by_reservation_percent: u8,
     pub wait: Wait,
+    /// Mean number of requests that were taken and not answered; not of a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outstanding: Option<f64>,
+    /// Seconds in which a promise was broken; not of a second.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub broken_seconds: Option<u64>,
+    /// Number of requests by their time: up to 32.768 us, up to twice that, and so on; the last of 16 has no end. Empty of a second.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub latency_counts: Vec<u64>,
+    /// Of a quarter of an hour, its minute with most normalised requests; on an uplink with most bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub busiest: Option<Box<Point>>,
 }
 
 /// Metrics as text.

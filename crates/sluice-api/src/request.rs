@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::change::Settings;
+use crate::list::Step;
 
 /// A request. A target is `VM` or `VM/VOLUME`; keys are those of the host file.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -98,6 +99,14 @@ pub enum Request {
         vm: String,
         #[serde(default)]
         volume: Option<String>,
+        /// Length of the intervals; without it seconds and minutes.
+        #[serde(default)]
+        step: Option<Step>,
+        /// Seconds since 1970.
+        #[serde(default)]
+        since: Option<u64>,
+        #[serde(default)]
+        until: Option<u64>,
     },
     /// Takes changes back: those with this name, or all.
     Reset {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::alert;
 use crate::export::{is_account, read_account, read_mode, socket_path};
-use crate::model::{Access, Account, CONTROL_SOCKET, Control, DaemonSettings, ListenAddress};
+use crate::model::{Access, Account, CONTROL_SOCKET, Control, DaemonSettings, History, ListenAddress};
 use crate::reader::Reader;
 use crate::source::Span;
 use crate::tree::Value;
@@ -27,8 +27,14 @@ pub(crate) fn read(root: &Reader<'_>) -> (DaemonSettings, Vec<OwnEndpoint>) {
     let drain_timeout = reader.time("drain_timeout").unwrap_or(default.drain_timeout);
     let (source_root, state) = (reader.path("source_root"), reader.path("state"));
     let real_time = reader.word("real_time") == Some("auto");
+    let history = reader.table("history").map_or(default.history, |reader| History {
+        minutes: reader.time("minutes").unwrap_or(default.history.minutes),
+        quarter_hours: reader.time("quarter_hours").unwrap_or(default.history.quarter_hours),
+    });
     let alerts = default.alerts;
-    (DaemonSettings { drain_timeout, control, access, metrics, state, source_root, real_time, alerts }, endpoints)
+    let settings =
+        DaemonSettings { drain_timeout, control, access, metrics, state, source_root, real_time, alerts, history };
+    (settings, endpoints)
 }
 
 fn read_control(reader: &Reader<'_>) -> Control {

@@ -14,7 +14,7 @@ mod serving;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
-pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, NBD};
+pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, NBD};
 
 /// A table of the host file.
 #[derive(Debug)]

@@ -65,7 +65,8 @@ pub use alert::{ALERT_CLASSES, Alert, AlertTo};
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
 pub use host::{Files, load, load_files, parse};
 pub use model::{
-    Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, Host, ListenAddress,
-    NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume, VolumeExport, Window,
+    Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History, Host,
+    ListenAddress, NbdSettings, NetPolicy, Nic, NicAccess, Port, Protocol, Receive, Uplink, Vm, Volume, VolumeExport,
+    Window,
 };
 pub use schema::{schema, schema_of};

@@ -323,6 +323,23 @@ pub struct DaemonSettings {
     pub real_time: bool,
     /// Recipients of events.
     pub alerts: Vec<Alert>,
+    /// How long the past is kept.
+    pub history: History,
+}
+
+/// `[daemon.history]`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct History {
+    /// Minutes.
+    pub minutes: Duration,
+    /// Quarters of an hour.
+    pub quarter_hours: Duration,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        History { minutes: Duration::from_hours(7 * 24), quarter_hours: Duration::from_hours(35 * 24) }
+    }
 }
 
 impl Default for DaemonSettings {
@@ -336,6 +353,7 @@ impl Default for DaemonSettings {
             source_root: None,
             real_time: false,
             alerts: Vec::new(),
+            history: History::default(),
         }
     }
 }

@@ -27,14 +27,23 @@ use crate::state::start::Restored;
 
 /// The state directory of a daemon with this host file: that of the file, or the one that systemd made.
 pub fn state_path(own: &Host) -> Option<PathBuf> {
-    own.daemon.state.clone().or_else(|| {
-        let paths = std::env::var_os("STATE_DIRECTORY")?;
-        std::env::split_paths(&paths).next().filter(|path| path.is_absolute())
-    })
+    own.daemon.state.clone().or_else(state_of_environment)
+}
+
+/// The state directory that systemd made.
+fn state_of_environment() -> Option<PathBuf> {
+    let paths = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&paths).next().filter(|path| path.is_absolute())
 }
 
 /// State directory of the packaged unit.
 const STATE_OF_UNIT: &str = "/var/lib/sluice";
+
+/// The state directory of a daemon with this host file, which may be missing or wrong, or of the packaged unit.
+pub fn state_folder(file: &Path) -> PathBuf {
+    let own = sluice_config::load_files(file).ok().and_then(|(_, own)| own.daemon.state.clone());
+    own.or_else(state_of_environment).unwrap_or_else(|| PathBuf::from(STATE_OF_UNIT))
+}
 
 /// Returns the state of the daemon with this host file, which may run; without a state directory an empty one.
 ///

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use sluice_api::printed::{Line, Serving};
@@ -128,12 +128,11 @@ impl Serve {
             }
         };
         service.stopping(drain_timeout);
+        // Before the drain, which ends the load and with it what it has broken.
+        let recorded = tokio::spawn(monitor.end(RECORD_TIMEOUT));
         let deadline = Instant::now() + drain_timeout;
-        match tokio::time::timeout_at(deadline.into(), changer.end(ended.is_ok())).await {
-            Ok(Ok(server)) => drain(server, deadline, format).await,
-            Ok(Err(_)) => tracing::error!("Exiting without draining"),
-            Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
-        }
+        end(&changer, ended.is_ok(), deadline, format).await;
+        let _ = recorded.await;
         ended
     }
 }
@@ -147,6 +146,9 @@ fn use_real_time() {
         }
     }
 }
+
+/// Maximum time at the end for writing the ends of events: a sample, and a write.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The error when no device serves any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
@@ -335,6 +337,15 @@ fn listen(bound: Option<Bound>) -> Result<(Option<ControlSocket>, mpsc::Receiver
             Ok((Some(socket), asked))
         }
         None => Ok((None, mpsc::channel(1).1)),
+    }
+}
+
+/// Ends changes, and drains the devices.
+async fn end(changer: &Changer, is_stop: bool, deadline: Instant, format: Format) {
+    match tokio::time::timeout_at(deadline.into(), changer.end(is_stop)).await {
+        Ok(Ok(server)) => drain(server, deadline, format).await,
+        Ok(Err(_)) => tracing::error!("Exiting without draining"),
+        Err(_) => tracing::error!("A running change does not complete: exiting without draining"),
     }
 }
 

@@ -269,7 +269,8 @@ mod tests {
             self.second += 1;
             let mut events = Vec::new();
             let (time, second) = (43_200 + self.second, self.second);
-            let mut now = Now { time, second, is_late: false, device: "disk", is_link: false, events: &mut events };
+            let (device, is_late, is_link, minutes) = ("disk", false, false, &mut Vec::new());
+            let mut now = Now { time, second, is_late, device, is_link, events: &mut events, minutes };
             self.failing.look(&mut now, "v", &self.sample);
             events
         }

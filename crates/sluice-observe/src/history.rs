@@ -1,6 +1,6 @@
-//! The past of a VM or volume: each second for 15 minutes, each minute for 24 hours.
+//! The past of a VM or volume: each second for 15 minutes. Minutes are kept elsewhere, see [`interval`](crate::interval).
 //!
-//! An interval without requests is not kept. A point has 32 bytes, so the full history of one VM takes at most 75 KB.
+//! A second without requests is not kept. A point has 32 bytes, so the full history of one VM takes at most 29 KB.
 
 use std::collections::VecDeque;
 
@@ -11,11 +11,6 @@ use crate::flow::Flow;
 
 /// Seconds that are kept one by one.
 pub const SECONDS: u64 = 15 * 60;
-/// Minutes that are kept.
-pub const MINUTES: u64 = 24 * 60;
-
-/// With the minute in which the day began.
-const MINUTES_MAX: usize = MINUTES as usize + 1;
 
 /// One interval of the past. Times are upper bounds of percentiles.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -63,7 +58,6 @@ impl Point {
     pub fn at(&self, time: u64, is_link: bool) -> list::Point {
         list::Point {
             time,
-            device: None,
             iops: self.iops.into(),
             normalised_iops: self.normalised_iops.into(),
             bytes_per_second: self.bytes_per_second.into(),
@@ -74,6 +68,7 @@ impl Point {
             backlogged_percent: self.backlogged_percent,
             by_reservation_percent: self.by_reservation_percent,
             wait: list::Wait::named(Wait::ALL[usize::from(self.wait)].name()),
+            ..list::Point::default()
         }
     }
 }
@@ -82,41 +77,24 @@ impl Point {
 #[derive(Debug, Clone, Default)]
 pub struct History {
     seconds: VecDeque<Point>,
-    minutes: VecDeque<Point>,
-    /// The minute that is not over yet.
-    minute: Option<(u64, Flow)>,
 }
 
 impl History {
     /// Adds what happened in `second`, which is later than that of the last call.
     pub fn push(&mut self, second: u64, flow: &Flow) {
         drop_before(&mut self.seconds, (second + 1).saturating_sub(SECONDS));
-        drop_before(&mut self.minutes, second.saturating_sub(MINUTES * 60));
-        if let Some((minute, sum)) = self.minute.take_if(|(minute, _)| *minute != second / 60) {
-            push_back(&mut self.minutes, MINUTES_MAX, Point::of(minute * 60, &sum));
+        if !flow.is_idle() {
+            push_back(&mut self.seconds, SECONDS as usize, Point::of(second, flow));
         }
-        if flow.is_idle() {
-            if let Some((_, sum)) = &mut self.minute {
-                sum.nanos += flow.nanos;
-            }
-            return;
-        }
-        push_back(&mut self.seconds, SECONDS as usize, Point::of(second, flow));
-        self.minute.get_or_insert_with(|| (second / 60, Flow::default())).1.add(flow);
     }
 
     /// Seconds of the last 15 minutes in which something happened, oldest first.
     pub fn seconds(&self) -> impl Iterator<Item = &Point> {
         self.seconds.iter()
     }
-
-    /// Minutes of the last 24 hours in which something happened, oldest first.
-    pub fn minutes(&self) -> impl Iterator<Item = &Point> {
-        self.minutes.iter()
-    }
 }
 
-/// Adds a point to at most `most`. Room doubles up to exactly that; `VecDeque` alone would double 1,024 minutes to 2,048.
+/// Adds a point to at most `most`. Room doubles up to exactly that; `VecDeque` alone would double 512 seconds to 1,024.
 fn push_back(points: &mut VecDeque<Point>, most: usize, point: Point) {
     if points.len() == points.capacity() {
         let room = (2 * points.len()).clamp(4, most.max(points.len() + 1));
@@ -140,26 +118,19 @@ mod tests {
     }
 
     #[test]
-    fn seconds_last_a_quarter_of_an_hour_and_minutes_a_day() {
+    fn seconds_last_a_quarter_of_an_hour() {
         let mut history = History::default();
-        let end = 26 * 3600;
-        (0..end).for_each(|second| history.push(second, &busy(1 + second % 60)));
+        (0..3600).for_each(|second| history.push(second, &busy(1 + second % 60)));
         assert_eq!(history.seconds().count(), SECONDS as usize);
-        let minutes: Vec<_> = history.minutes().collect();
-        assert!((MINUTES as usize - 1..=MINUTES as usize).contains(&minutes.len()), "{}", minutes.len());
-        assert!(minutes.iter().all(|point| point.iops == 30.5 && point.second % 60 == 0));
-        assert_eq!(history.seconds().last().unwrap().second, end as u32 - 1);
+        assert_eq!(history.seconds().last().map(|point| (point.second, point.iops)), Some((3599, 60.0)));
     }
 
     #[test]
-    fn an_idle_vm_takes_no_memory_and_an_idle_second_counts_in_its_minute() {
+    fn an_idle_vm_takes_no_memory() {
         let mut history = History::default();
         let idle = Flow { nanos: 1_000_000_000, ..Flow::default() };
         (0..600).for_each(|second| history.push(second, &idle));
-        assert_eq!((history.seconds().count(), history.minutes().count()), (0, 0));
-        (600..630).for_each(|second| history.push(second, &busy(60)));
-        (630..700).for_each(|second| history.push(second, &idle));
-        assert_eq!(history.minutes().map(|point| point.iops).collect::<Vec<_>>(), [30.0]);
+        assert_eq!(history.seconds().count(), 0);
     }
 
     #[test]
@@ -170,8 +141,8 @@ mod tests {
     #[test]
     fn a_full_history_had_room_for_half_as_many_points_again() {
         let mut history = History::default();
-        (0..26 * 3600).for_each(|second| history.push(second, &busy(1)));
-        let (seconds, minutes) = (history.seconds.capacity(), history.minutes.capacity());
-        assert!(seconds <= SECONDS as usize && minutes <= MINUTES_MAX, "{seconds} {minutes}");
+        (0..3600).for_each(|second| history.push(second, &busy(1)));
+        let seconds = history.seconds.capacity();
+        assert!(seconds <= SECONDS as usize, "{seconds}");
     }
 }

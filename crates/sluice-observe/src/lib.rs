@@ -6,7 +6,8 @@
 //!
 //! ```text
 //! [gates] --counters--> [sample] --difference--> [flow] --> [recent] 60 s --> rates, percentiles
-//!                                                   |---> [history] 15 min, 24 h
+//!                                                   |---> [history] 15 min
+//!                                                   |---> [interval] minutes, to be kept elsewhere
 //!                                                   |---> [capacity] what the device gives when it is full
 //!                                                   '---> [judge] --> kept, or broken with its [cause] --> [event]s
 //! ```
@@ -20,6 +21,7 @@ pub mod failing;
 pub mod flow;
 mod glance;
 pub mod history;
+pub mod interval;
 pub mod judge;
 mod now;
 pub mod observer;

@@ -5,6 +5,7 @@ use sluice_api::event::{Event, EventKind, Neighbour, Phase};
 use sluice_api::status::Failure;
 
 use crate::failing;
+use crate::interval::{Interval, Minute};
 use crate::judge::{Change, Shortfall, Watch};
 
 /// The cause of a violation, and the neighbours that were served during it.
@@ -72,6 +73,8 @@ pub(crate) struct Now<'a> {
     /// Whether it is an uplink.
     pub(crate) is_link: bool,
     pub(crate) events: &'a mut Vec<Event>,
+    /// Minutes that are over.
+    pub(crate) minutes: &'a mut Vec<Minute>,
 }
 
 /// Object and kind of an event.
@@ -106,6 +109,22 @@ impl Now<'_> {
         if let Some(event) = watch.end().map(|change| self.event(subject, change)) {
             self.events.push(event);
         }
+    }
+
+    /// Keeps a minute of a VM, or of its volume, if one is over.
+    pub(crate) fn keep(
+        &mut self,
+        (vm, volume): (&str, Option<&str>),
+        is_whole_vm: bool,
+        over: Option<(u64, Interval)>,
+    ) {
+        self.minutes.extend(over.map(|(minute, interval)| Minute {
+            device: self.device.to_owned(),
+            vm: vm.to_owned(),
+            volume: volume.map(str::to_owned),
+            minute,
+            interval: Interval { is_whole_vm, is_link: self.is_link, ..interval },
+        }));
     }
 
     fn event(&self, subject: Subject<'_>, change: Change<'_, About>) -> Event {

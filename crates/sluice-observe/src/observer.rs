@@ -8,6 +8,7 @@ use sluice_api::top;
 
 use crate::device_track::DeviceTrack;
 use crate::history::History;
+use crate::interval::Minute;
 use crate::now::Now;
 use crate::reading::Reading;
 use crate::sample::Sample;
@@ -22,31 +23,55 @@ pub struct Observer {
     time: u64,
     /// Second of the last sample.
     second: Option<u64>,
+    /// Minutes that the last call ended.
+    minutes: Vec<Minute>,
 }
 
 impl Observer {
     /// Takes a sample, about a second after the previous one. Returns the events that began and ended. A second sample of the same
     /// second is passed over; the next one covers its time.
     pub fn push(&mut self, sample: Sample) -> Vec<Event> {
-        let mut events = Vec::new();
+        let (mut events, mut minutes) = (Vec::new(), Vec::new());
         let passed = self.second.map(|last| sample.second.saturating_sub(last));
         if passed == Some(0) {
             return events;
         }
         let (time, second, is_late) = (sample.time, sample.second, passed.is_some_and(|passed| passed >= LATE));
         (self.time, self.second) = (time, Some(second));
-        let gone = self.devices.extract_if(.., |name, _| sample.devices.iter().all(|device| device.device != *name));
-        for (name, mut track) in gone {
-            track.end(&mut Now { time, second, is_late, device: &name, is_link: track.is_link(), events: &mut events });
-        }
+        self.minutes.clear();
+        self.end_devices(|name| sample.devices.iter().all(|device| device.device != name), is_late, &mut events);
         for mut device in sample.devices {
             device.vms.sort_by(|one, other| one.vm.cmp(&other.vm));
             let track = self.devices.entry(device.device.clone()).or_default();
             let name = device.device.clone();
             let is_link = device.uplink.is_some();
-            track.push(&mut Now { time, second, is_late, device: &name, is_link, events: &mut events }, device);
+            let (events, minutes) = (&mut events, &mut minutes);
+            track.push(&mut Now { time, second, is_late, device: &name, is_link, events, minutes }, device);
         }
+        self.minutes.append(&mut minutes);
         events
+    }
+
+    /// Ends the observation, because the daemon ends. Returns the ends of all events that hold, as of the last sample.
+    pub fn end(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        self.minutes.clear();
+        self.end_devices(|_| true, false, &mut events);
+        events
+    }
+
+    /// Minutes of VMs and volumes that the last sample ended, or the end of the observation.
+    pub fn minutes(&mut self) -> Vec<Minute> {
+        std::mem::take(&mut self.minutes)
+    }
+
+    /// Ends what is observed of some devices.
+    fn end_devices(&mut self, is_gone: impl Fn(&str) -> bool, is_late: bool, events: &mut Vec<Event>) {
+        let (time, second) = (self.time, self.second.unwrap_or(0));
+        for (name, mut track) in self.devices.extract_if(.., |name, _| is_gone(name)) {
+            let (is_link, minutes) = (track.is_link(), &mut self.minutes);
+            track.end(&mut Now { time, second, is_late, device: &name, is_link, events, minutes });
+        }
     }
 
     /// The current state of devices and VMs.

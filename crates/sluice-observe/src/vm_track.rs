@@ -16,6 +16,7 @@ use crate::failing::Failing;
 use crate::flow::Flow;
 use crate::glance;
 use crate::history::History;
+use crate::interval::Current;
 use crate::judge::{self, Grain, Shortfall, Watch};
 use crate::now::{About, Now, Subject};
 use crate::reading::{PromisesReading, Violations, VmReading};
@@ -142,6 +143,7 @@ enum Broken {
 struct Series {
     recent: Recent,
     history: History,
+    current: Current,
 }
 
 impl Series {
@@ -178,6 +180,8 @@ impl VolumeTrack {
     /// Ends what is not as it should be, because the volume is gone.
     fn end(&mut self, now: &mut Now<'_>, (vm, volume): (&str, &str)) {
         self.promises.end(now, (vm, Some(volume)));
+        let over = self.series.as_mut().and_then(|series| series.current.take());
+        now.keep((vm, Some(volume)), false, over);
         self.clients.end(now, (vm, volume));
         self.failing.end(now, vm, volume);
     }
@@ -228,9 +232,30 @@ impl VmTrack {
             let recent = track.series.as_ref().map_or(&self.series.recent, |series| &series.recent);
             let recent = (recent, flow.as_ref().unwrap_or(own));
             track.promises.judge(now, (vm, Some(&volume.volume)), &volume.policy, recent, device.turn, &explain);
+            if let Some(series) = &mut track.series {
+                let is_broken = track.promises.is_broken(now.second);
+                let over =
+                    series.current.push(now.time / 60, flow.as_ref().unwrap_or(own), volume.outstanding, is_broken);
+                now.keep((vm, Some(&volume.volume)), false, over);
+            }
             track.clients.push(now, (vm, &volume.volume), &volume.client_faults);
             track.failing.look(now, vm, volume);
         }
+        self.keep(now, own, sample);
+    }
+
+    /// Adds a second to the minute of the VM as a whole.
+    fn keep(&mut self, now: &mut Now<'_>, own: &Flow, sample: &VmSample) {
+        let all = self.volumes.values().map(|track| &track.promises).chain([&self.promises]);
+        let is_broken = all.into_iter().any(|promises| promises.is_broken(now.second));
+        let over = self.series.current.push(now.time / 60, own, sample.outstanding, is_broken);
+        now.keep((&sample.vm, self.only_volume()), true, over);
+    }
+
+    /// The volume that is all that the VM has on the device.
+    fn only_volume(&self) -> Option<&str> {
+        let (name, track) = self.volumes.first_key_value()?;
+        (self.volumes.len() == 1 && track.series.is_none()).then_some(name.as_str())
     }
 
     /// Ends what was promised to a VM or volume that is gone. One that has been added again since the last sample is
@@ -274,7 +299,8 @@ impl VmTrack {
             };
             let before = last.stats_of_volume(vm, &volume.volume);
             let had_those_of_its_vm = before.is_some_and(|before| before.began == stats.began);
-            let past = || if had_those_of_its_vm { self.series.clone() } else { Series::default() };
+            let of_vm = || Series { current: Current::default(), ..self.series.clone() };
+            let past = || if had_those_of_its_vm { of_vm() } else { Series::default() };
             let flow = Flow::between(before, last.at, stats, interval.sample.at);
             let flow = flow.of_link(interval.sample.uplink.is_some());
             track.series.get_or_insert_with(past).push(second, flow.clone());
@@ -286,6 +312,8 @@ impl VmTrack {
     /// Ends its violations, because it is gone.
     pub(crate) fn end(&mut self, now: &mut Now<'_>, vm: &str) {
         self.promises.end(now, (vm, None));
+        let over = self.series.current.take();
+        now.keep((vm, self.only_volume()), true, over);
         for (name, track) in &mut self.volumes {
             track.end(now, (vm, name));
         }
@@ -420,6 +448,12 @@ fn failed(stats: &GateStats) -> u64 {
 }
 
 impl Promises {
+    /// Whether one of them was not kept in the last second.
+    fn is_broken(&self, second: u64) -> bool {
+        let broken = [&self.reservation, &self.latency].into_iter().filter_map(Watch::broken);
+        broken.into_iter().any(|broken| broken.until == second)
+    }
+
     /// Whether each promise of a policy is broken.
     fn broken(&self, policy: &Policy, is_known: bool) -> Vec<(EventKind, bool)> {
         let all = [

@@ -328,19 +328,26 @@ fn a_volume_that_was_removed_and_added_again_had_the_counters_of_the_one_before(
 fn the_first_volume_of_a_vm_lost_its_past_when_a_second_one_was_added() {
     let mut rig = Rig::new(2);
     rig.add("a", "root", reserving(80), 16);
-    rig.seconds(130);
-    let past = |rig: &Rig| {
-        let history = rig.observer.history("disk", "a", Some("root")).unwrap();
-        (history.seconds().count(), history.minutes().count())
+    let minutes = |rig: &mut Rig, seconds: u64| {
+        let all = (0..seconds).flat_map(|_| {
+            rig.seconds(1);
+            rig.observer.minutes()
+        });
+        all.map(|minute| (minute.volume, minute.interval.is_whole_vm)).collect::<Vec<_>>()
     };
-    assert_eq!(past(&rig), (129, 2));
+    let whole = (Some("root".to_owned()), true);
+    assert_eq!(minutes(&mut rig, 130), [whole.clone(), whole.clone()]);
+    let past = |rig: &Rig| rig.observer.history("disk", "a", Some("root")).unwrap().seconds().count();
+    assert_eq!(past(&rig), 129);
     rig.run(500);
     rig.add("a", "data", reserving(80), 0);
     rig.seconds(1);
-    assert_eq!(past(&rig), (130, 2));
+    assert_eq!(past(&rig), 130);
     let (root, data) = (rig.volume("a", "root").rates, rig.volume("a", "data").rates);
     assert!((root.second.iops - 500.0).abs() < 2.0 && (root.minute.iops - 500.0).abs() < 2.0, "{root:?}");
     assert_eq!((data.second.iops, data.minute.iops), (0.0, 0.0));
+    let of_both = minutes(&mut rig, 60);
+    assert_eq!(of_both, [(Some("root".to_owned()), false), (None, true)], "data asks for nothing");
     rig.keep_outstanding("a", "data", 16);
     rig.seconds(10);
     let (root, data) = (rig.volume("a", "root").rates, rig.volume("a", "data").rates);

@@ -317,6 +317,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         "s" => 1_000_000_000,
         "m" | "min" => 60_000_000_000,
         "h" => 3_600_000_000_000,
+        "d" | "day" | "days" => 86_400_000_000_000,
         _ => {
             return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "time", example: "5ms" });
         }

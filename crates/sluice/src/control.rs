@@ -4,3 +4,4 @@ pub(crate) use sluice_api::request::{How, MetricsFormat, Request, Term};
 
 pub(crate) mod client;
 pub(crate) mod keys;
+pub(crate) mod record;

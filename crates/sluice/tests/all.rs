@@ -47,6 +47,7 @@ mod promises;
 mod qemu;
 mod queues;
 mod real_time;
+mod record;
 mod released;
 mod reload;
 mod roles;

@@ -15,6 +15,7 @@ mod contest;
 mod control;
 mod core;
 mod fio;
+mod history;
 mod hostile;
 mod load;
 mod nbd;
@@ -62,6 +63,8 @@ enum What {
     Control(control::Options),
     /// Cost of metrics and of `sluice get` on a host with many VMs.
     Observe(observe::Options),
+    /// Size of the past on disk, and what it costs to write and to read it, in simulated time.
+    History(history::Options),
     /// Cost of a VM for its neighbour, by work that never reaches the device.
     Hostile(hostile::Options),
     /// Accuracy of shares, limits and reservations, next to other programs that limit and share.
@@ -92,6 +95,7 @@ impl Bench {
             What::Vhost(options) => vhost::run(options, self.quick),
             What::Control(options) => control::run(options, self.quick),
             What::Observe(options) => observe::run(options, self.quick),
+            What::History(options) => history::run(options, self.quick),
             What::Sim => sim::run(self.quick),
             What::Hostile(options) => hostile::run(options, self.quick),
             What::Accuracy(options) => accuracy::run(options, self.quick),

@@ -131,6 +131,27 @@ pub static ACCESS: Section = Section {
     scheduler_tables: &[],
 };
 
+/// `[daemon.history]`
+pub static HISTORY: Section = Section {
+    title: "daemon.history",
+    doc: "How long the past of VMs, volumes and NICs is kept in the state directory, for `sluice get history`. A volume or NIC that is \
+          always busy takes about 2 KB for an hour of minutes and 0.3 KB for its quarters of an hour: 0.6 MB with the defaults. Without a \
+          state directory, a day of minutes is kept in memory",
+    groups: &[&[
+        Key::new("minutes", Kind::Time(HOUR, YEAR), "\"14days\"", "How long each minute is kept").default("\"7days\""),
+        Key::new(
+            "quarter_hours",
+            Kind::Time(HOUR, YEAR),
+            "\"90days\"",
+            "How long each quarter of an hour is kept, with its busiest minute",
+        )
+        .default("\"35days\""),
+    ]],
+    scheduler_tables: &[],
+};
+
+const YEAR: Duration = Duration::from_hours(366 * 24);
+
 /// `[daemon]`
 pub static DAEMON: Section = Section {
     title: "daemon",
@@ -171,10 +192,16 @@ pub static DAEMON: Section = Section {
             "state",
             Kind::Path,
             "\"/var/lib/sluice\"",
-            "Folder for what must survive a restart: changes made at run time, events, and the source, offset and size of each \
+            "Folder for what must survive a restart: changes made at run time, events, history, and the source, offset and size of each \
              volume when it was last served. The daemon creates it if its parent exists. Only one daemon may use it",
         )
         .default("`$STATE_DIRECTORY`, which systemd sets; without either, a change needs --until-restart, --for or --persist"),
+        Key::new(
+            "history",
+            Kind::Table(&HISTORY),
+            "{ minutes = \"14days\" }",
+            "How long the past of VMs, volumes and NICs is kept",
+        ),
         Key::new(
             "real_time",
             Kind::Word(&["off", "auto"]),

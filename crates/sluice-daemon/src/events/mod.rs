@@ -5,25 +5,40 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
+use rusqlite::Connection;
 use sluice_api::VERSION;
 use sluice_api::event;
 use sluice_api::event::Event;
+use sluice_api::list::{self, Step};
 use sluice_config::Alert;
+use sluice_observe::interval::Minute;
+use tokio::sync::oneshot;
 
 use self::alerts::Alerts;
+use self::history::Keep;
 use self::store::{Filter, Store};
 use crate::control::socket::Asked;
 use crate::control::{Code, Reply, Request};
 use crate::state::time::Time;
 
 mod alerts;
+mod cut_off;
+mod database;
+pub mod history;
+pub mod offline;
 mod store;
 
 /// Maximum number of queued events and questions.
 const QUEUE_MAX: usize = 4096;
+/// Maximum number of minutes that wait for the disk, some 1 MB each on a large host.
+const MINUTES_MAX: usize = 60;
+/// Seconds between two notes that what has begun holds. After a kill at most this time is missing, and that to the last sample.
+const BEAT: u64 = 5;
+const DAY: u64 = 24 * 3600;
 /// Events in one reply, if the question does not say how many.
 const DEFAULT_LIMIT: usize = 1000;
 /// Maximum number of events in one reply, some 10 MB: replies of all clients are in memory at the same time.
@@ -35,6 +50,47 @@ enum Message {
     Alerts(Vec<Alert>),
     /// Number of seconds by which the host's clock was set.
     ClockSet(i64),
+    /// What has begun holds at this time, in seconds since 1970.
+    Beat(u64),
+    /// Minutes of the past that are over.
+    Minutes(Minutes),
+    /// A question about the past, with what is known of its seconds, or why there are none.
+    History(Asked, Result<list::History, Reply>),
+    End(End),
+}
+
+/// Minutes of the past, and how long they are kept.
+struct Minutes {
+    minutes: Vec<Minute>,
+    keep: Keep,
+    /// Is counted until they are written.
+    _queued: Arc<()>,
+}
+
+/// The end of the daemon.
+struct End {
+    /// Ends of the events that hold, as of the last sample.
+    events: Vec<Event>,
+    /// Time of the last sample, in seconds since 1970.
+    time: u64,
+    /// Is dropped when the database is closed.
+    _closed: oneshot::Sender<()>,
+}
+
+/// Writes the past as the thread does, and waits for it. It is for measurements.
+pub struct Writer(Store);
+
+impl Writer {
+    /// Opens the database of a folder.
+    #[must_use]
+    pub fn open(folder: PathBuf) -> Writer {
+        Writer(Store::open(Some(folder)))
+    }
+
+    /// Writes minutes that are over.
+    pub fn keep(&mut self, minutes: &[Minute], keep: &Keep) {
+        self.0.keep(minutes, keep);
+    }
 }
 
 /// The handle of the thread that keeps events. It ends when the handle is dropped.
@@ -44,6 +100,12 @@ pub struct Events {
     alerts: Vec<Alert>,
     /// Seconds by which the host's clock was set, of which the thread does not know yet.
     set_by: i64,
+    /// Time since the last heartbeat, in samples of a second.
+    since_beat: u64,
+    /// Shared with the minutes that are queued.
+    queued: Arc<()>,
+    /// Whether minutes were lost since the last one that found room.
+    loses_minutes: bool,
 }
 
 impl Events {
@@ -55,7 +117,15 @@ impl Events {
         let (messages, inbox) = sync_channel(QUEUE_MAX);
         let alerts = Alerts::new();
         thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox))?;
-        Ok(Events { messages, lost: 0, alerts: Vec::new(), set_by: 0 })
+        Ok(Events {
+            messages,
+            lost: 0,
+            alerts: Vec::new(),
+            set_by: 0,
+            since_beat: 0,
+            queued: Arc::new(()),
+            loses_minutes: false,
+        })
     }
 
     /// Keeps an event. It does not wait; an event that finds no room is counted and is in the log alone.
@@ -84,6 +154,43 @@ impl Events {
         }
     }
 
+    /// Notes that a sample was taken at `time`, in seconds since 1970, and that what has begun still holds.
+    pub fn sampled(&mut self, time: u64) {
+        self.since_beat += 1;
+        if self.since_beat >= BEAT && self.messages.try_send(Message::Beat(time)).is_ok() {
+            self.since_beat = 0;
+        }
+    }
+
+    /// Keeps minutes of the past. It does not wait; those that find no room are lost.
+    pub fn keep(&mut self, minutes: Vec<Minute>, keep: Keep) {
+        if minutes.is_empty() {
+            return;
+        }
+        let has_room = Arc::strong_count(&self.queued) <= MINUTES_MAX;
+        let minutes = Minutes { minutes, keep, _queued: Arc::clone(&self.queued) };
+        let is_lost = !has_room || self.messages.try_send(Message::Minutes(minutes)).is_err();
+        if is_lost && !self.loses_minutes {
+            tracing::warn!("History has a gap: the disk of the state directory is too slow");
+        }
+        self.loses_minutes = is_lost;
+    }
+
+    /// Answers a question about the past. `seconds` is what is known of its seconds, or why there are none.
+    pub fn history(&self, asked: Asked, seconds: Result<list::History, Reply>) {
+        if let Err(TrySendError::Full(Message::History(asked, _))) =
+            self.messages.try_send(Message::History(asked, seconds))
+        {
+            refuse(asked);
+        }
+    }
+
+    /// Adds the ends of the events that hold at the end of the daemon, and closes the database. `closed` is dropped when that is done.
+    pub fn end(self, events: Vec<Event>, time: u64, closed: oneshot::Sender<()>) {
+        events.iter().for_each(log);
+        let _ = self.messages.try_send(Message::End(End { events, time, _closed: closed }));
+    }
+
     /// Replaces the recipients of events, if they have changed.
     pub fn set_alerts(&mut self, alerts: &[Alert]) {
         if self.alerts != alerts && self.messages.try_send(Message::Alerts(alerts.to_vec())).is_ok() {
@@ -94,10 +201,13 @@ impl Events {
     /// Answers a question about events.
     pub fn answer(&self, asked: Asked) {
         if let Err(TrySendError::Full(Message::Query(asked))) = self.messages.try_send(Message::Query(asked)) {
-            let _ =
-                asked.reply.send(Reply::failed(Code::Refused, "Too many events are being written; repeat the command"));
+            refuse(asked);
         }
     }
+}
+
+fn refuse(asked: Asked) {
+    let _ = asked.reply.send(Reply::failed(Code::Refused, "Too many events are being written; repeat the command"));
 }
 
 fn log(event: &Event) {
@@ -110,7 +220,7 @@ fn log(event: &Event) {
 
 fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
     // A database takes room in the state directory: it is made with the first event.
-    let mut store = store::is_in(folder.as_deref()).then(|| Store::open(folder.clone()));
+    let mut store = database::is_in(folder.as_deref()).then(|| Store::open(folder.clone()));
     while let Ok(message) = inbox.recv() {
         match message {
             Message::Happened(event) => {
@@ -118,10 +228,22 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
                 alerts.tell(&event, Time::now());
             }
             Message::Query(asked) => {
-                let reply = answer(store.as_ref(), &asked.request);
+                let reply = answer(store.as_ref().map(Store::connection), &asked.request);
                 let _ = asked.reply.send(reply);
             }
             Message::ClockSet(seconds) => store.iter_mut().for_each(|store| store.clock_was_set(seconds)),
+            Message::Minutes(Minutes { minutes, keep, _queued }) => {
+                store.get_or_insert_with(|| Store::open(folder.clone())).keep(&minutes, &keep);
+            }
+            Message::History(asked, seconds) => {
+                let reply = past(store.as_ref().map(Store::connection), &asked.request, seconds);
+                let _ = asked.reply.send(reply);
+            }
+            Message::Beat(time) => store.iter_mut().for_each(|store| store.beat(time)),
+            Message::End(End { events, time, _closed }) => {
+                store.take().into_iter().for_each(|store| store.end(&events, time));
+                return;
+            }
             Message::Alerts(wanted) => {
                 alerts.set(wanted.into_iter().map(|alert| (alert.class.clone(), alert)).collect::<BTreeMap<_, _>>());
             }
@@ -129,15 +251,48 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
     }
 }
 
-/// `store` is `None` as long as there are no events.
-fn answer(store: Option<&Store>, request: &Request) -> Reply {
+/// Adds minutes and quarters of an hour to what is known of the seconds.
+fn past(database: Option<&Connection>, request: &Request, seconds: Result<list::History, Reply>) -> Reply {
+    let Request::History { vm, volume, step, since, until } = request else {
+        unreachable!("it gets no other requests")
+    };
+    let now = Time::of_clock().0;
+    // Without a step it is asked by an older program.
+    let since = since.unwrap_or_else(|| now.saturating_sub(if step.is_none() { DAY } else { u64::MAX }));
+    let asked = history::Asked {
+        vm,
+        volume: volume.as_deref(),
+        step: step.unwrap_or(Step::Minute),
+        since,
+        until: until.unwrap_or(u64::MAX),
+    };
+    let known = seconds.or_else(|reply| {
+        let is_known = database.is_some_and(|database| history::is_known(database, &asked));
+        let nothing = list::History { version: VERSION, vm: vm.clone(), volume: volume.clone(), history: Vec::new() };
+        if is_known { Ok(nothing) } else { Err(reply) }
+    });
+    let mut known = match known {
+        Ok(known) => known,
+        Err(reply) => return reply,
+    };
+    if let Some(database) = database.filter(|_| asked.step != Step::Second) {
+        match history::find(database, &asked) {
+            Ok(found) => history::join(&mut known, found, asked.step),
+            Err(error) => return Reply::failed(Code::Refused, format!("Cannot read the history: {error}")),
+        }
+    }
+    Reply::with(&known)
+}
+
+/// `database` is `None` as long as there is nothing in it.
+fn answer(database: Option<&Connection>, request: &Request) -> Reply {
     let Request::Events { since, after, vm, device, kind, limit } = request else {
         unreachable!("it gets no other requests")
     };
     if limit.is_some_and(|limit| limit > LIMIT_MAX) {
         return Reply::failed(Code::Invalid, format!("A reply has at most {LIMIT_MAX} events; ask for fewer"));
     }
-    let Some(store) = store else {
+    let Some(database) = database else {
         return Reply::with(&event::Events { version: VERSION, ..event::Events::default() });
     };
     let filter = Filter {
@@ -148,7 +303,7 @@ fn answer(store: Option<&Store>, request: &Request) -> Reply {
         kind: kind.as_deref(),
         limit: limit.unwrap_or(DEFAULT_LIMIT),
     };
-    match store.find(&filter) {
+    match store::find(database, &filter) {
         Ok(events) => Reply::with(&events),
         Err(error) => Reply::failed(Code::Refused, format!("Cannot read the events: {error}")),
     }

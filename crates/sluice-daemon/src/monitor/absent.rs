@@ -57,6 +57,11 @@ impl AbsenceEvents {
         })
     }
 
+    /// Returns the ends of all events that hold, because the daemon ends.
+    pub(super) fn end(&mut self, at: At) -> Vec<Event> {
+        self.update(Reasons::new(), at, |_| nothing())
+    }
+
     fn update(&mut self, now: Reasons, at: At, device: impl Fn(&ObjectId) -> String) -> Vec<Event> {
         let mut events = Vec::new();
         let mut add = |key: &(EventKind, ObjectId, Cause), begun: &Begun, phase, seconds| {

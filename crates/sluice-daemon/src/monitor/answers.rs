@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use sluice_api::VERSION;
-use sluice_api::list;
+use sluice_api::list::{self, Step};
 use sluice_api::object::ObjectId;
 use sluice_api::status::{self, Details, InterfaceOutage, RealTime, SetAside, Status, Volume};
 use sluice_api::top::Top;
@@ -30,7 +30,7 @@ use crate::state::overrides::Overrides;
 /// Maximum time for a device to list its clients.
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
-/// Answers a request; `None` if the client may ask and another thread answers: questions about events and clients, and for metrics.
+/// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics.
 pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Served>, asked: &Asked) -> Option<Reply> {
     let Some(served) = served else {
         let error = "The daemon has not started yet; repeat the command in a moment";
@@ -41,13 +41,12 @@ pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Ser
         return Some(Reply::failed(Code::Refused, error));
     }
     match &asked.request {
-        Request::Events { .. } | Request::Metrics { .. } | Request::Clients => None,
+        Request::Events { .. } | Request::Metrics { .. } | Request::Clients | Request::History { .. } => None,
         Request::Status => Some(Reply::with(&status(observer.status(), space, served))),
         Request::Names => Some(Reply::with(&names(&served.host))),
         Request::Policies => {
             Some(Reply::with(&list::Policies { version: VERSION, policies: policies::rows(&served.host) }))
         }
-        Request::History { vm, volume } => Some(history(observer, served, vm, volume.as_deref())),
         Request::Top => Some(Reply::with(&top(observer, served))),
         Request::Details { vm, volume } => Some(details(observer, served, vm, volume.as_deref())),
         _ => unreachable!("the monitor gets no other requests"),
@@ -259,25 +258,26 @@ fn devices<'a>(served: &'a Served, vm: &str, volume: Option<&str>) -> Result<Vec
     Ok(devices)
 }
 
-fn history(observer: &Observer, served: &Served, vm: &str, volume: Option<&str>) -> Reply {
-    let devices = match devices(served, vm, volume) {
-        Ok(devices) => devices,
-        Err(reply) => return reply,
+/// The seconds of a VM or volume, or the error.
+pub(super) fn seconds(observer: &Observer, served: Option<&Served>, request: &Request) -> Result<list::History, Reply> {
+    let Request::History { vm, volume, step, since, until } = request else {
+        unreachable!("it gets no other requests")
     };
+    let served = served.expect("the right to ask was checked with it");
+    let devices = devices(served, vm, volume.as_deref())?;
     let of = |device: &&str| {
-        let history = observer.history(device, vm, volume)?;
+        let history = observer.history(device, vm, volume.as_deref())?;
         let is_link = served.host.uplinks.contains_key(*device);
         let point = |point: &Point| point.at(observer.time_of(u64::from(point.second)), is_link);
-        Some(list::DeviceHistory {
-            device: (*device).to_owned(),
-            seconds: history.seconds().map(point).collect(),
-            minutes: history.minutes().map(point).collect(),
-        })
+        let is_asked = |point: &list::Point| (since.unwrap_or(0)..=until.unwrap_or(u64::MAX)).contains(&point.time);
+        let all = history.seconds().map(point).filter(is_asked);
+        let seconds = if matches!(step, None | Some(Step::Second)) { all.collect() } else { Vec::new() };
+        Some(list::DeviceHistory { device: (*device).to_owned(), seconds, ..list::DeviceHistory::default() })
     };
-    Reply::with(&list::History {
+    Ok(list::History {
         version: VERSION,
-        vm: vm.to_owned(),
-        volume: volume.map(str::to_owned),
+        vm: vm.clone(),
+        volume: volume.clone(),
         history: devices.iter().filter_map(of).collect(),
     })
 }

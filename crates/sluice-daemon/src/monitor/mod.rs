@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use absent::{AbsenceEvents, At};
 use clock::{Clock, since_boot};
+use sluice_api::event::{DaemonEnd, Event};
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use sluice_io::device::DeviceWatch;
@@ -25,11 +26,13 @@ use sluice_io::vhost_user::counts::Counts;
 use sluice_observe::observer::Observer;
 use sluice_observe::sample::Sample;
 use space::{Space, Watched};
+use tokio::sync::oneshot;
 
 use crate::control::Request;
 use crate::control::roles::Roles;
 use crate::control::socket::Asked;
 use crate::events::Events;
+use crate::events::history::Keep;
 use crate::metrics::{self, Load};
 use crate::server::{Absent, Blocks};
 use crate::state::time::Time;
@@ -113,9 +116,15 @@ impl Board {
     }
 }
 
+enum Message {
+    Asked(Asked),
+    /// The daemon ends. It is dropped when all that held is recorded.
+    End(oneshot::Sender<()>),
+}
+
 /// The handle of the thread. It ends when the handle is dropped.
 pub struct Monitor {
-    questions: Sender<Asked>,
+    messages: Sender<Message>,
 }
 
 impl Monitor {
@@ -124,7 +133,7 @@ impl Monitor {
     /// # Errors
     /// If the thread cannot be started.
     pub fn start(board: Board, events: Events, metrics: metrics::Board) -> std::io::Result<Monitor> {
-        let (questions, inbox) = channel();
+        let (messages, inbox) = channel();
         let (observer, absent, clock, begun) =
             (Observer::default(), AbsenceEvents::default(), Clock::default(), since_boot());
         let space = Space::default();
@@ -145,7 +154,7 @@ impl Monitor {
             waiting,
         };
         thread::Builder::new().name("monitor".to_owned()).spawn(move || thread.run())?;
-        Ok(Monitor { questions })
+        Ok(Monitor { messages })
     }
 
     /// Answers a request that only asks. Returns any other.
@@ -153,8 +162,18 @@ impl Monitor {
         if !asked.request.is_question() {
             return Some(asked);
         }
-        let _ = self.questions.send(asked);
+        let _ = self.messages.send(Message::Asked(asked));
         None
+    }
+
+    /// Ends the samples, and writes the end of every event that holds, with the time for which it held. Returns at the latest after
+    /// `timeout`: a state directory that hangs does not keep the daemon from ending.
+    pub async fn end(self, timeout: Duration) {
+        let (recorded, is_recorded) = oneshot::channel();
+        let _ = self.messages.send(Message::End(recorded));
+        if tokio::time::timeout(timeout, is_recorded).await.is_err() {
+            tracing::warn!("The state directory does not respond: the ends of events that hold are not written");
+        }
     }
 }
 
@@ -168,7 +187,7 @@ struct Thread {
     clock: Clock,
     /// Time since the start of the host.
     begun: Duration,
-    inbox: Receiver<Asked>,
+    inbox: Receiver<Message>,
     /// Second of the last sample.
     second: Option<u64>,
     /// Devices that did not reply to the last sample.
@@ -190,11 +209,25 @@ impl Thread {
                 next = (next + every).max(Instant::now());
             }
             match self.inbox.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(asked) => self.take(asked),
+                Ok(Message::Asked(asked)) => self.take(asked),
+                Ok(Message::End(recorded)) => return self.end(recorded),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
+    }
+
+    /// Ends what is observed, as of the last sample. What the end of the daemon stops is not observed any more.
+    fn end(mut self, recorded: oneshot::Sender<()>) {
+        let at = At { time: self.observer.time(), second: self.second.unwrap_or(0) };
+        let mut observer = std::mem::take(&mut self.observer);
+        let observed = observer.end();
+        if let Some(served) = self.board.read().served {
+            self.events.keep(observer.minutes(), keep(&served));
+        }
+        let ends = self.absent.end(at).into_iter().chain(self.space.end(at)).chain(observed);
+        let ends = ends.map(|event| Event { ended_by: Some(DaemonEnd::Stopped), ..event });
+        self.events.end(ends.collect(), at.time, recorded);
     }
 
     /// Answers a question, or keeps it until the next sample if what is served has changed since the last one. So a command
@@ -214,6 +247,10 @@ impl Thread {
                 Request::Clients => {
                     let devices = served.map_or_else(Vec::new, |served| served.devices);
                     answers::send_clients(devices, asked.reply);
+                }
+                Request::History { .. } => {
+                    let seconds = answers::seconds(&self.observer, served.as_ref(), &asked.request);
+                    self.events.history(asked, seconds);
                 }
                 Request::Metrics { format } => answers::send_metrics(self.metrics.clone(), format, asked.reply),
                 _ => self.events.answer(asked),
@@ -244,11 +281,19 @@ impl Thread {
         let space = self.space.look(&served, At { time, second });
         let events = self.observer.push(Sample { second, time, devices });
         absent.into_iter().chain(space).chain(events).for_each(|event| self.events.happened(event));
+        self.events.sampled(time);
+        self.events.keep(self.observer.minutes(), keep(&served));
         self.metrics.publish(exported(&self.observer, &self.space, &served));
         self.sampled = changes;
         std::mem::take(&mut self.waiting).into_iter().for_each(|asked| self.answer(asked));
         is_serving
     }
+}
+
+/// How long the past is kept.
+fn keep(served: &Served) -> Keep {
+    let sluice_config::History { minutes, quarter_hours } = served.host.daemon.history;
+    Keep { minutes, quarter_hours }
 }
 
 /// The state that is exported as metrics.
@@ -268,14 +313,13 @@ fn exported(observer: &Observer, space: &Space, served: &Served) -> metrics::Sta
 #[cfg(test)]
 mod tests {
     use sluice_api::status::Status;
-    use tokio::sync::oneshot;
 
     use super::*;
     use crate::control::Reply;
     use crate::control::socket::Peer;
 
     /// A thread whose first sample is taken, and what is served.
-    fn thread() -> (Thread, Sender<Asked>) {
+    fn thread() -> (Thread, Sender<Message>) {
         let (questions, inbox) = channel();
         let thread = Thread {
             board: Board::default(),
@@ -326,7 +370,7 @@ mod tests {
         let mut answers: Vec<_> = (0..100)
             .map(|_| {
                 let (asked, answer) = asked();
-                questions.send(asked).unwrap();
+                questions.send(Message::Asked(asked)).unwrap();
                 answer
             })
             .collect();

@@ -72,6 +72,12 @@ impl Space {
         self.changes(at)
     }
 
+    /// Returns the ends of all events that hold, because the daemon ends.
+    pub(super) fn end(&mut self, at: At) -> Vec<Event> {
+        self.known.clear();
+        self.changes(at)
+    }
+
     fn start(&self, number: Option<u64>, sources: Vec<Watched>) -> bool {
         let send = self.send.clone();
         let look = move || drop(send.send((number, look_at(&sources))));

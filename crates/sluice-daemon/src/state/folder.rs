@@ -183,6 +183,14 @@ fn exposed(path: &Path, place: PathBuf, by: Stranger) -> StateError {
     StateError::Exposed { path: path.to_owned(), place, by: by.to_string() }
 }
 
+/// Whether a daemon uses a state directory.
+///
+/// # Errors
+/// The directory cannot be opened.
+pub fn is_used(path: &Path) -> io::Result<bool> {
+    Ok(matches!(open_folder(path)?.try_lock_shared(), Err(TryLockError::WouldBlock)))
+}
+
 fn refuse_missing(path: &Path) -> Result<(), StateError> {
     match path.metadata() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(StateError::Missing(path.to_owned())),

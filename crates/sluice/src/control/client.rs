@@ -1,5 +1,7 @@
 //! The client of the control socket: a verb sends a request to the daemon.
 
+use std::io::ErrorKind;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -62,17 +64,22 @@ impl Daemon {
         Ok(ChangeResult { ok: true, before, after, changed: result.unwrap_or_default() })
     }
 
+    /// Whether the default socket is asked, and nothing listens there.
+    pub(crate) fn is_absent_at_default(&self) -> bool {
+        let connected = || UnixStream::connect(default_socket()).map_err(|error| error.kind());
+        self.socket.is_none() && matches!(connected(), Err(ErrorKind::NotFound | ErrorKind::ConnectionRefused))
+    }
+
     fn send<R: DeserializeOwned>(&self, request: &Request) -> Result<Reply<R>, Failure> {
-        let own = || std::env::var_os("SLUICE_SOCKET").map_or_else(|| PathBuf::from(CONTROL_SOCKET), PathBuf::from);
-        let socket = self.socket.clone().unwrap_or_else(own);
+        let socket = self.socket.clone().unwrap_or_else(default_socket);
         let reply = line::ask(&socket, request).map_err(|error| {
             let path = socket.display();
             Failure::Unreachable(match error.kind() {
-                std::io::ErrorKind::PermissionDenied => format!(
+                ErrorKind::PermissionDenied => format!(
                     "Cannot connect to {path}: {error}; only its owner and its group may connect: become root, or \
                      a member of the group (usermod -a -G sluice USER, then log in again)"
                 ),
-                std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused => format!(
+                ErrorKind::NotFound | ErrorKind::ConnectionRefused => format!(
                     "No daemon at {path}: {error}; start it (`systemctl start sluice`, or `sluice serve FILE`), or name the \
                      `control` of its host file with --socket"
                 ),
@@ -86,7 +93,12 @@ impl Daemon {
     }
 }
 
-fn refused<R>(reply: Reply<R>) -> Failure {
+fn default_socket() -> PathBuf {
+    std::env::var_os("SLUICE_SOCKET").map_or_else(|| PathBuf::from(CONTROL_SOCKET), PathBuf::from)
+}
+
+/// The failure of a request that was refused.
+pub(super) fn refused<R>(reply: Reply<R>) -> Failure {
     let text = reply.error.unwrap_or_default();
     let text = text.strip_prefix("error: ").map_or(text.clone(), str::to_owned);
     match reply.code {
@@ -201,7 +213,8 @@ mod tests {
             let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
             let daemon = std::thread::spawn(move || listener.accept().unwrap().0.write_all(reply.as_bytes()).unwrap());
             // Longer than what the socket holds, so it cannot be sent before the daemon has closed the connection.
-            let request = Request::History { vm: "x".repeat(4 << 20), volume: None };
+            let vm = "x".repeat(4 << 20);
+            let request = Request::History { vm, volume: None, step: None, since: None, until: None };
             let error = Daemon::at(Some(socket.clone())).get::<Changed>(&request).unwrap_err().into_text();
             daemon.join().unwrap();
             std::fs::remove_file(&socket).unwrap();

@@ -10,7 +10,7 @@ use sluice_daemon::failure::Failure;
 use sluice_daemon::state::time::{Time, length};
 
 use crate::control::Request;
-use crate::control::client::Daemon;
+use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
 use crate::show::events;
@@ -23,7 +23,7 @@ const PAGE: usize = 1000;
 /// List what happened to promises, devices and volumes, and why.
 ///
 /// An event begins when a promise is broken, a device is too slow, stalls or fails, or a volume is not served; it ends when the
-/// problem has ended. Events survive restarts if the daemon has a state directory. At most the latest 100,000 are kept.
+/// problem has ended. Events survive restarts if the daemon has a state directory, and are read there while it does not run. At most the latest 100,000 are kept.
 #[derive(Args)]
 pub(crate) struct Events {
     /// Wait for further events, and show them as they come.
@@ -46,7 +46,7 @@ pub(crate) struct Events {
     #[arg(short = 'n', long, value_name = "NUMBER", default_value_t = 1000)]
     limit: usize,
     #[command(flatten)]
-    daemon: Daemon,
+    source: Source,
 }
 
 impl Events {
@@ -55,14 +55,15 @@ impl Events {
         if let Some(kind) = self.kind.as_deref().filter(|kind| !known.contains(kind)) {
             return Err(Failure::NotFound(format!("There is no kind {kind}; there are {}", known.join(", "))));
         }
-        let event::Events { events: found, mut more, mut last, .. } = self.daemon.get(&self.request(None))?;
+        let event::Events { events: found, mut more, mut last, .. } = self.source.get(&self.request(None))?;
         if more {
             output::message(format_args!(
                 "Only the latest {} events are shown; -n shows more, and --since or --vm fewer",
                 found.len()
             ));
         }
-        if !self.follow {
+        // There is nothing to follow without a daemon.
+        if !self.follow || self.source.is_offline() {
             output::line(&match form {
                 Form::Table | Form::Wide => events::table(&found, form == Form::Wide, output::width()),
                 Form::Json => {
@@ -79,7 +80,7 @@ impl Events {
                 sleep(PAUSE);
             }
             // A daemon that restarts is asked again; its events go on.
-            let reply: event::Events = match self.daemon.get(&self.request(Some(last))) {
+            let reply: event::Events = match self.source.daemon().get(&self.request(Some(last))) {
                 Err(Failure::Unreachable(_)) => continue,
                 reply => reply?,
             };

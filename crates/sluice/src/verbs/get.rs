@@ -1,21 +1,30 @@
 //! `sluice get`
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::Value;
 use sluice_api::change::{self, Override};
-use sluice_api::list::{self, DeviceHistory, Point};
+use sluice_api::list::{self, DeviceHistory, Point, Step};
 use sluice_api::status::{Status, Vm, Volume};
 use sluice_daemon::failure::Failure;
 use sluice_daemon::state::folder::StateFolder;
+use sluice_daemon::state::time::{Time, length};
 
 use crate::control::Request;
 use crate::control::client::Daemon;
+use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
 use crate::show;
+
+/// For how long each second is kept, and by default each minute.
+const SECONDS: Duration = Duration::from_mins(15);
+const MINUTES: Duration = Duration::from_hours(7 * 24);
+/// For how long minutes are listed by default.
+const DAY: Duration = Duration::from_hours(24);
 
 /// List what the running daemon serves, with promises and figures.
 #[derive(Args)]
@@ -95,18 +104,31 @@ struct Policies {
     asked: Asked,
 }
 
-/// List the past of a VM or volume: each second of the last 15 minutes, or each minute of the last 24 hours.
+/// List the past of a VM, volume or NIC: seconds of the last 15 minutes, minutes of the last 7 days, quarters of an hour before.
 ///
-/// Intervals without requests are left out.
+/// Without options it lists seconds, and with --since the shortest intervals that are kept for so long. Intervals without requests are
+/// left out. BUSIEST is the busiest minute of a quarter of an hour, in normalised iops, or for NICs in Mbit/s. Minutes and quarters
+/// survive restarts if the daemon has a state directory, and are read there while it does not run; `history` in `[daemon]` of the host file says for how long.
 #[derive(Args)]
 struct History {
-    /// VM or VM/VOLUME.
+    /// VM, VM/VOLUME or VM/nic/NIC.
     target: String,
-    /// Minutes of the last 24 hours, instead of seconds.
-    #[arg(long)]
+    /// Minutes, by default of the last 24 hours.
+    #[arg(long, conflicts_with = "quarter_hours")]
     minutes: bool,
+    /// Quarters of an hour, by default all that are kept.
+    #[arg(long)]
+    quarter_hours: bool,
+    /// Only intervals of this last time, for example 1h or 7days.
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    since: Option<Duration>,
+    /// Only intervals before this time ago.
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    until: Option<Duration>,
     #[command(flatten)]
-    asked: Asked,
+    watch: watch::Watch,
+    #[command(flatten)]
+    source: Source,
 }
 
 #[derive(Args)]
@@ -167,24 +189,33 @@ impl Get {
                     named(all.policies, &names, |row| vec![row.policy_name.clone()])
                 })
             }
-            What::History(History { target, minutes, asked }) => {
-                let (vm, volume) = match target.split_once('/') {
-                    Some((vm, volume)) => (vm.to_owned(), Some(volume.to_owned())),
-                    None => (target, None),
-                };
-                let request = Request::History { vm, volume };
-                asked.print(
-                    form,
-                    "history",
-                    |rows, _| show::history::table(rows),
-                    |daemon| {
-                        let history: list::History = daemon.get(&request)?;
-                        Ok(history.history.into_iter().flat_map(|device| points(device, minutes)).collect())
-                    },
-                )
-            }
+            What::History(history) => history.watch.run(form, || {
+                let reply: list::History = history.source.get(&history.request())?;
+                let points: Vec<Point> = reply.history.into_iter().flat_map(points).collect();
+                Ok(shown(form, "history", &points, &|rows, _| show::history::table(rows)))
+            }),
             What::Overrides(overrides) => overrides.run(form),
         }
+    }
+}
+
+impl History {
+    fn request(&self) -> Request {
+        let (vm, volume) = match self.target.split_once('/') {
+            Some((vm, volume)) => (vm.to_owned(), Some(volume.to_owned())),
+            None => (self.target.clone(), None),
+        };
+        let now = Time::now().0;
+        let ago = |length: Duration| now.saturating_sub(length.as_secs());
+        let step = match self.since {
+            _ if self.minutes => Step::Minute,
+            _ if self.quarter_hours => Step::QuarterHour,
+            Some(since) if since > MINUTES => Step::QuarterHour,
+            Some(since) if since > SECONDS => Step::Minute,
+            _ => Step::Second,
+        };
+        let since = self.since.or((step == Step::Minute).then_some(DAY));
+        Request::History { vm, volume, step: Some(step), since: since.map(ago), until: self.until.map(ago) }
     }
 }
 
@@ -260,9 +291,9 @@ fn is_match(pattern: &str, name: &str) -> bool {
 }
 
 /// The points of a device, each with the device.
-fn points(DeviceHistory { device, seconds, minutes }: DeviceHistory, of_minutes: bool) -> impl Iterator<Item = Point> {
-    let points = if of_minutes { minutes } else { seconds };
-    points.into_iter().map(move |point| Point { device: Some(device.clone()), ..point })
+fn points(of: DeviceHistory) -> impl Iterator<Item = Point> {
+    let points = of.seconds.into_iter().chain(of.minutes).chain(of.quarter_hours);
+    points.map(move |point| Point { device: Some(of.device.clone()), ..point })
 }
 
 impl Overrides {

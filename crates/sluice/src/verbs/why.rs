@@ -1,5 +1,6 @@
 //! `sluice why`
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Args;
@@ -9,7 +10,7 @@ use sluice_daemon::failure::Failure;
 use sluice_daemon::state::time::{Time, length};
 
 use crate::control::Request;
-use crate::control::client::Daemon;
+use crate::control::record::Source;
 use crate::output;
 use crate::output::rows::{self, Form};
 use crate::show::why;
@@ -17,7 +18,8 @@ use crate::show::why;
 /// Explain why a VM gets what it gets, what broke its promises, and what would help.
 ///
 /// It looks at the present state and at the events of the past hour, or of `--since`: how often and for how long each promise was
-/// broken, the causes by their duration, and the other VMs that were served in that time.
+/// broken, the causes by their duration, and the other VMs that were served in that time. While the daemon does not run, it looks at
+/// what is left in its state directory.
 #[derive(Args)]
 pub(crate) struct Why {
     /// The VM.
@@ -26,22 +28,26 @@ pub(crate) struct Why {
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = length)]
     since: Duration,
     #[command(flatten)]
-    daemon: Daemon,
+    source: Source,
 }
 
 impl Why {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
         let now = Time::now().0;
         let since = now.saturating_sub(self.since.as_secs());
-        let status: Status = self.daemon.get(&Request::Status)?;
-        let vms: Vec<&Vm> = status.vms.iter().filter(|vm| vm.vm == self.vm).collect();
         let mut events = self.events(since, Some(&self.vm), None)?;
+        // Without a daemon nothing is so now.
+        let status: Status =
+            if self.source.is_offline() { Status::default() } else { self.source.get(&Request::Status)? };
+        let vms: Vec<&Vm> = status.vms.iter().filter(|vm| vm.vm == self.vm).collect();
         if vms.is_empty() && events.is_empty() {
             let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
             return Err(Failure::NotFound(error));
         }
-        for vm in &vms {
-            let of_device = self.events(since, None, Some(&vm.device))?;
+        let of_events = events.iter().map(|event| event.device.clone()).filter(|_| self.source.is_offline());
+        let devices: BTreeSet<String> = vms.iter().map(|vm| vm.device.clone()).chain(of_events).collect();
+        for device in &devices {
+            let of_device = self.events(since, None, Some(device))?;
             events.extend(of_device.into_iter().filter(|event| event.vm.is_none()));
         }
         let answer = why::Answer::of(&self.vm, &status, &events, (since, now));
@@ -56,7 +62,7 @@ impl Why {
     fn events(&self, since: u64, vm: Option<&str>, device: Option<&str>) -> Result<Vec<Event>, Failure> {
         let (mut events, mut after) = (Vec::new(), 0);
         loop {
-            let reply: Events = self.daemon.get(&Request::Events {
+            let reply: Events = self.source.get(&Request::Events {
                 since: Some(since),
                 after: Some(after),
                 vm: vm.map(str::to_owned),

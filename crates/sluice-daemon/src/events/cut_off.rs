@@ -1,0 +1,88 @@
+//! Events that the end of the daemon has cut off: they have begun, and their end was not written.
+//!
+//! A daemon that is stopped writes the ends itself. So that one that is killed loses little, the time of the last sample is written now and
+//! then while anything holds, the heartbeat. What had not ended held until then, and at most some seconds longer.
+//! Example: a promise is broken at 8:00:00, and the daemon is killed at 8:12:03. The last heartbeat is of 8:12:00, so the next start writes an
+//! end "after 720 s or more", with that time.
+
+use rusqlite::{Connection, OptionalExtension, params};
+use sluice_api::event::{DaemonEnd, Event, Phase};
+
+use super::store;
+
+/// At most one row.
+pub(super) const SCHEMA: &str = "
+    CREATE TABLE IF NOT EXISTS heartbeat (id INTEGER PRIMARY KEY CHECK (id = 0), time INTEGER NOT NULL);
+";
+
+/// Notes that what has begun holds at this time, in seconds since 1970.
+pub(super) fn beat(connection: &Connection, time: u64) -> rusqlite::Result<()> {
+    connection.execute("INSERT OR REPLACE INTO heartbeat VALUES (0, ?)", params![time as i64]).map(drop)
+}
+
+/// Corrects the heartbeat by `seconds`, as the times of events are.
+pub(super) fn correct(connection: &Connection, seconds: i64) -> rusqlite::Result<()> {
+    connection.execute("UPDATE heartbeat SET time = max(0, time + ?)", params![seconds]).map(drop)
+}
+
+/// Copies the heartbeat of one database to another.
+pub(super) fn copy(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
+    last_beat(from).map_or(Ok(()), |time| beat(to, u64::try_from(time).unwrap_or(0)))
+}
+
+/// The heartbeat; `None` also in a database of a program that wrote none.
+fn last_beat(connection: &Connection) -> Option<i64> {
+    connection.query_row("SELECT time FROM heartbeat", [], |row| row.get(0)).ok()
+}
+
+/// The time in seconds since 1970 until which something is known of the run that wrote the last events; `None` without events.
+pub(super) fn known_until(connection: &Connection) -> Option<u64> {
+    let last = connection.query_row("SELECT time FROM event ORDER BY id DESC LIMIT 1", [], |row| row.get::<_, i64>(0));
+    let last = last.optional().ok().flatten()?;
+    u64::try_from(last_beat(connection).map_or(last, |beat| beat.max(last))).ok()
+}
+
+/// Returns the events that have not ended, oldest first.
+pub(super) fn open(connection: &Connection) -> rusqlite::Result<Vec<Event>> {
+    let mut statement = connection.prepare(
+        "SELECT time, json FROM event
+         WHERE phase = 'began' AND id IN (SELECT max(id) FROM event GROUP BY kind, device, vm, volume) ORDER BY id",
+    )?;
+    let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
+    rows.map(|row| {
+        let (time, json) = row?;
+        let event: Event = serde_json::from_str(&json).unwrap_or_default();
+        Ok(Event { id: None, time: u64::try_from(time).unwrap_or(0), ..event })
+    })
+    .collect()
+}
+
+/// The ends of events that have not ended, as of `until`, in seconds since 1970.
+pub(super) fn ends(open: Vec<Event>, until: u64, by: DaemonEnd) -> impl Iterator<Item = Event> {
+    open.into_iter().map(move |began| {
+        let (time, seconds) = (until.max(began.time), until.saturating_sub(began.time));
+        Event { time, seconds, phase: Phase::Ended, ended_by: Some(by), ..began }
+    })
+}
+
+/// Ends what the end of an earlier run has cut off, and forgets its heartbeat: it says nothing of this run.
+pub(super) fn end(connection: &Connection) {
+    let end = || {
+        let all = connection.unchecked_transaction()?;
+        let until = known_until(connection).unwrap_or(0);
+        let ends: Vec<Event> = ends(open(connection)?, until, DaemonEnd::Killed).collect();
+        ends.iter().try_for_each(|event| store::insert(connection, event))?;
+        connection.execute("DELETE FROM heartbeat", [])?;
+        all.commit().map(|()| ends.len())
+    };
+    match end() {
+        Ok(0) => {}
+        Ok(ended) => tracing::info!(
+            ended,
+            "Promises that were broken when the daemon stopped: their violations are recorded as ended"
+        ),
+        Err(error) => {
+            tracing::error!(%error, "Cannot record the end of violations that lasted when the daemon stopped");
+        }
+    }
+}
