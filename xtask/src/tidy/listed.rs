@@ -24,8 +24,9 @@ fn is_built(file: &Source<'_>, files: &[Source<'_>]) -> bool {
         Some(inside) => !inside.contains('/') && other.text.lines().any(|line| line == format!("mod {name};")),
         None => other.path == manifest && other.text.contains(&format!("path = \"tests/{name}.rs\"")),
     };
-    let finds_tests = |other: &Source<'_>| other.path == manifest && !other.text.contains("autotests = false");
-    files.iter().any(|other| finds_tests(other) || is_named(other))
+    // Cargo builds each file of a package that does not say otherwise, and a folder `tests` in `src` belongs to a module.
+    let links_once = |other: &Source<'_>| other.path == manifest && other.text.contains("autotests = false");
+    !files.iter().any(links_once) || files.iter().any(is_named)
 }
 
 #[cfg(test)]
