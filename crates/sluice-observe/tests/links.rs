@@ -60,7 +60,7 @@ fn short_frames_counted_as_less_than_they_take_of_the_wire() {
     assert_eq!(idle.bits_per_second, Some(0.0));
     assert_eq!(status.devices[0].rates.second.bits_per_second, Some(bits));
     assert_eq!(observer.glance().next().unwrap().now.rates.unwrap().bits_per_second, Some(bits));
-    assert_eq!(Unit::BitsPerSecond.show(bits), "100.0 Mbit/s");
+    assert_eq!(Unit::BitsPerSecond.show(bits), "100 Mbit/s");
 }
 
 #[test]

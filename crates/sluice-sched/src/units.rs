@@ -260,21 +260,22 @@ pub fn parse_link_rate(text: &str) -> Result<ByteRate, UnitError> {
     Ok(ByteRate::per_second(bytes))
 }
 
-/// Formats the rate of a network link in bits per second, in the largest unit that shows it exactly: `200Mbit/s`, `2.5Gbit/s`.
+/// Formats the rate of a network link in bits per second with at most three decimals: `200Mbit/s`, `2.5Gbit/s`. One that has more is
+/// shown in bytes, which are exact: `10MiB/s` instead of 83886.08 kbit/s.
 #[must_use]
 pub fn show_link_rate(rate: ByteRate) -> String {
     let bits = u128::from(rate.bytes_per_second()) * 8;
-    for (unit, size) in
-        [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)]
-    {
-        if bits >= size && (bits * 1000).is_multiple_of(size) {
+    let units = [("Tbit/s", 1_000_000_000_000), ("Gbit/s", 1_000_000_000), ("Mbit/s", 1_000_000), ("kbit/s", 1000)];
+    match units.into_iter().find(|(_, size)| bits >= *size) {
+        None => format!("{bits}bit/s"),
+        Some((unit, size)) if (bits * 1000).is_multiple_of(size) => {
             let thousandths = format!("{:03}", bits * 1000 / size % 1000);
             let fraction = thousandths.trim_end_matches('0');
             let point = if fraction.is_empty() { "" } else { "." };
-            return format!("{}{point}{fraction}{unit}", bits / size);
+            format!("{}{point}{fraction}{unit}", bits / size)
         }
+        Some(_) => rate.to_string(),
     }
-    format!("{bits}bit/s")
 }
 
 /// A rate of requests with the size that it is normalised to, if one was stated.
@@ -485,7 +486,8 @@ mod tests {
             ("200Mbit/s", 25_000_000, "200Mbit/s"),
             ("2.5 Gbit/s", 312_500_000, "2.5Gbit/s"),
             ("25MB/s", 25_000_000, "200Mbit/s"),
-            ("1MiB/s", 1 << 20, "8388.608kbit/s"),
+            ("1MiB/s", 1 << 20, "1MiB/s"),
+            ("83886.08kbit/s", 10 << 20, "10MiB/s"),
             ("9.001kbit/s", 1125, "9kbit/s"),
             ("1Tbit/s", 125_000_000_000, "1Tbit/s"),
         ] {

@@ -229,11 +229,7 @@ receive.limit = "16Mbit/s"
     let expected = "\nuplink = \"vmbr0\"\nsocket = \"/run/sluice/mail.example.org-net0.sock\"\nmac = \"BC:24:11:00:00:01\"\nvlan = 20\n\
                     # From net0: rate=12.5.\n";
     assert!(ended.stdout.contains(expected), "{}", ended.stdout);
-    assert!(
-        ended.stdout.ends_with("limit = \"104857.6kbit/s\"\nreceive.limit = \"104857.6kbit/s\"\n"),
-        "{}",
-        ended.stdout
-    );
+    assert!(ended.stdout.ends_with("limit = \"12800KiB/s\"\nreceive.limit = \"12800KiB/s\"\n"), "{}", ended.stdout);
     assert!(ended.stderr.contains("net0: a NIC has one VLAN here; trunks=5;6 is left out"), "{}", ended.stderr);
     assert_accepted(&place, &ended.stdout);
 }

@@ -22,7 +22,7 @@ fn json(place: &Place, verb: &[&str]) -> Value {
 /// Returns what differs from the file: name, value, and whether it ends by itself.
 fn overrides(place: &Place) -> Vec<String> {
     let all = json(place, &["get", "overrides"]);
-    let word = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+    let word = |one: &Value, key: &str| one[key].as_str().map_or_else(|| one[key].to_string(), str::to_owned);
     let lasts = |one: &Value| if word(one, "until").ends_with('Z') { "a time".to_owned() } else { word(one, "until") };
     let all = all["overrides"].as_array().unwrap().iter();
     all.map(|one| format!("{}={} {}", word(one, "name"), word(one, "value"), lasts(one))).collect()
@@ -94,6 +94,9 @@ fn what_undoes_a_change_brings_back_what_was_in_force() {
     json(&place, &["reset", "--all"]);
     let made = made_and_undone(&["detach", "a/v"]);
     assert_eq!(made["undo"], serde_json::json!(["sluice reset a/v"]));
+    json(&place, &["set", "a/v", "weight=7"]);
+    made_and_undone(&["detach", "a/v"]);
+    json(&place, &["reset", "--all"]);
     let source = format!("source={}", place.image("b.img", MIB).display());
     let export = format!("export.socket={}", place.volume_socket("b", "w").display());
     let attach = ["attach", "b/w", "device=disk", &source, &export, "vm.weight=300"];

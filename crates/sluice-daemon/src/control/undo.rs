@@ -109,24 +109,42 @@ fn assignment(key: &str, value: &toml::Value) -> String {
     format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 
-/// Returns the commands that serve what was detached again: what was attached at run time is attached with its keys, what the file has
-/// is there without the detach.
+/// Returns the commands that serve what was detached again, with what was set of it: what was attached at run time is attached with its
+/// keys, what the file has is there without the detach.
 fn attach_again(target: &str, before: &Overrides) -> Vec<String> {
     let Ok(detached) = target.parse::<Object>() else { return Vec::new() };
-    let attached = before.in_force().filter(|known| detached.covers(&known.target));
-    let mut of_vm = Vec::new();
-    let mut commands = Vec::new();
-    for known in attached {
-        let (Change::Attach { keys }, Object::Target(object)) = (&known.change, &known.target) else { continue };
+    let known: Vec<&Override> = before.in_force().filter(|known| detached.covers(&known.target)).collect();
+    let set_of = |object: &Object| {
+        let set = known.iter().filter(|known| known.target == *object).filter_map(|known| match &known.change {
+            Change::Set { key, value } => Some((key.clone(), value.clone())),
+            _ => None,
+        });
+        set.collect::<Vec<_>>()
+    };
+    let (mut of_vm, mut commands) = (Vec::new(), Vec::new());
+    for one in known.iter().filter(|one| one.is_attach()) {
+        let (Change::Attach { keys }, Object::Target(object)) = (&one.change, &one.target) else { continue };
         let prefix = if object.volume.is_none() { "vm." } else { "" };
-        let keys = flat(keys.clone()).into_iter().map(|(key, value)| format!("{prefix}{}", assignment(&key, &value)));
+        let keys: BTreeMap<String, toml::Value> = flat(keys.clone()).into_iter().chain(set_of(&one.target)).collect();
+        let keys = keys.iter().map(|(key, value)| format!("{prefix}{}", assignment(key, value)));
         if object.volume.is_none() {
             of_vm.extend(keys);
             continue;
         }
-        let words = ["sluice".to_owned(), "attach".to_owned(), known.target.to_string()];
+        let words = ["sluice".to_owned(), "attach".to_owned(), one.target.to_string()];
         // A new VM gets its policy with its first volume.
         commands.push(shell::command(words.into_iter().chain(keys).chain(std::mem::take(&mut of_vm))));
     }
-    if commands.is_empty() { vec![shell::command(["sluice", "reset", target])] } else { commands }
+    if !commands.is_empty() {
+        return commands;
+    }
+    let objects: BTreeSet<&Object> = known.iter().map(|known| &known.target).collect();
+    let again = objects.into_iter().flat_map(|object| {
+        let of = |(key, value): (String, toml::Value)| match (key.as_str(), value.as_str()) {
+            ("size", Some(size)) => shell::command(["sluice", "resize", &object.to_string(), size]),
+            _ => shell::command(["sluice", "set", &object.to_string(), &assignment(&key, &value)]),
+        };
+        set_of(object).into_iter().map(of).collect::<Vec<_>>()
+    });
+    [shell::command(["sluice", "reset", target])].into_iter().chain(again).collect()
 }

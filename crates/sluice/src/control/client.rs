@@ -182,7 +182,8 @@ fn holds(Holds { until, undo, replaced, afterwards }: &Holds) -> Vec<String> {
 /// Returns the fields of a VM or a volume that are set, as names and values.
 fn shown(settings: Option<&Settings>) -> Vec<(String, String)> {
     // What no scheduler of the field's default enforces says nothing.
-    let defaults = fields(&Policy::default());
+    let usual = sluice_sched::Policy::default().priority_level;
+    let defaults = fields(&Policy { priority_level: usual, ..Policy::default() });
     let is_default = |field: &(String, Value)| field.0.starts_with("priority_") && defaults.contains(field);
     let fields = settings.map_or_else(Vec::new, fields).into_iter().filter(|field| !is_default(field));
     fields.map(|(key, value)| show::field(key, &value)).collect()
