@@ -107,6 +107,8 @@ pub struct DeviceHistory {
     pub seconds: Vec<Point>,
     /// Minutes; those of the last 24 hours if no time was stated.
     pub minutes: Vec<Point>,
+    /// Quarters of an hour, if they were asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub quarter_hours: Vec<Point>,
 }
 

@@ -1,7 +1,9 @@
-//! Events of promises and devices: kept over restarts, and reported to the recipients that the host file names.
+//! The record: events of promises and devices, and the past of VMs. It is kept over restarts, and events are reported to the recipients that
+//! the host file names.
 //!
-//! The monitor reports events. A thread of its own keeps them ([`store`]) and answers questions about them; another one tells
-//! others ([`alerts`]). Nothing that serves VMs waits for either: both have bounded queues, and what finds no room is counted.
+//! The monitor reports events and minutes. A thread of its own owns the [`database`] with both ([`store`], [`history`]) and answers
+//! questions about them; another one tells others ([`alerts`]). Nothing that serves VMs waits for either: both have bounded queues, and what
+//! finds no room is counted or logged. While the daemon does not run, commands read what it has left ([`offline`]).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -219,7 +221,7 @@ fn log(event: &Event) {
 }
 
 fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
-    // A database takes room in the state directory: it is made with the first event.
+    // A database takes room in the state directory: it is made with the first event or minute.
     let mut store = database::is_in(folder.as_deref()).then(|| Store::open(folder.clone()));
     while let Ok(message) = inbox.recv() {
         match message {
