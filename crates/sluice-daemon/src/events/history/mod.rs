@@ -13,7 +13,7 @@
 //! not grow beyond what is kept at the same time. It does not shrink either when less is to be kept.
 
 use std::collections::BTreeMap;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
@@ -365,15 +365,15 @@ fn hours(
 }
 
 /// The times of a table from `first` to `last` that may have rows.
-fn times(connection: &Connection, table: Table, (first, last): (u64, u64)) -> rusqlite::Result<RangeInclusive<u64>> {
+fn times(connection: &Connection, table: Table, (first, last): (u64, u64)) -> rusqlite::Result<Range<u64>> {
     let end = |which| {
         connection
             .query_row(&format!("SELECT {which}(id) FROM {}", table.name()), [], |row| row.get::<_, Option<i64>>(0))
     };
-    let Some((oldest, newest)) = end("min")?.zip(end("max")?) else { return Ok(1..=0) };
+    let Some((oldest, newest)) = end("min")?.zip(end("max")?) else { return Ok(0..0) };
     let last = last.min(parts(newest).0);
     // Clocks that were wrong have left rows far apart.
-    Ok(first.max(parts(oldest).0).max(last.saturating_sub(TIMES_MAX))..=last)
+    Ok(first.max(parts(oldest).0).max(last.saturating_sub(TIMES_MAX))..last.saturating_add(1))
 }
 
 fn point(Kept { interval, busiest }: &Kept, time: u64) -> list::Point {
