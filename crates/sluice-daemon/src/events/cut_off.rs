@@ -3,7 +3,7 @@
 //! A daemon that is stopped writes the ends itself. So that one that is killed loses little, the time of the last sample is written now and
 //! then while anything holds, the heartbeat. What had not ended held until then, and at most some seconds longer.
 //! Example: a promise is broken at 8:00:00, and the daemon is killed at 8:12:03. The last heartbeat is of 8:12:00, so the next start writes an
-//! end "after 720 s or more", with that time.
+//! end "after 12 min or more", with that time.
 
 use rusqlite::{Connection, OptionalExtension, params};
 use sluice_api::event::{DaemonEnd, Event, Phase};

@@ -318,7 +318,7 @@ mod tests {
         let stopped = Some(DaemonEnd::Stopped);
         assert_eq!(ends(&store), [(1722, 723, stopped), (1722, 122, stopped)]);
         let text = &find(store.connection(), &all()).unwrap().events[2].text;
-        assert!(text.starts_with("Ended when the daemon stopped, after 723 s: "), "{text}");
+        assert!(text.starts_with("Ended when the daemon stopped, after 12 min 3 s: "), "{text}");
     }
 
     #[test]
