@@ -168,7 +168,7 @@ pub struct Point {
     /// Number of requests by their time: up to 32.768 us, up to twice that, and so on; the last of 16 has no end. Empty of a second.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub latency_counts: Vec<u64>,
-    /// Of a quarter of an hour, its minute with most normalised requests; on an uplink with most bytes.
+    /// The busiest minute of a quarter of an hour: the one with the most normalised requests, on an uplink the one with the most bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busiest: Option<Box<Point>>,
 }

@@ -376,7 +376,7 @@ words! {
     else Unknown = "unknown"
 }
 
-/// What the host file says of a device, and what follows from it.
+/// Settings of a device: those of the host file, and those that the daemon derives from them.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSettings {

@@ -1,7 +1,5 @@
 //! The tests of the laboratory that compute, in one program: it is linked once.
 
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 #[path = "../../sluice/tests/common/mod.rs"]
 mod common;
 

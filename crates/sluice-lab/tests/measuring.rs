@@ -1,7 +1,5 @@
 //! The tests of the laboratory that start guests or a browser: they run beside no other test that measures.
 
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 #[path = "../../sluice/tests/common/mod.rs"]
 mod common;
 

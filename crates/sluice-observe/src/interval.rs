@@ -145,7 +145,7 @@ impl Interval {
         }
     }
 
-    /// What the busiest of several intervals has most of.
+    /// The measure by which one of several intervals is the busiest: normalised requests, or bytes on a link.
     #[must_use]
     pub fn load(&self) -> u64 {
         if self.is_link { self.bytes } else { self.normalised_64ths }

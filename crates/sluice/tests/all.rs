@@ -1,7 +1,5 @@
 //! The black-box tests, in one program: it is linked once. `cargo xtask test` runs each module as a process of its own.
 
-#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
-
 mod common;
 
 mod arms;

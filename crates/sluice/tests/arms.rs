@@ -5,6 +5,9 @@
 //! Parts are counted over a number of requests and not over a time, because a pause of the machine delays clients and
 //! counting alike. Decisions that depend on a clock (limits, reservations) may be wrong after a pause, so each case
 //! has three attempts.
+
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

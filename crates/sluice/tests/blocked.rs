@@ -1,4 +1,7 @@
 //! Paths that do not respond delay only the change that names them, for a bounded time.
+
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};

@@ -10,6 +10,9 @@
 //! `SLUICE_CAMPAIGN_ROUNDS=500` is the long form: 500 rounds, which cycle through the kinds. `SLUICE_CAMPAIGN_SEED`
 //! seeds the random choices (the time of a fault, and the end of a round). `SLUICE_CAMPAIGN_STALL` is the number of
 //! seconds for which a disk hangs.
+
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;

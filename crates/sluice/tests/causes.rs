@@ -170,7 +170,7 @@ fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost
 /// A device that completes 32 requests together, 16 ms after it has got them.
 const IN_ROUNDS: &str = "depth = 32\ndelay = { time = \"16ms\", parallel = 32 }\n";
 
-/// What is so of a VM now.
+/// The present state of a VM in the answer of `why`.
 fn now(place: &Place, vm: &str) -> Value {
     let reply: Value = serde_json::from_str(&ask(place, &["-o", "json", "why", vm]).ok()).unwrap();
     reply["now"][0].clone()

@@ -1,6 +1,9 @@
 //! A daemon that is killed at any time, and the content of the disk then and later.
 //!
 //! `SLUICE_CRASHES=200` is the long form: 200 kills in each test.
+
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use std::fs::File;
 use std::path::Path;
 

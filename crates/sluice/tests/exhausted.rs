@@ -138,6 +138,8 @@ fn guest_memory_that_used_up_the_address_space_ended_the_daemon() {
     let daemon = serve(&place);
     let mut neighbours = Neighbours::new(&place);
     let mut hostile = Session::connect(&guest_socket(&place, "a"), PATIENCE).unwrap();
+    // From the first reply on it may send descriptors.
+    hostile.features().unwrap();
     hostile.set_protocol_features(ALL_PROTOCOL_FEATURES.bits()).unwrap();
     let memory = Memory::new((ROOM + 16 * MIB) as usize, 250).unwrap();
     daemon.limit("as", daemon.address_space_bytes() + ROOM);

@@ -1,5 +1,8 @@
 //! A forced write is durable when it is acknowledged, on every kind of file system: checked by the writes that reach
 //! the disk.
+
+#![allow(clippy::disallowed_macros, reason = "tests print for the developer")]
+
 use crate::common::disk::FileSystem;
 use crate::common::fused::Fused;
 use crate::common::raw::{FUA, Raw, WRITE, WRITE_ZEROES};

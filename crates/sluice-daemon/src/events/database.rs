@@ -24,7 +24,7 @@ const BUSY_MAX: Duration = Duration::from_secs(1);
 /// Version of the database.
 const VERSION: i64 = 1;
 
-/// What its tables are made by.
+/// Statements that create its tables.
 const SCHEMAS: [&str; 3] = [store::SCHEMA, cut_off::SCHEMA, history::SCHEMA];
 
 /// The database.
@@ -123,8 +123,8 @@ impl Database {
         }
     }
 
-    /// Moves what is in memory to the file, if it can be opened by now. So it does if the file was removed: what it had is still
-    /// there as long as it is open.
+    /// Moves the rows in memory to the file, if it can be opened by now. If the file was removed, its rows are moved to a new one: they
+    /// exist as long as the old one is open.
     fn leave_memory(&mut self) {
         let is_lost = |file: &&Path| self.is_in_memory || matches!(file.try_exists(), Ok(false));
         let Some(file) = self.file.as_deref().filter(is_lost) else { return };

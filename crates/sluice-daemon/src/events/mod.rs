@@ -52,7 +52,7 @@ enum Message {
     Alerts(Vec<Alert>),
     /// Number of seconds by which the host's clock was set.
     ClockSet(i64),
-    /// What has begun holds at this time, in seconds since 1970.
+    /// A heartbeat: events that have begun still hold at this time, in seconds since 1970.
     Beat(u64),
     /// Minutes of the past that are over.
     Minutes(Minutes),

@@ -52,7 +52,7 @@ pub(super) struct Filter<'a> {
     pub(super) limit: usize,
 }
 
-/// What an event is about: one that ends has begun with the same.
+/// Kind and object of an event: its begin and its end have the same.
 type About = (EventKind, String, Option<String>, Option<String>);
 
 fn about(event: &Event) -> About {
@@ -138,7 +138,7 @@ impl Store {
         }
     }
 
-    /// Adds the ends of the events that hold at the end of the daemon, and of those that nobody has ended, and closes the database.
+    /// Adds `ends`, then an end of each further event that has begun and not ended, and closes the database.
     pub(super) fn end(mut self, ends: &[Event], time: u64) {
         self.database.write(|connection| {
             ends.iter().try_for_each(|event| insert(connection, event))?;

@@ -217,7 +217,7 @@ impl Thread {
         }
     }
 
-    /// Ends what is observed, as of the last sample. What the end of the daemon stops is not observed any more.
+    /// Ends all events as of the last sample. Later, devices stop because the daemon ends, which is no event.
     fn end(mut self, recorded: oneshot::Sender<()>) {
         let at = At { time: self.observer.time(), second: self.second.unwrap_or(0) };
         let mut observer = std::mem::take(&mut self.observer);

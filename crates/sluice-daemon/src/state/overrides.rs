@@ -308,7 +308,7 @@ impl Overrides {
         ended.into_iter().map(why).collect()
     }
 
-    /// What is in force without this change, in words: what another change has set, or else the file's value.
+    /// Returns in words the value that is in force without this change: that of another change, or else the file's.
     pub fn instead_of(&self, old: &Override) -> String {
         let is_of = |known: &&Override| {
             *known != old

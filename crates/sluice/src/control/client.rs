@@ -181,7 +181,7 @@ fn holds(Holds { until, undo, replaced, afterwards }: &Holds) -> Vec<String> {
 
 /// Returns the fields of a VM or a volume that are set, as names and values.
 fn shown(settings: Option<&Settings>) -> Vec<(String, String)> {
-    // What no scheduler of the field's default enforces says nothing.
+    // A priority that nobody has set tells nothing.
     let usual = sluice_sched::Policy::default().priority_level;
     let defaults = fields(&Policy { priority_level: usual, ..Policy::default() });
     let is_default = |field: &(String, Value)| field.0.starts_with("priority_") && defaults.contains(field);

@@ -6,7 +6,7 @@ use sluice_api::event::{EventKind, Neighbour, Right};
 use sluice_api::policy::Policy;
 use sluice_api::status::{Capacity, Device, DeviceSettings, State, Vm};
 
-/// What is known of a VM on one device now.
+/// The state of a VM on one device, which advice refers to.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) vm: &'a Vm,

@@ -31,7 +31,7 @@ pub(crate) fn described(device: &Device, vms: &[Vm]) -> String {
     lines.join("\n")
 }
 
-/// What is known of it, in the order in which it is asked for.
+/// Names and values of a device's settings and state, in the order in which an operator asks for them.
 fn pairs(device: &Device, is_link: bool) -> Vec<(&'static str, String)> {
     let (settings, capacity) = (device.settings.clone().unwrap_or_default(), &device.capacity);
     let mut pairs = vec![

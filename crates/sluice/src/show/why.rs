@@ -99,7 +99,7 @@ impl<'a> Answer<'a> {
         sorted(self.devices.iter().filter(|device| device.is_violated() || !violated))
     }
 
-    /// What would help against each of these causes, on the first of its devices that has it.
+    /// Returns advice against each of these causes, for the first of the VM's devices that has it.
     fn advice(&self, causes: &[Cause]) -> Vec<String> {
         let known = causes.iter().filter(|cause| **cause != Cause::Unknown);
         let on = |cause: Cause| self.devices.iter().find(|on| on.causes().iter().any(|(known, _)| *known == cause));
@@ -184,7 +184,7 @@ impl<'a> OnDevice<'a> {
         }
     }
 
-    /// What advice refers to.
+    /// The state that advice refers to; `None` without a daemon.
     fn known(&self) -> Option<Known<'_>> {
         let (device, vms) = self.around?;
         Some(Known { vm: self.now?, device, vms, neighbours: &self.neighbours })

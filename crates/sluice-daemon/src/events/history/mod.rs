@@ -29,7 +29,7 @@ mod pack;
 const DELETED_AT_ONCE: i64 = 500;
 /// Bits of a key for the number of the object.
 const OBJECT_BITS: u32 = 24;
-/// Maximum number of objects that are known at the same time. What has no number is not kept.
+/// Maximum number of objects in the database. The past of a further one is not kept.
 const OBJECTS_MAX: i64 = (1 << OBJECT_BITS) - 1;
 /// Free space of the file system that the past leaves to the state and to events, in bytes.
 const RESERVE: u64 = 64 << 20;
@@ -59,7 +59,7 @@ pub struct Keep {
 }
 
 impl Keep {
-    /// What is kept in memory: a day, at most 45 KB for each VM and volume.
+    /// How long a database in memory keeps the past. A day takes at most 45 KB for each VM and volume.
     pub(super) const IN_MEMORY: Keep =
         Keep { minutes: Duration::from_hours(24), quarter_hours: Duration::from_hours(24) };
 }
@@ -265,7 +265,7 @@ pub(super) fn copy(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
     Ok(())
 }
 
-/// What is asked of the past.
+/// A question about the past of a VM, volume or NIC.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Asked<'a> {
     pub(super) vm: &'a str,
@@ -285,7 +285,7 @@ pub(super) fn find(connection: &Connection, asked: &Asked<'_>) -> rusqlite::Resu
     let mut devices: BTreeMap<String, BTreeMap<u64, list::Point>> = BTreeMap::new();
     for (object, device, volume) in objects(connection, asked)? {
         let points = devices.entry(device).or_default();
-        // What is asked of the VM as a whole is what is known of its only volume, for as long as it had one.
+        // A VM with one volume has no row of its own: the rows of the volume answer questions about the VM.
         let is_asked = |kept: &Kept| asked.volume.is_some() || volume.is_empty() || kept.interval.is_whole_vm;
         for (hour, intervals) in hours(connection, object, table, asked)? {
             for (number, kept) in intervals.into_iter().filter(|(_, kept)| is_asked(kept)) {

@@ -131,7 +131,7 @@ pub(super) fn packed_hour(hour: &Hour) -> Vec<u8> {
     bytes
 }
 
-/// Reads the intervals of an hour. `has_busiest`: they are quarters of it. What is of a newer program or damaged has none.
+/// Reads the intervals of an hour. `has_busiest`: they are quarters of it. A row that is damaged, or that a newer program wrote, has none.
 pub(super) fn unpacked_hour(bytes: &[u8], has_busiest: bool) -> Hour {
     unpack_hour(bytes, has_busiest).unwrap_or_default()
 }
