@@ -1,7 +1,7 @@
 //! `cargo xtask test`: runs everything that must pass before a change is merged.
 //!
 //! The steps run in order, and a failed step does not stop the next one: a missing blank line must not hide a failing
-//! test. Clippy, documentation and fuzz targets run beside the tests (see [`programs`]). Tests are counted with libtest's own numbers, summed over all test binaries. Each check (fmt, clippy, tidy,
+//! test. Tests are counted with libtest's own numbers, summed over all test binaries. Each check (fmt, clippy, tidy,
 //! papers, docs) and each fuzz target counts as one. Preparations (tools) count only when they fail. The last
 //! line on standard output is exactly `N passed, N failed`, for scripts.
 
@@ -39,6 +39,8 @@ enum Step {
     Tools,
     /// Check the formatting with rustfmt.
     Fmt,
+    /// Run clippy without warnings.
+    Clippy,
     /// Check the rules of `cargo xtask tidy`.
     Tidy,
     /// Check that every cited rule of the papers exists.
@@ -47,12 +49,10 @@ enum Step {
     Tests,
     /// Package the programs that were tested, and test the packages in a booted Debian.
     Package,
-    /// Run clippy without warnings.
-    Clippy,
-    /// Build the code's documentation and check its links.
-    Docs,
     /// Run each fuzz target for a few seconds.
     Fuzz,
+    /// Build the code's documentation and check its links.
+    Docs,
 }
 
 /// Numbers of passed and failed checks of a step.
@@ -73,17 +73,8 @@ impl Verb for Test {
 
     fn run(self) -> Result<ExitCode, String> {
         let chosen = |step: &Step| self.only.is_empty() || self.only.contains(step);
-        let steps: Vec<Step> = Step::value_variants().iter().copied().filter(chosen).collect();
-        let runs_tests = steps.contains(&Step::Tests);
-        let (beside, steps): (Vec<_>, Vec<_>) =
-            steps.into_iter().partition(|step| runs_tests && step.runs_beside_tests());
-        let mut rows = Vec::new();
-        for step in steps {
-            match step {
-                Step::Tests => rows.extend(self.run_tests(&beside)),
-                step => rows.push(self.run_step(step)),
-            }
-        }
+        let steps = Step::value_variants().iter().copied().filter(chosen);
+        let rows: Vec<Row> = steps.map(|step| self.run_step(step)).collect();
         print!("{}", summary(&rows));
         Ok(match rows.iter().all(|row| row.tally.failed == 0) {
             true => ExitCode::SUCCESS,
@@ -96,15 +87,11 @@ impl Test {
     fn run_step(&self, step: Step) -> Row {
         println!("\n==== {} ====", step.name());
         let start = Instant::now();
-        Row::new(step, start, self.tally(step))
-    }
-
-    /// Runs the tests, and other steps beside them.
-    fn run_tests(&self, beside: &[Step]) -> Vec<Row> {
-        println!("\n==== {} ====", Step::Tests.name());
-        let start = Instant::now();
-        let (tally, others) = programs::run(|| beside.iter().map(|step| self.run_step(*step)).collect::<Vec<_>>());
-        [Row::new(Step::Tests, start, tally)].into_iter().chain(others).collect()
+        let tally = self.tally(step).unwrap_or_else(|error| {
+            println!("error: {error}");
+            Tally::of_preparation(false)
+        });
+        Row { step, tally, took: start.elapsed() }
     }
 
     fn tally(&self, step: Step) -> Result<Tally, String> {
@@ -119,7 +106,7 @@ impl Test {
             }
             Step::Tidy => Tally::of_check(tidy::check_workspace()? == 0),
             Step::Papers => Tally::of_check(papers::check_citations()? == 0),
-            Step::Tests => unreachable!("other steps may run beside it"),
+            Step::Tests => programs::run()?,
             Step::Package => {
                 // The tests have built the programs. With other features they would be built again.
                 succeeds(cargo(&["test", "--workspace", "--no-run", "--quiet", FEATURES]))?;
@@ -139,22 +126,7 @@ impl Test {
     }
 }
 
-impl Row {
-    fn new(step: Step, start: Instant, tally: Result<Tally, String>) -> Row {
-        let tally = tally.unwrap_or_else(|error| {
-            println!("error: {error}");
-            Tally::of_preparation(false)
-        });
-        Row { step, tally, took: start.elapsed() }
-    }
-}
-
 impl Step {
-    /// Whether it only needs CPU time, and no test needs its result.
-    const fn runs_beside_tests(self) -> bool {
-        matches!(self, Step::Clippy | Step::Docs | Step::Fuzz)
-    }
-
     fn name(self) -> String {
         let value = self.to_possible_value().expect("no step is hidden");
         value.get_name().to_string()
@@ -162,11 +134,6 @@ impl Step {
 }
 
 impl Tally {
-    /// The sum of both.
-    fn and(self, other: Self) -> Self {
-        Self { passed: self.passed + other.passed, failed: self.failed + other.failed }
-    }
-
     fn of_check(holds: bool) -> Self {
         Self { passed: u64::from(holds), failed: u64::from(!holds) }
     }
@@ -205,7 +172,8 @@ fn summary(rows: &[Row]) -> String {
         let Tally { passed, failed } = tally;
         let seconds = took.as_secs_f64();
         let _ = writeln!(text, "{name:<7} {verdict:<7} {passed:>5} passed {failed:>4} failed {seconds:>7.1} s");
-        sum = sum.and(*tally);
+        sum.passed += passed;
+        sum.failed += failed;
     }
     let _ = writeln!(text, "\n{} passed, {} failed", sum.passed, sum.failed);
     text
