@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::common::{Ended, Place, run, schedulers, sluice};
+use crate::common::{Ended, Place, install, run, schedulers, script, sluice};
 use serde_json::{Value, json};
 
 fn run_sluice(arguments: &[&str]) -> Ended {
@@ -375,7 +375,7 @@ fn a_closed_pipe_is_not_an_error() {
 fn another_program_is_that_in_its_own_folder_and_a_missing_one_is_named() {
     let place = Place::new();
     let program = place.file("sluice");
-    std::fs::copy(sluice().get_program(), &program).unwrap();
+    install(sluice().get_program().as_ref(), &program);
     let start = |arguments: &[&str]| {
         let mut command = std::process::Command::new(&program);
         run(command.args(arguments).env("PATH", Path::new(env!("CARGO_BIN_EXE_sluice")).parent().unwrap()))
@@ -395,8 +395,7 @@ fn another_program_is_that_in_its_own_folder_and_a_missing_one_is_named() {
         Some("error: the following required arguments were not provided:")
     );
     let laboratory = place.file("sluice-lab");
-    std::fs::write(&laboratory, "#!/bin/sh\necho \"$*\"\n").unwrap();
-    std::fs::set_permissions(&laboratory, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    script(&laboratory, "#!/bin/sh\necho \"$*\"\n");
     let output = start(&["-o", "json", "sim", "run", "a b.toml", "--seed=7"]).ok();
     assert_eq!(output, "-o json sim run a b.toml --seed=7\n");
 }

@@ -2,12 +2,11 @@
 //!
 //! The device serves 400 requests per second, independent of the machine: 4 concurrently, 10 ms each.
 
-use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use crate::common::{Daemon, Ended, Place, run, sluice, start, until};
+use crate::common::{Daemon, Ended, Place, run, script, sluice, start, until};
 use serde_json::Value;
 use sluice_client::nbd::{Client, Command};
 
@@ -179,8 +178,7 @@ fn kept_promises_are_shown_as_kept_with_what_holds_a_vm_back() {
 fn a_program_is_told_of_a_broken_promise_and_followers_see_it() {
     let place = Place::new();
     let (program, told) = (place.file("alert"), place.file("told.json"));
-    std::fs::write(&program, format!("#!/bin/sh\ncat >> {}\necho >> {}\n", told.display(), told.display())).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    script(&program, &format!("#!/bin/sh\ncat >> {}\necho >> {}\n", told.display(), told.display()));
     let mut text = host(&place, 1000, &[("db", "reservation = \"800 iops\"")]);
     text += &format!("[alert.reservation]\ncommand = \"{}\"\n", program.display());
     let _daemon = Daemon::serve(&place, &text);

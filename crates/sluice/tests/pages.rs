@@ -8,7 +8,7 @@ use std::process::Command;
 
 use crate::common::guest::Guest;
 use crate::common::guest::machine::Machine;
-use crate::common::{Daemon, Place, libvirt, run, sluice, tool};
+use crate::common::{Daemon, Place, libvirt, run, script, sluice, tool};
 
 /// Commands that a test cannot run as they are. `status` may report a promise broken by a busy machine, and `doctor` an error
 /// of this machine.
@@ -143,10 +143,8 @@ fn virsh_script() -> tempfile::TempDir {
     let words = [command.get_program()].into_iter().chain(command.get_args());
     let quoted: Vec<String> = words.map(|word| format!("'{}'", word.to_str().unwrap())).collect();
     let home = folder.path().display();
-    let script = format!("#!/bin/sh\nHOME='{home}' XDG_RUNTIME_DIR='{home}' exec {} \"$@\"\n", quoted.join(" "));
-    let file = folder.path().join("virsh");
-    std::fs::write(&file, script).unwrap();
-    run(tool("chmod", "coreutils").arg("755").arg(&file)).ok();
+    let text = format!("#!/bin/sh\nHOME='{home}' XDG_RUNTIME_DIR='{home}' exec {} \"$@\"\n", quoted.join(" "));
+    script(&folder.path().join("virsh"), &text);
     folder
 }
 

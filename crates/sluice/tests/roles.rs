@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::common::{Daemon, Ended, MIB, Place, run, sluice, start};
+use crate::common::{Daemon, Ended, MIB, Place, install, run, sluice, start};
 use serde_json::Value;
 
 /// Numbers that no account of this host has.
@@ -26,7 +26,7 @@ impl Shared {
     fn new() -> Shared {
         let place = Place::new();
         let program = place.socket("sluice");
-        std::fs::copy(sluice().get_program(), &program).unwrap();
+        install(sluice().get_program().as_ref(), &program);
         let folder = program.parent().unwrap();
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
         std::fs::create_dir(place.file("vms")).unwrap();

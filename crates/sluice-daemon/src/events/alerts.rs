@@ -137,7 +137,6 @@ mod tests {
     use std::cell::RefCell;
     use std::io::Read;
     use std::net::TcpListener;
-    use std::os::unix::fs::PermissionsExt;
     use std::sync::mpsc::sync_channel;
 
     use sluice_api::cause::Cause;
@@ -210,18 +209,23 @@ mod tests {
         assert_eq!(sent(), None);
     }
 
+    /// Puts a shell script at `path`. Another process writes it: a program that another test starts meanwhile would inherit this one's
+    /// descriptor, and until it ends nobody could start the script ("Text file busy").
+    fn script(path: &Path, text: &str) {
+        let source = path.with_extension("text");
+        std::fs::write(&source, text).unwrap();
+        let copied = Command::new("install").args(["-m", "755"]).arg(&source).arg(path).status();
+        assert!(copied.unwrap().success());
+    }
+
     #[test]
     fn a_program_gets_the_event_and_its_failure_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let (program, out) = (folder.path().join("alert"), folder.path().join("out"));
-        let script = |text: String| {
-            std::fs::write(&program, text).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-        };
-        script(format!("#!/bin/sh\ncat > {}\n", out.display()));
+        script(&program, &format!("#!/bin/sh\ncat > {}\n", out.display()));
         run(&program, "{\"kind\":\"down\"}", TIMEOUT).unwrap();
         assert_eq!(std::fs::read_to_string(&out).unwrap(), "{\"kind\":\"down\"}");
-        script("#!/bin/sh\nexit 3\n".to_owned());
+        script(&program, "#!/bin/sh\nexit 3\n");
         assert!(run(&program, "x", TIMEOUT).unwrap_err().contains('3'));
         assert!(run(Path::new("/does/not/exist"), "x", TIMEOUT).is_err());
     }
@@ -240,9 +244,7 @@ mod tests {
         .unwrap();
         for (last, timeout) in [("sleep 120", Duration::from_millis(200)), ("exit 0", TIMEOUT)] {
             // What is started keeps the line open, and ends only if it is killed.
-            let script = format!("#!/bin/sh\nexec 3>{}\nsleep 120 &\n{last}\n", line.display());
-            std::fs::write(&program, script).unwrap();
-            std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+            script(&program, &format!("#!/bin/sh\nexec 3>{}\nsleep 120 &\n{last}\n", line.display()));
             let (end, ended) = sync_channel(1);
             let line = line.clone();
             thread::spawn(move || end.send(std::fs::read(line).unwrap()));

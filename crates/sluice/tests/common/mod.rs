@@ -240,6 +240,19 @@ pub(crate) fn sluice() -> Command {
     command
 }
 
+/// Puts a program at `to`. Another process writes it: a program that another test starts meanwhile would inherit this one's descriptor,
+/// and until it ends nobody could start the file ("Text file busy").
+pub(crate) fn install(from: &Path, to: &Path) {
+    run(tool("install", "coreutils").args(["-m", "755"]).arg(from).arg(to)).ok();
+}
+
+/// Puts a shell script at `path`.
+pub(crate) fn script(path: &Path, text: &str) {
+    let source = path.with_extension("text");
+    std::fs::write(&source, text).unwrap();
+    install(&source, path);
+}
+
 /// Runs a program to its end.
 pub(crate) fn run(command: &mut Command) -> Ended {
     run_within(command, LONG)
