@@ -1,4 +1,4 @@
-//! Events: a promise was broken, or is kept again; a device stalled, or recovered.
+//! Events: a promise was broken, or is kept again; a device stalled, or recovered; somebody changed something; the daemon started.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,6 +43,31 @@ words! {
         SourceShortened = "source_shortened",
         /// Sparse images may still grow by more than is free on their file system, and little is free.
         LowSpace = "low_space",
+        /// A volume or NIC has no client, while its VM has others or had one when the daemon ended.
+        ClientLost = "client_lost",
+        /// Keys of a VM, volume, NIC or policy were changed.
+        Changed = "changed",
+        /// Changes made at run time were taken back.
+        Reset = "reset",
+        /// A change made at run time has ended.
+        Expired = "expired",
+        Attached = "attached",
+        Detached = "detached",
+        Resized = "resized",
+        /// The host file was loaded again.
+        Applied = "applied",
+        /// A loss of writes was accepted.
+        LossAccepted = "loss_accepted",
+        /// A reload was refused.
+        ReloadRefused = "reload_refused",
+        /// A change was refused for lack of a role.
+        RoleRefused = "role_refused",
+        /// The daemon has started.
+        Started = "started",
+        /// It was stopped.
+        Stopped = "stopped",
+        /// It ended without a stop, as the next start has found.
+        Killed = "killed",
     }
     else Unknown = "unknown"
 }
@@ -57,6 +82,32 @@ impl EventKind {
     #[must_use]
     pub const fn is_failing(self) -> bool {
         matches!(self, EventKind::NoSpace | EventKind::Errors | EventKind::SourceShortened)
+    }
+
+    /// Kinds of changes of what is in force, also by a start or end of the daemon: the kind `change` stands for them in questions.
+    pub const CHANGES: [EventKind; 13] = [
+        EventKind::Changed,
+        EventKind::Reset,
+        EventKind::Expired,
+        EventKind::Attached,
+        EventKind::Detached,
+        EventKind::Resized,
+        EventKind::Applied,
+        EventKind::LossAccepted,
+        EventKind::ReloadRefused,
+        EventKind::RoleRefused,
+        EventKind::Started,
+        EventKind::Stopped,
+        EventKind::Killed,
+    ];
+
+    /// The kinds that a name in a question stands for: that of a kind, or `change`; none if there is no such kind.
+    #[must_use]
+    pub fn asked(name: &str) -> Vec<EventKind> {
+        match name {
+            "change" => EventKind::CHANGES.to_vec(),
+            name => EventKind::ALL.into_iter().filter(|kind| kind.name() == name).collect(),
+        }
     }
 
     /// Whether it is about a volume that is not served.
@@ -117,13 +168,14 @@ pub struct Neighbour {
     pub by: Right,
 }
 
-/// Whether something began or ended.
+/// Whether something began or ended, or happened at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     #[default]
     Began,
     Ended,
+    Happened,
 }
 
 impl Phase {
@@ -133,7 +185,64 @@ impl Phase {
         match self {
             Phase::Began => "began",
             Phase::Ended => "ended",
+            Phase::Happened => "happened",
         }
+    }
+}
+
+/// Who changed something, and what.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Deed {
+    /// Name of the user who had logged in, or else of the process's user; the number if it has no name. A signal has no user.
+    pub who: String,
+    /// User of the process.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// User who had logged in, if the host's kernel knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub login_uid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pid: Option<i32>,
+    /// Role on the control socket: `observe`, `change`, `attach` or `admin`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The command, or the signal; of a change that has ended, none.
+    pub command: String,
+    /// What was changed, as commands name it; a device or uplink as `device NAME`. Empty for a reload as a whole.
+    pub target: String,
+    /// What was in force before, in words.
+    pub before: String,
+    pub after: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How long it holds: `reset`, `restart`, a time, or `reload` for a change in a drop-in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
+    /// Commands that undo it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub undo: Vec<String>,
+}
+
+impl Deed {
+    /// From what to what, by whom, how long, why, and how to undo it.
+    fn in_words(&self, by: &str) -> String {
+        let mut words = match (self.before.as_str(), self.after.as_str()) {
+            ("", "") => String::new(),
+            ("", after) => format!(": {after}"),
+            (before, after) => format!(": {before} -> {after}"),
+        };
+        if !self.who.is_empty() {
+            let role = self.role.as_ref().map_or(String::new(), |role| format!(" (role {role})"));
+            words += &format!(", {by} {}{role}", self.who);
+        }
+        words.extend(self.until.iter().map(|until| format!(", until {until}")));
+        words.extend(self.reason.iter().map(|reason| format!(", reason: {reason}")));
+        match self.undo.as_slice() {
+            [] => {}
+            undo => words += &format!("; undo: {}", undo.join("; ")),
+        }
+        words
     }
 }
 
@@ -185,6 +294,9 @@ pub struct Event {
     /// Requests that have failed, if it is about them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failures: Vec<Failure>,
+    /// If it is a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deed: Option<Deed>,
     /// The event in a sentence, in a reply or alert.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
@@ -258,7 +370,9 @@ impl Event {
                 format!("Source of {subject} {what}: {}", shortened_in_words(self.wanted, self.got))
             }
             EventKind::LowSpace => format!("Images of device {device} may outgrow their file system"),
-            EventKind::Unknown => format!("{subject}: an event of a kind that is not known"),
+            EventKind::ClientLost => format!("{subject} has lost its client"),
+            _ if self.phase == Phase::Happened => self.happened_in_words(),
+            _ => format!("{subject}: an event of a kind that is not known"),
         };
         let detail = self.detail.as_ref().map_or(String::new(), |detail| format!(" ({detail})"));
         match self.phase {
@@ -269,6 +383,7 @@ impl Event {
             }
             Phase::Began if self.kind.has_remedy() => format!("{what}{detail}. {}", self.cause.advice()),
             Phase::Began => format!("{what}{detail}"),
+            Phase::Happened => what,
             Phase::Ended => {
                 let (when, or_more) = match self.ended_by {
                     None => ("Over", ""),
@@ -278,6 +393,32 @@ impl Event {
                 format!("{when} after {}{or_more}: {what}{detail}", amount::span(self.seconds))
             }
         }
+    }
+}
+
+impl Event {
+    /// Something that happened at once, in a sentence.
+    fn happened_in_words(&self) -> String {
+        let detail = self.detail.as_deref().unwrap_or_default();
+        let subject = self.deed.as_ref().map_or("", |deed| &deed.target);
+        let what = match self.kind {
+            EventKind::Changed => format!("{subject} was changed"),
+            EventKind::Reset => format!("Changes of {subject} were taken back"),
+            EventKind::Expired => format!("A change of {subject} has ended ({detail})"),
+            EventKind::Attached => format!("{subject} was attached"),
+            EventKind::Detached => format!("{subject} was detached"),
+            EventKind::Resized => format!("{subject} was resized"),
+            EventKind::LossAccepted => format!("The loss of writes of {subject} was accepted"),
+            EventKind::Applied => format!("The host file was loaded: {detail}"),
+            EventKind::ReloadRefused => format!("A reload was refused: {detail}"),
+            EventKind::RoleRefused => format!("A change of {subject} was refused for lack of a role"),
+            EventKind::Started => format!("The daemon has started: {detail}"),
+            EventKind::Stopped => format!("The daemon was stopped: {detail}"),
+            EventKind::Killed => "The daemon ended without a stop, then or some seconds later".to_owned(),
+            _ => format!("{subject}: an event of a kind that is not known"),
+        };
+        let by = if self.kind == EventKind::Expired { "made by" } else { "by" };
+        what + &self.deed.as_ref().map_or(String::new(), |deed| deed.in_words(by))
     }
 }
 

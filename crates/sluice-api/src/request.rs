@@ -77,6 +77,8 @@ pub enum Request {
         /// Seconds since 1970.
         #[serde(default)]
         since: Option<u64>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        until: Option<u64>,
         /// Number of the last event that is known already.
         #[serde(default)]
         after: Option<u64>,
@@ -84,6 +86,7 @@ pub enum Request {
         vm: Option<String>,
         #[serde(default)]
         device: Option<String>,
+        /// A kind of events, or `change`.
         #[serde(default)]
         kind: Option<String>,
         #[serde(default)]

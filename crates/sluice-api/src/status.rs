@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
-use crate::event::{EventKind, Unit};
+use crate::event::{DaemonEnd, EventKind, Unit};
 use crate::object::ObjectId;
 use crate::policy::Policy;
 use crate::words::words;
@@ -448,6 +448,68 @@ pub struct SetAside {
     pub value: String,
 }
 
+/// Changes made at run time that are in force.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverridesInForce {
+    pub count: usize,
+    /// The one that ends next by itself at a time.
+    pub next_end: Option<OverrideEnd>,
+}
+
+/// A change that ends by itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverrideEnd {
+    pub name: String,
+    pub value: String,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// The last reload, if it was refused.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedReload {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// Where the first error is, if it is in a file.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub error: String,
+}
+
+impl RefusedReload {
+    /// Where the error is, and the error.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}: "),
+            (Some(file), None) => format!("{file}: "),
+            (None, _) => String::new(),
+        };
+        place + &self.error
+    }
+}
+
+/// An end of the daemon, after which it was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// Seconds since 1970.
+    pub time: u64,
+    pub ended_by: DaemonEnd,
+}
+
+/// A volume or NIC without the client that it had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostClient {
+    pub volume: ObjectId,
+    /// Seconds since 1970.
+    pub since: u64,
+    /// How it is known that it should have one, in words.
+    pub reason: String,
+}
+
 /// A file system with images.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -494,6 +556,11 @@ pub struct Status {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
+    pub overrides: OverridesInForce,
+    pub refused_reload: Option<RefusedReload>,
+    /// Of the last hour, oldest first.
+    pub restarts: Vec<Restart>,
+    pub lost_clients: Vec<LostClient>,
     pub file_systems: Vec<FileSystem>,
     pub bridged: Vec<Bridged>,
     pub vms: Vec<Vm>,

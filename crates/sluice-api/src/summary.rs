@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::ObjectId;
 use crate::status::{
-    ClientFaults, Cpu, Device, Failing, FileSystem, Health, InterfaceOutage, NotServed, Promise, RealTime, SetAside,
-    State, Status, Vm,
+    ClientFaults, Cpu, Device, Failing, FileSystem, Health, InterfaceOutage, LostClient, NotServed, OverridesInForce,
+    Promise, RealTime, RefusedReload, Restart, SetAside, State, Status, Vm,
 };
 
 /// Number of VMs whose CPU time is stated: those that use most.
@@ -16,7 +16,7 @@ const CPU_SHOWN: usize = 5;
 #[serde(default)]
 pub struct Summary {
     pub version: u32,
-    /// Whether every promise is kept, every device serves, every volume is in service, and no requests fail.
+    /// Whether every promise is kept, every device serves, every volume is in service and has not lost its client, and no requests fail.
     pub ok: bool,
     /// Seconds since 1970.
     pub time: u64,
@@ -32,6 +32,11 @@ pub struct Summary {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
+    pub overrides: OverridesInForce,
+    pub refused_reload: Option<RefusedReload>,
+    /// Of the last hour, oldest first.
+    pub restarts: Vec<Restart>,
+    pub lost_clients: Vec<LostClient>,
     /// Volumes and NICs with stopped queues or refused requests.
     pub faults: Vec<Fault>,
     pub failing: Vec<FailingVolume>,
@@ -126,13 +131,18 @@ impl From<Status> for Summary {
             volumes_out_of_service: status.volumes_out_of_service,
             held_back: status.held_back,
             overrides_set_aside: status.overrides_set_aside,
+            overrides: status.overrides,
+            refused_reload: status.refused_reload,
+            restarts: status.restarts,
+            lost_clients: status.lost_clients,
             file_systems: status.file_systems,
         };
         summary.ok = summary.broken.is_empty()
             && summary.failing.is_empty()
             && summary.devices.iter().all(|device| device.health == Health::Serving)
             && summary.out_of_service.is_empty()
-            && summary.held_back.is_empty();
+            && summary.held_back.is_empty()
+            && summary.lost_clients.is_empty();
         summary
     }
 }

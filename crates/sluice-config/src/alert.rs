@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::reader::Reader;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 17] = [
+pub const ALERT_CLASSES: [&str; 18] = [
     "all",
     "reservation",
     "latency",
@@ -24,6 +24,7 @@ pub const ALERT_CLASSES: [&str; 17] = [
     "errors",
     "source_shortened",
     "low_space",
+    "client_lost",
 ];
 const DEFAULT_EVERY: Duration = Duration::from_secs(60);
 

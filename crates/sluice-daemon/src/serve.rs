@@ -10,6 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use sluice_api::amount::counted;
+use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::printed::{Line, Serving};
 use sluice_config::{Diagnostics, Host, ListenAddress};
 use sluice_io::endpoint::Bound;
@@ -33,6 +35,7 @@ use crate::state::Saved;
 use crate::state::folder::{Damaged, StateError, StateFolder};
 use crate::state::overrides::Override;
 use crate::state::start::Restored;
+use crate::state::time::Time;
 
 /// Serve the virtual disks and NICs of a host file.
 ///
@@ -98,8 +101,9 @@ impl Serve {
         let (board, exported) = (Board::default(), metrics::Board::default());
         let _exporter = metrics.map(|bound| Exporter::start(bound, exported.clone())).transpose()?;
         let events = Events::start(begin.folder.as_ref().map(|folder| folder.path().to_owned()))?;
+        let reporter = events.reporter();
         let monitor = Monitor::start(board.clone(), events, exported)?;
-        let (changer, mut news) = Changer::start(begin, format, runtime, board)?;
+        let (changer, mut news) = Changer::start(begin, format, runtime, (board, reporter.clone()))?;
         let mut service = Service::of_environment();
         let mut serves = false;
         let ended = loop {
@@ -107,6 +111,7 @@ impl Serve {
                 Some(news) = news.recv() => match news {
                     ServerEvent::Started(Ok((serving, status))) => {
                         serves = true;
+                        reporter.happened(started(&serving));
                         print_ready(serving, format);
                         service.ready(status);
                     }
@@ -122,18 +127,19 @@ impl Serve {
                     }
                 }
                 _ = signals.report.recv() => changer.report(),
-                _ = signals.terminate.recv() => break Ok(()),
-                _ = signals.interrupt.recv() => break Ok(()),
+                _ = signals.terminate.recv() => break Ok("SIGTERM"),
+                _ = signals.interrupt.recv() => break Ok("SIGINT"),
                 () = service.tick(), if serves => service.beat(&changer),
             }
         };
         service.stopping(drain_timeout);
         // Before the drain, which ends the load and with it what it has broken.
-        let recorded = tokio::spawn(monitor.end(RECORD_TIMEOUT));
+        let why = ended.as_ref().map_or(FAILED, |signal| signal);
+        let recorded = tokio::spawn(monitor.end(why.to_owned(), RECORD_TIMEOUT));
         let deadline = Instant::now() + drain_timeout;
         end(&changer, ended.is_ok(), deadline, format).await;
         let _ = recorded.await;
-        ended
+        ended.map(drop)
     }
 }
 
@@ -149,6 +155,9 @@ fn use_real_time() {
 
 /// Maximum time at the end for writing the ends of events: a sample, and a write.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Why the daemon ends if it is not told to.
+const FAILED: &str = "it has failed; see the log";
 
 /// The error when no device serves any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";
@@ -178,6 +187,15 @@ impl Signals {
             _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
+}
+
+/// The event of a start.
+fn started(Serving { vms, volumes, nics, .. }: &Serving) -> Event {
+    let version = env!("CARGO_PKG_VERSION");
+    let [vms, volumes, nics] = [(vms, "VM", "VMs"), (volumes, "volume", "volumes"), (nics, "NIC", "NICs")]
+        .map(|(count, one, several)| counted(*count as u64, one, several));
+    let (time, detail) = (Time::of_clock().0, Some(format!("version {version}, {vms}, {volumes}, {nics}")));
+    Event { time, kind: EventKind::Started, phase: Phase::Happened, detail, ..Event::default() }
 }
 
 /// Reports that the daemon is ready, and what it serves.

@@ -1,6 +1,6 @@
 //! Users and groups: their names on this host, and the groups of a client.
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CStr, CString, c_char};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -25,6 +25,30 @@ pub fn user(name: &str) -> Option<u32> {
         // SAFETY: a found entry is `entry`, which the call has filled.
         (code == 0 && !found.is_null()).then(|| unsafe { (*found).pw_uid })
     })
+}
+
+/// Returns the name of a user.
+#[must_use]
+pub fn name_of(uid: u32) -> Option<String> {
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut memory = vec![0 as c_char; ENTRY_LEN];
+    let mut found = ptr::null_mut();
+    // SAFETY: all pointers are valid for the call, and the length is that of the memory.
+    let code = unsafe { libc::getpwuid_r(uid, entry.as_mut_ptr(), memory.as_mut_ptr(), memory.len(), &raw mut found) };
+    if code != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: a found entry is `entry`, which the call has filled, with a name in `memory` that ends with a zero.
+    let name = unsafe { CStr::from_ptr((*found).pw_name) };
+    name.to_str().ok().map(str::to_owned)
+}
+
+/// Returns the number of the user who had logged in when a process was made, if the kernel records that.
+#[must_use]
+pub fn login_of(pid: i32) -> Option<u32> {
+    let number = std::fs::read_to_string(format!("/proc/{pid}/loginuid")).ok()?;
+    // -1 stands for none.
+    number.trim().parse().ok().filter(|uid| *uid != u32::MAX)
 }
 
 /// Returns the number of a group, given by name or number.
@@ -91,6 +115,7 @@ mod tests {
         assert_eq!(group("root"), Some(0));
         assert_eq!(user("4711"), Some(4711));
         assert_eq!(user("nobody-has-this-name"), None);
+        assert_eq!((name_of(0).as_deref(), name_of(4_000_000_000)), (Some("root"), None));
         assert_eq!(group("nor this\0"), None);
     }
 

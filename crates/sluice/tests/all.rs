@@ -14,6 +14,7 @@ mod complete;
 mod control;
 mod cpu_limit;
 mod crash;
+mod deeds;
 mod demo;
 mod directions;
 mod exhausted;

@@ -5,12 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use sluice_api::change::{self, Changed, Holds, Settings};
+use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
 use sluice_api::request::{How, Term};
 use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
+use super::deeds::Doer;
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
@@ -219,18 +221,20 @@ fn refused(reason: &str) -> Option<String> {
 }
 
 /// Records that the proposal of a request is in force, except on devices that are `unapplied`. Returns the reply to
-/// the request.
+/// the request, and events of what was done.
 pub fn accept(
     server: &Server,
     state: &mut State,
     proposal: Proposal,
+    (request, doer): (&Request, &Doer),
     (unapplied, warnings): (&[ServerError], &[String]),
-) -> Reply {
+) -> (Reply, Vec<Event>) {
     let Asked { targets, before, what, origin, holds } = proposal.asked.expect("only a request is answered");
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
     let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
+    let mut events = doer.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
     let log = |name: Option<&Target>, before: Option<&Settings>, after: Option<&Settings>| {
@@ -261,11 +265,14 @@ pub fn accept(
         }
         Targets::One(_) | Targets::Unnamed => {
             let (before, after) = changed.pop().map_or((None, None), |(_, before, after)| (before, after));
+            if let Request::Resize { target, .. } = request {
+                events = vec![doer.resized(target, (before.as_ref(), after.as_ref()), &result.holds)];
+            }
             log(None, before.as_ref(), after.as_ref());
             Reply::changed(before, after)
         }
     };
-    with_unapplied(reply.and(&result), unapplied)
+    (with_unapplied(reply.and(&result), unapplied), events)
 }
 
 /// Makes a reply one of a failure if there are devices that have not confirmed their part.

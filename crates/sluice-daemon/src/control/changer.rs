@@ -28,10 +28,12 @@ use self::retry::Retries;
 use self::shared::{InForce, Shared, Tasks};
 use self::watch::{Report, Watch};
 use super::apply::{self, State};
+use super::deeds::{Doer, RoleRefusals};
 use super::overdue::Overdue;
 use super::roles::{Rights, Roles};
 use super::socket::Asked;
 use super::{Code, Reply, Request};
+use crate::events::Reporter;
 use crate::metrics::Load;
 use crate::monitor::Board;
 use crate::output::Format;
@@ -98,10 +100,10 @@ impl Changer {
         begin: Begin,
         format: Format,
         sockets: Handle,
-        board: Board,
+        (board, reporter): (Board, Reporter),
     ) -> std::io::Result<(Changer, mpsc::UnboundedReceiver<ServerEvent>)> {
         let (news, listener) = mpsc::unbounded_channel();
-        let (shared, first) = shared((Server::default(), board), begin, sockets, news)?;
+        let (shared, first) = shared((Server::default(), board, reporter), begin, sockets, news)?;
         let (events, inbox) = mpsc::unbounded_channel();
         let runtime = Builder::new_current_thread().enable_time().build()?;
         thread::Builder::new()
@@ -143,7 +145,7 @@ impl Changer {
 
 /// Returns what all changes share, and the first change.
 fn shared(
-    (server, board): (Server, Board),
+    (server, board, reporter): (Server, Board, Reporter),
     begin: Begin,
     sockets: Handle,
     news: mpsc::UnboundedSender<ServerEvent>,
@@ -152,9 +154,10 @@ fn shared(
     let keeper = Mutex::new(Keeper::start(folder, file.with_extension("d"), on_disk.clone())?);
     let state = State { files, saved: on_disk, overdue: Overdue::default() };
     let (load, version, watch) = (Load::default(), 0, Watch::default());
-    let in_force = InForce { server, state, roles, load, version, watch }.into();
+    let (refused_reload, role_refusals) = (None, RoleRefusals::default());
+    let in_force = InForce { server, state, roles, load, refused_reload, role_refusals, version, watch }.into();
     let (at_start, tasks, helpers) = (start.host.daemon.clone(), Tasks::default(), Helpers::default());
-    let shared = Shared { file, at_start, board, news, sockets, in_force, helpers, keeper, tasks };
+    let shared = Shared { file, at_start, board, reporter, news, sockets, in_force, helpers, keeper, tasks };
     Ok((shared, Kind::Start(Box::new(start))))
 }
 
@@ -256,13 +259,16 @@ fn take(shared: &Rc<Shared>, event: Event, format: Format) {
 
 fn request(shared: &Rc<Shared>, asked: Asked) {
     let reply = {
-        let InForce { server, state, roles, .. } = &*shared.in_force.borrow();
+        let InForce { server, state, roles, role_refusals, .. } = &mut *shared.in_force.borrow_mut();
         let rights = Rights { roles, settings: &server.host().daemon, file: &shared.file };
         match rights.check(&asked.request, &asked.peer, &state.saved.overrides) {
             Err(refused) => {
                 // The log limits the lines about one endpoint.
                 let (endpoint, who) = ("control", &asked.peer);
                 tracing::warn!(endpoint, %who, reason = refused, "Request of a control client refused");
+                if role_refusals.is_event(asked.peer.uid) {
+                    shared.reporter.happened(Doer::of(&asked.request, &asked.peer, roles).refused());
+                }
                 Reply::failed(Code::Refused, refused)
             }
             Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),

@@ -73,6 +73,11 @@ impl Roles {
         Roles { granted: [(Role::Attach, attach), (Role::Change, change), (Role::Observe, observe)], group }
     }
 
+    /// The name of the role that a client has.
+    pub fn name_of(&self, peer: &Peer) -> Option<&'static str> {
+        self.role_of(peer).map(Role::name)
+    }
+
     fn role_of(&self, peer: &Peer) -> Option<Role> {
         if peer.is_admin() {
             return Some(Role::Admin);
@@ -285,7 +290,7 @@ mod tests {
     use super::*;
 
     fn peer(uid: u32, groups: &[u32]) -> Peer {
-        Peer { uid, gid: uid, groups: groups.into(), pid: None }
+        Peer { uid, gid: uid, groups: groups.into(), pid: None, login: None }
     }
 
     fn settings(text: &str) -> DaemonSettings {

@@ -50,13 +50,16 @@ pub struct Peer {
     pub groups: Arc<[u32]>,
     /// `None` if it is in another PID namespace.
     pub pid: Option<i32>,
+    /// User who had logged in, whoever the process has become since, for example with sudo; `None` if the kernel does not know.
+    pub login: Option<u32>,
 }
 
 impl Peer {
     fn of(stream: &UnixStream) -> io::Result<Peer> {
         let peer = stream.peer_cred()?;
         let groups = users::peer_groups(stream.as_fd())?.into();
-        Ok(Peer { uid: peer.uid(), gid: peer.gid(), groups, pid: peer.pid() })
+        let login = peer.pid().and_then(users::login_of);
+        Ok(Peer { uid: peer.uid(), gid: peer.gid(), groups, pid: peer.pid(), login })
     }
 
     /// Whether it is root or the daemon's own user.

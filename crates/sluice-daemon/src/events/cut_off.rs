@@ -8,7 +8,7 @@
 use rusqlite::{Connection, OptionalExtension, params};
 use sluice_api::event::{DaemonEnd, Event, Phase};
 
-use super::store;
+use super::{earlier, store};
 
 /// At most one row.
 pub(super) const SCHEMA: &str = "
@@ -65,12 +65,18 @@ pub(super) fn ends(open: Vec<Event>, until: u64, by: DaemonEnd) -> impl Iterator
     })
 }
 
+/// The ends of what an end without a stop has cut off, and that end.
+pub(super) fn all_ends(connection: &Connection) -> rusqlite::Result<Vec<Event>> {
+    let until = known_until(connection).unwrap_or(0);
+    let ends = ends(open(connection)?, until, DaemonEnd::Killed);
+    Ok(ends.chain(earlier::killed(connection)?).collect())
+}
+
 /// Ends what the end of an earlier run has cut off, and forgets its heartbeat: it says nothing of this run.
 pub(super) fn end(connection: &Connection) {
     let end = || {
         let all = connection.unchecked_transaction()?;
-        let until = known_until(connection).unwrap_or(0);
-        let ends: Vec<Event> = ends(open(connection)?, until, DaemonEnd::Killed).collect();
+        let ends = all_ends(connection)?;
         ends.iter().try_for_each(|event| store::insert(connection, event))?;
         connection.execute("DELETE FROM heartbeat", [])?;
         all.commit().map(|()| ends.len())
@@ -79,7 +85,7 @@ pub(super) fn end(connection: &Connection) {
         Ok(0) => {}
         Ok(ended) => tracing::info!(
             ended,
-            "Promises that were broken when the daemon stopped: their violations are recorded as ended"
+            "The last daemon was killed or has failed: that, and the end of what held then, is recorded"
         ),
         Err(error) => {
             tracing::error!(%error, "Cannot record the end of violations that lasted when the daemon stopped");

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode};
 
-use super::{cut_off, history, store};
+use super::{cut_off, earlier, history, store};
 
 /// Name of the database.
 pub(super) const FILE: &str = "events.db";
@@ -25,7 +25,7 @@ const BUSY_MAX: Duration = Duration::from_secs(1);
 const VERSION: i64 = 1;
 
 /// Statements that create its tables.
-const SCHEMAS: [&str; 3] = [store::SCHEMA, cut_off::SCHEMA, history::SCHEMA];
+const SCHEMAS: [&str; 4] = [store::SCHEMA, cut_off::SCHEMA, history::SCHEMA, earlier::SCHEMA];
 
 /// The database.
 pub(super) struct Database {
@@ -135,6 +135,7 @@ impl Database {
             store::copy(&self.connection, &all)?;
             cut_off::copy(&self.connection, &all)?;
             history::copy(&self.connection, &all)?;
+            earlier::copy(&self.connection, &all)?;
             all.commit()
         });
         if let Err(error) = copied {

@@ -5,23 +5,27 @@
 //! questions about them; another one tells others ([`alerts`]). Nothing that serves VMs waits for either: both have bounded queues, and what
 //! finds no room is counted or logged. While the daemon does not run, commands read what it has left ([`offline`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 
 use rusqlite::Connection;
 use sluice_api::VERSION;
 use sluice_api::event;
-use sluice_api::event::Event;
+use sluice_api::event::{Event, Phase};
 use sluice_api::list::{self, Step};
+use sluice_api::object::ObjectId;
 use sluice_config::Alert;
 use sluice_observe::interval::Minute;
 use tokio::sync::oneshot;
 
 use self::alerts::Alerts;
+pub use self::earlier::Earlier;
 use self::history::Keep;
+use self::names::Names;
 use self::store::{Filter, Store};
 use crate::control::socket::Asked;
 use crate::control::{Code, Reply, Request};
@@ -30,7 +34,9 @@ use crate::state::time::Time;
 mod alerts;
 mod cut_off;
 mod database;
+mod earlier;
 pub mod history;
+mod names;
 pub mod offline;
 mod store;
 
@@ -47,13 +53,15 @@ const DEFAULT_LIMIT: usize = 1000;
 pub const LIMIT_MAX: usize = 10_000;
 
 enum Message {
-    Happened(Event),
+    Happened(Box<Event>),
     Query(Asked),
     Alerts(Vec<Alert>),
     /// Number of seconds by which the host's clock was set.
     ClockSet(i64),
     /// A heartbeat: events that have begun still hold at this time, in seconds since 1970.
     Beat(u64),
+    /// Volumes and NICs that have a client.
+    Clients(BTreeSet<ObjectId>),
     /// Minutes of the past that are over.
     Minutes(Minutes),
     /// A question about the past, with what is known of its seconds, or why there are none.
@@ -75,6 +83,8 @@ struct End {
     events: Vec<Event>,
     /// Time of the last sample, in seconds since 1970.
     time: u64,
+    /// Why the daemon ends, in words.
+    why: String,
     /// Is dropped when the database is closed.
     _closed: oneshot::Sender<()>,
 }
@@ -95,10 +105,33 @@ impl Writer {
     }
 }
 
-/// The handle of the thread that keeps events. It ends when the handle is dropped.
+/// Keeps events, from any thread.
+#[derive(Clone)]
+pub struct Reporter {
+    messages: SyncSender<Message>,
+    /// Number of events that found no room.
+    lost: Arc<AtomicU64>,
+}
+
+impl Reporter {
+    /// Keeps an event. It does not wait; an event that finds no room is counted and is in the log alone.
+    pub fn happened(&self, event: Event) {
+        if let Err(TrySendError::Full(_)) = self.messages.try_send(Message::Happened(Box::new(event))) {
+            let lost = self.lost.fetch_add(1, Ordering::Relaxed) + 1;
+            tracing::warn!(
+                lost,
+                "Event is only in the log, not in the database: the disk of the state directory is too slow"
+            );
+        }
+    }
+}
+
+/// The handle of the thread that keeps events. It ends when the handle and all of its reporters are dropped.
 pub struct Events {
     messages: SyncSender<Message>,
-    lost: u64,
+    reporter: Reporter,
+    /// What earlier runs have left, once the database is open.
+    earlier: Receiver<Earlier>,
     alerts: Vec<Alert>,
     /// Seconds by which the host's clock was set, of which the thread does not know yet.
     set_by: i64,
@@ -117,11 +150,14 @@ impl Events {
     /// If the thread cannot be started.
     pub fn start(folder: Option<PathBuf>) -> std::io::Result<Events> {
         let (messages, inbox) = sync_channel(QUEUE_MAX);
+        let (earlier, is_known) = sync_channel(1);
         let alerts = Alerts::new();
-        thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox))?;
+        thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox, &earlier))?;
+        let reporter = Reporter { messages: messages.clone(), lost: Arc::default() };
         Ok(Events {
             messages,
-            lost: 0,
+            reporter,
+            earlier: is_known,
             alerts: Vec::new(),
             set_by: 0,
             since_beat: 0,
@@ -130,16 +166,25 @@ impl Events {
         })
     }
 
-    /// Keeps an event. It does not wait; an event that finds no room is counted and is in the log alone.
-    pub fn happened(&mut self, event: Event) {
+    /// Returns a handle with which other threads keep events.
+    pub fn reporter(&self) -> Reporter {
+        self.reporter.clone()
+    }
+
+    /// Logs an event, and keeps it as [`Reporter::happened`] does.
+    pub fn happened(&self, event: Event) {
         log(&event);
-        if let Err(TrySendError::Full(_)) = self.messages.try_send(Message::Happened(event)) {
-            self.lost += 1;
-            tracing::warn!(
-                lost = self.lost,
-                "Event is only in the log, not in the database: the disk of the state directory is too slow"
-            );
-        }
+        self.reporter.happened(event);
+    }
+
+    /// What earlier runs have left: once, when it is known.
+    pub fn earlier(&self) -> Option<Earlier> {
+        self.earlier.try_recv().ok()
+    }
+
+    /// Keeps what has a client, for the next start. Returns whether there was room.
+    pub fn keep_clients(&self, clients: BTreeSet<ObjectId>) -> bool {
+        self.messages.try_send(Message::Clients(clients)).is_ok()
     }
 
     /// Corrects the times of all events since the start of the daemon, after the host's clock was set by `seconds`.
@@ -187,10 +232,11 @@ impl Events {
         }
     }
 
-    /// Adds the ends of the events that hold at the end of the daemon, and closes the database. `closed` is dropped when that is done.
-    pub fn end(self, events: Vec<Event>, time: u64, closed: oneshot::Sender<()>) {
+    /// Adds the ends of the events that hold at the end of the daemon and that end itself, and closes the database. `closed` is dropped
+    /// when that is done.
+    pub fn end(self, events: Vec<Event>, (time, why): (u64, String), closed: oneshot::Sender<()>) {
         events.iter().for_each(log);
-        let _ = self.messages.try_send(Message::End(End { events, time, _closed: closed }));
+        let _ = self.messages.try_send(Message::End(End { events, time, why, _closed: closed }));
     }
 
     /// Replaces the recipients of events, if they have changed.
@@ -220,15 +266,27 @@ fn log(event: &Event) {
     }
 }
 
-fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
+fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, earlier: &SyncSender<Earlier>) {
     // A database takes room in the state directory: it is made with the first event or minute.
     let mut store = database::is_in(folder.as_deref()).then(|| Store::open(folder.clone()));
+    let left = store.as_ref().map(|store| Earlier::of(store.connection(), Time::of_clock().0));
+    let _ = earlier.send(left.and_then(Result::ok).unwrap_or_default());
+    let mut names = Names::default();
     while let Ok(message) = inbox.recv() {
         match message {
-            Message::Happened(event) => {
+            Message::Happened(mut event) => {
+                if let Some(deed) = &mut event.deed
+                    && let Some(uid) = deed.login_uid.or(deed.uid)
+                {
+                    deed.who = names.of(uid);
+                }
                 store.get_or_insert_with(|| Store::open(folder.clone())).add(&event);
-                alerts.tell(&event, Time::now());
+                // What somebody does is no alert.
+                if event.phase != Phase::Happened {
+                    alerts.tell(&event, Time::now());
+                }
             }
+            Message::Clients(clients) => store.iter_mut().for_each(|store| store.keep_clients(&clients)),
             Message::Query(asked) => {
                 let reply = answer(store.as_ref().map(Store::connection), &asked.request);
                 let _ = asked.reply.send(reply);
@@ -242,8 +300,8 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>) {
                 let _ = asked.reply.send(reply);
             }
             Message::Beat(time) => store.iter_mut().for_each(|store| store.beat(time)),
-            Message::End(End { events, time, _closed }) => {
-                store.take().into_iter().for_each(|store| store.end(&events, time));
+            Message::End(End { events, time, why, _closed }) => {
+                store.take().into_iter().for_each(|store| store.end(&events, time, why.clone()));
                 return;
             }
             Message::Alerts(wanted) => {
@@ -288,7 +346,7 @@ fn past(database: Option<&Connection>, request: &Request, seconds: Result<list::
 
 /// `database` is `None` as long as there is nothing in it.
 fn answer(database: Option<&Connection>, request: &Request) -> Reply {
-    let Request::Events { since, after, vm, device, kind, limit } = request else {
+    let Request::Events { since, until, after, vm, device, kind, limit } = request else {
         unreachable!("it gets no other requests")
     };
     if limit.is_some_and(|limit| limit > LIMIT_MAX) {
@@ -299,6 +357,7 @@ fn answer(database: Option<&Connection>, request: &Request) -> Reply {
     };
     let filter = Filter {
         since: *since,
+        until: *until,
         after: *after,
         vm: vm.as_deref(),
         device: device.as_deref(),
@@ -317,7 +376,10 @@ mod tests {
 
     #[test]
     fn a_question_for_all_events_took_as_much_memory_as_they_have() {
-        let question = |limit| Request::Events { since: None, after: None, vm: None, device: None, kind: None, limit };
+        let question = |limit| {
+            let (since, until, after) = (None, None, None);
+            Request::Events { since, until, after, vm: None, device: None, kind: None, limit }
+        };
         let refused = answer(None, &question(Some(LIMIT_MAX + 1)));
         assert_eq!((refused.ok, refused.code), (false, Some(Code::Invalid)));
         assert!(refused.error.unwrap().contains("at most 10000 events"));

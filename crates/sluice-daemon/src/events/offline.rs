@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags};
-use sluice_api::event::{DaemonEnd, Event, Events};
+use sluice_api::event::{Event, EventKind, Events};
 
 use super::database::FILE;
 use super::{answer, cut_off, past};
@@ -18,7 +18,7 @@ use crate::state::folder;
 /// The record in a state directory.
 pub struct Record {
     connection: Connection,
-    /// Ends of the events that the end of the daemon has cut off.
+    /// Ends of the events that the end of the daemon has cut off, and that end.
     ends: Vec<Event>,
 }
 
@@ -52,9 +52,8 @@ impl Record {
         // An error of SQLite says less of permissions.
         std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
         let connection = open(&path).map_err(|error| failed(error.to_string()))?;
-        let until = cut_off::known_until(&connection).unwrap_or(0);
-        let open = cut_off::open(&connection).map_err(|error| failed(error.to_string()))?;
-        Ok(Record { connection, ends: cut_off::ends(open, until, DaemonEnd::Killed).collect() })
+        let ends = cut_off::all_ends(&connection).map_err(|error| failed(error.to_string()))?;
+        Ok(Record { connection, ends })
     }
 
     /// Time of the last record in seconds since 1970; `None` if there is none.
@@ -79,16 +78,17 @@ impl Record {
 
     /// Adds the ends of what was cut off to the last events.
     fn with_ends(&self, reply: Reply, request: &Request) -> Reply {
-        let Request::Events { since, after, vm, device, kind, .. } = request else { return reply };
+        let Request::Events { since, until, after, vm, device, kind, .. } = request else { return reply };
+        let kinds = kind.as_deref().map(EventKind::asked);
         let Ok(Some(mut found)) = reply.read::<Events>() else { return reply };
         if after.is_some() && found.more {
             return reply;
         }
         let is_asked = |end: &&Event| {
-            end.time >= since.unwrap_or(0)
+            (since.unwrap_or(0)..=until.unwrap_or(u64::MAX)).contains(&end.time)
                 && (vm.is_none() || *vm == end.vm)
                 && device.as_ref().is_none_or(|device| *device == end.device)
-                && kind.as_deref().is_none_or(|kind| kind == end.kind.name())
+                && kinds.as_ref().is_none_or(|kinds| kinds.contains(&end.kind))
         };
         let ends = self.ends.iter().filter(is_asked);
         found.events.extend(ends.map(|end| Event { text: end.in_words(), ..end.clone() }));
@@ -115,19 +115,20 @@ fn open(path: &Path) -> rusqlite::Result<Connection> {
 
 #[cfg(test)]
 mod tests {
-    use sluice_api::event::{EventKind, Phase};
+    use sluice_api::event::Phase;
 
     use super::super::store::Store;
     use super::*;
 
     fn asked(after: Option<u64>) -> Request {
-        Request::Events { since: None, after, vm: None, device: None, kind: None, limit: None }
+        Request::Events { since: None, until: None, after, vm: None, device: None, kind: None, limit: None }
     }
 
     fn events(folder: &Path) -> Vec<(u64, Phase, u64)> {
         let reply = Record::open(folder).unwrap().answer(&asked(Some(0)));
         let found: Events = reply.read().unwrap().unwrap();
-        found.events.iter().map(|event| (event.time, event.phase, event.seconds)).collect()
+        let found = found.events.iter().filter(|event| event.phase != Phase::Happened);
+        found.map(|event| (event.time, event.phase, event.seconds)).collect()
     }
 
     fn files(folder: &Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
@@ -169,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::open(Some(folder.path().to_owned()));
         store.add(&event(1000));
-        store.end(&[], 1100);
+        store.end(&[], 1100, "SIGTERM".to_owned());
         let before = files(folder.path());
         assert_eq!(events(folder.path()), [(1000, Phase::Began, 0), (1100, Phase::Ended, 100)]);
         assert!(files(folder.path()) == before, "nothing is written");

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use rusqlite::{Connection, OptionalExtension, params};
 use sluice_api::VERSION;
 use sluice_api::event::{DaemonEnd, Event, EventKind, Events, Phase};
+use sluice_api::object::ObjectId;
 use sluice_observe::interval::Minute;
 
-use super::cut_off;
 use super::database::Database;
 use super::history::{self, Keep};
+use super::{cut_off, earlier};
 use crate::state::time::Time;
 
 /// Maximum number of events, about 50 MB.
@@ -38,11 +39,16 @@ pub(super) const SCHEMA: &str = "
 const INSERT: &str =
     "INSERT INTO event (time, kind, phase, device, vm, volume, cause, text, json) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)";
 
+/// Deletes the oldest, but not what tells the next start whether this run was stopped.
+const DELETE: &str = "DELETE FROM event WHERE id <= ?
+    AND id IS NOT (SELECT max(id) FROM event WHERE kind IN ('started', 'stopped', 'killed'))";
+
 /// The events to look for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Filter<'a> {
     /// Seconds since 1970.
     pub(super) since: Option<u64>,
+    pub(super) until: Option<u64>,
     /// Number of the last event that is known already: those after it, the oldest first. Without it, the latest ones.
     pub(super) after: Option<u64>,
     pub(super) vm: Option<&'a str>,
@@ -117,15 +123,16 @@ impl Store {
     /// Adds an event.
     pub(super) fn add(&mut self, event: &Event) {
         match event.phase {
-            Phase::Began => self.open.insert(about(event)),
-            Phase::Ended => self.open.remove(&about(event)),
-        };
+            Phase::Began => drop(self.open.insert(about(event))),
+            Phase::Ended => drop(self.open.remove(&about(event))),
+            Phase::Happened => {}
+        }
         let max = self.max;
         self.database.write(|connection| {
             insert(connection, event)?;
             let last = connection.last_insert_rowid();
             if last % DELETED_AT_ONCE == 0 {
-                connection.execute("DELETE FROM event WHERE id <= ?", params![last - max])?;
+                connection.execute(DELETE, params![last - max])?;
             }
             Ok(())
         });
@@ -138,12 +145,20 @@ impl Store {
         }
     }
 
-    /// Adds `ends`, then an end of each further event that has begun and not ended, and closes the database.
-    pub(super) fn end(mut self, ends: &[Event], time: u64) {
+    /// Keeps what has a client.
+    pub(super) fn keep_clients(&mut self, clients: &BTreeSet<ObjectId>) {
+        self.database.write(|connection| earlier::keep(connection, clients));
+    }
+
+    /// Adds `ends`, then an end of each further event that has begun and not ended, and at last that of the daemon, and closes the database.
+    pub(super) fn end(mut self, ends: &[Event], time: u64, why: String) {
+        let (kind, phase) = (EventKind::Stopped, Phase::Happened);
+        let stop = Event { time: Time::of_clock().0.max(time), kind, phase, detail: Some(why), ..Event::default() };
         self.database.write(|connection| {
             ends.iter().try_for_each(|event| insert(connection, event))?;
             let mut others = cut_off::ends(cut_off::open(connection)?, time, DaemonEnd::Stopped);
-            others.try_for_each(|event| insert(connection, &event))
+            others.try_for_each(|event| insert(connection, &event))?;
+            insert(connection, &stop)
         });
     }
 }
@@ -164,14 +179,19 @@ pub(super) fn find(connection: &Connection, filter: &Filter<'_>) -> rusqlite::Re
     let order = if filter.after.is_some() { "ASC" } else { "DESC" };
     let mut statement = connection.prepare(&format!(
         "SELECT id, time, text, json FROM event WHERE time >= ?1 AND id > ?2 AND (?3 IS NULL OR vm = ?3)
-         AND (?4 IS NULL OR device = ?4) AND (?5 IS NULL OR kind = ?5) ORDER BY id {order} LIMIT ?6"
+         AND (?4 IS NULL OR device = ?4) AND (?5 IS NULL OR kind IN (SELECT value FROM json_each(?5))) AND time <= ?6
+         ORDER BY id {order} LIMIT ?7"
     ))?;
+    let kinds: Option<Vec<&str>> =
+        filter.kind.map(|kind| EventKind::asked(kind).into_iter().map(EventKind::name).collect());
+    let kinds = kinds.map(|kinds| serde_json::to_string(&kinds).expect("they are strings"));
+    let until = filter.until.and_then(|until| i64::try_from(until).ok()).unwrap_or(i64::MAX);
     let since = filter.since.unwrap_or(0) as i64;
     // A number that is not reached yet is one of a database that was replaced.
     let after = filter.after.and_then(|after| i64::try_from(after).ok()).filter(|after| *after <= last).unwrap_or(0);
     // One more than asked for tells whether there are more.
     let limit = i64::try_from(filter.limit).unwrap_or(i64::MAX).saturating_add(1);
-    let rows = statement.query_map(params![since, after, filter.vm, filter.device, filter.kind, limit], |row| {
+    let rows = statement.query_map(params![since, after, filter.vm, filter.device, kinds, until, limit], |row| {
         Ok((row.get::<_, i64>(0)?, row.get::<_, i64>(1)?, row.get::<_, String>(2)?, row.get::<_, String>(3)?))
     })?;
     let mut events = Vec::new();
@@ -312,7 +332,7 @@ mod tests {
         let mut store = broken_for_twelve_minutes(folder.path());
         store.add(&Event { phase: Phase::Began, ..event(1600, "b") });
         let end = Event { seconds: 723, ended_by: Some(DaemonEnd::Stopped), ..event(1722, "a") };
-        store.end(&[end], 1722);
+        store.end(&[end], 1722, "SIGTERM".to_owned());
         assert!(!folder.path().join("events.db-wal").exists(), "what was written is in one file");
         let store = Store::open(Some(folder.path().to_owned()));
         let stopped = Some(DaemonEnd::Stopped);

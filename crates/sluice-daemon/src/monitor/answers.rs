@@ -16,8 +16,7 @@ use sluice_observe::history::Point;
 use sluice_observe::observer::Observer;
 use tokio::sync::oneshot;
 
-use super::space::Space;
-use super::{Served, devices, policies};
+use super::{Known, Served, devices, policies};
 use crate::control::describe::discard;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
@@ -31,7 +30,8 @@ use crate::state::overrides::Overrides;
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
 /// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics.
-pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Served>, asked: &Asked) -> Option<Reply> {
+pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) -> Option<Reply> {
+    let observer = known.observer;
     let Some(served) = served else {
         let error = "The daemon has not started yet; repeat the command in a moment";
         return Some(Reply::failed(Code::Refused, error));
@@ -42,7 +42,7 @@ pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Ser
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients | Request::History { .. } => None,
-        Request::Status => Some(Reply::with(&status(observer.status(), space, served))),
+        Request::Status => Some(Reply::with(&status(known, served))),
         Request::Names => Some(Reply::with(&names(&served.host))),
         Request::Policies => {
             Some(Reply::with(&list::Policies { version: VERSION, policies: policies::rows(&served.host) }))
@@ -70,7 +70,8 @@ fn names(host: &Host) -> list::Names {
 }
 
 /// Adds to what is observed what is known of the host.
-fn status(observed: Status, space: &Space, served: &Served) -> Status {
+fn status(known: &Known<'_>, served: &Served) -> Status {
+    let (observed, hour_ago) = (known.observer.status(), known.observer.time().saturating_sub(3600));
     let mut status = Status {
         version: VERSION,
         promises_broken: observed.vms.iter().filter(|vm| vm.is_broken()).count(),
@@ -80,7 +81,11 @@ fn status(observed: Status, space: &Space, served: &Served) -> Status {
         volumes_out_of_service: not_served(served.absent.out_of_service()),
         held_back: not_served(served.absent.held_back()),
         overrides_set_aside: set_aside(served),
-        file_systems: space.file_systems().map(file_system).collect(),
+        overrides: served.overrides.clone(),
+        refused_reload: served.refused_reload.clone(),
+        restarts: known.restarts.iter().filter(|restart| restart.time >= hour_ago).copied().collect(),
+        lost_clients: known.clients.lost().collect(),
+        file_systems: known.space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
         ..observed
     };

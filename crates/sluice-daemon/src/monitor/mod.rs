@@ -17,9 +17,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use absent::{AbsenceEvents, At};
+use clients::Clients;
 use clock::{Clock, since_boot};
 use sluice_api::event::{DaemonEnd, Event};
 use sluice_api::object::ObjectId;
+use sluice_api::status::{OverridesInForce, RefusedReload, Restart};
 use sluice_config::Host;
 use sluice_io::device::DeviceWatch;
 use sluice_io::vhost_user::counts::Counts;
@@ -39,6 +41,7 @@ use crate::state::time::Time;
 
 mod absent;
 mod answers;
+mod clients;
 mod clock;
 mod devices;
 mod policies;
@@ -64,6 +67,9 @@ pub struct Served {
     pub absent: Absent,
     /// Changes made at run time that are set aside: their names and values.
     pub aside: Vec<(String, String)>,
+    pub overrides: OverridesInForce,
+    /// The last reload, if it was refused.
+    pub refused_reload: Option<RefusedReload>,
     /// Block sizes of the volumes.
     pub blocks: BTreeMap<ObjectId, Blocks>,
     /// Devices whose disks report that they are rotational.
@@ -118,8 +124,8 @@ impl Board {
 
 enum Message {
     Asked(Asked),
-    /// The daemon ends. It is dropped when all that held is recorded.
-    End(oneshot::Sender<()>),
+    /// The daemon ends, and why. It is dropped when all that held is recorded.
+    End(String, oneshot::Sender<()>),
 }
 
 /// The handle of the thread. It ends when the handle is dropped.
@@ -136,13 +142,15 @@ impl Monitor {
         let (messages, inbox) = channel();
         let (observer, absent, clock, begun) =
             (Observer::default(), AbsenceEvents::default(), Clock::default(), since_boot());
-        let space = Space::default();
+        let (space, clients, restarts) = (Space::default(), Clients::default(), Vec::new());
         let (second, silent, sampled, waiting) = (None, BTreeSet::new(), 0, Vec::new());
         let thread = Thread {
             board,
             observer,
             absent,
             space,
+            clients,
+            restarts,
             events,
             metrics,
             clock,
@@ -168,9 +176,10 @@ impl Monitor {
 
     /// Ends the samples, and writes the end of every event that holds, with the time for which it held. Returns at the latest after
     /// `timeout`: a state directory that hangs does not keep the daemon from ending.
-    pub async fn end(self, timeout: Duration) {
+    /// `why`: in words.
+    pub async fn end(self, why: String, timeout: Duration) {
         let (recorded, is_recorded) = oneshot::channel();
-        let _ = self.messages.send(Message::End(recorded));
+        let _ = self.messages.send(Message::End(why, recorded));
         if tokio::time::timeout(timeout, is_recorded).await.is_err() {
             tracing::warn!("The state directory does not respond: the ends of events that hold are not written");
         }
@@ -183,6 +192,9 @@ struct Thread {
     observer: Observer,
     absent: AbsenceEvents,
     space: Space,
+    clients: Clients,
+    /// Ends of earlier runs, oldest first.
+    restarts: Vec<Restart>,
     events: Events,
     clock: Clock,
     /// Time since the start of the host.
@@ -210,7 +222,7 @@ impl Thread {
             }
             match self.inbox.recv_timeout(next.saturating_duration_since(Instant::now())) {
                 Ok(Message::Asked(asked)) => self.take(asked),
-                Ok(Message::End(recorded)) => return self.end(recorded),
+                Ok(Message::End(why, recorded)) => return self.end(why, recorded),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -218,16 +230,17 @@ impl Thread {
     }
 
     /// Ends all events as of the last sample. Later, devices stop because the daemon ends, which is no event.
-    fn end(mut self, recorded: oneshot::Sender<()>) {
+    fn end(mut self, why: String, recorded: oneshot::Sender<()>) {
         let at = At { time: self.observer.time(), second: self.second.unwrap_or(0) };
         let mut observer = std::mem::take(&mut self.observer);
         let observed = observer.end();
         if let Some(served) = self.board.read().served {
             self.events.keep(observer.minutes(), keep(&served));
         }
-        let ends = self.absent.end(at).into_iter().chain(self.space.end(at)).chain(observed);
+        let ends =
+            self.absent.end(at).into_iter().chain(self.space.end(at)).chain(self.clients.end(at)).chain(observed);
         let ends = ends.map(|event| Event { ended_by: Some(DaemonEnd::Stopped), ..event });
-        self.events.end(ends.collect(), at.time, recorded);
+        self.events.end(ends.collect(), (at.time, why), recorded);
     }
 
     /// Answers a question, or keeps it until the next sample if what is served has changed since the last one. So a command
@@ -241,7 +254,7 @@ impl Thread {
 
     fn answer(&self, asked: Asked) {
         let served = self.board.read().served;
-        match answers::answer((&self.observer, &self.space), served.as_ref(), &asked) {
+        match answers::answer(&self.known(), served.as_ref(), &asked) {
             Some(reply) => drop(asked.reply.send(reply)),
             None => match asked.request {
                 Request::Clients => {
@@ -256,6 +269,11 @@ impl Thread {
                 _ => self.events.answer(asked),
             },
         }
+    }
+
+    fn known(&self) -> Known<'_> {
+        let Thread { observer, space, clients, restarts, .. } = self;
+        Known { observer, space, clients, restarts }
     }
 
     /// Takes a sample. Returns whether anything is served.
@@ -279,8 +297,15 @@ impl Thread {
         self.events.set_alerts(&served.host.daemon.alerts);
         let absent = self.absent.changes(&served, At { time, second });
         let space = self.space.look(&served, At { time, second });
+        if let Some(earlier) = self.events.earlier() {
+            self.restarts = earlier.restarts;
+            self.clients.expect(earlier.clients);
+        }
+        let clients = self.clients.look(&devices, At { time, second });
         let events = self.observer.push(Sample { second, time, devices });
-        absent.into_iter().chain(space).chain(events).for_each(|event| self.events.happened(event));
+        let events = absent.into_iter().chain(space).chain(clients).chain(events);
+        events.for_each(|event| self.events.happened(event));
+        self.clients.keep(|clients| self.events.keep_clients(clients));
         self.events.sampled(time);
         self.events.keep(self.observer.minutes(), keep(&served));
         self.metrics.publish(exported(&self.observer, &self.space, &served));
@@ -288,6 +313,14 @@ impl Thread {
         std::mem::take(&mut self.waiting).into_iter().for_each(|asked| self.answer(asked));
         is_serving
     }
+}
+
+/// What the thread knows, for answers.
+struct Known<'a> {
+    observer: &'a Observer,
+    space: &'a Space,
+    clients: &'a Clients,
+    restarts: &'a [Restart],
 }
 
 /// How long the past is kept.
@@ -327,6 +360,8 @@ mod tests {
             observer: Observer::default(),
             absent: AbsenceEvents::default(),
             space: Space::default(),
+            clients: Clients::default(),
+            restarts: Vec::new(),
             events: Events::start(None).unwrap(),
             clock: Clock::default(),
             begun: since_boot(),
@@ -350,6 +385,8 @@ mod tests {
             blocks: BTreeMap::new(),
             rotational: BTreeSet::new(),
             aside: Vec::new(),
+            overrides: OverridesInForce::default(),
+            refused_reload: None,
             load: Load::default(),
             sources: Vec::new(),
             guests: Vec::new(),
@@ -360,7 +397,7 @@ mod tests {
 
     fn asked() -> (Asked, oneshot::Receiver<Reply>) {
         let (reply, answer) = oneshot::channel();
-        let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+        let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
         (Asked { request: Request::Status, peer, reply }, answer)
     }
 

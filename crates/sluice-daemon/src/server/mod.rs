@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use sluice_api::object::ObjectId;
 use sluice_api::printed::GuestSocket;
+use sluice_api::status::OverridesInForce;
 use sluice_config::{Host, Nic, Volume};
 use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
@@ -398,6 +399,8 @@ impl Server {
             absent: self.absent.clone(),
             sources: self.sources(),
             aside: Vec::new(),
+            overrides: OverridesInForce::default(),
+            refused_reload: None,
             blocks: self.served.iter().map(|(name, served)| (name.clone(), Blocks::of(served))).collect(),
             rotational: self
                 .devices

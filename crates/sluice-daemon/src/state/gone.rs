@@ -23,7 +23,7 @@ pub enum Gone {
 
 impl Gone {
     /// For people and programs. `hidden`: the file's value, which is in force again.
-    fn in_words(&self, hidden: &str) -> String {
+    pub fn in_words(&self, hidden: &str) -> String {
         match self {
             Gone::Yielded { now } if now == hidden => "what the file says of it has changed".to_owned(),
             Gone::Yielded { now } => format!("the file's value has changed from {hidden} to {now}"),

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sluice_api::change;
+use sluice_api::status::{OverrideEnd, OverridesInForce};
 use sluice_config::Files;
 use sluice_config::changes::{Changes, Object, matches, nested};
 
@@ -436,6 +437,16 @@ impl Overrides {
     /// All others.
     pub fn in_force(&self) -> impl Iterator<Item = &Override> {
         self.0.iter().filter(|known| !known.is_aside)
+    }
+
+    /// How many are in force, and which one ends next by itself.
+    pub fn summary(&self) -> OverridesInForce {
+        let end = |known: &Override| match known.lasts {
+            Lasts::Until(Time(time)) => Some(OverrideEnd { name: known.name(), value: known.value(), time }),
+            _ => None,
+        };
+        let next_end = self.in_force().filter_map(end).min_by_key(|end| end.time);
+        OverridesInForce { count: self.in_force().count(), next_end }
     }
 
     /// The changes in force, in the form that is laid over the files.

@@ -1,11 +1,13 @@
 //! `sluice status`: whether every promise is kept, on one screen.
 
-use sluice_api::status::RealTime;
+use sluice_api::event::DaemonEnd;
+use sluice_api::status::{OverridesInForce, RealTime};
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
 use super::promise::sentence;
 use sluice_api::amount::{counted, percent};
+use sluice_daemon::state::time::Time;
 
 /// The summary for people.
 pub(crate) fn table(summary: &Summary) -> String {
@@ -24,6 +26,15 @@ pub(crate) fn table(summary: &Summary) -> String {
     for one in &summary.failing {
         lines.push(format!("  {} is FAILING: {}", one.volume, one.failing.text));
     }
+    for lost in &summary.lost_clients {
+        lines.push(format!(
+            "  {} has lost its client since {}: {}; restart its VM, or `sluice detach {}`",
+            lost.volume,
+            Time(lost.since),
+            lost.reason,
+            lost.volume
+        ));
+    }
     for system in summary.file_systems.iter().filter(|system| system.is_low) {
         lines.push(format!("  {}", system.text));
     }
@@ -41,6 +52,12 @@ pub(crate) fn table(summary: &Summary) -> String {
     for (name, reason) in interfaces.chain(volumes) {
         lines.push(format!("  {name} is out of service: {reason}; it is retried"));
     }
+    if let Some(refused) = &summary.refused_reload {
+        let (time, error) = (Time(refused.time), refused.in_words());
+        lines.push(format!("  The last reload was refused at {time}, and the file before it is in force: {error}"));
+    }
+    lines.extend(restarts(summary));
+    lines.extend(overrides(&summary.overrides));
     if summary.real_time == RealTime::Refused {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
     }
@@ -51,6 +68,24 @@ pub(crate) fn table(summary: &Summary) -> String {
     lines.push(devices::table(&summary.devices, false));
     lines.extend(cpu_lines(&summary.cpu));
     lines.join("\n")
+}
+
+/// How often the daemon was restarted in the last hour.
+fn restarts(summary: &Summary) -> Option<String> {
+    let last = summary.restarts.last()?;
+    let killed = summary.restarts.iter().filter(|restart| restart.ended_by == DaemonEnd::Killed).count();
+    let killed = if killed > 0 { format!(" ({killed} after a kill or failure)") } else { String::new() };
+    let restarts = counted(summary.restarts.len() as u64, "restart", "restarts");
+    Some(format!("  {restarts} of the daemon in the last hour{killed}; it ended last at {}", Time(last.time)))
+}
+
+/// How many changes made at run time are in force.
+fn overrides(OverridesInForce { count, next_end }: &OverridesInForce) -> Option<String> {
+    let next = next_end
+        .as_ref()
+        .map_or_else(String::new, |end| format!("; {} = {} ends next, at {}", end.name, end.value, Time(end.time)));
+    let changes = counted(*count as u64, "change", "changes");
+    (*count > 0).then(|| format!("  {changes} made at run time in force{next}; see `sluice get overrides`"))
 }
 
 fn broken(BrokenPromise { vm, volume, promise, .. }: &BrokenPromise) -> String {

@@ -217,6 +217,7 @@ impl<'a> OnDevice<'a> {
 
     fn add(&mut self, event: &Event, since: u64) {
         match event.vm {
+            _ if event.phase == Phase::Happened => self.events.push(super::events::sentence(event)),
             None => self.events.push(super::events::sentence(event)),
             Some(_) => self.violation(event.subject(), event.kind).add(event, since),
         }
@@ -340,6 +341,7 @@ impl Violation {
             EventKind::NoSpace => "requests failed because there was no space",
             EventKind::Errors => "requests failed",
             EventKind::SourceShortened => "its source was shorter than the volume",
+            EventKind::ClientLost => "it had lost its client",
             other => other.name(),
         };
         let times = if *count == 1 { "once".to_owned() } else { format!("{count} times") };

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use sluice_api::VERSION;
 use sluice_api::event::{self, Event, EventKind};
+use sluice_api::list::Names;
 use sluice_daemon::failure::Failure;
 use sluice_daemon::state::time::{Time, length};
 
@@ -20,18 +21,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Events in one reply while they are followed.
 const PAGE: usize = 1000;
 
-/// List what happened to promises, devices and volumes, and why.
+/// List what happened to promises, devices and volumes, and why, and who changed what.
 ///
 /// An event begins when a promise is broken, a device is too slow, stalls or fails, or a volume is not served; it ends when the
-/// problem has ended. Events survive restarts if the daemon has a state directory, and are read there while it does not run. At most the latest 100,000 are kept.
+/// problem has ended. A change says who made it, what was in force before and after, until when, why, and which command undoes it;
+/// `--kind change` lists changes, starts and ends of the daemon alone. Events survive restarts if the daemon has a state directory, and are read there while it does not run. At most the latest 100,000 are kept.
 #[derive(Args)]
 pub(crate) struct Events {
     /// Wait for further events, and show them as they come.
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "until")]
     follow: bool,
     /// Only events of this last time, for example 1h or 2days.
     #[arg(long, value_name = "TIME", value_parser = length)]
     since: Option<Duration>,
+    /// Only events up to then.
+    #[arg(long, value_name = "TIME", value_parser = length)]
+    until: Option<Duration>,
     /// Only events of this VM.
     #[arg(long)]
     vm: Option<String>,
@@ -39,7 +44,9 @@ pub(crate) struct Events {
     #[arg(long)]
     device: Option<String>,
     /// Only events of this kind: reservation, latency, capacity, overcommitted, stalled, down, held_back, out_of_service,
-    /// link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, low_space.
+    /// link_down, restarted, refused, queue_stopped, no_space, errors, source_shortened, low_space, client_lost; or change for all of
+    /// changed, reset, expired, attached, detached, resized, applied, loss_accepted, reload_refused, role_refused, started, stopped,
+    /// killed.
     #[arg(long)]
     kind: Option<String>,
     /// The latest ones, at most this many, and at most 10,000.
@@ -51,11 +58,14 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
-        let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
-        if let Some(kind) = self.kind.as_deref().filter(|kind| !known.contains(kind)) {
-            return Err(Failure::NotFound(format!("There is no kind {kind}; there are {}", known.join(", "))));
+        if let Some(kind) = self.kind.as_deref().filter(|kind| EventKind::asked(kind).is_empty()) {
+            let known: Vec<&str> = EventKind::ALL.iter().map(|kind| kind.name()).collect();
+            return Err(Failure::NotFound(format!("There is no kind {kind}; there are change, {}", known.join(", "))));
         }
         let event::Events { events: found, mut more, mut last, .. } = self.source.get(&self.request(None))?;
+        if found.is_empty() {
+            self.check_names()?;
+        }
         if more {
             output::message(format_args!(
                 "Only the latest {} events are shown; -n shows more, and --since or --vm fewer",
@@ -90,10 +100,34 @@ impl Events {
         Ok(())
     }
 
+    /// Checks that there is the VM or device of which no events were found. One that is not there any more may have earlier events.
+    fn check_names(&self) -> Result<(), Failure> {
+        let names: Names =
+            if self.source.is_offline() { Names::default() } else { self.source.get(&Request::Names)? };
+        let vms: Vec<&str> = names.vms.iter().map(|vm| &*vm.vm).collect();
+        let devices: Vec<&str> = names.devices.iter().map(|device| &*device.device).collect();
+        let asked = [("VM", &self.vm, vms), ("device", &self.device, devices)];
+        for (what, name, known) in asked {
+            let Some(name) = name.as_deref().filter(|name| !known.contains(name)) else { continue };
+            let of = |asked: &str| (what == asked).then(|| name.to_owned());
+            let (vm, device) = (of("VM"), of("device"));
+            let (since, until, after, kind) = (None, None, None, None);
+            let any: event::Events =
+                self.source.get(&Request::Events { since, until, after, vm, device, kind, limit: Some(1) })?;
+            if any.events.is_empty() {
+                let known = if known.is_empty() { String::new() } else { format!("; there are {}", known.join(", ")) };
+                return Err(Failure::NotFound(format!("There is no {what} {name}, and no event of one{known}")));
+            }
+        }
+        Ok(())
+    }
+
     fn request(&self, after: Option<u64>) -> Request {
         let since = self.since.map(|since| Time::now().0.saturating_sub(since.as_secs()));
+        let until = self.until.map(|until| Time::now().0.saturating_sub(until.as_secs()));
         Request::Events {
             since: if after.is_none() { since } else { None },
+            until,
             after,
             vm: self.vm.clone(),
             device: self.device.clone(),

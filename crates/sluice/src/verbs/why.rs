@@ -64,6 +64,7 @@ impl Why {
         loop {
             let reply: Events = self.source.get(&Request::Events {
                 since: Some(since),
+                until: None,
                 after: Some(after),
                 vm: vm.map(str::to_owned),
                 device: device.map(str::to_owned),

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sluice_api::change::Effect;
+use sluice_api::event::EventKind;
 use sluice_api::object::ObjectId;
 use sluice_config::Host;
 use tokio::sync::{MutexGuard, oneshot, watch};
@@ -30,6 +31,7 @@ use super::shared::{InForce, ServerEvent, Shared};
 use super::start::Start;
 use super::{aside, expiry, saving, start};
 use crate::control::apply::{self, Proposal};
+use crate::control::deeds::{self, Doer};
 use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::{Failure, chain};
@@ -147,7 +149,13 @@ async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Optio
     let query = apply::loss_query(&shared.in_force.borrow().server, target).map_err(Refused::Reply)?;
     let paths = query.paths();
     shared.helpers.run(Purpose::Change, &paths, move |progress| query.run(progress)).await?;
-    Ok(Some(apply::accept_loss(&shared.in_force.borrow().server, target, peer.clone())))
+    let in_force = shared.in_force.borrow();
+    let reply = apply::accept_loss(&in_force.server, target, peer.clone());
+    if reply.ok {
+        let request = Request::AcceptLoss { target: target.to_owned() };
+        shared.report([Doer::of(&request, peer, &in_force.roles).did(EventKind::LossAccepted, target)]);
+    }
+    Ok(Some(reply))
 }
 
 /// A change that can be put into force, as long as the keeper is not released.
@@ -332,19 +340,28 @@ impl Draft {
         let held = self.all_held(kind, in_force);
         in_force.server.hold(held);
         report_gone(&proposal.gone);
+        let ended = deeds::gone(&proposal.gone);
         let (plan, warnings) = effects;
         match kind {
-            Kind::Request(..) => {
+            Kind::Request(request, peer) => {
                 let done = (done.unapplied.as_slice(), warnings.as_slice());
-                return Some(apply::accept(&in_force.server, &mut in_force.state, proposal, done));
+                let doer = Doer::of(request, peer, &in_force.roles);
+                let (reply, events) =
+                    apply::accept(&in_force.server, &mut in_force.state, proposal, (request, &doer), done);
+                shared.report(events.into_iter().chain(ended));
+                return Some(reply);
             }
             Kind::Reload(asked) => {
+                let doer = reload::doer(asked.as_ref(), &in_force.roles);
+                shared.report(doer.applied(plan).into_iter().chain(ended));
+                in_force.refused_reload = None;
                 reload::warn(&proposal.host, &shared.at_start);
                 let read = self.read.expect("it is in force when it has been read");
                 return Some(read.applied(in_force, asked.as_ref(), proposal, done, (plan, warnings)));
             }
             Kind::Start(_) | Kind::Retry(_) | Kind::Expiry(_) => in_force.state.saved = proposal.saved,
         }
+        shared.report(ended);
         if matches!(kind, Kind::Start(_)) {
             let started = start::started(in_force);
             drop(borrowed);
@@ -430,8 +447,16 @@ impl Ready<'_> {
 fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
     let failed = |error: &str| Some(Reply::failed(Code::Refused, error));
     let was_tried = !matches!(refused, Refused::Exit | Refused::Replaced | Refused::OtherFile(_));
-    if matches!(kind, Kind::Reload(_)) && !kind.is_dry_run() && was_tried {
-        shared.in_force.borrow_mut().load = Load::now(false);
+    if let Kind::Reload(asked) = &kind
+        && !kind.is_dry_run()
+        && was_tried
+    {
+        let in_force = &mut *shared.in_force.borrow_mut();
+        in_force.load = Load::now(false);
+        let why = reload::refusal(&refused);
+        let doer = reload::doer(asked.as_ref(), &in_force.roles);
+        shared.report([doer.reload_refused(why.in_words())]);
+        in_force.refused_reload = Some(why);
     }
     let error = match refused {
         Refused::Exit => return None,

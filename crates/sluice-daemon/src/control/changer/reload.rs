@@ -3,19 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use sluice_api::change::Effect;
-use sluice_config::{DaemonSettings, Diagnostics, Files, Host};
+use sluice_api::status::RefusedReload;
+use sluice_config::{DaemonSettings, Diagnostic, Diagnostics, Files, Host, Severity};
 
-use super::helpers::Purpose;
+use super::helpers::{Purpose, hangs};
 use super::refused::Refused;
 use super::shared::{InForce, Shared};
 use crate::control::apply::{self, Proposal};
+use crate::control::deeds::Doer;
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
 use crate::control::{Code, Reply, Request, plan};
+use crate::failure::chain;
 use crate::metrics::Load;
 use crate::server::{Done, Progress};
 use crate::state::Saved;
 use crate::state::overrides::{Overrides, with_file};
+use crate::state::time::Time;
 
 /// The files, read again. They are right without changes at run time.
 pub(super) struct Read {
@@ -109,6 +113,31 @@ impl Read {
         let result = plan::result(plan, in_force.server.absent().held_back(), overrides, warnings);
         apply::with_unapplied(Reply::with(&result), &done.unapplied)
     }
+}
+
+/// Who reloads: the client that has asked, or who has sent the signal.
+pub(super) fn doer(asked: Option<&(Request, Peer)>, roles: &Roles) -> Doer {
+    asked.map_or_else(|| Doer::signal("SIGHUP"), |(request, peer)| Doer::of(request, peer, roles))
+}
+
+/// What a refusal of a reload is, for those who ask later.
+pub(super) fn refusal(refused: &Refused) -> RefusedReload {
+    let time = Time::of_clock().0;
+    let error = match refused {
+        Refused::File(found) => match found.0.iter().find(|found| found.severity == Severity::Error) {
+            Some(Diagnostic { file, line, message, .. }) => {
+                let (file, line) = (Some(file.clone()), (*line > 0).then_some(*line));
+                return RefusedReload { time, file, line, error: message.clone() };
+            }
+            None => found.to_string(),
+        },
+        Refused::Server(error) => chain(&**error),
+        Refused::Hangs(path, time, _) => hangs(path, *time),
+        Refused::Reply(reply) => reply.error.clone().unwrap_or_default(),
+        Refused::OtherFile(error) | Refused::Other(error) => error.clone(),
+        Refused::Replaced | Refused::Exit => String::new(),
+    };
+    RefusedReload { time, error, ..RefusedReload::default() }
 }
 
 /// Prints warnings about a reloaded file.

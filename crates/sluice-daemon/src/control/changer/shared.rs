@@ -8,7 +8,9 @@ use std::future::{pending, poll_fn};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
 
+use sluice_api::event::Event;
 use sluice_api::printed::Serving;
+use sluice_api::status::RefusedReload;
 use sluice_config::DaemonSettings;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, Notify, mpsc, watch};
@@ -17,7 +19,9 @@ use tokio::task::JoinSet;
 use super::helpers::{Helpers, Purpose};
 use super::watch::Watch;
 use crate::control::apply::State;
+use crate::control::deeds::RoleRefusals;
 use crate::control::roles::Roles;
+use crate::events::Reporter;
 use crate::failure::Failure;
 use crate::metrics::Load;
 use crate::monitor::{Board, Served};
@@ -43,6 +47,7 @@ pub(super) struct Shared {
     pub(super) at_start: DaemonSettings,
     /// For those who observe what is served.
     pub(super) board: Board,
+    pub(super) reporter: Reporter,
     pub(super) news: mpsc::UnboundedSender<ServerEvent>,
     /// The runtime in which sockets are served.
     pub(super) sockets: Handle,
@@ -76,6 +81,9 @@ pub(super) struct InForce {
     pub(super) roles: Roles,
     /// The last attempt to load the host file.
     pub(super) load: Load,
+    /// The last reload, if it was refused.
+    pub(super) refused_reload: Option<RefusedReload>,
+    pub(super) role_refusals: RoleRefusals,
     /// Number of changes so far.
     pub(super) version: u64,
     pub(super) watch: Watch,
@@ -84,9 +92,16 @@ pub(super) struct InForce {
 impl Shared {
     /// Tells the monitor what is served.
     pub(super) fn publish(&self) {
-        let InForce { server, state, roles, load, .. } = &*self.in_force.borrow();
-        let aside = state.saved.overrides.aside().map(|known| (known.name(), known.value())).collect();
-        self.board.publish(Served { aside, ..server.served(roles, &self.file, *load) });
+        let InForce { server, state, roles, load, refused_reload, .. } = &*self.in_force.borrow();
+        let overrides = &state.saved.overrides;
+        let aside = overrides.aside().map(|known| (known.name(), known.value())).collect();
+        let (overrides, refused_reload) = (overrides.summary(), refused_reload.clone());
+        self.board.publish(Served { aside, overrides, refused_reload, ..server.served(roles, &self.file, *load) });
+    }
+
+    /// Keeps events of what was done.
+    pub(super) fn report(&self, events: impl IntoIterator<Item = Event>) {
+        events.into_iter().for_each(|event| self.reporter.happened(event));
     }
 
     /// Reports that all devices are down, if they are.

@@ -6,6 +6,7 @@ use tempfile::TempDir;
 
 use super::super::socket::Peer;
 use super::*;
+use crate::events::Events;
 use crate::server::Force;
 
 /// What a thread shares that serves a host file whose device `a` is down, and the folder of the file.
@@ -22,7 +23,8 @@ async fn with_a_dead_device(text: &str) -> (Shared, mpsc::UnboundedReceiver<Serv
     let (host, gone, force) = (host.into(), Vec::new(), Force::default());
     let start = Start { host, saved, is_damaged: false, gone, force, strict: true };
     let begin = Begin { file, files, folder: None, on_disk, roles, start };
-    let (shared, _) = shared((server, Board::default()), begin, Handle::current(), news).unwrap();
+    let reporter = Events::start(None).unwrap().reporter();
+    let (shared, _) = shared((server, Board::default(), reporter), begin, Handle::current(), news).unwrap();
     (shared, heard, folder)
 }
 
@@ -64,7 +66,7 @@ async fn a_panic_of_a_change_ends_the_thread() {
     let (shared, mut heard, _folder) = with_a_dead_device("[device.a]\nbackend = \"null\"\n").await;
     // A kind of request that the monitor answers is no change.
     let (reply, answer) = oneshot::channel();
-    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
     let (events, running) = running(shared);
     events.send(Event::Change(Asked { request: Request::Status, peer, reply })).ok().unwrap();
     assert!(matches!(heard.recv().await, Some(ServerEvent::Panicked)));
@@ -92,7 +94,7 @@ async fn a_later_reload_replaces_one_that_waits_for_its_file() {
     let (events, _) = running(shared);
     let (reply, answer) = oneshot::channel();
     let request = Request::Apply { file: file.clone(), dry_run: false, force: Vec::new(), reason: None };
-    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
     events.send(Event::Change(Asked { request, peer, reply })).ok().unwrap();
     events.send(Event::Reload).ok().unwrap();
     assert!(answer.await.unwrap().error.unwrap().contains("A later reload has replaced this one"));
@@ -111,7 +113,7 @@ fn persisted(target: &str) -> (Asked, oneshot::Receiver<Reply>) {
         keys: "weight = 3".parse().unwrap(),
         how: How { term: Term::Persist, ..How::default() },
     };
-    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None };
+    let peer = Peer { uid: 0, gid: 0, groups: [].into(), pid: None, login: None };
     (Asked { request, peer, reply }, answer)
 }
 

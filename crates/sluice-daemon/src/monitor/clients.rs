@@ -1,0 +1,202 @@
+//! Volumes and NICs that have lost their client.
+//!
+//! One without a client is usual: its VM is off. It has lost its client if its VM has others, or if it had one when the last daemon ended
+//! and has had none since. Example: VM `db` has `root` over vhost-user and `data` over NBD. After a restart of the daemon its VMM connects
+//! to `root` again, and QEMU's NBD client does not: `db/data` has lost its client, and the guest its disk.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use sluice_api::cause::Cause;
+use sluice_api::event::{Event, EventKind, Phase};
+use sluice_api::object::ObjectId;
+use sluice_api::status::LostClient;
+use sluice_observe::sample::DeviceSample;
+
+use super::absent::At;
+
+/// Time in seconds for which it must be so: clients that reconnect, and a VMM that starts, need a moment.
+const PATIENCE: u64 = 5;
+/// Minimum time in seconds between two events of one object: a client may come and go all the time.
+const EVERY: u64 = 60;
+
+/// What has a client, and what has lost it.
+#[derive(Debug, Default)]
+pub(super) struct Clients {
+    /// What had a client in this run.
+    had: BTreeSet<ObjectId>,
+    /// What had one at the end of the last run, and has had none since.
+    expected: BTreeSet<ObjectId>,
+    /// What lacks its client, by the time at which that began.
+    lacking: BTreeMap<ObjectId, Lack>,
+    /// When the last event of an object began, on the monitor's clock.
+    told: BTreeMap<ObjectId, u64>,
+    /// What has one now, until it is kept for the next start.
+    unkept: Option<BTreeSet<ObjectId>>,
+    connected: BTreeSet<ObjectId>,
+}
+
+#[derive(Debug, Clone)]
+struct Lack {
+    began: At,
+    device: String,
+    reason: &'static str,
+    is_told: bool,
+}
+
+impl Clients {
+    /// Notes what had a client at the end of the last run.
+    pub(super) fn expect(&mut self, clients: BTreeSet<ObjectId>) {
+        self.expected.extend(clients);
+    }
+
+    /// Returns the events since the last sample.
+    pub(super) fn look(&mut self, devices: &[DeviceSample], at: At) -> Vec<Event> {
+        // What a device that does not respond serves is not known.
+        if devices.iter().any(|device| !device.serving) {
+            return Vec::new();
+        }
+        let volumes = || devices.iter().flat_map(|device| device.vms.iter().map(move |vm| (device, vm)));
+        let all: BTreeMap<ObjectId, (&str, bool)> = volumes()
+            .flat_map(|(device, vm)| {
+                let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);
+                vm.volumes.iter().map(move |one| (of(&one.volume), (device.device.as_str(), one.clients > 0)))
+            })
+            .collect();
+        let connected = all.iter().filter(|(_, (_, has))| *has).map(|(object, _)| object.clone()).collect();
+        self.update(&all, connected, at)
+    }
+
+    fn update(&mut self, all: &BTreeMap<ObjectId, (&str, bool)>, connected: BTreeSet<ObjectId>, at: At) -> Vec<Event> {
+        if self.connected != connected {
+            self.had.extend(connected.iter().cloned());
+            self.expected.retain(|object| !connected.contains(object));
+            self.unkept = Some(connected.clone());
+            self.connected = connected;
+        }
+        self.had.retain(|object| all.contains_key(object));
+        let vms: BTreeSet<String> = self.connected.iter().map(|object| object.parts().0.to_owned()).collect();
+        let reason = |object: &ObjectId| {
+            if self.connected.contains(object) {
+                None
+            } else if self.had.contains(object) && vms.contains(object.parts().0) {
+                Some("it had one, and others of its VM have theirs")
+            } else {
+                self.expected.contains(object).then_some("it had one before the daemon's restart")
+            }
+        };
+        let lacking: BTreeMap<ObjectId, Lack> = all
+            .iter()
+            .filter_map(|(object, (device, _))| {
+                let new = Lack { began: at, device: (*device).to_owned(), reason: reason(object)?, is_told: false };
+                Some((object.clone(), self.lacking.get(object).cloned().unwrap_or(new)))
+            })
+            .collect();
+        let before = std::mem::replace(&mut self.lacking, lacking);
+        let ended = before.iter().filter(|(object, lack)| lack.is_told && !self.lacking.contains_key(*object));
+        let mut events: Vec<Event> = ended.map(|(object, lack)| event(object, lack, Phase::Ended, at)).collect();
+        self.told.retain(|_, last| at.second < *last + EVERY);
+        for (object, lack) in &mut self.lacking {
+            let is_long = at.second >= lack.began.second + PATIENCE;
+            if !lack.is_told && is_long && !self.told.contains_key(object) {
+                lack.is_told = true;
+                self.told.insert(object.clone(), at.second);
+                events.push(event(object, lack, Phase::Began, at));
+            }
+        }
+        events
+    }
+
+    /// What has lost its client, as of the last sample.
+    pub(super) fn lost(&self) -> impl Iterator<Item = LostClient> {
+        let told = self.lacking.iter().filter(|(_, lack)| lack.is_told);
+        told.map(|(object, lack)| LostClient {
+            volume: object.clone(),
+            since: lack.began.time,
+            reason: lack.reason.to_owned(),
+        })
+    }
+
+    /// Passes what has a client on to `keep`, if that has changed, until it says that it has kept it.
+    pub(super) fn keep(&mut self, keep: impl FnOnce(BTreeSet<ObjectId>) -> bool) {
+        if let Some(clients) = self.unkept.take()
+            && !keep(clients.clone())
+        {
+            self.unkept = Some(clients);
+        }
+    }
+
+    /// Returns the ends of all events that hold, because the daemon ends.
+    pub(super) fn end(&self, at: At) -> Vec<Event> {
+        let told = self.lacking.iter().filter(|(_, lack)| lack.is_told);
+        told.map(|(object, lack)| event(object, lack, Phase::Ended, at)).collect()
+    }
+}
+
+fn event(object: &ObjectId, lack: &Lack, phase: Phase, at: At) -> Event {
+    let (vm, volume) = object.parts();
+    Event {
+        time: at.time,
+        kind: EventKind::ClientLost,
+        phase,
+        device: lack.device.clone(),
+        vm: Some(vm.to_owned()),
+        volume: Some(volume.into_owned()),
+        cause: Cause::Client,
+        seconds: if phase == Phase::Ended { at.second.saturating_sub(lack.began.second) } else { 0 },
+        detail: Some(lack.reason.to_owned()),
+        ..Event::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looks each second from `from` on, with clients for these volumes of `db`; returns the events with the second.
+    fn look(clients: &mut Clients, seconds: std::ops::Range<u64>, connected: &[&str]) -> Vec<(u64, Phase, String)> {
+        let name = |volume: &&str| ObjectId::volume("db", *volume);
+        let all = ["root", "data"].iter().map(|volume| (name(volume), ("disk", connected.contains(volume)))).collect();
+        let mut events = Vec::new();
+        for second in seconds {
+            let found = clients.update(&all, connected.iter().map(name).collect(), At { time: 1000 + second, second });
+            events.extend(found.into_iter().map(|event| (second, event.phase, event.subject())));
+        }
+        events
+    }
+
+    #[test]
+    fn a_vm_that_is_off_has_lost_no_client() {
+        let mut clients = Clients::default();
+        assert_eq!(look(&mut clients, 0..10, &["root", "data"]), []);
+        assert_eq!(look(&mut clients, 10..30, &[]), []);
+        assert_eq!(look(&mut clients, 30..33, &["root"]), [], "it boots");
+        assert_eq!(look(&mut clients, 33..40, &["root", "data"]), []);
+    }
+
+    #[test]
+    fn a_disk_that_its_vm_lost_at_a_restart_of_the_daemon_was_not_named() {
+        let mut clients = Clients::default();
+        clients.expect(["root", "data"].map(|volume| ObjectId::volume("db", volume)).into());
+        let began = (6, Phase::Began, "db/data".to_owned());
+        assert_eq!(look(&mut clients, 1..20, &["root"]), [began]);
+        let lost: Vec<_> = clients.lost().collect();
+        assert_eq!(
+            (lost.len(), lost[0].since, lost[0].reason.as_str()),
+            (1, 1001, "it had one before the daemon's restart")
+        );
+        assert_eq!(look(&mut clients, 20..30, &["root", "data"]), [(20, Phase::Ended, "db/data".to_owned())]);
+        assert_eq!(clients.lost().count(), 0);
+    }
+
+    #[test]
+    fn a_client_that_came_and_went_filled_the_record() {
+        let mut clients = Clients::default();
+        look(&mut clients, 0..1, &["root", "data"]);
+        let mut events = 0;
+        for round in 0..60 {
+            events += look(&mut clients, 1 + round * 10..9 + round * 10, &["root"]).len();
+            events += look(&mut clients, 9 + round * 10..11 + round * 10, &["root", "data"]).len();
+        }
+        assert!((10..=22).contains(&events), "{events} events of 600 s");
+    }
+}

@@ -1,0 +1,158 @@
+//! Who did what is in the record, and `status` tells what is not as the host file says.
+
+use crate::common::{Daemon, Ended, MIB, Place, run, sluice, tool, until};
+use serde_json::Value;
+use sluice_client::nbd::Client;
+
+/// A user whose login is known; each Debian has it.
+const LOGIN: (u32, &str) = (1, "daemon");
+
+fn host(place: &Place) -> String {
+    let images = ["root", "data"].map(|volume| (volume, place.image(&format!("{volume}.img"), 4 * MIB)));
+    let mut host = place.control_keys();
+    host += &place.device("capacity = \"1000 iops@8KiB\"");
+    host += "[vm.a]\nlimit = \"500 iops\"\n";
+    images.iter().for_each(|(volume, image)| host += &place.volume("a", volume, image, "size = \"2MiB\""));
+    host
+}
+
+fn ask(place: &Place, verb: &[&str]) -> Ended {
+    run(sluice().args(verb).arg("--socket").arg(place.socket("control")))
+}
+
+fn json(place: &Place, verb: &[&str]) -> Value {
+    let ended = ask(place, &[&["-o", "json"], verb].concat());
+    serde_json::from_str(ended.stdout.lines().next().unwrap_or("null")).unwrap()
+}
+
+fn changes(place: &Place) -> Vec<Value> {
+    json(place, &["events", "--kind", "change"])["events"].as_array().unwrap().clone()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+/// Runs a verb as the login of a user; returns whether this kernel knows logins.
+fn logged_in(place: &Place, verb: &str) -> bool {
+    let (program, socket) = (sluice(), place.socket("control"));
+    let program = program.get_program().to_str().unwrap();
+    let script = format!(
+        "echo {} 2>/dev/null > /proc/self/loginuid; {program} {verb} --socket {} >&2; cat /proc/self/loginuid",
+        LOGIN.0,
+        socket.display()
+    );
+    run(tool("sh", "dash").args(["-c", &script])).ok().trim() == LOGIN.0.to_string()
+}
+
+#[test]
+fn what_people_did_was_not_in_the_record() {
+    let place = Place::new();
+    let (file, new) = (host(&place), place.image("new.img", MIB));
+    let daemon = Daemon::serve(&place, &file);
+    let is_known = logged_in(&place, "set a 'limit=300 iops' --for 10m --reason 'ticket 4711'");
+    ask(&place, &["set", "a/root", "weight=20"]).ok();
+    ask(&place, &["resize", "a/data", "3MiB"]).ok();
+    let (source, socket) = (format!("source={}", new.display()), place.socket("new"));
+    let socket = format!("export.socket={}", socket.display());
+    ask(&place, &["attach", "b/v", "device=disk", &source, &socket]).ok();
+    ask(&place, &["detach", "b"]).ok();
+    ask(&place, &["reset", "a/root/weight"]).ok();
+    daemon.accept(&file.replace("500 iops", "600 iops"));
+    daemon.reload(&file.replace("[vm.a]", "[vm.a]\nlimt = 1"));
+    let status = json(&place, &["status"]);
+    assert_eq!(status["overrides"]["next_end"], Value::Null, "the file's other limit has replaced the one with an end");
+    assert_eq!(status["overrides"]["count"], 1, "{status}");
+    let refused = &status["refused_reload"];
+    assert!(text(refused, "file").ends_with(".toml") && refused["line"].as_u64() > Some(1), "{refused}");
+    assert!(text(refused, "error").contains("limt"), "{refused}");
+    let table = ask(&place, &["status"]).stdout;
+    assert!(
+        table.contains("The last reload was refused at 2") && table.contains("1 change made at run time"),
+        "{table}"
+    );
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &file);
+    assert_eq!(json(&place, &["status"])["restarts"][0]["ended_by"], "killed");
+    daemon.terminate().ok();
+    let daemon = Daemon::serve(&place, &file);
+
+    let found = changes(&place);
+    let kinds: Vec<&str> = found.iter().map(|event| text(event, "kind")).collect();
+    let expected = [
+        "started",
+        "changed",
+        "changed",
+        "resized",
+        "attached",
+        "detached",
+        "reset",
+        "applied",
+        "changed",
+        "expired",
+        "reload_refused",
+        "killed",
+        "started",
+        "stopped",
+        "started",
+    ];
+    assert_eq!(kinds, expected, "{found:#?}");
+    let (set, deed) = (&found[1], &found[1]["deed"]);
+    assert_eq!((text(deed, "before"), text(deed, "after")), ("limit=500 iops", "limit=300 iops"));
+    assert_eq!((text(deed, "role"), text(deed, "reason")), ("admin", "ticket 4711"));
+    assert_eq!(text(deed, "who"), if is_known { LOGIN.1 } else { "root" }, "{set}");
+    assert_eq!(text(&found[2]["deed"], "who"), "root");
+    assert!(text(deed, "until").ends_with('Z'), "{set}");
+    assert_eq!(deed["undo"], serde_json::json!(["sluice reset a/limit"]));
+    assert_eq!(text(&found[3]["deed"], "after"), "3 MiB");
+    let by_vm = json(&place, &["events", "--vm", "b", "--kind", "change"]);
+    assert_eq!(by_vm["events"].as_array().unwrap().len(), 2, "{by_vm}");
+    let restarts = json(&place, &["status"])["restarts"].clone();
+    assert_eq!(restarts.as_array().unwrap().len(), 2, "{restarts}");
+    assert!(ask(&place, &["why", "a"]).stdout.contains("ticket 4711"));
+    for unknown in [["--vm", "nobody"], ["--device", "nothing"], ["--kind", "nonsense"]] {
+        assert_eq!(ask(&place, &[&["events"], &unknown[..]].concat()).code(), Some(3), "{unknown:?}");
+    }
+    drop(daemon);
+}
+
+#[test]
+fn a_change_that_ended_by_itself_left_no_trace() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    ask(&place, &["set", "a", "limit=300 iops", "--for", "1s", "--reason", "ticket 4712"]).ok();
+    let ended = || changes(&place).into_iter().find(|event| text(event, "kind") == "expired");
+    until("it has ended", || ended().is_some());
+    let (event, deed) = (ended().unwrap(), ended().unwrap()["deed"].clone());
+    assert_eq!((text(&deed, "before"), text(&deed, "after")), ("limit=300 iops", "limit=500 iops"), "{event}");
+    assert_eq!((text(&deed, "who"), text(&deed, "reason")), ("root", "ticket 4712"), "{event}");
+}
+
+#[test]
+fn a_disk_that_lost_its_client_at_a_restart_is_named() {
+    let place = Place::new();
+    let file = host(&place);
+    let connect =
+        |volume: &str| Client::connect_unix(&place.volume_socket("a", volume), &format!("a/{volume}")).unwrap();
+    let lost = || json(&place, &["status"])["lost_clients"].as_array().unwrap().clone();
+    let daemon = Daemon::serve(&place, &file);
+    let clients = [connect("root"), connect("data")];
+    until("both have a client", || {
+        json(&place, &["get", "clients"])["clients"].as_array().unwrap().len() == 2 && lost().is_empty()
+    });
+    // A sample has shown it.
+    until("the record has them", || json(&place, &["get", "vms"])["vms"][0]["clients"] == 2);
+    daemon.terminate().ok();
+    drop(clients);
+    let _daemon = Daemon::serve(&place, &file);
+    let _root = connect("root");
+    until("the other one is named", || lost().iter().any(|lost| lost["volume"] == "a/data"));
+    assert_eq!(lost().len(), 1);
+    let status = ask(&place, &["status"]);
+    assert!(status.stdout.contains("  a/data has lost its client since 2"), "{}", status.stdout);
+    let _data = connect("data");
+    until("it is back", || lost().is_empty());
+    let events = json(&place, &["events", "--kind", "client_lost"]);
+    let phases: Vec<&str> = events["events"].as_array().unwrap().iter().map(|event| text(event, "phase")).collect();
+    assert_eq!(phases, ["began", "ended"], "{events}");
+}
