@@ -133,7 +133,7 @@ fn a_disk_that_lost_its_client_at_a_restart_is_named() {
     let place = Place::new();
     let file = host(&place);
     let connect =
-        |volume: &str| Client::connect_unix(&place.volume_socket("a", volume), &format!("a/{volume}")).unwrap();
+        |volume: &str| Client::connect_unix(place.volume_socket("a", volume), &format!("a/{volume}")).unwrap();
     let lost = || json(&place, &["status"])["lost_clients"].as_array().unwrap().clone();
     let daemon = Daemon::serve(&place, &file);
     let clients = [connect("root"), connect("data")];
