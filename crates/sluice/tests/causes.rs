@@ -278,5 +278,5 @@ fn kept_promises_under_changing_load_broke_none() {
         until("it is served for a while", || served(part[0].name) >= begin + 10 * 50);
         drop(load);
     }
-    assert_eq!(events(&place, &[]), [] as [Value; 0]);
+    assert!(events(&place, &[]).iter().all(|event| event["phase"] == "happened"));
 }

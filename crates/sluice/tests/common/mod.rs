@@ -240,6 +240,12 @@ pub(crate) fn sluice() -> Command {
     command
 }
 
+/// The events of something that holds or held, in a reply with events: those of what people and the daemon do are left out.
+pub(crate) fn held(reply: &Value) -> Vec<Value> {
+    let events = reply["events"].as_array().unwrap_or_else(|| panic!("no events: {reply}"));
+    events.iter().filter(|event| event["phase"] != "happened").cloned().collect()
+}
+
 /// Puts a program at `to`. Another process writes it: a program that another test starts meanwhile would inherit this one's descriptor,
 /// and until it ends nobody could start the file ("Text file busy").
 pub(crate) fn install(from: &Path, to: &Path) {
