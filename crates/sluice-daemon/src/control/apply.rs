@@ -12,7 +12,7 @@ use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
-use super::deeds::Doer;
+use super::deeds::{self, Doer};
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
@@ -210,9 +210,7 @@ const REASON_MAX: usize = 500;
 
 /// Returns why a reason is refused, if it is.
 fn refused(reason: &str) -> Option<String> {
-    let reorders =
-        |one: char| matches!(one, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if reason.chars().any(|one| one.is_control() || reorders(one)) {
+    if reason.chars().any(deeds::is_unprintable) {
         return Some("The reason has a line break or another control character; write it in one line".to_owned());
     }
     let length = reason.chars().count();

@@ -20,6 +20,8 @@ use crate::state::time::Time;
 /// Maximum number of objects of one reload with an event of their own.
 const OBJECTS_MAX: usize = 1000;
 
+/// Maximum length of a command, and of what was in force, in characters.
+const WORDS_MAX: usize = 1000;
 /// Minimum time between two events of refusals of one user.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
 
@@ -151,7 +153,25 @@ pub fn gone(gone: &[(Override, Gone)]) -> Vec<Event> {
     gone.iter().map(event_of).collect()
 }
 
-fn event(kind: EventKind, deed: Deed) -> Event {
+/// Whether a character moves or hides others on a terminal.
+pub fn is_unprintable(one: char) -> bool {
+    one.is_control() || matches!(one, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A text as it is kept: what a client has sent may be long, and is shown on terminals of others.
+fn kept(text: &str) -> String {
+    let shown = |one: char| if is_unprintable(one) { '?' } else { one };
+    let mut kept: String = text.chars().map(shown).take(WORDS_MAX).collect();
+    if text.chars().nth(WORDS_MAX).is_some() {
+        kept.push('…');
+    }
+    kept
+}
+
+fn event(kind: EventKind, mut deed: Deed) -> Event {
+    for text in [&mut deed.command, &mut deed.before, &mut deed.after] {
+        *text = kept(text);
+    }
     Event { time: Time::of_clock().0, kind, phase: Phase::Happened, deed: Some(deed), ..Event::default() }
 }
 
@@ -173,7 +193,7 @@ fn about(object: &Object, event: Event) -> Event {
 
 /// An event about what has this name.
 fn of(name: &str, mut event: Event) -> Event {
-    event.deed.iter_mut().for_each(|deed| name.clone_into(&mut deed.target));
+    event.deed.iter_mut().for_each(|deed| deed.target = kept(name));
     event
 }
 
@@ -183,8 +203,8 @@ fn named(name: &str, event: Event) -> Event {
         return of(name, Event { device: device.to_owned(), ..event });
     }
     match name.trim_end_matches(" net").parse::<Object>() {
-        Ok(object) => about(&object, event),
-        Err(_) => of(name, event),
+        Ok(object) if object.to_string().chars().count() <= WORDS_MAX => about(&object, event),
+        _ => of(name, event),
     }
 }
 
@@ -243,4 +263,33 @@ fn command(request: &Request) -> (String, Option<String>) {
         _ => None,
     };
     (shell::command(words), reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn doer(json: &str) -> Doer {
+        let peer = Peer { uid: 1000, gid: 1000, groups: [].into(), pid: None, login: None };
+        Doer::of(&serde_json::from_str(json).unwrap(), &peer, &Roles::of(&sluice_config::Access::default(), None))
+    }
+
+    #[test]
+    fn a_refused_client_wrote_what_it_liked_into_the_record_and_onto_terminals() {
+        let long = "x".repeat(100_000);
+        let json = format!(r#"{{"verb":"set","target":"a\u001b[2J{long}","keys":{{"limit":"{long}"}}}}"#);
+        let event = doer(&json).refused();
+        let text = event.in_words();
+        assert!(text.chars().count() < 3000 && !text.contains('\u{1b}'), "{text}");
+        let deed = event.deed.unwrap();
+        assert!(deed.command.chars().count() <= WORDS_MAX + 1 && event.vm.is_none());
+        assert_eq!((deed.uid, deed.role.as_deref()), (Some(1000), None));
+    }
+
+    #[test]
+    fn a_user_that_was_refused_all_the_time_filled_the_record() {
+        let mut refusals = RoleRefusals::default();
+        let events = (0..1000).filter(|number| refusals.is_event(number % 3)).count();
+        assert_eq!(events, 3);
+    }
 }

@@ -5,6 +5,7 @@
 //! to `root` again, and QEMU's NBD client does not: `db/data` has lost its client, and the guest its disk.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use sluice_api::cause::Cause;
 use sluice_api::event::{Event, EventKind, Phase};
@@ -33,6 +34,8 @@ pub(super) struct Clients {
     /// What has one now, until it is kept for the next start.
     unkept: Option<BTreeSet<ObjectId>>,
     connected: BTreeSet<ObjectId>,
+    /// Of what is served and connected, as of the last sample.
+    hash: Option<u64>,
 }
 
 #[derive(Debug, Clone)]
@@ -46,6 +49,7 @@ struct Lack {
 impl Clients {
     /// Notes what had a client at the end of the last run.
     pub(super) fn expect(&mut self, clients: BTreeSet<ObjectId>) {
+        self.hash = None;
         self.expected.extend(clients);
     }
 
@@ -56,6 +60,17 @@ impl Clients {
             return Vec::new();
         }
         let volumes = || devices.iter().flat_map(|device| device.vms.iter().map(move |vm| (device, vm)));
+        // On most samples nothing has changed, and names of thousands of volumes need not be compared.
+        let mut hash = DefaultHasher::new();
+        for (device, vm) in volumes() {
+            (&device.device, &vm.vm).hash(&mut hash);
+            vm.volumes.iter().for_each(|one| (&one.volume, one.clients > 0).hash(&mut hash));
+        }
+        let hash = Some(hash.finish());
+        let is_same = std::mem::replace(&mut self.hash, hash) == hash;
+        if is_same && self.lacking.is_empty() {
+            return Vec::new();
+        }
         let all: BTreeMap<ObjectId, (&str, bool)> = volumes()
             .flat_map(|(device, vm)| {
                 let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);
