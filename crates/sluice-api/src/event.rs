@@ -1,4 +1,4 @@
-//! Events: a promise was broken, or is kept again; a device stalled, or recovered; somebody changed something; the daemon started.
+//! Events: a promise was broken, or is kept again; a device stalled, or recovered; a user changed something; the daemon started.
 
 use serde::{Deserialize, Serialize};
 

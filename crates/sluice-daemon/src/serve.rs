@@ -10,8 +10,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use sluice_api::amount::counted;
-use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::printed::{Line, Serving};
 use sluice_config::{Diagnostics, Host, ListenAddress};
 use sluice_io::endpoint::Bound;
@@ -35,7 +33,6 @@ use crate::state::Saved;
 use crate::state::folder::{Damaged, StateError, StateFolder};
 use crate::state::overrides::Override;
 use crate::state::start::Restored;
-use crate::state::time::Time;
 
 /// Serve the virtual disks and NICs of a host file.
 ///
@@ -103,7 +100,7 @@ impl Serve {
         let events = Events::start(begin.folder.as_ref().map(|folder| folder.path().to_owned()))?;
         let reporter = events.reporter();
         let monitor = Monitor::start(board.clone(), events, exported)?;
-        let (changer, mut news) = Changer::start(begin, format, runtime, (board, reporter.clone()))?;
+        let (changer, mut news) = Changer::start(begin, format, runtime, (board, reporter))?;
         let mut service = Service::of_environment();
         let mut serves = false;
         let ended = loop {
@@ -111,7 +108,6 @@ impl Serve {
                 Some(news) = news.recv() => match news {
                     ServerEvent::Started(Ok((serving, status))) => {
                         serves = true;
-                        reporter.happened(started(&serving));
                         print_ready(serving, format);
                         service.ready(status);
                     }
@@ -187,15 +183,6 @@ impl Signals {
             _file_size: signal(SignalKind::from_raw(SIGXFSZ))?,
         })
     }
-}
-
-/// The event of a start.
-fn started(Serving { vms, volumes, nics, .. }: &Serving) -> Event {
-    let version = env!("CARGO_PKG_VERSION");
-    let [vms, volumes, nics] = [(vms, "VM", "VMs"), (volumes, "volume", "volumes"), (nics, "NIC", "NICs")]
-        .map(|(count, one, several)| counted(*count as u64, one, several));
-    let (time, detail) = (Time::of_clock().0, Some(format!("version {version}, {vms}, {volumes}, {nics}")));
-    Event { time, kind: EventKind::Started, phase: Phase::Happened, detail, ..Event::default() }
 }
 
 /// Reports that the daemon is ready, and what it serves.

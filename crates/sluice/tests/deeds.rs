@@ -60,43 +60,41 @@ fn what_people_did_was_not_in_the_record() {
     ask(&place, &["reset", "a/root/weight"]).ok();
     daemon.accept(&file.replace("500 iops", "600 iops"));
     daemon.reload(&file.replace("[vm.a]", "[vm.a]\nlimt = 1"));
-    let status = json(&place, &["status"]);
+    is_told_by_status(&place);
+    daemon.kill();
+    let daemon = Daemon::serve(&place, &file);
+    assert_eq!(json(&place, &["status"])["restarts"][0]["ended_by"], "killed");
+    daemon.terminate().ok();
+    let _daemon = Daemon::serve(&place, &file);
+    is_told_by_events(&place, is_known);
+    let restarts = json(&place, &["status"])["restarts"].clone();
+    assert_eq!(restarts.as_array().unwrap().len(), 2, "{restarts}");
+    assert!(ask(&place, &["why", "a"]).stdout.contains("ticket 4711"));
+    for unknown in [["--vm", "nobody"], ["--device", "nothing"], ["--kind", "nonsense"]] {
+        assert_eq!(ask(&place, &[&["events"], &unknown[..]].concat()).code(), Some(3), "{unknown:?}");
+    }
+}
+
+fn is_told_by_status(place: &Place) {
+    let status = json(place, &["status"]);
     assert_eq!(status["overrides"]["next_end"], Value::Null, "the file's other limit has replaced the one with an end");
     assert_eq!(status["overrides"]["count"], 1, "{status}");
     let refused = &status["refused_reload"];
     assert!(text(refused, "file").ends_with(".toml") && refused["line"].as_u64() > Some(1), "{refused}");
     assert!(text(refused, "error").contains("limt"), "{refused}");
-    let table = ask(&place, &["status"]).stdout;
+    let table = ask(place, &["status"]).stdout;
     assert!(
         table.contains("The last reload was refused at 2") && table.contains("1 change made at run time"),
         "{table}"
     );
-    daemon.kill();
-    let daemon = Daemon::serve(&place, &file);
-    assert_eq!(json(&place, &["status"])["restarts"][0]["ended_by"], "killed");
-    daemon.terminate().ok();
-    let daemon = Daemon::serve(&place, &file);
+}
 
-    let found = changes(&place);
+fn is_told_by_events(place: &Place, is_known: bool) {
+    let found = changes(place);
     let kinds: Vec<&str> = found.iter().map(|event| text(event, "kind")).collect();
-    let expected = [
-        "started",
-        "changed",
-        "changed",
-        "resized",
-        "attached",
-        "detached",
-        "reset",
-        "applied",
-        "changed",
-        "expired",
-        "reload_refused",
-        "killed",
-        "started",
-        "stopped",
-        "started",
-    ];
-    assert_eq!(kinds, expected, "{found:#?}");
+    let expected = "started changed changed resized attached detached reset applied changed expired reload_refused killed started \
+                    stopped started";
+    assert_eq!(kinds.join(" "), expected, "{found:#?}");
     let (set, deed) = (&found[1], &found[1]["deed"]);
     assert_eq!((text(deed, "before"), text(deed, "after")), ("limit=500 iops", "limit=300 iops"));
     assert_eq!((text(deed, "role"), text(deed, "reason")), ("admin", "ticket 4711"));
@@ -105,15 +103,8 @@ fn what_people_did_was_not_in_the_record() {
     assert!(text(deed, "until").ends_with('Z'), "{set}");
     assert_eq!(deed["undo"], serde_json::json!(["sluice reset a/limit"]));
     assert_eq!(text(&found[3]["deed"], "after"), "3 MiB");
-    let by_vm = json(&place, &["events", "--vm", "b", "--kind", "change"]);
+    let by_vm = json(place, &["events", "--vm", "b", "--kind", "change"]);
     assert_eq!(by_vm["events"].as_array().unwrap().len(), 2, "{by_vm}");
-    let restarts = json(&place, &["status"])["restarts"].clone();
-    assert_eq!(restarts.as_array().unwrap().len(), 2, "{restarts}");
-    assert!(ask(&place, &["why", "a"]).stdout.contains("ticket 4711"));
-    for unknown in [["--vm", "nobody"], ["--device", "nothing"], ["--kind", "nonsense"]] {
-        assert_eq!(ask(&place, &[&["events"], &unknown[..]].concat()).code(), Some(3), "{unknown:?}");
-    }
-    drop(daemon);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Events of what somebody does: each says who, what was in force before and after, for how long, why, and how to undo it.
+//! Events of what users do: each says who, what was in force before and after, for how long, why, and how to undo it.
 //!
 //! Example: `alice` may run sudo. `sudo sluice set batch limit=300 --for 10m --reason "ticket 4711"` is the event "batch was changed:
 //! limit=500 iops -> limit=300 iops, by alice (role admin), until ..., reason: ticket 4711; undo: sluice reset batch/limit".
@@ -121,7 +121,8 @@ impl Doer {
     }
 }
 
-/// Clients that were refused for lack of a role. Anybody who may connect could fill the record with them, so a user has one event of a time.
+/// Clients that were refused for lack of a role. A client without any role could fill the record with them, so each user has at most one event a
+/// minute.
 #[derive(Debug, Default)]
 pub struct RoleRefusals(BTreeMap<u32, Instant>);
 

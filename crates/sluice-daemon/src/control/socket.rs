@@ -50,7 +50,7 @@ pub struct Peer {
     pub groups: Arc<[u32]>,
     /// `None` if it is in another PID namespace.
     pub pid: Option<i32>,
-    /// User who had logged in, whoever the process has become since, for example with sudo; `None` if the kernel does not know.
+    /// User who had logged in, also if the process has another user since, for example with sudo; `None` if the kernel does not know.
     pub login: Option<u32>,
 }
 

@@ -281,7 +281,7 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, e
                     deed.who = names.of(uid);
                 }
                 store.get_or_insert_with(|| Store::open(folder.clone())).add(&event);
-                // What somebody does is no alert.
+                // What users do is no alert.
                 if event.phase != Phase::Happened {
                     alerts.tell(&event, Time::now());
                 }

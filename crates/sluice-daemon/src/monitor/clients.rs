@@ -169,7 +169,7 @@ mod tests {
 
     /// Looks each second from `from` on, with clients for these volumes of `db`; returns the events with the second.
     fn look(clients: &mut Clients, seconds: std::ops::Range<u64>, connected: &[&str]) -> Vec<(u64, Phase, String)> {
-        let name = |volume: &&str| ObjectId::volume("db", *volume);
+        let name = |volume: &&str| ObjectId::volume("db", volume);
         let all = ["root", "data"].iter().map(|volume| (name(volume), ("disk", connected.contains(volume)))).collect();
         let mut events = Vec::new();
         for second in seconds {

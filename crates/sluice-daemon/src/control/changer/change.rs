@@ -35,7 +35,6 @@ use crate::control::deeds::{self, Doer};
 use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::{Failure, chain};
-use crate::metrics::Load;
 use crate::request_sizes;
 use crate::server::{Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
 use crate::state::keeper::Keeper;
@@ -365,6 +364,7 @@ impl Draft {
         if matches!(kind, Kind::Start(_)) {
             let started = start::started(in_force);
             drop(borrowed);
+            shared.report([start::event(&started.0)]);
             // A client that waits for the start may ask at once.
             shared.publish();
             let _ = shared.news.send(ServerEvent::Started(Ok(started)));
@@ -451,12 +451,8 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         && !kind.is_dry_run()
         && was_tried
     {
-        let in_force = &mut *shared.in_force.borrow_mut();
-        in_force.load = Load::now(false);
-        let why = reload::refusal(&refused);
-        let doer = reload::doer(asked.as_ref(), &in_force.roles);
-        shared.report([doer.reload_refused(why.in_words())]);
-        in_force.refused_reload = Some(why);
+        let event = reload::refused(&mut shared.in_force.borrow_mut(), asked.as_ref(), &refused);
+        shared.report([event]);
     }
     let error = match refused {
         Refused::Exit => return None,

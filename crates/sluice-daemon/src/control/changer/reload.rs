@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use sluice_api::change::Effect;
+use sluice_api::event::Event;
 use sluice_api::status::RefusedReload;
 use sluice_config::{DaemonSettings, Diagnostic, Diagnostics, Files, Host, Severity};
 
@@ -120,8 +121,16 @@ pub(super) fn doer(asked: Option<&(Request, Peer)>, roles: &Roles) -> Doer {
     asked.map_or_else(|| Doer::signal("SIGHUP"), |(request, peer)| Doer::of(request, peer, roles))
 }
 
+/// Notes that a reload was refused. Returns the event.
+pub(super) fn refused(in_force: &mut InForce, asked: Option<&(Request, Peer)>, refused: &Refused) -> Event {
+    let why = refusal(refused);
+    let event = doer(asked, &in_force.roles).reload_refused(why.in_words());
+    (in_force.load, in_force.refused_reload) = (Load::now(false), Some(why));
+    event
+}
+
 /// What a refusal of a reload is, for those who ask later.
-pub(super) fn refusal(refused: &Refused) -> RefusedReload {
+fn refusal(refused: &Refused) -> RefusedReload {
     let time = Time::of_clock().0;
     let error = match refused {
         Refused::File(found) => match found.0.iter().find(|found| found.severity == Severity::Error) {

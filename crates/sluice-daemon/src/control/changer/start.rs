@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use sluice_api::amount::counted;
+use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::printed::Serving;
 use sluice_config::Host;
 
@@ -58,4 +60,13 @@ pub(super) fn started(in_force: &mut InForce) -> (Serving, String) {
     in_force.state.overdue = Overdue::at_start(over);
     reload::report_kept(overrides);
     (serving(&in_force.server), in_force.status())
+}
+
+/// The event of a start.
+pub(super) fn event(Serving { vms, volumes, nics, .. }: &Serving) -> Event {
+    let version = env!("CARGO_PKG_VERSION");
+    let [vms, volumes, nics] = [(vms, "VM", "VMs"), (volumes, "volume", "volumes"), (nics, "NIC", "NICs")]
+        .map(|(count, one, several)| counted(*count as u64, one, several));
+    let (time, detail) = (Time::of_clock().0, Some(format!("version {version}, {vms}, {volumes}, {nics}")));
+    Event { time, kind: EventKind::Started, phase: Phase::Happened, detail, ..Event::default() }
 }
