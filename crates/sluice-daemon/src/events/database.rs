@@ -13,7 +13,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::{Connection, ErrorCode};
+use rusqlite::{Connection, ErrorCode, ffi};
 
 use super::{cut_off, earlier, history, store};
 
@@ -21,6 +21,9 @@ use super::{cut_off, earlier, history, store};
 pub(super) const FILE: &str = "events.db";
 /// Maximum time to wait for another program that reads or writes the database.
 const BUSY_MAX: Duration = Duration::from_secs(1);
+/// Bytes that the record leaves free in the state directory, for changes: a change that cannot be written is refused.
+const RESERVE: u64 = 1 << 20;
+const NO_ROOM: &str = "less than 1 MiB is free in the state directory, which is kept for changes";
 /// Version of the database.
 const VERSION: i64 = 1;
 
@@ -105,10 +108,14 @@ impl Database {
             write(connection)?;
             all.commit()
         };
-        let written = in_one(&self.connection).or_else(|error| {
-            self.replace(error)?;
-            in_one(&self.connection)
-        });
+        let has_room = self.is_in_memory || self.file.as_deref().is_none_or(has_room);
+        let written = match has_room {
+            true => in_one(&self.connection).or_else(|error| {
+                self.replace(error)?;
+                in_one(&self.connection)
+            }),
+            false => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(NO_ROOM.to_owned()))),
+        };
         match written {
             Ok(()) if self.fails => {
                 self.fails = false;
@@ -168,8 +175,21 @@ fn in_memory() -> Connection {
     Connection::open_in_memory().and_then(prepared).expect("a database in memory needs memory alone")
 }
 
+/// Whether as many bytes are free on the file system of a folder; also if that cannot be told.
+pub(super) fn has_free(folder: &Path, bytes: u64) -> bool {
+    rustix::fs::statvfs(folder).map_or(true, |space| space.f_bavail.saturating_mul(space.f_frsize) >= bytes)
+}
+
+/// Whether what is free suffices for the database beside the state.
+fn has_room(path: &Path) -> bool {
+    path.parent().is_none_or(|folder| has_free(folder, RESERVE))
+}
+
 /// Opens a database. One that is damaged is moved aside, and a new one is made; any other is left as it is.
 fn open_or_replace(path: &Path) -> Result<Connection, String> {
+    if !has_room(path) && matches!(path.try_exists(), Ok(false)) {
+        return Err(NO_ROOM.to_owned());
+    }
     match open(path) {
         Ok(connection) => Ok(connection),
         Err(OpenError::Unusable(error)) => Err(error),

@@ -22,6 +22,7 @@ use sluice_api::list::{self, Step};
 use sluice_observe::interval::{Interval, Minute};
 
 use self::pack::{Hour, Kept};
+use super::database;
 
 mod pack;
 
@@ -94,7 +95,7 @@ fn parts(key: i64) -> (u64, i64) {
 
 /// Whether so little is free on the file system of a folder that nothing more is to be kept of the past.
 pub(super) fn lacks_space(folder: &Path) -> bool {
-    rustix::fs::statvfs(folder).is_ok_and(|space| space.f_bavail.saturating_mul(space.f_frsize) < RESERVE)
+    !database::has_free(folder, RESERVE)
 }
 
 /// Adds minutes that are over, packs hours that are over, and deletes some of what is older than is kept.
