@@ -22,6 +22,8 @@ pub struct Why {
     /// Events of its devices, in sentences.
     pub devices: Vec<String>,
     pub by_device: Vec<OnDevice>,
+    /// What was changed of the VM, in sentences.
+    pub changes: Vec<String>,
     /// The longest first.
     pub causes: Vec<Cause>,
     pub advice: Vec<String>,

@@ -24,6 +24,8 @@ pub(crate) struct Answer<'a> {
     vm: &'a str,
     /// The VM on each of its devices: those that serve it now come first.
     devices: Vec<OnDevice<'a>>,
+    /// What was changed of it, in sentences.
+    changes: Vec<String>,
     /// Length of the time that was looked at, in seconds.
     seconds: u64,
 }
@@ -81,6 +83,9 @@ impl<'a> Answer<'a> {
     pub(crate) fn of(vm: &'a str, status: &'a Status, events: &'a [Event], (since, until): (u64, u64)) -> Answer<'a> {
         let now = status.vms.iter().filter(|known| known.vm == vm);
         let mut devices: Vec<OnDevice<'_>> = now.map(|vm| OnDevice::serving(vm, status)).collect();
+        let (changes, events): (Vec<&Event>, Vec<&Event>) =
+            events.iter().partition(|event| event.phase == Phase::Happened);
+        let changes = changes.into_iter().map(super::events::sentence).collect();
         for event in events {
             let known = devices.iter().position(|known| known.device == event.device);
             let index = known.unwrap_or_else(|| {
@@ -90,7 +95,7 @@ impl<'a> Answer<'a> {
             devices[index].add(event, since);
         }
         devices.iter_mut().for_each(|device| device.until((since, until)));
-        Answer { vm, devices, seconds: until - since }
+        Answer { vm, devices, changes, seconds: until - since }
     }
 
     /// The causes of what is so now and of what was, the longest first.
@@ -109,11 +114,14 @@ impl<'a> Answer<'a> {
     /// The answer for people.
     pub(crate) fn in_words(&self) -> String {
         let last = span(self.seconds);
-        if self.devices.is_empty() {
-            return format!("{} is not served now.\n\nIn the last {last} no promise to it was broken.", self.vm);
+        let mut parts: Vec<String> = self.devices.iter().map(|device| device.in_words(self.vm, &last)).collect();
+        if parts.is_empty() {
+            parts.push(format!("{} is not served now.\n\nIn the last {last} no promise to it was broken.", self.vm));
         }
-        let each: Vec<String> = self.devices.iter().map(|device| device.in_words(self.vm, &last)).collect();
-        each.join("\n\n")
+        if !self.changes.is_empty() {
+            parts.push(format!("Changes of it in the last {last}:\n  {}", self.changes.join("\n  ")));
+        }
+        parts.join("\n\n")
     }
 
     /// The answer for programs.
@@ -140,6 +148,7 @@ impl<'a> Answer<'a> {
             violations: violations.collect(),
             devices: self.devices.iter().flat_map(|device| &device.events).cloned().collect(),
             by_device: by_device.collect(),
+            changes: self.changes.clone(),
             advice: self.advice(&causes),
             causes,
             text: self.in_words(),
@@ -217,7 +226,6 @@ impl<'a> OnDevice<'a> {
 
     fn add(&mut self, event: &Event, since: u64) {
         match event.vm {
-            _ if event.phase == Phase::Happened => self.events.push(super::events::sentence(event)),
             None => self.events.push(super::events::sentence(event)),
             Some(_) => self.violation(event.subject(), event.kind).add(event, since),
         }

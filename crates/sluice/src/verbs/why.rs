@@ -44,7 +44,9 @@ impl Why {
             let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
             return Err(Failure::NotFound(error));
         }
-        let of_events = events.iter().map(|event| event.device.clone()).filter(|_| self.source.is_offline());
+        let of_events = events.iter().map(|event| event.device.clone());
+        // A change has none.
+        let of_events = of_events.filter(|device| self.source.is_offline() && !device.is_empty());
         let devices: BTreeSet<String> = vms.iter().map(|vm| vm.device.clone()).chain(of_events).collect();
         for device in &devices {
             let of_device = self.events(since, None, Some(device))?;
