@@ -7,9 +7,10 @@ use clap::Args;
 use sluice_api::VERSION;
 use sluice_api::event::{self, Event, EventKind};
 use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
@@ -29,9 +30,9 @@ pub(crate) struct Events {
     /// Wait for further events, and show them as they come.
     #[arg(short, long)]
     follow: bool,
-    /// Only events of this last time, for example 1h or 2days.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    since: Option<Duration>,
+    /// Only events since then: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    since: Option<Moment>,
     /// Only events of this VM.
     #[arg(long)]
     vm: Option<String>,
@@ -91,7 +92,7 @@ impl Events {
     }
 
     fn request(&self, after: Option<u64>) -> Request {
-        let since = self.since.map(|since| Time::now().0.saturating_sub(since.as_secs()));
+        let since = self.since.map(|since| since.at(Time::now()));
         Request::Events {
             since: if after.is_none() { since } else { None },
             after,

@@ -11,10 +11,11 @@ use sluice_api::list::{self, DeviceHistory, Point, Step};
 use sluice_api::status::{Status, Vm, Volume};
 use sluice_daemon::failure::Failure;
 use sluice_daemon::state::folder::StateFolder;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
@@ -119,12 +120,12 @@ struct History {
     /// Quarters of an hour, by default all that are kept.
     #[arg(long)]
     quarter_hours: bool,
-    /// Only intervals of this last time, for example 1h or 7days.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    since: Option<Duration>,
-    /// Only intervals before this time ago.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    until: Option<Duration>,
+    /// Only intervals since then: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    since: Option<Moment>,
+    /// Only intervals until then.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<Moment>,
     #[command(flatten)]
     watch: watch::Watch,
     #[command(flatten)]
@@ -205,17 +206,17 @@ impl History {
             Some((vm, volume)) => (vm.to_owned(), Some(volume.to_owned())),
             None => (self.target.clone(), None),
         };
-        let now = Time::now().0;
-        let ago = |length: Duration| now.saturating_sub(length.as_secs());
-        let step = match self.since {
+        let now = Time::now();
+        let since = self.since.map(|since| since.at(now));
+        let step = match since.map(|since| now.from(Time(since))) {
             _ if self.minutes => Step::Minute,
             _ if self.quarter_hours => Step::QuarterHour,
-            Some(since) if since > MINUTES => Step::QuarterHour,
-            Some(since) if since > SECONDS => Step::Minute,
+            Some(length) if length > MINUTES => Step::QuarterHour,
+            Some(length) if length > SECONDS => Step::Minute,
             _ => Step::Second,
         };
-        let since = self.since.or((step == Step::Minute).then_some(DAY));
-        Request::History { vm, volume, step: Some(step), since: since.map(ago), until: self.until.map(ago) }
+        let since = since.or((step == Step::Minute).then(|| Moment::Ago(DAY).at(now)));
+        Request::History { vm, volume, step: Some(step), since, until: self.until.map(|until| until.at(now)) }
     }
 }
 

@@ -1,15 +1,15 @@
 //! `sluice why`
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use clap::Args;
 use sluice_api::event::{Event, Events};
 use sluice_api::status::{Status, Vm};
 use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output;
 use crate::output::rows::{self, Form};
@@ -24,17 +24,17 @@ use crate::show::why;
 pub(crate) struct Why {
     /// The VM.
     vm: String,
-    /// Length of the past to look at.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = length)]
-    since: Duration,
+    /// Start of the past to look at: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", default_value = "1h", allow_hyphen_values = true)]
+    since: Moment,
     #[command(flatten)]
     source: Source,
 }
 
 impl Why {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
-        let now = Time::now().0;
-        let since = now.saturating_sub(self.since.as_secs());
+        let now = Time::now();
+        let (since, now) = (self.since.at(now), now.0);
         let mut events = self.events(since, Some(&self.vm), None)?;
         // Without a daemon nothing is so now.
         let status: Status =
