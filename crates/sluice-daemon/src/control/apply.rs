@@ -570,7 +570,8 @@ fn known(server: &Server, target: &str) -> Result<Target, Reply> {
     let Some(vm) = vms.get(&target.vm) else {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let error = format!("There is no VM {}; there are {are}", target.vm);
+        let other = of_another_kind(server.host(), &target.vm).map_or_else(String::new, |other| format!("; {other}"));
+        let error = format!("There is no VM {}{other}; there are {are}", target.vm);
         return Err(Reply::failed(Code::NotFound, error));
     };
     match &target.volume {
@@ -585,6 +586,17 @@ fn known(server: &Server, target: &str) -> Result<Target, Reply> {
         }
         _ => Ok(target),
     }
+}
+
+/// Says what a name is that no VM has.
+fn of_another_kind(host: &Host, name: &str) -> Option<String> {
+    let holds = |known: &Option<String>| known.as_deref() == Some(name);
+    if host.devices.contains_key(name) || host.uplinks.contains_key(name) {
+        let advice = "its keys are changed in the host file, and `sluice apply FILE` puts them into force";
+        return Some(format!("{name} is a device or an uplink: {advice}"));
+    }
+    let is_policy = host.vms.values().any(|vm| holds(&vm.policy_name));
+    is_policy.then(|| format!("the policy is written policy/{name}"))
 }
 
 /// Whether a VM has the volume or NIC of a target.

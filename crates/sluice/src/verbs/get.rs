@@ -272,7 +272,11 @@ fn named<R>(objects: Vec<R>, wanted: &[String], names: impl Fn(&R) -> Vec<String
     let is_unknown =
         |pattern: &&String| !objects.iter().any(|object| matches(&names(object), std::slice::from_ref(pattern)));
     if let Some(unknown) = wanted.iter().find(is_unknown) {
-        let known: Vec<String> = objects.iter().take(10).filter_map(|object| names(object).pop()).collect();
+        // A VM has a row for each device.
+        let mut known: Vec<String> = objects.iter().filter_map(|object| names(object).pop()).collect();
+        known.sort();
+        known.dedup();
+        known.truncate(10);
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(Failure::NotFound(format!("There is no {unknown}; there are {known}")));
     }

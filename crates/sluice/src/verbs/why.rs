@@ -31,6 +31,20 @@ pub(crate) struct Why {
     source: Source,
 }
 
+/// Says that no VM has this name, and what has it.
+fn unknown(name: &str, status: &Status) -> String {
+    let error = format!("There is no VM {name}, and no event of one");
+    if let Some(volume) = status.volumes().find(|volume| volume.id().to_string() == name) {
+        return format!("{error}: it is a volume or a NIC; `sluice why {}` explains its VM", volume.vm);
+    }
+    if status.devices.iter().any(|device| device.device == name) {
+        return format!(
+            "{error}: it is a device; `sluice describe {name}` shows it, and `sluice events --device {name}` its past"
+        );
+    }
+    format!("{error}; `sluice get vms` lists the VMs")
+}
+
 impl Why {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
         let now = Time::now();
@@ -41,8 +55,7 @@ impl Why {
             if self.source.is_offline() { Status::default() } else { self.source.get(&Request::Status)? };
         let vms: Vec<&Vm> = status.vms.iter().filter(|vm| vm.vm == self.vm).collect();
         if vms.is_empty() && events.is_empty() {
-            let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
-            return Err(Failure::NotFound(error));
+            return Err(Failure::NotFound(unknown(&self.vm, &status)));
         }
         let of_events = events.iter().map(|event| event.device.clone()).filter(|_| self.source.is_offline());
         let devices: BTreeSet<String> = vms.iter().map(|vm| vm.device.clone()).chain(of_events).collect();
