@@ -66,8 +66,9 @@ fn explained(mut error: Error, words: &[OsString]) -> String {
         let similar = [ContextKind::SuggestedSubcommand, ContextKind::SuggestedArg, ContextKind::SuggestedValue];
         similar.into_iter().chain([ContextKind::Suggested]).for_each(|kind| drop(error.remove(kind)));
     }
+    // The most similar one is the last.
     if let Some(ContextValue::Strings(similar)) = error.get(ContextKind::SuggestedSubcommand) {
-        path = format!("{path} {}", similar.first().map_or("", String::as_str)).trim().to_owned();
+        path = format!("{path} {}", similar.last().map_or("", String::as_str)).trim().to_owned();
     }
     let text = error.render().to_string();
     let (text, end) = text.trim_end().split_once("\nFor more information").unwrap_or((&text, ""));
@@ -111,7 +112,9 @@ fn remedy(error: &Error, command: &Command, path: &str) -> Option<String> {
             let word = context(ContextKind::InvalidSubcommand)?;
             let near = near::remedy(path, word).map(str::to_owned);
             let any = || near::remedy(path, "*").map(str::to_owned);
-            near.or_else(|| elsewhere(command, path, &word.to_lowercase())).or_else(any)
+            let found = near.or_else(|| elsewhere(command, path, &word.to_lowercase())).or_else(any);
+            let is_similar = error.get(ContextKind::SuggestedSubcommand).is_some();
+            found.or_else(|| (!is_similar).then(|| "one of the commands that `sluice --help` lists".to_owned()))
         }
         ErrorKind::UnknownArgument => {
             let word = context(ContextKind::InvalidArg)?;

@@ -571,7 +571,7 @@ fn known(server: &Server, target: &str) -> Result<Target, Reply> {
         let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
         let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
         let other = of_another_kind(server.host(), &target.vm).map_or_else(String::new, |other| format!("; {other}"));
-        let error = format!("There is no VM {}{other}; there are {are}", target.vm);
+        let error = format!("There is no VM {}; there are {are}{other}", target.vm);
         return Err(Reply::failed(Code::NotFound, error));
     };
     match &target.volume {

@@ -63,6 +63,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
     (&["--temporary", "--once", "--now", "--live", "--runtime", "--current"], "--until-restart, or --for TIME"),
     (&["--save", "--permanent", "--write"], "--persist"),
     (&["--message", "-m", "--comment"], "--reason TEXT"),
+    (&["events --tail", "events --watch", "events -w"], "--follow"),
     (&["--follow", "--tail"], "--watch, or sluice events --follow"),
     (&["set --*", "attach --*"], "KEY=VALUE without dashes, as in limit=\"500 iops\""),
 ];
