@@ -62,4 +62,5 @@ mod verify;
 mod vhost;
 mod vhost_client;
 mod vm;
+mod wrong;
 mod zeroes;

@@ -121,8 +121,11 @@ const EXAMPLES: &[(&str, &[(&str, &str)])] = &[
     (
         "export",
         &[
-            ("sluice export libvirt-xml db1 /etc/sluice/sluice.toml", "print the elements of a libvirt domain"),
-            ("sluice export qemu-args db1 /etc/sluice/sluice.toml --memory 4GiB", "print arguments of QEMU"),
+            ("sluice export libvirt-xml db1", "print the elements of a libvirt domain for what the daemon serves"),
+            (
+                "sluice export qemu-args db1 /etc/sluice/sluice.toml --memory 4GiB",
+                "print arguments of QEMU for a host file",
+            ),
         ],
     ),
     (

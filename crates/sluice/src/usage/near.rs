@@ -32,7 +32,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
     (&["undo", "revert", "rollback", "unset"], "sluice reset NAME; sluice get overrides lists the names"),
     (&["validate", "verify", "lint", "test", "configtest"], "sluice check FILE"),
     (&["explain", "diagnose", "reason"], "sluice why VM"),
-    (&["dumpxml", "xml", "qemu"], "sluice export libvirt-xml VM FILE, or sluice export qemu-args VM FILE"),
+    (&["dumpxml", "xml", "qemu"], "sluice export libvirt-xml VM, or sluice export qemu-args VM"),
     (&["version"], "sluice --version"),
     // Too much, or a flag of another program.
     (&["status *"], "sluice describe NAME, or sluice why VM"),
@@ -46,7 +46,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
         &["check *", "apply *", "serve *"],
         "the command with one host file; files in its folder NAME.d are merged over it",
     ),
-    (&["export *"], "sluice export FORMAT VM FILE, in this order"),
+    (&["export *"], "sluice export FORMAT VM, or sluice export FORMAT VM FILE, in this order"),
     (&["why --vm", "describe --vm"], "the VM without an option: sluice why VM, or sluice describe VM"),
     (&["why --device"], "sluice describe DEVICE, or sluice events --device DEVICE"),
     (&["--json", "--yaml", "--format", "--jsonl", "--csv", "--wide"], "-o json, wide, jsonl or csv"),
