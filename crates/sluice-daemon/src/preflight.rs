@@ -74,12 +74,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }
     let host = without(&host, aside.keys()).into_owned();
     let is_served = control(&host, is_state_used, &mut findings);
-    // A service that runs has the one that its unit states, which this shell does not know.
-    if is_without_state && !is_served {
-        let text = "There is no state directory, so changes at run time that must last are refused";
-        let fix = "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
-        findings.push(Finding::new(Level::Note, "state", "", text).fix(fix));
-    }
+    findings.extend((is_without_state && !is_served).then(no_state));
     findings.extend(metrics(&host, is_served));
     findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {
         let fix = "create it, or correct [daemon.access]";
@@ -178,6 +173,14 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
             Finding::new(Level::Error, "out-of-service", about, format!("would be out of service: {text}"))
         }
     }
+}
+
+/// A service that runs has the one that its unit states, which this shell does not know.
+fn no_state() -> Finding {
+    let text = "There is no state directory, so changes at run time that must last are refused";
+    let fix =
+        "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
+    Finding::new(Level::Note, "state", "", text).fix(fix)
 }
 
 /// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it; `None`: no state directory is known. If

@@ -221,7 +221,7 @@ fn parse_with_unit(text: &str, unit: &str, quantity: &'static str, example: &'st
     Ok(milli.saturating_mul(factor))
 }
 
-/// The unit that somebody means who writes only its start, or writes it in capitals: `GiB` for `G` or `gib`.
+/// The unit that is meant by its start, or by a text in capitals: `GiB` for `G` or `gib`.
 fn meant(found: &str, unit: &str) -> Option<String> {
     let found = found.to_ascii_lowercase();
     let units = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T", ""].map(|prefix| format!("{prefix}{unit}"));

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, roman};
 use sluice_config::fields::{HOST, Key, Part, Section};
@@ -53,8 +53,7 @@ fn write_command(folder: &Path, command: &Command, path: &str) -> io::Result<()>
 
 /// Returns a command with all its arguments and their values in one line; each option that may be left out is in brackets.
 fn synopsis(command: &Command) -> String {
-    let is_help = |arg: &&Arg| matches!(arg.get_action(), ArgAction::Help | ArgAction::Version);
-    let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set() && !is_help(arg));
+    let arguments = command.get_arguments().filter(|arg| !arg.is_hide_set() && !usage::is_help(arg));
     // Those of the command first; the ones of all commands are last.
     let (mut arguments, common): (Vec<&Arg>, Vec<&Arg>) = arguments.partition(|arg| !arg.is_global_set());
     arguments.extend(common);

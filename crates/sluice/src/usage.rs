@@ -3,11 +3,12 @@
 //! An error of the parser names what is wrong. What is added here says what to write: the remedy for a word of another program
 //! (`near.rs`), and examples of the command (`examples.rs`), which its help and its manual page have too.
 
+use std::error::Error as _;
 use std::ffi::OsString;
 use std::process::exit;
 
 use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
-use clap::{Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgAction, Command, CommandFactory, FromArgMatches};
 
 use crate::Cli;
 use crate::output;
@@ -57,9 +58,10 @@ fn read(words: &[OsString]) -> Result<Cli, Error> {
 
 /// Returns the error with what to write.
 fn explained(mut error: Error, words: &[OsString]) -> String {
-    let command = Cli::command();
-    let mut path = path(&command, words);
-    let remedy = remedy(&error, &command, &path);
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let (at, mut path) = find(&command, words);
+    let remedy = remedy(&error, &command, (at, &path));
     let is_remedied = remedy.is_some();
     if is_remedied {
         // What merely looks alike misleads then.
@@ -77,15 +79,15 @@ fn explained(mut error: Error, words: &[OsString]) -> String {
         text += &format!("\n\nWrite: {remedy}");
     }
     let examples = relevant(&error, &path);
-    // The examples of this command do not help somebody who means another one.
+    // The examples of this command do not help if another one is meant.
     if !(examples.is_empty() || is_remedied && error.kind() == ErrorKind::InvalidSubcommand) {
         text += &format!("\n\nFor example:\n  {}", examples.join("\n  "));
     }
     if end.is_empty() { text } else { format!("{text}\n\nFor more information{end}") }
 }
 
-/// Returns the commands that the words name, as far as they are known.
-fn path(command: &Command, words: &[OsString]) -> String {
+/// Finds the command that the words name, as far as they are known. Returns it, and the names that lead to it.
+fn find<'a>(command: &'a Command, words: &[OsString]) -> (&'a Command, String) {
     let (mut at, mut path, mut is_after_option) = (command, Vec::new(), false);
     for word in words.iter().skip(1).map(|word| word.to_string_lossy()) {
         match at.find_subcommand(&*word) {
@@ -98,11 +100,38 @@ fn path(command: &Command, words: &[OsString]) -> String {
             None => break,
         }
     }
-    path.join(" ")
+    (at, path.join(" "))
+}
+
+/// Returns the options of a command in words, or only the one that was written before it.
+fn options(command: &Command, word: &str) -> String {
+    let own = || {
+        command
+            .get_arguments()
+            .filter(|arg| arg.get_long().is_some() && !arg.is_global_set() && !arg.is_hide_set() && !is_help(arg))
+    };
+    if let Some(known) = own().find(|arg| arg.get_long() == word.strip_prefix("--")) {
+        return format!("{known} after the command, as in {} {known}", command.get_bin_name().unwrap_or_default());
+    }
+    let names: Vec<String> = own().map(ToString::to_string).collect();
+    if names.is_empty() {
+        "the command without it".to_owned()
+    } else {
+        format!("one of its options: {}", names.join(", "))
+    }
+}
+
+fn first_word(text: &str) -> &str {
+    text.split([' ', ',', ':']).next().unwrap_or(text)
+}
+
+/// Whether it is `--help` or `--version`.
+pub(crate) fn is_help(arg: &Arg) -> bool {
+    matches!(arg.get_action(), ArgAction::Help | ArgAction::Version)
 }
 
 /// Returns what to write instead of the word that the parser rejects.
-fn remedy(error: &Error, command: &Command, path: &str) -> Option<String> {
+fn remedy(error: &Error, command: &Command, (at, path): (&Command, &str)) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(word)) => Some(word.as_str()),
         _ => None,
@@ -114,13 +143,29 @@ fn remedy(error: &Error, command: &Command, path: &str) -> Option<String> {
             let any = || near::remedy(path, "*").map(str::to_owned);
             let found = near.or_else(|| elsewhere(command, path, &word.to_lowercase())).or_else(any);
             let is_similar = error.get(ContextKind::SuggestedSubcommand).is_some();
-            found.or_else(|| (!is_similar).then(|| "one of the commands that `sluice --help` lists".to_owned()))
+            let others = || format!("one of the commands that `{} --help` lists", format!("sluice {path}").trim_end());
+            found.or_else(|| (!is_similar).then(others))
         }
         ErrorKind::UnknownArgument => {
             let word = context(ContextKind::InvalidArg)?;
-            let is_similar = error.get(ContextKind::SuggestedArg).is_some();
-            let surplus = || if is_similar { None } else { near::remedy_of_surplus(path, word) };
-            near::remedy(path, word).or_else(surplus).map(str::to_owned)
+            // These two look like much, and nobody means them.
+            let similar = context(ContextKind::SuggestedArg).filter(|known| !["--version", "--help"].contains(known));
+            let surplus = || near::remedy_of_surplus(path, word).map(str::to_owned);
+            let any = || surplus().or_else(|| word.starts_with('-').then(|| options(at, word)));
+            // An option that this command does not have is no remedy.
+            let has = |option: &str| at.get_arguments().any(|arg| arg.get_long() == Some(option));
+            let is_had = |remedy: &&str| remedy.strip_prefix("--").is_none_or(|rest| has(first_word(rest)));
+            let near = near::remedy(path, word).filter(is_had).map(str::to_owned);
+            near.or_else(|| if similar.is_some() { None } else { any() })
+        }
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            // Most parsers of values say what to write, and the one of numbers does not.
+            let is_told = error.source().is_some_and(|error| error.to_string().contains("write "));
+            let is_listed =
+                matches!(error.get(ContextKind::ValidValue), Some(ContextValue::Strings(all)) if !all.is_empty());
+            let wrong = context(ContextKind::InvalidArg).filter(|_| !is_told && !is_listed)?;
+            let argument = at.get_arguments().find(|known| known.to_string() == wrong)?;
+            Some(format!("{wrong}: {}", argument.get_help()?))
         }
         ErrorKind::ArgumentConflict => Some(match error.get(ContextKind::PriorArg) {
             Some(ContextValue::String(prior)) if Some(prior.as_str()) == context(ContextKind::InvalidArg) => {
@@ -189,7 +234,7 @@ mod tests {
                 if let Err(error) = read(&words) {
                     panic!("{line}: {error}");
                 }
-                assert!(path(&Cli::command(), &words).starts_with(of), "{line} is no example of {of}");
+                assert!(find(&Cli::command(), &words).1.starts_with(of), "{line} is no example of {of}");
             }
         });
     }

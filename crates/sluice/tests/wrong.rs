@@ -33,12 +33,19 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["export", "a", "qemu-args", "$HOST"], "possible values: qemu-args"),
     // An option of another program, one twice, two that exclude each other.
     (&["get", "vms", "--json"], "Write: -o json"),
-    (&["check", "--config", "$HOST"], "without an option: sluice check FILE"),
+    (&["check", "--config", "$HOST"], "the host file without an option"),
     (&["set", "a", "--limit=5"], "KEY=VALUE without dashes"),
     (&["set", "a", "weight=3", "--persit"], "'--persist'"),
     (&["set", "a", "weight=3", "--for", "1h", "--for", "2h"], "Write: it once"),
     (&["set", "a", "weight=3", "--for", "1h", "--persist"], "Write: only one of them"),
     (&["events", "-n", "-5"], "a number or a time above zero"),
+    (&["events", "-n", "many"], "Write: --limit <NUMBER>: The latest ones"),
+    (&["top", "--filter"], "Write: --filter <TEXT>: Only VMs with this text"),
+    (&["events", "--colour"], "Write: one of its options: --follow, --since <TIME>"),
+    (&["doctor", "--fix"], "Write: the command without it"),
+    (&["doctor", "--save"], "Write: the command without it"),
+    (&["set", "a", "weight=3", "--save"], "Write: --persist"),
+    (&["--socket", "none", "status"], "after the command, as in sluice status --socket <PATH>"),
     // A value without a unit, with a wrong one, out of range, empty, twice.
     (&["set", "a", "limit=500"], "write for example"),
     (&["set", "a", "limit=500 MB"], "write for example"),
@@ -61,6 +68,7 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["why", "disk"], "`sluice describe disk`"),
     (&["why", "a/v"], "`sluice why a`"),
     (&["get", "vms", "b"], "there are a"),
+    (&["get", "clients", "b"], "there are a/v"),
     (&["resize", "a", "5GiB"], "name one of its volumes: v"),
     // A file that is missing, a folder, not of its kind.
     (&["check", "none.toml"], "correct its name or its folder"),

@@ -138,7 +138,13 @@ impl Export {
 
 /// Returns the host file that the running daemon serves.
 fn served(daemon: &Daemon) -> Result<Host, Failure> {
-    let HostFile { host } = daemon.get(&Request::GetHost)?;
+    let HostFile { host } = daemon.get(&Request::GetHost).map_err(|failure| match failure {
+        // A daemon of an earlier version does not know the request.
+        Failure::Run(error) => {
+            Failure::Run(format!("{error}; name the host file, as in `sluice export nbd-uri VM FILE`").into())
+        }
+        other => other,
+    })?;
     let text = toml::Table::try_from(host)?.to_string();
     sluice_config::parse("the running daemon", &text).map_err(Failure::Config)
 }

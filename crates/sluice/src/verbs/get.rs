@@ -178,7 +178,12 @@ impl Get {
                                 "warning: device {device} does not respond: its clients are not listed"
                             ));
                         }
-                        // No client is no error, as long as no name is asked for that cannot be.
+                        if !names.is_empty() {
+                            // No client is no error, and a name that nothing has is one.
+                            let all: list::Names = daemon.get(&Request::Names)?;
+                            let volumes = all.vms.into_iter().flat_map(|vm| vm.volumes).collect();
+                            named(volumes, &names, |list::VolumeName { vm, volume, .. }| of_volume(vm, volume))?;
+                        }
                         clients.retain(|client| matches(&of_volume(&client.vm, &client.volume), &names));
                         Ok(clients)
                     },
