@@ -4,10 +4,9 @@
 //! code. The pages generated from them are committed, and a test compares them with the code.
 
 use crate::{Verb, workspace};
-use sluice_config::fields::{Choice, HOST, Key, Kind, Section};
+use sluice_config::fields::{Choice, HOST, Key, Part, Section};
 use sluice_sched::Descriptor;
 use sluice_sim::scenario::file::fields::SCENARIO;
-use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::process::ExitCode;
 
@@ -52,7 +51,7 @@ fn host_file() -> String {
          `sluice check` reports all errors; `sluice schema` prints the keys as a JSON Schema. Complete examples are in \
          the folder `examples`.\n",
     );
-    section(&mut text, &HOST, &mut BTreeSet::new());
+    parts(&mut text, &HOST);
     text
 }
 
@@ -64,7 +63,7 @@ fn scenario_file() -> String {
          file. `sluice sim check` reports all errors; `sluice schema scenario` prints the keys as a JSON Schema. [The \
          simulator](simulator.md) explains scenarios. Complete examples are in the folder `examples`.\n",
     );
-    section(&mut text, &SCENARIO, &mut BTreeSet::new());
+    parts(&mut text, &SCENARIO);
     text
 }
 
@@ -87,89 +86,43 @@ fn choice(text: &mut String, choice: &Choice) {
     }
 }
 
-/// Writes a table, and after it its inner tables that the page does not have yet.
-fn section(text: &mut String, section_: &'static Section, there: &mut BTreeSet<&'static str>) {
-    if !there.insert(section_.title) {
+/// Writes the tables of a file, and its lists of options.
+fn parts(text: &mut String, file: &'static Section) {
+    for part in file.parts() {
+        match part {
+            Part::Table(table) => section(text, table),
+            Part::Choice(known) => choice(text, known),
+        }
+    }
+}
+
+fn section(text: &mut String, table: &Section) {
+    if table.title.is_empty() {
         return;
     }
-    if !section_.title.is_empty() {
-        let _ = write!(text, "\n## `[{}]`\n\n{}.\n\n", section_.title, section_.doc);
-        text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
-        for key in section_.keys().filter(|key| !has_names(&key.kind)) {
-            row(text, key);
-        }
-        if !section_.scheduler_tables.is_empty() {
-            text.push_str(
-                "\nThe parameters of the scheduler are in a table with the scheduler's name: see \
-                 [schedulers](schedulers).\n",
-            );
-        }
+    let _ = write!(text, "\n## `[{}]`\n\n{}.\n\n", table.title, table.doc);
+    text.push_str("| key | what it may be | default | meaning |\n|---|---|---|---|\n");
+    for key in table.keys().filter(|key| !key.kind.has_names()) {
+        row(text, key);
     }
-    for key in section_.keys() {
-        if let Some(inner) = table_of(&key.kind) {
-            section(text, inner, there);
-        }
-        match &key.kind {
-            // `[vm.NAME.workload]` has the keys of `[workload.NAME]`, which has its own section.
-            Kind::Chosen(known) if !section_.title.starts_with("vm.") => choice(text, known),
-            Kind::NamedChoices(known) => choice(text, known),
-            _ => {}
-        }
-    }
-}
-
-/// Whether a name follows the key, so that the titles of tables contain it.
-fn has_names(kind: &Kind) -> bool {
-    matches!(kind, Kind::Named(_) | Kind::List(_) | Kind::Open(_) | Kind::NamedChoices(_))
-}
-
-fn table_of(kind: &Kind) -> Option<&'static Section> {
-    match kind {
-        Kind::Table(section) | Kind::Named(section) | Kind::List(section) | Kind::Open(section) => Some(section),
-        Kind::Either(kinds) => kinds.iter().find_map(table_of),
-        _ => None,
+    if !table.scheduler_tables.is_empty() {
+        text.push_str(
+            "\nThe parameters of the scheduler are in a table with the scheduler's name: see \
+             [schedulers](schedulers).\n",
+        );
     }
 }
 
 fn row(text: &mut String, key: &Key) {
     let default = key.default.map_or(String::new(), |default| format!("`{default}`"));
     let doc = key.doc.replace('|', "\\|");
-    let _ =
-        writeln!(text, "| `{}` | {}, for example `{}` | {default} | {doc} |", key.name, kind(&key.kind), key.example);
-}
-
-fn kind(kind_: &Kind) -> String {
-    match kind_ {
-        Kind::Bool => "`true` or `false`".to_owned(),
-        Kind::Integer(min, max) => format!("a whole number from {min} to {max}"),
-        Kind::Decimal(min, max) => format!("a number from {min} to {max}"),
-        Kind::Word(words) => words.iter().map(|word| format!("`\"{word}\"`")).collect::<Vec<_>>().join(" or "),
-        Kind::Scheduler => "the name of a scheduler".to_owned(),
-        Kind::Name(what) if what.starts_with(['a', 'e', 'i', 'o', 'u']) => format!("the name of an {what}"),
-        Kind::Name(what) => format!("the name of a {what}"),
-        Kind::Text => "text".to_owned(),
-        Kind::Path => "an absolute path".to_owned(),
-        Kind::Address => "an address and a port".to_owned(),
-        Kind::Mode => "permissions in octal".to_owned(),
-        Kind::Accounts => "a list of `\"user:NAME\"` and `\"group:NAME\"`".to_owned(),
-        Kind::Size(..) => "a size".to_owned(),
-        Kind::Time(..) => "a time".to_owned(),
-        Kind::Iops => "a rate of normalised requests".to_owned(),
-        Kind::ByteRate => "a rate of bytes".to_owned(),
-        Kind::LinkRate => "a rate of bits or bytes".to_owned(),
-        Kind::Percent(..) => "a percentage".to_owned(),
-        Kind::Interface => "the name of a network interface, at most 15 characters".to_owned(),
-        Kind::Mac => "an Ethernet address".to_owned(),
-        Kind::Networks => "a list of IP addresses, each with the length of its prefix".to_owned(),
-        Kind::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join(", or "),
-        Kind::Table(section) | Kind::Named(section) | Kind::List(section) | Kind::Open(section) => {
-            format!("a table, see `[{}]`", section.title)
-        }
-        Kind::File => "a path".to_owned(),
-        Kind::Chosen(choice) | Kind::NamedChoices(choice) => {
-            format!("the name of a {} or a table, see `[{}]`", choice.what, choice.title)
-        }
-    }
+    let _ = writeln!(
+        text,
+        "| `{}` | {}, for example `{}` | {default} | {doc} |",
+        key.name,
+        key.kind.in_words(),
+        key.example
+    );
 }
 
 fn scheduler(descriptor: &Descriptor) -> String {
@@ -238,6 +191,8 @@ fn subcommands(help: &str) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]

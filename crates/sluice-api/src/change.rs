@@ -147,6 +147,13 @@ pub struct Overrides {
     pub overrides: Vec<Override>,
 }
 
+/// The host file in force: its tables as JSON, with drop-ins and changes made at run time, without `alert`, and of `daemon` with `state` alone.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct HostFile {
+    pub host: serde_json::Map<String, Value>,
+}
+
 /// A change made at run time.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -56,6 +56,8 @@ pub enum Request {
     },
     /// Lists what differs from the files.
     GetOverrides,
+    /// The host file in force, with the changes made at run time.
+    GetHost,
     /// Everything that is so now.
     Status,
     /// Names of everything that is served, at once and without a sample: for completions in a shell.

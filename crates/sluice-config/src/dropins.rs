@@ -61,7 +61,7 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
         Ok(bytes) => bytes,
         Err(error) => {
             let file = sources.add(&name, String::new());
-            report.error(Span::file(file), format!("Cannot read file: {error}"), None);
+            report.error(Span::file(file), format!("Cannot read file: {error}"), remedy(&error).map(str::to_owned));
             report.set_incomplete();
             return Table::default();
         }
@@ -76,6 +76,16 @@ pub fn read_file(path: &Path, sources: &mut Sources, report: &Report) -> Table {
             report.set_incomplete();
             Table::default()
         }
+    }
+}
+
+/// Returns what to do if a file cannot be read.
+fn remedy(error: &io::Error) -> Option<&'static str> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Some("correct its name or its folder"),
+        io::ErrorKind::IsADirectory => Some("name a file in it"),
+        io::ErrorKind::PermissionDenied => Some("become root, or let this user read it"),
+        _ => None,
     }
 }
 

@@ -11,10 +11,12 @@ mod kinds;
 mod net;
 mod policy;
 mod serving;
+mod words;
 
 pub use net::{NET, NIC, UPLINK};
 pub use policy::{BURST, BURST_RATE, CPU_KEY, LATENCY, LIMIT, POLICY, POLICY_KEYS, RESERVATION};
 pub use serving::{ACCESS, ALERT, DAEMON, EXPORT, HISTORY, NBD};
+pub use words::Part;
 
 /// A table of the host file.
 #[derive(Debug)]

@@ -90,6 +90,12 @@ impl Files {
         Ok(host)
     }
 
+    /// What these files state with changes, as one table.
+    pub fn laid(&self, changes: &Changes) -> Result<serde_json::Value, Diagnostics> {
+        self.changed(changes)?;
+        Ok(self.last.lock().unwrap_or_else(PoisonError::into_inner).tree.to_json())
+    }
+
     /// Names of the files, in the order in which they were read.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.read.sources.names()

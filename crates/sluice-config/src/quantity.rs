@@ -29,7 +29,7 @@ impl From<UnitError> for Misread {
                 Misread { what: format!("'{text}' has no unit"), hint: example(&e) }
             }
             UnitError::WrongUnit { unit, quantity, example: e } => {
-                Misread { what: format!("'{unit}' is not a unit of {quantity}"), hint: example(e) }
+                Misread { what: format!("'{unit}' is not a unit of {quantity}"), hint: example(&e) }
             }
             UnitError::OutOfRange { text, range, .. } => {
                 Misread { what: format!("'{text}' is out of range"), hint: format!("it must be {range}") }
@@ -41,7 +41,7 @@ impl From<UnitError> for Misread {
 /// Reads `2000 iops@8KiB` or `100MiB/s`.
 pub(crate) fn parse_rate(text: &str) -> Result<Rate, Misread> {
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || " ._".contains(c)).trim_end();
-    if unit.contains("iops") || unit.contains('@') {
+    if unit.to_ascii_lowercase().contains("iops") || unit.contains('@') {
         return Ok(Rate::Requests(text.parse()?));
     }
     if unit.ends_with("/s") {
@@ -91,6 +91,7 @@ mod tests {
     #[test]
     fn rates_of_requests_and_bytes_are_distinguished() {
         assert!(matches!(parse_rate("2000 iops"), Ok(Rate::Requests(_))));
+        assert!(matches!(parse_rate("2000IOPS"), Ok(Rate::Requests(_))));
         assert!(matches!(parse_rate("100MiB/s"), Ok(Rate::Bytes(_))));
         let refused = |text| parse_rate(text).unwrap_err().what;
         assert_eq!(refused("2000"), "'2000' has no unit");

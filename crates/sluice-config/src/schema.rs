@@ -131,7 +131,7 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         Kind::Mode => json!({ "type": "string", "pattern": "^[0-7]{1,5}$" }),
         Kind::Size(..) => quantity(&format!("{PREFIX}B")),
         Kind::Time(..) => quantity("(ns|us|µs|ms|s|m|min|h|d|day|days)"),
-        Kind::Iops => quantity(&format!("{PREFIX} *iops( *@ *{NUMBER} *{PREFIX}B)?")),
+        Kind::Iops => quantity(&format!("{PREFIX} *[iI][oO][pP][sS]( *@ *{NUMBER} *{PREFIX}B)?")),
         Kind::ByteRate => quantity(&format!("{PREFIX}B/s")),
         Kind::LinkRate => quantity(&format!("{PREFIX}(bit|B)/s")),
         Kind::Percent(..) => quantity("%"),

@@ -218,7 +218,9 @@ fn an_unreadable_file_is_reported_as_an_error_of_that_file() {
     let name = missing.display().to_string();
     assert_eq!(
         found.to_string(),
-        format!("error: Cannot read file: No such file or directory (os error 2)\n --> {name}\n\n1 error")
+        format!(
+            "error: Cannot read file: No such file or directory (os error 2)\n --> {name}\n  = hint: correct its name or its folder\n\n1 error"
+        )
     );
     fs::write(&missing, b"a = 1\nb = \"\xff\"\n").unwrap();
     let found = load(&missing).unwrap_err();

@@ -61,7 +61,9 @@ pub fn saved(own: &Host) -> Result<Saved, String> {
 /// Returns what a start with these files would find, apart from errors in them.
 pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     let mut findings = Vec::new();
-    let (state, is_state_used) = state(own, &mut findings);
+    let known = state(own, &mut findings);
+    let is_without_state = known.is_none();
+    let (state, is_state_used) = known.unwrap_or_default();
     let Restored { saved, lost, host, .. } = Restored::of(state, files, false, || {});
     findings.extend(changes(files, &saved, &lost));
     let host = host.unwrap_or_else(|_| own.clone());
@@ -72,6 +74,7 @@ pub fn look(files: &Files, own: &Host) -> std::io::Result<Vec<Finding>> {
     }
     let host = without(&host, aside.keys()).into_owned();
     let is_served = control(&host, is_state_used, &mut findings);
+    findings.extend((is_without_state && !is_served).then(no_state));
     findings.extend(metrics(&host, is_served));
     findings.extend(roles::missing(&host.daemon.access).into_iter().map(|text| {
         let fix = "create it, or correct [daemon.access]";
@@ -172,16 +175,21 @@ fn of_problem(problem: Problem, is_served: bool) -> Finding {
     }
 }
 
-/// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it.
-fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
-    let Some(path) = state_path(own) else {
-        let text = "There is no state directory, so changes at run time that must last are refused";
-        let fix = "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
-        findings.push(Finding::new(Level::Note, "state", "", text).fix(fix));
-        return (Damaged::default(), false);
-    };
+/// A service that runs has the one that its unit states, which this shell does not know.
+fn no_state() -> Finding {
+    let text = "There is no state directory, so changes at run time that must last are refused";
+    let fix =
+        "the service has one, by StateDirectory= in its unit; otherwise set state = \"/var/lib/sluice\" in [daemon]";
+    Finding::new(Level::Note, "state", "", text).fix(fix)
+}
+
+/// Reads the state, or what is not damaged of it. Returns it, and whether a daemon uses it; `None`: no state directory is known. If
+/// neither the file nor the environment names one, it is that of the packaged unit, if it is there.
+fn state(own: &Host, findings: &mut Vec<Finding>) -> Option<(Damaged, bool)> {
+    let of_unit = || Some(PathBuf::from(STATE_OF_UNIT)).filter(|path| path.is_dir());
+    let path = state_path(own).or_else(of_unit)?;
     let about = path.display().to_string();
-    match StateFolder::look(&path) {
+    Some(match StateFolder::look(&path) {
         Ok((state, is_used)) => {
             if is_used {
                 let text = "A daemon uses it. Volumes that it serves are not opened, so it is not known whether they would be held back";
@@ -195,7 +203,7 @@ fn state(own: &Host, findings: &mut Vec<Finding>) -> (Damaged, bool) {
             findings.push(Finding::new(Level::Error, "state", about, chain(&error)));
             (Damaged::default(), false)
         }
-    }
+    })
 }
 
 /// Tries the endpoint of metrics.

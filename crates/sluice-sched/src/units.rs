@@ -20,7 +20,7 @@ pub enum UnitError {
     NoUnit { text: String, example: String },
     /// A unit that does not fit here.
     #[error("'{unit}' is not a unit of {quantity}; write for example \"{example}\"")]
-    WrongUnit { unit: String, quantity: &'static str, example: &'static str },
+    WrongUnit { unit: String, quantity: &'static str, example: String },
     /// Out of range.
     #[error("{quantity} '{text}' is out of range; it must be {range}")]
     OutOfRange { text: String, quantity: &'static str, range: &'static str },
@@ -206,15 +206,28 @@ fn split_prefix(unit: &str) -> (u128, &str) {
 
 fn parse_with_unit(text: &str, unit: &str, quantity: &'static str, example: &'static str) -> Result<u128, UnitError> {
     let (milli, rest) = split_number(text, example)?;
+    let number = text.trim().strip_suffix(rest).unwrap_or(text).trim();
     if rest.is_empty() {
-        let example = format!("{} {unit}", text.trim());
-        return Err(UnitError::NoUnit { text: text.to_owned(), example });
+        let unit = if unit == "B" { "MiB" } else { unit };
+        return Err(UnitError::NoUnit { text: text.to_owned(), example: format!("{number} {unit}") });
     }
     let (factor, found) = split_prefix(rest);
-    if found.trim_start() != unit {
+    let found = found.trim_start();
+    // Requests are not mistaken for something else in capitals, as bits and bytes are.
+    if found != unit && !(unit == "iops" && found.eq_ignore_ascii_case(unit)) {
+        let example = meant(rest, unit).map_or_else(|| example.to_owned(), |unit| format!("{number}{unit}"));
         return Err(UnitError::WrongUnit { unit: rest.to_owned(), quantity, example });
     }
     Ok(milli.saturating_mul(factor))
+}
+
+/// The unit that is meant by its start, or by a text in capitals: `GiB` for `G` or `gib`.
+fn meant(found: &str, unit: &str) -> Option<String> {
+    let found = found.to_ascii_lowercase();
+    let units = ["Ki", "Mi", "Gi", "Ti", "k", "M", "G", "T", ""].map(|prefix| format!("{prefix}{unit}"));
+    let is_it = |known: &&String| known.to_ascii_lowercase() == found;
+    let starts = |known: &&String| known.to_ascii_lowercase().starts_with(&found);
+    units.iter().find(is_it).or_else(|| units.iter().find(starts)).cloned()
 }
 
 impl FromStr for Bytes {
@@ -320,7 +333,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
         "h" => 3_600_000_000_000,
         "d" | "day" | "days" => 86_400_000_000_000,
         _ => {
-            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "time", example: "5ms" });
+            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "time", example: "5ms".to_owned() });
         }
     };
     match u64::try_from(milli.saturating_mul(nanos) / 1000) {
@@ -352,7 +365,7 @@ impl FromStr for Weight {
         let (milli, rest) = split_number(text, "100")?;
         if !rest.is_empty() {
             let unit = rest.to_owned();
-            return Err(UnitError::WrongUnit { unit, quantity: "weight, which has none", example: "100" });
+            return Err(UnitError::WrongUnit { unit, quantity: "weight, which has none", example: "100".to_owned() });
         }
         if !(10..=1_000_000_000).contains(&milli) || !milli.is_multiple_of(10) {
             let range = "a decimal from 0.01 to 1,000,000 with at most two digits after the point";
@@ -373,7 +386,8 @@ impl FromStr for Percent {
             return Err(UnitError::NoUnit { text: text.to_owned(), example });
         }
         if unit != "%" {
-            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "a percentage", example: "2%" });
+            let example = "2%".to_owned();
+            return Err(UnitError::WrongUnit { unit: unit.to_owned(), quantity: "a percentage", example });
         }
         if milli > 100_000 || !milli.is_multiple_of(10) {
             let range = "from 0% to 100% with at most two digits after the point";
@@ -471,6 +485,7 @@ mod tests {
         let stated = StatedIops { iops: Iops::per_second(2000), size: Some(Bytes::kib(8)) };
         assert_eq!("2000 iops@8KiB".parse(), Ok(stated));
         assert_eq!("2 kiops".parse::<StatedIops>().unwrap().iops, Iops::per_second(2000));
+        assert_eq!("2 KIOPS".parse::<StatedIops>().unwrap().iops, Iops::per_second(2000));
         assert_eq!("0.5 iops".parse::<StatedIops>().unwrap().iops, Iops::from_milli(500));
         assert_eq!(parse_duration("1.5s"), Ok(Duration::from_millis(1500)));
         assert_eq!(show_duration(Duration::from_micros(1500)), "1500us");
@@ -517,7 +532,12 @@ mod tests {
         assert!(refused("0 iops").contains("from 0.001 iops"), "the parser does not know which rates may be unlimited");
         assert!(refused("iops").contains("does not start with a number"));
         assert!(refused("1.2345 iops").contains("does not start with a number"));
-        assert!("5".parse::<Bytes>().is_err());
+        for (text, meant) in
+            [("5", "5 MiB"), ("5G", "5GiB"), ("5 g", "5GiB"), ("5gb", "5GB"), ("5 apples", "64KiB"), ("5b", "5B")]
+        {
+            let refused = text.parse::<Bytes>().unwrap_err().to_string();
+            assert!(refused.ends_with(&format!("write for example \"{meant}\"")), "{refused}");
+        }
         assert!("0.001".parse::<Weight>().is_err());
         assert!("1000001".parse::<Weight>().is_err());
         assert!("100 iops".parse::<Weight>().is_err());

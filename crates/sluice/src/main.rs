@@ -12,6 +12,8 @@
 //! | output of `export`, one format per file | `export/` |
 //! | input of `import`, one format per file | `import/` |
 //! | names for completions in a shell | `complete.rs` |
+//! | manual pages | `pages.rs` |
+//! | what is said about wrong arguments, and examples of each command | `usage.rs` |
 //! | `demo` | `demo/` |
 //! | the daemon and the laboratory, which are programs of their own | `program.rs` |
 //! | `status`, `get`, `describe`, `events`, `why` | `verbs/`; `monitor/` and `events/` what the daemon replies, `show/` how it is shown |
@@ -20,8 +22,8 @@
 
 use std::process::ExitCode;
 
+use clap::Parser;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser};
 
 mod complete;
 mod control;
@@ -30,9 +32,11 @@ mod doctor;
 mod export;
 mod import;
 mod output;
+mod pages;
 mod program;
 mod show;
 mod top;
+mod usage;
 mod verbs;
 
 use sluice_daemon::{LogOptions, VERSION, failure};
@@ -55,10 +59,10 @@ struct Cli {
 fn main() -> ExitCode {
     complete::answer();
     sluice_io::signals::hold();
-    let cli = Cli::parse();
+    let cli = usage::parse();
     if !cli.verb.has_rows() && !matches!(cli.output, Form::Table | Form::Json) {
         let error = "This command has no rows: use `-o table` or `-o json`";
-        Cli::command().error(ErrorKind::ArgumentConflict, error).exit();
+        usage::command().error(ErrorKind::ArgumentConflict, error).exit();
     }
     let Cli { output, log, verb } = cli;
     let format = output.format();

@@ -63,4 +63,5 @@ mod verify;
 mod vhost;
 mod vhost_client;
 mod vm;
+mod wrong;
 mod zeroes;

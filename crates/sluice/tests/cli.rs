@@ -115,7 +115,8 @@ fn serve_rejects_an_invalid_file_with_the_same_messages() {
 #[test]
 fn a_missing_file_is_reported_by_name() {
     let place = Place::new();
-    let missing = "error: Cannot read file: No such file or directory (os error 2)\n --> none.toml\n\n1 error\n";
+    let missing = "error: Cannot read file: No such file or directory (os error 2)\n --> none.toml\n  = hint: correct its name or its \
+                   folder\n\n1 error\n";
     for verb in ["check", "serve"] {
         assert_output(&run_in(&place, &[verb, "none.toml"]), 1, "", missing);
     }

@@ -77,6 +77,34 @@ mtu = 1500
 "#;
 
 #[test]
+fn without_a_file_the_daemon_says_what_it_serves() {
+    let place = Place::new();
+    let policy = "[policy.gold]\nweight = 300\n[vm.a]\npolicy = \"gold\"\n[alert.all]\nwebhook = \"http://127.0.0.1:9/secret\"\n";
+    let device = "[device.disk]\nbackend = \"null\"\n";
+    let volume = format!(
+        "[vm.a.volume.v]\ndevice = \"disk\"\nsize = \"64MiB\"\nexport = {{ socket = \"{}\" }}\n",
+        place.socket("v").display()
+    );
+    let host = place.control_keys() + device + policy + &volume;
+    let daemon = Daemon::serve(&place, &host);
+    let file = place.write("copy.toml", &host);
+    let control = place.socket("control");
+    let ask = |arguments: &[&str]| run(sluice().args(arguments).env("SLUICE_SOCKET", &control));
+    let of_file = ask(&["export", "nbd-uri", "a", file.to_str().unwrap()]).ok();
+    assert_eq!(ask(&["export", "nbd-uri", "a"]).ok(), of_file);
+    let socket = format!("export.socket={}", place.socket("w").display());
+    ask(&["attach", "a/w", "device=disk", "size=1MiB", &socket]).ok();
+    let attached = ask(&["export", "nbd-uri", "a", "--volume", "w"]).ok();
+    assert!(attached.contains(place.socket("w").to_str().unwrap()), "{attached}");
+    let unknown = ask(&["export", "nbd-uri", "b"]);
+    assert_eq!((unknown.code(), unknown.stderr.contains("there are: a")), (Some(3), true), "{}", unknown.stderr);
+    let reply = sluice_api::line::ask(&control, &sluice_api::request::Request::GetHost);
+    let reply: sluice_api::request::Reply<Value> = reply.unwrap();
+    assert!(!reply.result.unwrap().to_string().contains("secret"), "it is not for observers");
+    daemon.kill();
+}
+
+#[test]
 fn nics_are_exported_to_each_vmm() {
     let prints = |arguments: &[&str], expected: &str| assert_eq!(export(NETWORK, arguments).ok(), expected);
     let expected = r"-m 1024M \

@@ -120,6 +120,19 @@ fn an_account_without_a_user_or_group_was_found_by_the_daemon_alone() {
 }
 
 #[test]
+fn a_running_service_was_said_to_have_no_state_directory_because_the_shell_had_none() {
+    let place = Place::new();
+    let control = format!("[daemon]\ncontrol = \"{}\"\n", place.socket("control").display());
+    let host = control + &place.device("") + &place.volume("a", "v", &place.image("a.img", MIB), "");
+    let says_so = |ended: &Ended| findings(ended).iter().any(|line| line.contains("There is no state directory"));
+    let is_packaged = std::path::Path::new("/var/lib/sluice").is_dir();
+    assert_eq!(says_so(&check(&place, &host)), !is_packaged);
+    let daemon = Daemon::serve(&place, &host);
+    assert!(!says_so(&check(&place, &host)));
+    daemon.kill();
+}
+
+#[test]
 fn what_a_running_daemon_holds_is_no_fault() {
     let place = Place::new();
     let image = place.image("a.img", MIB);

@@ -39,10 +39,17 @@ fn every_command_has_a_manual_page() {
     assert!(page("sluice").contains("5  No daemon listens at the control socket"), "exit codes");
     for verb in subcommands(&help(&["--help"])) {
         let text = page(&format!("sluice-{verb}"));
-        assert!(text.contains(".SH OPTIONS"), "{verb}: {text}");
+        assert!(text.contains(".SH OPTIONS") && text.contains(".SH EXAMPLES\n.TP"), "{verb}: {text}");
         for inner in subcommands(&help(&[&verb, "--help"])) {
-            page(&format!("sluice-{verb}-{inner}"));
+            let text = page(&format!("sluice-{verb}-{inner}"));
+            assert!(text.contains(".SH EXAMPLES\n.TP"), "{verb} {inner}: {text}");
         }
+    }
+    let synopsis = page("sluice-set").replace('\\', "");
+    assert!(synopsis.contains("[--for <TIME>]") && synopsis.contains("<TARGET> <KEY=VALUE>..."), "{synopsis}");
+    let host = std::fs::read_to_string(folder.path().join("sluice.toml.5")).unwrap();
+    for part in ["SH [device.NAME]", "SH [vm.NAME.volume.NAME]", "fBreservationfR", "SH EXAMPLES"] {
+        assert!(host.replace(['\\', '"'], "").contains(part), "{part}: {host}");
     }
 }
 

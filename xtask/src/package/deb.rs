@@ -142,14 +142,19 @@ pub(super) fn build(
     Ok(file)
 }
 
-/// Writes manual pages and completions.
+/// Writes manual pages, each into the folder of its section, and completions.
 fn write_pages(package: &Package, programs: &Path, root: &Path) -> Result<(), String> {
-    let pages = root.join("usr/share/man/man1");
+    let manual = root.join("usr/share/man");
+    let pages = manual.join("man1");
     for (page, other) in package.links {
         write(&pages.join(format!("{page}.1")), &format!(".so man1/{other}.1\n"))?;
     }
     if let Some(program) = package.writer.map(|program| programs.join(program)) {
         run(Command::new(&program).arg("man").arg(&pages))?;
+        let (page, files) = (pages.join("sluice.toml.5"), manual.join("man5"));
+        place(&page, &files.join("sluice.toml.5"), 0o644)?;
+        fs::remove_file(&page).map_err(failed(&page))?;
+        compress(&files.join("sluice.toml.5"))?;
         for (shell, file) in package.completions {
             let script = run(Command::new(&program).args(["completions", shell]))?;
             write(&root.join(file), &script)?;

@@ -155,6 +155,7 @@ impl Trial {
         expect(&self.show("StatusText")?, "Serving 0 volumes of 0 VMs on 0 devices")?;
         expect(&guest.run(&["stat", "-c", "%A %U %G", "/run/sluice/control.sock"])?, "srw-rw---- root sluice")?;
         expect(&guest.run(&["sluice", "--version"])?, concat!("sluice ", env!("CARGO_PKG_VERSION")))?;
+        guest.run(&["test", "-e", "/usr/share/man/man5/sluice.toml.5.gz"])?;
         guest.run(&["test", "-e", "/usr/share/man/man1/sluice-serve.1.gz"]).map(drop)
     }
 

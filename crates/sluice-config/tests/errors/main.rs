@@ -130,7 +130,7 @@ fn parameters_of_devices() {
             "path = \"/dev/sda\"\nmclock = { batch = 300, batch_distance = \"4\" }",
             &[
                 (3, "Device d: mclock.batch: batch is 300; it must be from 0 to 256 requests"),
-                (3, "Device d: mclock.batch_distance: '4' has no unit; write for example \"4 B\""),
+                (3, "Device d: mclock.batch_distance: '4' has no unit; write for example \"4 MiB\""),
             ],
         ),
         (

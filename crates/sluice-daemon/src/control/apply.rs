@@ -16,10 +16,11 @@ use super::deeds::{self, Doer};
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
+use super::target::{has, known, refuse_held};
 use super::undo;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
-use crate::server::{Absence, Extra, LossQuery, Server, ServerError};
+use crate::server::{Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
 use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
@@ -315,6 +316,20 @@ pub fn get_overrides(state: &State) -> Reply {
     Reply::with(&change::Overrides { overrides: all.collect() })
 }
 
+/// Returns the host file as it is in force: with its drop-ins and the changes made at run time. Of `[daemon]` it has only `state`, since
+/// the rest is not for observers, and `[alert]` may name secrets.
+pub fn get_host(state: &State) -> Reply {
+    let laid = state.files.laid(&state.saved.overrides.changes());
+    let Ok(serde_json::Value::Object(mut host)) = laid else {
+        return Reply::failed(Code::Refused, "The host file in force has errors; `sluice check FILE` reports them");
+    };
+    host.remove("alert");
+    if let Some(serde_json::Value::Object(daemon)) = host.get_mut("daemon") {
+        daemon.retain(|key, _| key == "state");
+    }
+    Reply::with(&change::HostFile { host })
+}
+
 /// A proposal in the making.
 struct Draft<'a> {
     server: &'a Server,
@@ -555,44 +570,4 @@ fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
         return Err(Reply::failed(Code::NotFound, error));
     }
     targets.into_iter().map(|target| known(server, &target.to_string())).collect()
-}
-
-/// Refuses changes of what is held back. The reason says what to do.
-fn refuse_held(server: &Server, target: &Target) -> Result<(), Reply> {
-    let volume = target.volume.as_ref().map(|volume| ObjectId::of_vm(&target.vm, volume));
-    match volume.and_then(|volume| server.absent().get(&volume)) {
-        Some(Absence::HeldBack(reason)) => {
-            Err(Reply::failed(Code::Refused, format!("{target} is held back: {reason}")))
-        }
-        _ => Ok(()),
-    }
-}
-
-fn known(server: &Server, target: &str) -> Result<Target, Reply> {
-    let target: Target = target.parse().map_err(|error: String| Reply::failed(Code::Invalid, error))?;
-    let vms = &server.host().vms;
-    refuse_held(server, &target)?;
-    let Some(vm) = vms.get(&target.vm) else {
-        let names: Vec<&str> = vms.keys().take(10).map(String::as_str).collect();
-        let are = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
-        let error = format!("There is no VM {}; there are {are}", target.vm);
-        return Err(Reply::failed(Code::NotFound, error));
-    };
-    match &target.volume {
-        Some(volume) if !has(vm, &target, volume) => {
-            let (what, name, names): (_, _, Vec<&str>) = match target.as_nic() {
-                Some(nic) => ("NIC", nic, vm.nics.keys().map(String::as_str).collect()),
-                None => ("volume", volume.as_str(), vm.volumes.keys().map(String::as_str).collect()),
-            };
-            let has = if names.is_empty() { "no other".to_owned() } else { names.join(", ") };
-            let error = format!("VM {} has no {what} {name}; it has {has}", target.vm);
-            Err(Reply::failed(Code::NotFound, error))
-        }
-        _ => Ok(target),
-    }
-}
-
-/// Whether a VM has the volume or NIC of a target.
-fn has(vm: &sluice_config::Vm, target: &Target, volume: &str) -> bool {
-    target.as_nic().map_or_else(|| vm.volumes.contains_key(volume), |nic| vm.nics.contains_key(nic))
 }

@@ -272,6 +272,7 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 Reply::failed(Code::Refused, refused)
             }
             Ok(()) if asked.request == Request::GetOverrides => apply::get_overrides(state),
+            Ok(()) if asked.request == Request::GetHost => apply::get_host(state),
             Ok(()) => {
                 let Asked { request, peer, reply } = asked;
                 let kind = match request {

@@ -12,4 +12,5 @@ mod overdue;
 mod plan;
 pub mod roles;
 pub mod socket;
+mod target;
 mod undo;

@@ -264,7 +264,7 @@ fn is_inside(path: &Path, root: &Path) -> bool {
 /// Returns the role that a request needs.
 fn needed(request: &Request, overrides: &Overrides) -> Role {
     match request {
-        Request::GetOverrides => Role::Observe,
+        Request::GetOverrides | Request::GetHost => Role::Observe,
         request if request.is_question() => Role::Observe,
         Request::Set { keys, .. } if keys.keys().all(|key| is_policy(key)) => Role::Change,
         Request::Reset { name, .. } => {

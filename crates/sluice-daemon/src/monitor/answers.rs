@@ -256,7 +256,10 @@ fn devices<'a>(served: &'a Served, vm: &str, volume: Option<&str>) -> Result<Vec
     };
     if spec.is_none() || object.is_some() && devices.is_empty() {
         let name = object.map_or_else(|| vm.to_owned(), |object| object.to_string());
-        return Err(Reply::failed(Code::NotFound, format!("There is no {name}; `sluice get vms` lists the VMs")));
+        return Err(Reply::failed(
+            Code::NotFound,
+            format!("There is no VM, volume or NIC {name}; `sluice get vms` and `sluice get volumes` list them"),
+        ));
     }
     devices.sort_unstable();
     devices.dedup();

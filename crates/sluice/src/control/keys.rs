@@ -93,7 +93,7 @@ pub(crate) fn table(assignments: Vec<Assignment>) -> Result<toml::Table, String>
             table = inner.as_table_mut().ok_or_else(|| format!("{name}: {key} already has a value"))?;
         }
         if table.insert(last.clone(), value).is_some() {
-            return Err(format!("{name} is given twice"));
+            return Err(format!("{name} is given twice; leave one of them out"));
         }
     }
     Ok(root)
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(made, same.parse().unwrap());
         assert_eq!(read(&["latency={ p99 = \"5ms\" }"]).unwrap(), "latency = { p99 = \"5ms\" }".parse().unwrap());
         assert_eq!(read(&["a=1\nb = 2"]).unwrap().len(), 1);
-        assert_eq!(read(&["a=1", "a=2"]), Err("a is given twice".to_owned()));
+        assert_eq!(read(&["a=1", "a=2"]), Err("a is given twice; leave one of them out".to_owned()));
         assert_eq!(read(&["a=1", "a.b=2"]), Err("a.b: a already has a value".to_owned()));
         assert!(parse("weight").is_err() && parse(".a=1").is_err() && parse("=1").is_err());
     }

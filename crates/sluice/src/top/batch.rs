@@ -29,6 +29,9 @@ pub(crate) fn run(
     form: Form,
 ) -> Result<(), Failure> {
     let (mut next, mut left) = (Instant::now(), count);
+    if count.is_none() {
+        output::message("Runs until it is interrupted; -n 1 prints once");
+    }
     loop {
         let snapshot = daemon.get(&Request::Top)?;
         let text = shown(&snapshot, view, form);

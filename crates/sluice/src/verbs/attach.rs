@@ -21,7 +21,7 @@ pub(crate) struct Attach {
     /// VM and volume, for example db1/data, or VM and NIC, for example db1/nic/eth1.
     target: String,
     /// Keys of the volume or NIC; with the prefix `vm.`, keys of a new VM.
-    #[arg(value_parser = keys::parse, required = true)]
+    #[arg(value_name = "KEY=VALUE", value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
     #[command(flatten)]
     lasting: Lasting,

@@ -96,7 +96,8 @@ fn find<'a>(status: &'a Status, name: &str) -> Result<Vec<Found<'a>>, Failure> {
     }
     if found.is_empty() {
         let error = format!(
-            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list the names"
+            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list the names, and \
+             `sluice get policies` those of policies"
         );
         return Err(Failure::NotFound(error));
     }

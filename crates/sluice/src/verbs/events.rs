@@ -8,9 +8,10 @@ use sluice_api::VERSION;
 use sluice_api::event::{self, Event, EventKind};
 use sluice_api::list::Names;
 use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
@@ -31,12 +32,12 @@ pub(crate) struct Events {
     /// Wait for further events, and show them as they come.
     #[arg(short, long, conflicts_with = "until")]
     follow: bool,
-    /// Only events of this last time, for example 1h or 2days.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    since: Option<Duration>,
-    /// Only events up to then.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    until: Option<Duration>,
+    /// Only events since then: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    since: Option<Moment>,
+    /// Only events until then.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<Moment>,
     /// Only events of this VM.
     #[arg(long)]
     vm: Option<String>,
@@ -123,8 +124,8 @@ impl Events {
     }
 
     fn request(&self, after: Option<u64>) -> Request {
-        let since = self.since.map(|since| Time::now().0.saturating_sub(since.as_secs()));
-        let until = self.until.map(|until| Time::now().0.saturating_sub(until.as_secs()));
+        let (since, until) =
+            (self.since.map(|since| since.at(Time::now())), self.until.map(|until| until.at(Time::now())));
         Request::Events {
             since: if after.is_none() { since } else { None },
             until,

@@ -1,13 +1,16 @@
-//! `sluice export FORMAT VM FILE`
+//! `sluice export FORMAT VM [FILE]`
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
+use sluice_api::change::HostFile;
 use sluice_api::object::ObjectId;
 use sluice_config::{Host, Vm};
 use sluice_sched::Bytes;
 
+use crate::control::Request;
+use crate::control::client::Daemon;
 use crate::export::{self, Disk, Machine, Parts, Reach, Rendered};
 use crate::output;
 use sluice_daemon::failure::{Failure, chain};
@@ -18,17 +21,19 @@ const BLOCK_DEFAULT: u32 = 512;
 
 /// Print the VMM configuration that connects a VM to its volumes and NICs.
 ///
-/// The output is added to the VM's own configuration. The daemon need not run. QEMU does not take the block size of a volume over
+/// The output is added to the VM's own configuration. With a host file the daemon need not run. Without one the running daemon is
+/// asked, so volumes and NICs that were attached at run time are known too. QEMU does not take the block size of a volume over
 /// NBD from the daemon, so for one without the key `block_size` the state directory and the start of its source are read.
 #[derive(Args)]
 pub(crate) struct Export {
     /// Output format.
     #[arg(value_enum)]
     format: Format,
-    /// Name of the VM in the host file.
+    /// Name of the VM.
     vm: String,
-    /// Host file; files in the folder NAME.d next to NAME.toml override its keys.
-    file: PathBuf,
+    /// Host file; files in the folder NAME.d next to NAME.toml override its keys. Default: what the running daemon serves.
+    #[arg(conflicts_with = "socket")]
+    file: Option<PathBuf>,
     /// Memory size of the VM, which is shared with the daemon. QEMU and Cloud Hypervisor need it for vhost-user.
     #[arg(long, value_name = "SIZE")]
     memory: Option<Bytes>,
@@ -50,6 +55,8 @@ pub(crate) struct Export {
     /// daemon to restart.
     #[arg(long, value_name = "VERSION", value_parser = version)]
     libvirt: Option<(u32, u32)>,
+    #[command(flatten)]
+    daemon: Daemon,
 }
 
 /// The output formats.
@@ -71,7 +78,10 @@ enum Format {
 
 impl Export {
     pub(crate) fn run(self, format: output::Format) -> Result<(), Failure> {
-        let host = sluice_config::load(&self.file).map_err(Failure::Config)?;
+        let host = match &self.file {
+            Some(file) => sluice_config::load(file).map_err(Failure::Config)?,
+            None => served(&self.daemon)?,
+        };
         let rendered = self.render(&host)?;
         match format {
             output::Format::Table => output::line(&rendered.text),
@@ -124,6 +134,19 @@ impl Export {
             Format::NbdUri => export::nbd_uri::render(&parts),
         }?)
     }
+}
+
+/// Returns the host file that the running daemon serves.
+fn served(daemon: &Daemon) -> Result<Host, Failure> {
+    let HostFile { host } = daemon.get(&Request::GetHost).map_err(|failure| match failure {
+        // A daemon of an earlier version does not know the request.
+        Failure::Run(error) => {
+            Failure::Run(format!("{error}; name the host file, as in `sluice export nbd-uri VM FILE`").into())
+        }
+        other => other,
+    })?;
+    let text = toml::Table::try_from(host)?.to_string();
+    sluice_config::parse("the running daemon", &text).map_err(Failure::Config)
 }
 
 /// Finds out the block sizes of volumes over NBD that the file does not state, as the daemon does.

@@ -11,10 +11,11 @@ use sluice_api::list::{self, DeviceHistory, Point, Step};
 use sluice_api::status::{Status, Vm, Volume};
 use sluice_daemon::failure::Failure;
 use sluice_daemon::state::folder::StateFolder;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
@@ -119,12 +120,12 @@ struct History {
     /// Quarters of an hour, by default all that are kept.
     #[arg(long)]
     quarter_hours: bool,
-    /// Only intervals of this last time, for example 1h or 7days.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    since: Option<Duration>,
-    /// Only intervals before this time ago.
-    #[arg(long, value_name = "TIME", value_parser = length)]
-    until: Option<Duration>,
+    /// Only intervals since then: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    since: Option<Moment>,
+    /// Only intervals until then.
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    until: Option<Moment>,
     #[command(flatten)]
     watch: watch::Watch,
     #[command(flatten)]
@@ -177,7 +178,12 @@ impl Get {
                                 "warning: device {device} does not respond: its clients are not listed"
                             ));
                         }
-                        // No client is no error, as long as no name is asked for that cannot be.
+                        if !names.is_empty() {
+                            // No client is no error, and a name that nothing has is one.
+                            let all: list::Names = daemon.get(&Request::Names)?;
+                            let volumes = all.vms.into_iter().flat_map(|vm| vm.volumes).collect();
+                            named(volumes, &names, |list::VolumeName { vm, volume, .. }| of_volume(vm, volume))?;
+                        }
                         clients.retain(|client| matches(&of_volume(&client.vm, &client.volume), &names));
                         Ok(clients)
                     },
@@ -205,17 +211,17 @@ impl History {
             Some((vm, volume)) => (vm.to_owned(), Some(volume.to_owned())),
             None => (self.target.clone(), None),
         };
-        let now = Time::now().0;
-        let ago = |length: Duration| now.saturating_sub(length.as_secs());
-        let step = match self.since {
+        let now = Time::now();
+        let since = self.since.map(|since| since.at(now));
+        let step = match since.map(|since| now.from(Time(since))) {
             _ if self.minutes => Step::Minute,
             _ if self.quarter_hours => Step::QuarterHour,
-            Some(since) if since > MINUTES => Step::QuarterHour,
-            Some(since) if since > SECONDS => Step::Minute,
+            Some(length) if length > MINUTES => Step::QuarterHour,
+            Some(length) if length > SECONDS => Step::Minute,
             _ => Step::Second,
         };
-        let since = self.since.or((step == Step::Minute).then_some(DAY));
-        Request::History { vm, volume, step: Some(step), since: since.map(ago), until: self.until.map(ago) }
+        let since = since.or((step == Step::Minute).then(|| Moment::Ago(DAY).at(now)));
+        Request::History { vm, volume, step: Some(step), since, until: self.until.map(|until| until.at(now)) }
     }
 }
 
@@ -271,7 +277,11 @@ fn named<R>(objects: Vec<R>, wanted: &[String], names: impl Fn(&R) -> Vec<String
     let is_unknown =
         |pattern: &&String| !objects.iter().any(|object| matches(&names(object), std::slice::from_ref(pattern)));
     if let Some(unknown) = wanted.iter().find(is_unknown) {
-        let known: Vec<String> = objects.iter().take(10).filter_map(|object| names(object).pop()).collect();
+        // A VM has a row for each device.
+        let mut known: Vec<String> = objects.iter().filter_map(|object| names(object).pop()).collect();
+        known.sort();
+        known.dedup();
+        known.truncate(10);
         let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
         return Err(Failure::NotFound(format!("There is no {unknown}; there are {known}")));
     }

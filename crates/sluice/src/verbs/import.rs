@@ -68,7 +68,10 @@ fn read(path: &Path) -> io::Result<String> {
     if path == Path::new("-") {
         io::stdin().lock().take(FILE_MAX + 1).read_to_string(&mut text)?;
     } else {
-        std::fs::File::open(path)?.take(FILE_MAX + 1).read_to_string(&mut text)?;
+        let help =
+            |error| io::Error::other(format!("{error}; name a file that this user may read, or - for standard input"));
+        let file = std::fs::File::open(path).map_err(help)?;
+        file.take(FILE_MAX + 1).read_to_string(&mut text).map_err(help)?;
     }
     // The part of a file may be a VM with fewer disks.
     if text.len() as u64 > FILE_MAX {

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 
+use crate::pages;
 use sluice_daemon::failure::Failure;
 
-/// Write manual pages for man(1): one for each command.
+/// Write manual pages for man(1): one for each command, and sluice.toml(5) for the host file.
 #[derive(Args)]
 pub(crate) struct Man {
     /// Existing folder for the pages.
@@ -15,8 +16,9 @@ pub(crate) struct Man {
 
 impl Man {
     pub(crate) fn run(self) -> Result<(), Failure> {
-        // The page of `help` would say nothing.
-        let command = crate::Cli::command().disable_help_subcommand(true);
-        Ok(clap_mangen::generate_to(command, &self.folder)?)
+        pages::write(&self.folder).map_err(|error| {
+            let folder = self.folder.display();
+            Failure::Run(format!("Cannot write pages into {folder}: {error}; name a folder that exists").into())
+        })
     }
 }

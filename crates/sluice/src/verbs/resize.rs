@@ -7,6 +7,7 @@ use crate::control::client::Daemon;
 use crate::control::keys::Lasting;
 use crate::output::Format;
 use sluice_daemon::failure::Failure;
+use sluice_sched::Bytes;
 
 /// Grow a volume while its VM uses it.
 ///
@@ -27,6 +28,10 @@ pub(crate) struct Resize {
 
 impl Resize {
     pub(crate) fn run(self, format: Format) -> Result<(), Failure> {
+        self.size.parse::<Bytes>().map_err(|error| {
+            let example = "sluice resize db1/data 20GiB";
+            Failure::Run(format!("size: {error}; the new size follows the volume, as in `{example}`").into())
+        })?;
         self.daemon.ask(&Request::Resize { target: self.target, size: self.size, how: self.lasting.how() }, format)
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Set {
     /// VM, or VM and volume, for example db1/data; a pattern of them, for example 'web*'; or a named policy, for example policy/gold.
     target: String,
     /// Keys and their new values.
-    #[arg(value_parser = keys::parse, required = true)]
+    #[arg(value_name = "KEY=VALUE", value_parser = keys::parse, required = true)]
     keys: Vec<Assignment>,
     #[command(flatten)]
     lasting: Lasting,

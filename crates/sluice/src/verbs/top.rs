@@ -23,7 +23,7 @@ pub(crate) struct Top {
     #[arg(long, short)]
     batch: bool,
     /// End after this number of refreshes. Without it the display continues until it is ended, also with --batch.
-    #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(short = 'n', long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     count: Option<u64>,
     /// Time between refreshes.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = interval)]

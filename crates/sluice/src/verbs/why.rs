@@ -1,15 +1,15 @@
 //! `sluice why`
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use clap::Args;
 use sluice_api::event::{Event, Events};
 use sluice_api::status::{Status, Vm};
 use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
+use crate::control::moment::Moment;
 use crate::control::record::Source;
 use crate::output;
 use crate::output::rows::{self, Form};
@@ -24,25 +24,38 @@ use crate::show::why;
 pub(crate) struct Why {
     /// The VM.
     vm: String,
-    /// Length of the past to look at.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = length)]
-    since: Duration,
+    /// Start of the past to look at: 2h, 08:00, "yesterday 08:00", today, or a date.
+    #[arg(long, value_name = "TIME", default_value = "1h", allow_hyphen_values = true)]
+    since: Moment,
     #[command(flatten)]
     source: Source,
 }
 
+/// Says that no VM has this name, and what has it.
+fn unknown(name: &str, status: &Status) -> String {
+    let error = format!("There is no VM {name}, and no event of one");
+    if let Some(volume) = status.volumes().find(|volume| volume.id().to_string() == name) {
+        return format!("{error}: it is a volume or a NIC; `sluice why {}` explains its VM", volume.vm);
+    }
+    if status.devices.iter().any(|device| device.device == name) {
+        return format!(
+            "{error}: it is a device; `sluice describe {name}` shows it, and `sluice events --device {name}` its past"
+        );
+    }
+    format!("{error}; `sluice get vms` lists the VMs")
+}
+
 impl Why {
     pub(crate) fn run(self, form: Form) -> Result<(), Failure> {
-        let now = Time::now().0;
-        let since = now.saturating_sub(self.since.as_secs());
+        let now = Time::now();
+        let (since, now) = (self.since.at(now), now.0);
         let mut events = self.events(since, Some(&self.vm), None)?;
         // Without a daemon nothing is so now.
         let status: Status =
             if self.source.is_offline() { Status::default() } else { self.source.get(&Request::Status)? };
         let vms: Vec<&Vm> = status.vms.iter().filter(|vm| vm.vm == self.vm).collect();
         if vms.is_empty() && events.is_empty() {
-            let error = format!("There is no VM {}, and no event of one; `sluice get vms` lists the VMs", self.vm);
-            return Err(Failure::NotFound(error));
+            return Err(Failure::NotFound(unknown(&self.vm, &status)));
         }
         let of_events = events.iter().map(|event| event.device.clone());
         // A change has none.
