@@ -478,6 +478,19 @@ words! {
     else Off = "off"
 }
 
+/// An alert that has failed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FailedAlert {
+    /// The `CLASS` of its table `[alert.CLASS]`.
+    pub class: String,
+    /// Its program, or its URL without what is secret.
+    pub recipient: String,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub error: String,
+}
+
 /// Everything now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -495,6 +508,9 @@ pub struct Status {
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
     pub file_systems: Vec<FileSystem>,
+    /// The last alert that failed, unless a later one to that recipient has arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_alert: Option<FailedAlert>,
     pub bridged: Vec<Bridged>,
     pub vms: Vec<Vm>,
 }

@@ -3,7 +3,7 @@
 //! | role | may |
 //! |---|---|
 //! | observe | read the daemon's state |
-//! | change | also change policies, and take such changes back |
+//! | change | also change policies, take such changes back, and send test alerts |
 //! | attach | also attach, detach and resize volumes, and set their other keys |
 //! | admin | everything: root and the daemon's own user |
 //!
@@ -260,6 +260,7 @@ fn is_inside(path: &Path, root: &Path) -> bool {
 fn needed(request: &Request, overrides: &Overrides) -> Role {
     match request {
         Request::GetOverrides => Role::Observe,
+        Request::TestAlert { .. } => Role::Change,
         request if request.is_question() => Role::Observe,
         Request::Set { keys, .. } if keys.keys().all(|key| is_policy(key)) => Role::Change,
         Request::Reset { name, .. } => {

@@ -20,7 +20,7 @@ use sluice_config::Alert;
 use sluice_observe::interval::Minute;
 use tokio::sync::oneshot;
 
-use self::alerts::Alerts;
+use self::alerts::{Alerts, Outbox};
 use self::history::Keep;
 use self::store::{Filter, Store};
 use crate::control::socket::Asked;
@@ -100,6 +100,8 @@ pub struct Events {
     messages: SyncSender<Message>,
     lost: u64,
     alerts: Vec<Alert>,
+    /// What became of alerts, and their test.
+    pub outbox: Outbox,
     /// Seconds by which the host's clock was set, of which the thread does not know yet.
     set_by: i64,
     /// Time since the last heartbeat, in samples of a second.
@@ -117,12 +119,14 @@ impl Events {
     /// If the thread cannot be started.
     pub fn start(folder: Option<PathBuf>) -> std::io::Result<Events> {
         let (messages, inbox) = sync_channel(QUEUE_MAX);
-        let alerts = Alerts::new();
+        let outbox = Outbox::default();
+        let alerts = Alerts::new(outbox.clone());
         thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox))?;
         Ok(Events {
             messages,
             lost: 0,
             alerts: Vec::new(),
+            outbox,
             set_by: 0,
             since_beat: 0,
             queued: Arc::new(()),

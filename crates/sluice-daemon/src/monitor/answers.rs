@@ -22,6 +22,7 @@ use crate::control::describe::discard;
 use crate::control::roles::Rights;
 use crate::control::socket::Asked;
 use crate::control::{Code, MetricsFormat, Reply, Request};
+use crate::events::Events;
 use crate::metrics;
 use crate::server::{Blocks, not_served, volume_of};
 use crate::space::FileSystem;
@@ -30,8 +31,13 @@ use crate::state::overrides::Overrides;
 /// Maximum time for a device to list its clients.
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
-/// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics.
-pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Served>, asked: &Asked) -> Option<Reply> {
+/// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics
+/// and tests of alerts.
+pub(super) fn answer(
+    (observer, space, events): (&Observer, &Space, &Events),
+    served: Option<&Served>,
+    asked: &Asked,
+) -> Option<Reply> {
     let Some(served) = served else {
         let error = "The daemon has not started yet; repeat the command in a moment";
         return Some(Reply::failed(Code::Refused, error));
@@ -42,7 +48,11 @@ pub(super) fn answer((observer, space): (&Observer, &Space), served: Option<&Ser
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients | Request::History { .. } => None,
-        Request::Status => Some(Reply::with(&status(observer.status(), space, served))),
+        Request::TestAlert { .. } => None,
+        Request::Status => {
+            let observed = Status { failed_alert: events.outbox.last_failed(), ..observer.status() };
+            Some(Reply::with(&status(observed, space, served)))
+        }
         Request::Names => Some(Reply::with(&names(&served.host))),
         Request::Policies => {
             Some(Reply::with(&list::Policies { version: VERSION, policies: policies::rows(&served.host) }))

@@ -157,9 +157,9 @@ impl Monitor {
         Ok(Monitor { messages })
     }
 
-    /// Answers a request that only asks. Returns any other.
+    /// Answers a request that only asks, or tests alerts. Returns any other.
     pub fn answer(&self, asked: Asked) -> Option<Asked> {
-        if !asked.request.is_question() {
+        if !asked.request.is_question() && !matches!(asked.request, Request::TestAlert { .. }) {
             return Some(asked);
         }
         let _ = self.messages.send(Message::Asked(asked));
@@ -234,14 +234,15 @@ impl Thread {
     /// shows what the command before it has changed. Events and names do not depend on samples.
     fn take(&mut self, asked: Asked) {
         let Published { served, changes } = self.board.read();
-        let needs_no_sample = matches!(asked.request, Request::Events { .. } | Request::Names);
+        let needs_no_sample =
+            matches!(asked.request, Request::Events { .. } | Request::Names | Request::TestAlert { .. });
         let is_shown = served.is_none() || changes == self.sampled || needs_no_sample;
         if is_shown { self.answer(asked) } else { self.waiting.push(asked) }
     }
 
     fn answer(&self, asked: Asked) {
         let served = self.board.read().served;
-        match answers::answer((&self.observer, &self.space), served.as_ref(), &asked) {
+        match answers::answer((&self.observer, &self.space, &self.events), served.as_ref(), &asked) {
             Some(reply) => drop(asked.reply.send(reply)),
             None => match asked.request {
                 Request::Clients => {
@@ -251,6 +252,10 @@ impl Thread {
                 Request::History { .. } => {
                     let seconds = answers::seconds(&self.observer, served.as_ref(), &asked.request);
                     self.events.history(asked, seconds);
+                }
+                Request::TestAlert { class } => {
+                    let tables = served.as_ref().map_or(&[][..], |served| &served.host.daemon.alerts);
+                    self.events.outbox.test(tables, class.as_deref(), asked.reply);
                 }
                 Request::Metrics { format } => answers::send_metrics(self.metrics.clone(), format, asked.reply),
                 _ => self.events.answer(asked),
