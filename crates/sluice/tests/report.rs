@@ -88,7 +88,7 @@ fn a_report_has_what_the_commands_print_without_secrets() {
     assert!(files["overrides.txt"].contains("s-and-t 4711") && files["metrics.prom"].contains("sluice_build_info{"));
     assert!(files["vms/db/why.txt"].contains("db") && files.contains_key("vms/db/history.json"));
     assert!(files["versions.txt"].contains("kernel: Linux"), "{}", files["versions.txt"]);
-    let host = |name: &str| &files[&format!("host{}", place.file(name).display())];
+    let host = |name: &str| &files[&format!("host/{name}")];
     assert!(
         host("host.toml").contains("[vm.db")
             && host("host.toml").contains("webhook = \"https://a.example/[left-out]\"")

@@ -158,10 +158,10 @@ impl Report {
 
     fn readme(&self, host: &str, parts: &Parts) -> String {
         let mut text = format!(
-            "Report of Sluicegate on {host}, made at {} by sluice {VERSION}, about the last {} min.\n\nWithout secrets: [left-out] \
+            "Report of Sluicegate on {host}, made at {} by sluice {VERSION}, about the last {}.\n\nWithout secrets: [left-out] \
              stands for them. The comments of the host file are as they are there.\n",
             Time::of_clock(),
-            self.since.as_secs().div_ceil(60)
+            amount::time(1e6 * self.since.as_secs_f64())
         );
         for Part { command, files, message } in &parts.list {
             text += &format!("\n{command}\n");
@@ -247,7 +247,8 @@ impl Parts {
             let (files, message) = match read {
                 Ok(redacted) => {
                     self.secrets.extend(redacted.secrets);
-                    let name = format!("host{}", path.display());
+                    let within = file.parent().and_then(|folder| path.strip_prefix(folder).ok());
+                    let name = format!("host/{}", within.unwrap_or(&path).display());
                     self.files.push((name.clone(), redacted.text));
                     (vec![name], None)
                 }
