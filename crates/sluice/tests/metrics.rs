@@ -6,9 +6,10 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
-use crate::common::stations::{Lab, Uplink};
+use crate::common::stations::{Lab, Uplink, address};
 use crate::common::{Daemon, LONG, MIB, Place, fio, free_address, run, sluice, start, tool, until};
 use serde_json::Value;
+use sluice_client::net::traffic::Sender;
 
 /// A host with a device that gives 400 requests per second, and two VMs: `busy` fills it, `slow` waits for its own limit and so
 /// breaks its latency target.
@@ -344,7 +345,11 @@ fn pass_on(place: &Place) -> String {
 fn the_dashboard_shows_who_takes_most_of_a_link_and_what_is_dropped() {
     // The first VM sends more than its limit, so that frames are dropped.
     let lab = Lab::new(Uplink::Tap, "100Mbit/s", &["limit = \"5Mbit/s\"", ""]);
-    let _senders = [lab.send(1, 50), lab.send(2, 20)];
+    // Outside, a station believes that somebody has an address that nobody has.
+    lab.outside.ip(&format!("neigh replace {} lladdr 02:00:00:00:00:99 dev eth0 nud permanent", address(99))).unwrap();
+    let nobody = SocketAddr::new(address(99).into(), 9);
+    let _sinks = [lab.sink(1), lab.sink(2)];
+    let _senders = [lab.send(1, 50), lab.send(2, 20), Sender::udp(&lab.outside, nobody, 100, 10).unwrap()];
     let prometheus = Prometheus::start(&lab.place, &pass_on(&lab.place));
     for expression in of_panels(&dashboard()).iter().filter(|expression| is_of_links(expression)) {
         until(&format!("data for {expression}"), || !prometheus.query(expression).is_empty());
