@@ -63,6 +63,26 @@ pub struct Client {
     pub outstanding: u32,
 }
 
+/// Test alerts.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TestAlerts {
+    pub version: u32,
+    pub alerts: Vec<TestAlert>,
+}
+
+/// A test alert that was sent, or has failed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TestAlert {
+    /// The `CLASS` of its table `[alert.CLASS]`.
+    pub class: String,
+    /// Its program, or its URL without what is secret.
+    pub recipient: String,
+    /// Why it has failed; null if it has arrived.
+    pub error: Option<String>,
+}
+
 /// Named policies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]

@@ -94,6 +94,12 @@ pub enum Request {
         #[serde(default)]
         limit: Option<usize>,
     },
+    /// Sends a test alert, and waits until it has arrived or failed.
+    TestAlert {
+        /// The class whose alerts are tested; without it those of all tables.
+        #[serde(default)]
+        class: Option<String>,
+    },
     /// Metrics, as text.
     Metrics {
         #[serde(default)]

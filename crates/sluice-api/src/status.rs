@@ -540,6 +540,19 @@ words! {
     else Off = "off"
 }
 
+/// An alert that has failed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FailedAlert {
+    /// The `CLASS` of its table `[alert.CLASS]`.
+    pub class: String,
+    /// Its program, or its URL without what is secret.
+    pub recipient: String,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub error: String,
+}
+
 /// Everything now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -562,6 +575,9 @@ pub struct Status {
     pub restarts: Vec<Restart>,
     pub lost_clients: Vec<LostClient>,
     pub file_systems: Vec<FileSystem>,
+    /// The last alert that failed, unless a later one to that recipient has arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_alert: Option<FailedAlert>,
     pub bridged: Vec<Bridged>,
     pub vms: Vec<Vm>,
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::ObjectId;
 use crate::status::{
-    ClientFaults, Cpu, Device, Failing, FileSystem, Health, InterfaceOutage, LostClient, NotServed, OverridesInForce,
-    Promise, RealTime, RefusedReload, Restart, SetAside, State, Status, Vm,
+    ClientFaults, Cpu, Device, FailedAlert, Failing, FileSystem, Health, InterfaceOutage, LostClient, NotServed,
+    OverridesInForce, Promise, RealTime, RefusedReload, Restart, SetAside, State, Status, Vm,
 };
 
 /// Number of VMs whose CPU time is stated: those that use most.
@@ -41,6 +41,9 @@ pub struct Summary {
     pub faults: Vec<Fault>,
     pub failing: Vec<FailingVolume>,
     pub file_systems: Vec<FileSystem>,
+    /// The last alert that failed, unless a later one to that recipient has arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_alert: Option<FailedAlert>,
 }
 
 /// Numbers of promises, by state.
@@ -136,6 +139,7 @@ impl From<Status> for Summary {
             restarts: status.restarts,
             lost_clients: status.lost_clients,
             file_systems: status.file_systems,
+            failed_alert: status.failed_alert,
         };
         summary.ok = summary.broken.is_empty()
             && summary.failing.is_empty()

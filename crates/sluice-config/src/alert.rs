@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::path::PathBuf;
 
 use crate::reader::Reader;
+use crate::secret::without_urls;
 
 /// Classes of events, and `all` for every class without a table of its own.
 pub const ALERT_CLASSES: [&str; 18] = [
@@ -45,6 +46,16 @@ pub enum AlertTo {
     Command(PathBuf),
     /// A URL, to which the event is posted as JSON.
     Webhook(String),
+}
+
+/// For the log and for replies, so without secrets.
+impl core::fmt::Display for AlertTo {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            AlertTo::Command(program) => program.display().fmt(f),
+            AlertTo::Webhook(url) => f.write_str(&without_urls(url)),
+        }
+    }
 }
 
 /// Reads all tables.

@@ -35,6 +35,14 @@ pub(crate) fn read_all(main: &Path, sources: &mut Sources, report: &Report) -> T
     tree
 }
 
+/// The main file and its drop-ins.
+///
+/// # Errors
+/// If the folder of the drop-ins cannot be read.
+pub fn files(main: &Path) -> io::Result<Vec<PathBuf>> {
+    list(&main.with_extension("d")).map(|found| [main.to_owned()].into_iter().chain(found).collect())
+}
+
 /// The tree of one text. Invalid TOML is reported, and the rest of that text is then skipped.
 pub fn read_text(name: &str, text: String, sources: &mut Sources, report: &Report) -> Table {
     let length = text.len();

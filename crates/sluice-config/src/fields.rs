@@ -43,6 +43,8 @@ pub struct Key {
     pub example: &'static str,
     /// Effect.
     pub doc: &'static str,
+    /// Whether its value may give access to something, as a URL with a token does. It is left out of reports.
+    pub is_secret: bool,
 }
 
 /// Accepted values.
@@ -159,11 +161,15 @@ impl Section {
 
 impl Key {
     pub const fn new(name: &'static str, kind: Kind, example: &'static str, doc: &'static str) -> Self {
-        Key { name, kind, default: None, example, doc }
+        Key { name, kind, default: None, example, doc, is_secret: false }
     }
 
     pub const fn default(self, default: &'static str) -> Self {
         Key { default: Some(default), ..self }
+    }
+
+    pub const fn secret(self) -> Self {
+        Key { is_secret: true, ..self }
     }
 }
 

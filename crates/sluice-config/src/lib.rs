@@ -29,6 +29,7 @@
 //! |---|---|
 //! | files as one tree, each value with its span | `source`, `tree`, `dropins` |
 //! | list of keys | [`fields`], and [`schema`] generated from it |
+//! | the files without secrets | [`secret`] |
 //! | changes at run time | [`changes`] |
 //! | single tables | `reader`, `quantity`, `device`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
 //! | checks across tables | `checks` |
@@ -55,6 +56,7 @@ pub mod policy;
 mod quantity;
 pub mod reader;
 mod schema;
+pub mod secret;
 pub mod serial;
 pub mod source;
 pub mod tree;

@@ -111,7 +111,7 @@ fn host_file() -> String {
 fn write_table(page: &mut Roff, table: &Section) {
     page.control("SH", [format!("[{}]", table.title).as_str()]).text(inlines(&format!("{}.", table.doc)));
     for key in table.keys().filter(|key| !key.kind.has_names()) {
-        let Key { name, kind, default, example, doc } = key;
+        let Key { name, kind, default, example, doc, .. } = key;
         let default = default.map_or(String::new(), |default| format!(" (default `{default}`)"));
         page.control("TP", []).text([bold(*name)]);
         page.text(inlines(&format!("{}, for example `{example}`{default}. {doc}.", kind.in_words())));

@@ -2,6 +2,7 @@
 
 mod common;
 
+mod alert;
 mod arms;
 mod blkio;
 mod blocked;
@@ -51,6 +52,7 @@ mod real_time;
 mod record;
 mod released;
 mod reload;
+mod report;
 mod roles;
 mod service;
 mod several;

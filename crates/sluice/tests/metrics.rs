@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use crate::common::stations::{Lab, Uplink, address};
 use crate::common::{Daemon, LONG, MIB, Place, fio, free_address, run, sluice, start, tool, until};
 use serde_json::Value;
+use sluice_client::net::traffic::Sender;
 
 /// A host with a device that gives 400 requests per second, and two VMs: `busy` fills it, `slow` waits for its own limit and so
 /// breaks its latency target.
@@ -199,18 +201,28 @@ fn names(text: &str) -> Vec<String> {
     words.map(|word| word.strip_suffix("_bucket").unwrap_or(word).to_owned()).collect()
 }
 
-/// The expressions of the dashboard, with values for its variables.
-fn expressions() -> Vec<String> {
-    let dashboard: Value = serde_json::from_slice(&std::fs::read(contrib("grafana/sluice.json")).unwrap()).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().into_iter().flatten());
-    let expressions = targets.map(|target| target["expr"].as_str().expect("each target has an expression").to_owned());
-    expressions
-        .map(|text| {
-            let text = text.replace("$__rate_interval", "10s");
-            ["instance", "device", "vm"].iter().fold(text, |text, name| text.replace(&format!("${name}"), ".*"))
-        })
-        .collect()
+fn dashboard() -> Value {
+    serde_json::from_slice(&std::fs::read(contrib("grafana/sluice.json")).unwrap()).unwrap()
+}
+
+/// The expressions of panels or annotations, with values for the variables of the dashboard.
+fn expressions<'a>(all: impl IntoIterator<Item = &'a Value>) -> Vec<String> {
+    let variables = |text: &str| {
+        let text = text.replace("$__rate_interval", "10s");
+        ["instance", "device", "vm"].iter().fold(text, |text, name| text.replace(&format!("${name}"), ".*"))
+    };
+    all.into_iter().map(|one| variables(one["expr"].as_str().expect("each has an expression"))).collect()
+}
+
+fn of_panels(dashboard: &Value) -> Vec<String> {
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    expressions(panels.flat_map(|panel| panel["targets"].as_array().into_iter().flatten()))
+}
+
+/// Whether an expression has data only if there is a NIC.
+fn is_of_links(expression: &String) -> bool {
+    ["sluice_nic_", "sluice_uplink_", "volume=~\"nic/"].iter().any(|name| expression.contains(name))
+        && !expression.contains("or vector(0)")
 }
 
 /// A Prometheus that scrapes the daemon each second.
@@ -272,12 +284,17 @@ fn the_dashboard_shows_of_a_busy_daemon_what_get_shows() {
     let _daemon = Daemon::serve(&place, &host(&place, &address));
     let _load = load(&place);
     let prometheus = Prometheus::start(&place, &address);
-    let expressions = expressions();
-    assert!(expressions.len() > 25, "{expressions:?}");
-    for name in names(&expressions.concat()) {
+    let dashboard = dashboard();
+    let (panels, annotations) =
+        (of_panels(&dashboard), expressions(dashboard["annotations"]["list"].as_array().unwrap()));
+    assert!(panels.len() > 35 && annotations.len() == 2, "{panels:?}");
+    for name in names(&panels.concat()).into_iter().chain(names(&annotations.concat())) {
         assert!(manual().contains(&format!("| `{name}` |")), "the dashboard uses {name}, which is no metric");
     }
-    for expression in &expressions {
+    for expression in &annotations {
+        assert!(prometheus.query(expression).is_empty(), "nothing was restarted: {expression}");
+    }
+    for expression in panels.iter().filter(|expression| !is_of_links(expression)) {
         until(&format!("data for {expression}"), || !prometheus.query(expression).is_empty());
     }
     // Rates over ten seconds settle when the load has run for as long.
@@ -304,4 +321,41 @@ fn the_dashboard_shows_of_a_busy_daemon_what_get_shows() {
     until("the alert fires", || {
         prometheus.query("ALERTS{alertname=\"SluiceLatencyBroken\",alertstate=\"firing\"}").contains_key("slow")
     });
+}
+
+/// Serves what `sluice metrics` prints at an address, because a daemon in a namespace of its own cannot be reached over TCP.
+fn pass_on(place: &Place) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (address, socket) = (listener.local_addr().unwrap().to_string(), place.socket("control"));
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = stream.read(&mut [0; 4096]);
+            let metrics = run(sluice().args(["metrics", "--socket"]).arg(&socket));
+            let head = "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n\r\n";
+            let _ = stream.write_all((head.to_owned() + &metrics.stdout).as_bytes());
+            if metrics.code() != Some(0) {
+                return;
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn the_dashboard_shows_who_takes_most_of_a_link_and_what_is_dropped() {
+    // The first VM sends more than its limit, so that frames are dropped.
+    let lab = Lab::new(Uplink::Tap, "100Mbit/s", &["limit = \"5Mbit/s\"", ""]);
+    // Outside, a station believes that somebody has an address that nobody has.
+    lab.outside.ip(&format!("neigh replace {} lladdr 02:00:00:00:00:99 dev eth0 nud permanent", address(99))).unwrap();
+    let nobody = SocketAddr::new(address(99).into(), 9);
+    let _sinks = [lab.sink(1), lab.sink(2)];
+    let _senders = [lab.send(1, 50), lab.send(2, 20), Sender::udp(&lab.outside, nobody, 100, 10).unwrap()];
+    let prometheus = Prometheus::start(&lab.place, &pass_on(&lab.place));
+    let panels = of_panels(&dashboard());
+    for expression in panels.iter().filter(|expression| is_of_links(expression)) {
+        until(&format!("data for {expression}"), || !prometheus.query(expression).is_empty());
+    }
+    let most =
+        panels.iter().find(|expression| expression.starts_with("topk(10, 8 * ")).unwrap().replace("topk(10", "topk(1");
+    until("the second VM takes most", || prometheus.query(&most).keys().eq(["vm2"]));
 }

@@ -18,6 +18,8 @@ pub(super) struct Package {
     links: &'static [(&'static str, &'static str)],
     /// Files of the repository: from, to, mode.
     files: &'static [(&'static str, &'static str, u32)],
+    /// Folder of the repository with manual pages, and where its pages go.
+    pages: &'static [(&'static str, &'static str)],
     /// Files that an operator changes.
     conffiles: &'static [&'static str],
     /// Completions: shell, file.
@@ -35,6 +37,7 @@ pub(super) const SLUICEGATE: Package = Package {
     writer: Some("sluice"),
     links: &[("sluiced", "sluice-serve")],
     files: FILES,
+    pages: &[("docs/how-to", "usr/share/doc/sluicegate/how-to")],
     conffiles: &["/etc/sluice/sluice.toml"],
     completions: COMPLETIONS,
     depends: "init-system-helpers (>= 1.54)",
@@ -55,6 +58,7 @@ pub(super) const LABORATORY: Package = Package {
         ("contrib/debian/copyright", "usr/share/doc/sluicegate-lab/copyright", 0o644),
         ("contrib/debian/lab.lintian-overrides", "usr/share/lintian/overrides/sluicegate-lab", 0o644),
     ],
+    pages: &[],
     conffiles: &[],
     completions: &[],
     depends: "sluicegate (= ${version})",
@@ -81,6 +85,10 @@ const FILES: &[(&str, &str, u32)] = &[
     ("contrib/systemd/network.conf", "usr/share/doc/sluicegate/network.conf", 0o644),
     ("contrib/systemd/real-time.conf", "usr/share/doc/sluicegate/real-time.conf", 0o644),
     ("docs/host-file.md", "usr/share/doc/sluicegate/host-file.md", 0o644),
+    ("docs/monitoring.md", "usr/share/doc/sluicegate/monitoring.md", 0o644),
+    ("docs/vhost-user.md", "usr/share/doc/sluicegate/vhost-user.md", 0o644),
+    ("contrib/prometheus/sluice.rules.yml", "usr/share/sluice/prometheus/sluice.rules.yml", 0o644),
+    ("contrib/grafana/sluice.json", "usr/share/sluice/grafana/sluice.json", 0o644),
     ("examples/host.toml", "usr/share/doc/sluicegate/examples/host.toml", 0o644),
     ("examples/network.toml", "usr/share/doc/sluicegate/examples/network.toml", 0o644),
     ("contrib/debian/postinst", "DEBIAN/postinst", 0o755),
@@ -123,6 +131,13 @@ pub(super) fn build(
     let version = format!("{}-{revision}", env!("CARGO_PKG_VERSION"));
     for (from, to, mode) in package.files {
         place(&workspace::root().join(from), &root.join(to), *mode)?;
+    }
+    for (from, to) in package.pages {
+        let from = workspace::root().join(from);
+        for page in fs::read_dir(&from).map_err(failed(&from))? {
+            let page = page.map_err(failed(&from))?;
+            place(&page.path(), &root.join(to).join(page.file_name()), 0o644)?;
+        }
     }
     for program in package.programs {
         let installed = root.join("usr/bin").join(program);

@@ -156,7 +156,13 @@ impl Trial {
         expect(&guest.run(&["stat", "-c", "%A %U %G", "/run/sluice/control.sock"])?, "srw-rw---- root sluice")?;
         expect(&guest.run(&["sluice", "--version"])?, concat!("sluice ", env!("CARGO_PKG_VERSION")))?;
         guest.run(&["test", "-e", "/usr/share/man/man5/sluice.toml.5.gz"])?;
-        guest.run(&["test", "-e", "/usr/share/man/man1/sluice-serve.1.gz"]).map(drop)
+        guest.run(&["test", "-e", "/usr/share/man/man1/sluice-serve.1.gz"])?;
+        expect(&guest.run(&["cat", "/usr/share/sluice/prometheus/sluice.rules.yml"])?, "alert: SluiceDown")?;
+        expect(&guest.run(&["cat", "/usr/share/sluice/grafana/sluice.json"])?, "\"uid\": \"sluicegate\"")?;
+        expect(&guest.run(&["cat", "/usr/share/doc/sluicegate/how-to/troubleshooting.md"])?, "sluice report")?;
+        // As an operator would, for a ticket.
+        expect(&guest.run(&["sluice", "report", "--archive", "/root/ticket.tar.gz"])?, "/root/ticket.tar.gz: ")?;
+        expect(&guest.run(&["tar", "-tzf", "/root/ticket.tar.gz"])?, "/host/sluice.toml")
     }
 
     fn reload(&mut self) -> Result<(), String> {
@@ -292,7 +298,7 @@ impl Trial {
         guest.fails(&["systemctl", "is-active", "sluice"])?;
         guest.run(&["test", "-e", "/etc/sluice/sluice.toml"])?;
         guest.run(&["dpkg", "--purge", "sluicegate"])?;
-        let files = ["/usr/bin/sluice", "/usr/bin/sluiced", "/usr/share/doc/sluicegate"];
+        let files = ["/usr/bin/sluice", "/usr/bin/sluiced", "/usr/share/doc/sluicegate", "/usr/share/sluice"];
         for path in ["/etc/sluice", "/var/lib/sluice", "/run/sluice"].iter().chain(&files) {
             guest.fails(&["test", "-e", path])?;
         }

@@ -99,7 +99,7 @@ pub static ACCESS: Section = Section {
             "change",
             Kind::Accounts,
             "[\"user:alice\", \"group:operators\"]",
-            "May also change policies with `set`, and undo such changes with `reset`",
+            "May also change policies with `set`, undo such changes with `reset`, and send test alerts with `alert --test`",
         )
         .default("[]"),
         Key::new(
@@ -243,8 +243,10 @@ pub static ALERT: Section = Section {
             "webhook",
             Kind::Text,
             "\"https://alerts.example.org/hook\"",
-            "URL to which the event is posted as JSON, for at most 10 s",
-        ),
+            "URL to which the event is posted as JSON, for at most 10 s. Its user, path and query are secret: only its host is logged and \
+             shown",
+        )
+        .secret(),
         Key::new(
             "every",
             Kind::Time(Duration::ZERO, HOUR),

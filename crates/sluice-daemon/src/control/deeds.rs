@@ -261,6 +261,10 @@ fn command(request: &Request) -> (String, Option<String>) {
             words.extend(["accept-loss".to_owned(), target.clone()]);
             None
         }
+        Request::TestAlert { class } => {
+            words.extend(["alert".to_owned(), "--test".to_owned()].into_iter().chain(class.clone()));
+            None
+        }
         _ => None,
     };
     (shell::command(words), reason)

@@ -3,7 +3,7 @@
 //! | role | may |
 //! |---|---|
 //! | observe | read the daemon's state |
-//! | change | also change policies, and take such changes back |
+//! | change | also change policies, take such changes back, and send test alerts |
 //! | attach | also attach, detach and resize volumes, and set their other keys |
 //! | admin | everything: root and the daemon's own user |
 //!
@@ -265,6 +265,7 @@ fn is_inside(path: &Path, root: &Path) -> bool {
 fn needed(request: &Request, overrides: &Overrides) -> Role {
     match request {
         Request::GetOverrides | Request::GetHost => Role::Observe,
+        Request::TestAlert { .. } => Role::Change,
         request if request.is_question() => Role::Observe,
         Request::Set { keys, .. } if keys.keys().all(|key| is_policy(key)) => Role::Change,
         Request::Reset { name, .. } => {
@@ -310,6 +311,7 @@ mod tests {
 
     const GET: &str = r#"{"verb":"get-overrides"}"#;
     const LIMIT: &str = r#"{"verb":"set","target":"a","keys":{"limit":"5 iops","latency":{"p99":"5ms"}}}"#;
+    const TEST: &str = r#"{"verb":"test-alert"}"#;
     const SOURCE: &str = r#"{"verb":"set","target":"a/v","keys":{"limit":"5 iops","source":"/srv/vm/b"}}"#;
     const DETACH: &str = r#"{"verb":"detach","target":"a"}"#;
     const APPLY: &str = r#"{"verb":"apply","file":"/etc/shadow","dry_run":true}"#;
@@ -318,10 +320,10 @@ mod tests {
     fn each_role_includes_those_before_it() {
         let settings =
             settings("source_root = \"/srv/vm\"\n[daemon.access]\nchange = [\"user:11\"]\nattach = [\"group:12\"]");
-        let all = [GET, LIMIT, SOURCE, DETACH, APPLY];
+        let all = [GET, LIMIT, TEST, SOURCE, DETACH, APPLY];
         let allowed = |peer: &Peer| all.iter().filter(|json| error(&settings, peer, json).is_none()).count();
         let peers = [peer(10, &[]), peer(10, &[700]), peer(11, &[]), peer(10, &[700, 12]), peer(12, &[]), peer(0, &[])];
-        assert_eq!(peers.map(|peer| allowed(&peer)), [0, 1, 2, 4, 4, 5]);
+        assert_eq!(peers.map(|peer| allowed(&peer)), [0, 1, 3, 5, 5, 6]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use sluice_config::Alert;
 use sluice_observe::interval::Minute;
 use tokio::sync::oneshot;
 
-use self::alerts::Alerts;
+use self::alerts::{Alerts, Outbox};
 pub use self::earlier::Earlier;
 use self::history::Keep;
 use self::names::Names;
@@ -133,6 +133,8 @@ pub struct Events {
     /// What earlier runs have left, once the database is open.
     earlier: Receiver<Earlier>,
     alerts: Vec<Alert>,
+    /// What became of alerts, and their test.
+    pub outbox: Outbox,
     /// Seconds by which the host's clock was set, of which the thread does not know yet.
     set_by: i64,
     /// Time since the last heartbeat, in samples of a second.
@@ -151,7 +153,8 @@ impl Events {
     pub fn start(folder: Option<PathBuf>) -> std::io::Result<Events> {
         let (messages, inbox) = sync_channel(QUEUE_MAX);
         let (earlier, is_known) = sync_channel(1);
-        let alerts = Alerts::new();
+        let outbox = Outbox::default();
+        let alerts = Alerts::new(outbox.clone());
         thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox, &earlier))?;
         let reporter = Reporter { messages: messages.clone(), lost: Arc::default() };
         Ok(Events {
@@ -159,6 +162,7 @@ impl Events {
             reporter,
             earlier: is_known,
             alerts: Vec::new(),
+            outbox,
             set_by: 0,
             since_beat: 0,
             queued: Arc::new(()),

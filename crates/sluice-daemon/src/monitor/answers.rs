@@ -29,7 +29,8 @@ use crate::state::overrides::Overrides;
 /// Maximum time for a device to list its clients.
 const CLIENTS_MAX: Duration = Duration::from_millis(300);
 
-/// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics.
+/// Answers a request; `None` if the client may ask and another thread answers: questions about events, the past and clients, and for metrics
+/// and tests of alerts.
 pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) -> Option<Reply> {
     let observer = known.observer;
     let Some(served) = served else {
@@ -42,6 +43,7 @@ pub(super) fn answer(known: &Known<'_>, served: Option<&Served>, asked: &Asked) 
     }
     match &asked.request {
         Request::Events { .. } | Request::Metrics { .. } | Request::Clients | Request::History { .. } => None,
+        Request::TestAlert { .. } => None,
         Request::Status => Some(Reply::with(&status(known, served))),
         Request::Names => Some(Reply::with(&names(&served.host))),
         Request::Policies => {
@@ -85,6 +87,7 @@ fn status(known: &Known<'_>, served: &Served) -> Status {
         refused_reload: served.refused_reload.clone(),
         restarts: known.restarts.iter().filter(|restart| restart.time >= hour_ago).copied().collect(),
         lost_clients: known.clients.lost().collect(),
+        failed_alert: known.events.outbox.last_failed(),
         file_systems: known.space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
         ..observed

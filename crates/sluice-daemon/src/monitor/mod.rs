@@ -165,9 +165,9 @@ impl Monitor {
         Ok(Monitor { messages })
     }
 
-    /// Answers a request that only asks. Returns any other.
+    /// Answers a request that only asks, or tests alerts. Returns any other.
     pub fn answer(&self, asked: Asked) -> Option<Asked> {
-        if !asked.request.is_question() {
+        if !asked.request.is_question() && !matches!(asked.request, Request::TestAlert { .. }) {
             return Some(asked);
         }
         let _ = self.messages.send(Message::Asked(asked));
@@ -247,7 +247,8 @@ impl Thread {
     /// shows what the command before it has changed. Events and names do not depend on samples.
     fn take(&mut self, asked: Asked) {
         let Published { served, changes } = self.board.read();
-        let needs_no_sample = matches!(asked.request, Request::Events { .. } | Request::Names);
+        let needs_no_sample =
+            matches!(asked.request, Request::Events { .. } | Request::Names | Request::TestAlert { .. });
         let is_shown = served.is_none() || changes == self.sampled || needs_no_sample;
         if is_shown { self.answer(asked) } else { self.waiting.push(asked) }
     }
@@ -265,6 +266,10 @@ impl Thread {
                     let seconds = answers::seconds(&self.observer, served.as_ref(), &asked.request);
                     self.events.history(asked, seconds);
                 }
+                Request::TestAlert { class } => {
+                    let tables = served.as_ref().map_or(&[][..], |served| &served.host.daemon.alerts);
+                    self.events.outbox.test(tables, class.as_deref(), asked.reply);
+                }
                 Request::Metrics { format } => answers::send_metrics(self.metrics.clone(), format, asked.reply),
                 _ => self.events.answer(asked),
             },
@@ -272,8 +277,8 @@ impl Thread {
     }
 
     fn known(&self) -> Known<'_> {
-        let Thread { observer, space, clients, restarts, .. } = self;
-        Known { observer, space, clients, restarts }
+        let Thread { observer, space, clients, restarts, events, .. } = self;
+        Known { observer, space, clients, restarts, events }
     }
 
     /// Takes a sample. Returns whether anything is served.
@@ -321,6 +326,7 @@ struct Known<'a> {
     space: &'a Space,
     clients: &'a Clients,
     restarts: &'a [Restart],
+    events: &'a Events,
 }
 
 /// How long the past is kept.

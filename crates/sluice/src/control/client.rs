@@ -1,5 +1,6 @@
 //! The client of the control socket: a verb sends a request to the daemon.
 
+use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -31,6 +32,11 @@ impl Daemon {
     /// The daemon at this socket, or at the default one.
     pub(crate) fn at(socket: Option<PathBuf>) -> Self {
         Daemon { socket }
+    }
+
+    /// The arguments that name it to another command.
+    pub(crate) fn arguments(&self) -> Vec<OsString> {
+        self.socket.iter().flat_map(|socket| ["--socket".into(), socket.into()]).collect()
     }
 
     /// Sends the request, and prints the previous and the new state.

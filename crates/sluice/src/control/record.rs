@@ -15,7 +15,7 @@ use super::client::{self, Daemon};
 use crate::output;
 
 /// Host file of the package, whose `state` names the state directory.
-const HOST_FILE: &str = "/etc/sluice/sluice.toml";
+pub(crate) const HOST_FILE: &str = "/etc/sluice/sluice.toml";
 
 /// Where a record is read.
 #[derive(Clone, Args)]
@@ -45,6 +45,16 @@ impl Source {
     /// The daemon.
     pub(crate) fn daemon(&self) -> &Daemon {
         &self.daemon
+    }
+
+    /// Whether the daemon does not run, or its state directory was named, which it then must not use.
+    pub(crate) fn is_down(&self) -> bool {
+        self.state.is_some() || self.daemon.is_absent_at_default()
+    }
+
+    /// The state directory that was named, or that of a host file.
+    pub(crate) fn state_of(&self, file: &Path) -> PathBuf {
+        self.state.clone().unwrap_or_else(|| preflight::state_folder(file))
     }
 
     /// Whether the answers come from a state directory.

@@ -1,7 +1,7 @@
 //! `sluice status`: whether every promise is kept, on one screen.
 
 use sluice_api::event::DaemonEnd;
-use sluice_api::status::{OverridesInForce, RealTime};
+use sluice_api::status::{FailedAlert, OverridesInForce, RealTime};
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
@@ -60,6 +60,12 @@ pub(crate) fn table(summary: &Summary) -> String {
     lines.extend(overrides(&summary.overrides));
     if summary.real_time == RealTime::Refused {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
+    }
+    if let Some(FailedAlert { class, recipient, time, error }) = &summary.failed_alert {
+        let time = Time(*time);
+        lines.push(format!(
+            "  The last alert to {recipient} ([alert.{class}]) failed at {time}: {error}; test it with `sluice alert --test`"
+        ));
     }
     for device in &summary.devices {
         lines.extend(device.problems.iter().map(|problem| format!("  Device {} {problem}", device.device)));

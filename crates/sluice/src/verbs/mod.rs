@@ -9,6 +9,7 @@ use crate::output::{self, rows::Form};
 use crate::program::Program;
 
 mod accept_loss;
+mod alert;
 mod apply;
 mod attach;
 mod check;
@@ -23,6 +24,7 @@ mod get;
 mod import;
 mod man;
 mod metrics;
+mod report;
 mod reset;
 mod resize;
 mod schedulers;
@@ -50,6 +52,8 @@ pub(crate) enum Verb {
     Events(events::Events),
     Why(why::Why),
     Metrics(metrics::Metrics),
+    Alert(alert::Alert),
+    Report(report::Report),
     Reset(reset::Reset),
     State(state::State),
     AcceptLoss(accept_loss::AcceptLoss),
@@ -106,6 +110,8 @@ impl Verb {
             Verb::Events(verb) => verb.run(form),
             Verb::Why(verb) => verb.run(form),
             Verb::Metrics(verb) => verb.run(),
+            Verb::Alert(verb) => verb.run(format),
+            Verb::Report(verb) => verb.run(format, quiet),
             Verb::Reset(verb) => verb.run(format),
             Verb::State(verb) => verb.run(format),
             Verb::AcceptLoss(verb) => verb.run(format),
