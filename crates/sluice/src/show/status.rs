@@ -52,6 +52,19 @@ pub(crate) fn table(summary: &Summary) -> String {
     for (name, reason) in interfaces.chain(volumes) {
         lines.push(format!("  {name} is out of service: {reason}; it is retried"));
     }
+    lines.extend(of_daemon(summary));
+    for device in &summary.devices {
+        lines.extend(device.problems.iter().map(|problem| format!("  Device {} {problem}", device.device)));
+    }
+    lines.push(String::new());
+    lines.push(devices::table(&summary.devices, false));
+    lines.extend(cpu_lines(&summary.cpu));
+    lines.join("\n")
+}
+
+/// What is to be known of the daemon itself.
+fn of_daemon(summary: &Summary) -> Vec<String> {
+    let mut lines = Vec::new();
     if let Some(refused) = &summary.refused_reload {
         let (time, error) = (Time(refused.time), refused.in_words());
         lines.push(format!("  The last reload was refused at {time}, and the file before it is in force: {error}"));
@@ -67,13 +80,7 @@ pub(crate) fn table(summary: &Summary) -> String {
             "  The last alert to {recipient} ([alert.{class}]) failed at {time}: {error}; test it with `sluice alert --test`"
         ));
     }
-    for device in &summary.devices {
-        lines.extend(device.problems.iter().map(|problem| format!("  Device {} {problem}", device.device)));
-    }
-    lines.push(String::new());
-    lines.push(devices::table(&summary.devices, false));
-    lines.extend(cpu_lines(&summary.cpu));
-    lines.join("\n")
+    lines
 }
 
 /// How often the daemon was restarted in the last hour.
