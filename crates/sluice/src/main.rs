@@ -18,6 +18,8 @@
 //! | the daemon and the laboratory, which are programs of their own | `program.rs` |
 //! | `status`, `get`, `describe`, `events`, `why` | `verbs/`; `monitor/` and `events/` what the daemon replies, `show/` how it is shown |
 //! | `top` | `verbs/`, `top/` |
+//! | `alert --test` | `verbs/`; the daemon sends (`events/alerts.rs`) |
+//! | `report` | `verbs/report/`: what the other verbs print, in one archive |
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

@@ -220,7 +220,7 @@ fn of_panels(dashboard: &Value) -> Vec<String> {
 }
 
 /// Whether an expression has data only if there is a NIC.
-fn is_of_links(expression: &String) -> bool {
+fn is_of_links(expression: &str) -> bool {
     ["sluice_nic_", "sluice_uplink_", "volume=~\"nic/"].iter().any(|name| expression.contains(name))
         && !expression.contains("or vector(0)")
 }
@@ -345,7 +345,7 @@ fn pass_on(place: &Place) -> String {
 fn the_dashboard_shows_who_takes_most_of_a_link_and_what_is_dropped() {
     // The first VM sends more than its limit, so that frames are dropped.
     let lab = Lab::new(Uplink::Tap, "100Mbit/s", &["limit = \"5Mbit/s\"", ""]);
-    // Outside, a station believes that somebody has an address that nobody has.
+    // Outside, a station is told that an address has a MAC address that no port has.
     lab.outside.ip(&format!("neigh replace {} lladdr 02:00:00:00:00:99 dev eth0 nud permanent", address(99))).unwrap();
     let nobody = SocketAddr::new(address(99).into(), 9);
     let _sinks = [lab.sink(1), lab.sink(2)];

@@ -161,8 +161,8 @@ impl Trial {
         expect(&guest.run(&["cat", "/usr/share/sluice/grafana/sluice.json"])?, "\"uid\": \"sluicegate\"")?;
         expect(&guest.run(&["cat", "/usr/share/doc/sluicegate/how-to/troubleshooting.md"])?, "sluice report")?;
         // As an operator would, for a ticket.
-        expect(&guest.run(&["sluice", "report", "--archive", "/root/ticket.tar.gz"])?, "/root/ticket.tar.gz: ")?;
-        expect(&guest.run(&["tar", "-tzf", "/root/ticket.tar.gz"])?, "/host/sluice.toml")
+        expect(&guest.run(&["sluice", "report", "--archive", "/srv/ticket.tar.gz"])?, "/srv/ticket.tar.gz: ")?;
+        expect(&guest.run(&["tar", "-tzf", "/srv/ticket.tar.gz"])?, "/host/sluice.toml")
     }
 
     fn reload(&mut self) -> Result<(), String> {
