@@ -186,7 +186,7 @@ error: VM a: size: '10' has no unit
    |
 13 | size = "10"
    |        ^^^^
-   = hint: write for example "10 B"
+   = hint: write for example "10 MiB"
 
 error: [sweep]: speed is not a key that can be swept
   --> s.toml:17:1
