@@ -18,8 +18,9 @@ use sluice_config::{dropins, load};
 use sluice_console::progress::{Progress, Style};
 use sluice_daemon::VERSION;
 use sluice_daemon::failure::Failure;
-use sluice_daemon::state::time::{Time, length};
+use sluice_daemon::state::time::Time;
 
+use crate::control::moment::Moment;
 use crate::control::record::{HOST_FILE, Source};
 use crate::output::{self, Format};
 
@@ -41,8 +42,8 @@ pub(crate) struct Report {
     #[arg(default_value = HOST_FILE)]
     file: PathBuf,
     /// Length of the past to look at.
-    #[arg(long, value_name = "TIME", default_value = "2h", value_parser = length)]
-    since: Duration,
+    #[arg(long, value_name = "TIME", default_value = "2h", allow_hyphen_values = true)]
+    since: Moment,
     /// File to write, which must not exist. Default: sluice-report-HOST-TIME.tar.gz in this folder.
     #[arg(long, value_name = "FILE")]
     archive: Option<PathBuf>,
@@ -75,6 +76,12 @@ const TABLE: [&str; 2] = ["-o", "table"];
 const WIDE: [&str; 2] = ["-o", "wide"];
 
 impl Report {
+    /// Length of the past that is told of.
+    fn since(&self) -> Duration {
+        let now = Time::now();
+        now.from(Time(self.since.at(now)))
+    }
+
     pub(crate) fn run(self, format: Format, quiet: bool) -> Result<(), Failure> {
         let (host, now) = (first_line("/proc/sys/kernel/hostname"), Time::of_clock().to_string().replace(':', ""));
         let name = format!("sluice-report-{}-{now}", archive::in_name(&host));
@@ -114,7 +121,7 @@ impl Report {
             true => vec!["--state".into(), self.source.state_of(&self.file).into()],
             false => self.source.daemon().arguments(),
         };
-        let since = ["--since".into(), OsString::from(format!("{}s", self.since.as_secs()))];
+        let since = ["--since".into(), OsString::from(format!("{}s", self.since().as_secs()))];
         let daemon = self.source.daemon().arguments();
         let ask = |verb: &[&str], more: &[OsString]| -> Vec<OsString> {
             verb.iter().map(OsString::from).chain(more.iter().cloned()).collect()
@@ -161,7 +168,7 @@ impl Report {
             "Report of Sluicegate on {host}, made at {} by sluice {VERSION}, about the last {}.\n\nWithout secrets: [left-out] \
              stands for them. The comments of the host file are as they are there.\n",
             Time::of_clock(),
-            amount::time(1e6 * self.since.as_secs_f64())
+            amount::time(1e6 * self.since().as_secs_f64())
         );
         for Part { command, files, message } in &parts.list {
             text += &format!("\n{command}\n");
