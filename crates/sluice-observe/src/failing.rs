@@ -244,6 +244,7 @@ mod tests {
                 stats: None,
                 outstanding: 0,
                 clients: 1,
+                left: 0,
                 client_faults: Default::default(),
                 faults: Faults { needs: 8192, ..Faults::default() },
                 nic: None,

@@ -90,6 +90,8 @@ pub struct VolumeSample {
     pub outstanding: u32,
     /// Clients that are connected.
     pub clients: u32,
+    /// Clients that have ended their session in order, since the volume was opened.
+    pub left: u64,
     pub client_faults: ClientFaults,
     pub faults: Faults,
     /// Counters of frames, if it is a NIC.

@@ -586,6 +586,7 @@ mod tests {
                 stats: apart,
                 outstanding,
                 clients,
+                left: 0,
                 client_faults: ClientFaults::default(),
                 faults: Default::default(),
                 nic: None,

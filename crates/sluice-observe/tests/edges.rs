@@ -172,6 +172,7 @@ impl Rig {
             stats: self.gate.apart_stats(disk.owner, disk.id).map(Arc::new),
             outstanding: disk.there,
             clients: 1,
+            left: 0,
             client_faults: Default::default(),
             faults: Default::default(),
             nic: None,

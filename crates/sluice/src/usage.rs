@@ -51,6 +51,12 @@ pub(crate) fn parse() -> Cli {
     })
 }
 
+/// Ends the program, because arguments do not go together.
+pub(crate) fn wrong(text: &str) -> ! {
+    output::message(format_args!("error: {text}"));
+    exit(2)
+}
+
 fn read(words: &[OsString]) -> Result<Cli, Error> {
     let mut matches = command().try_get_matches_from(words)?;
     Cli::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut command()))

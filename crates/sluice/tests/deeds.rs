@@ -120,6 +120,30 @@ fn a_change_that_ended_by_itself_left_no_trace() {
 }
 
 #[test]
+fn a_disk_whose_client_left_in_order_has_lost_none() {
+    let place = Place::new();
+    let _daemon = Daemon::serve(&place, &host(&place));
+    let clients = || json(&place, &["get", "vms"])["vms"][0]["clients"].clone();
+    let lost = || json(&place, &["status"])["lost_clients"].clone();
+    let connect =
+        |volume: &str| Client::connect_unix(place.volume_socket("a", volume), &format!("a/{volume}")).unwrap();
+    let _root = connect("root");
+    let copy = connect("data");
+    until("both are connected", || clients() == 2);
+    copy.disconnect().unwrap();
+    until("one has left", || clients() == 1);
+    let time = || json(&place, &["status"])["time"].as_u64().unwrap();
+    let left = time();
+    until("six samples", || time() > left + 6);
+    assert_eq!(lost(), serde_json::json!([]));
+    // One that is cut off is missed.
+    let data = connect("data");
+    until("both are connected again", || clients() == 2);
+    drop(data);
+    until("it is named", || lost()[0]["volume"] == "a/data");
+}
+
+#[test]
 fn a_disk_that_lost_its_client_at_a_restart_is_named() {
     let place = Place::new();
     let file = host(&place);

@@ -303,7 +303,7 @@ pub fn accept_loss(server: &Server, target: &str, who: Peer) -> Reply {
             Reply::changed(before, after)
         }
         Ok(false) => {
-            let error = format!("No loss to accept: no sync of {target} has failed");
+            let error = format!("No loss to accept: no sync of {target} has failed, so nothing needs to be done");
             Reply::failed(Code::Refused, error)
         }
         Err(error) => Reply::failed(Code::Refused, chain(&error)),
@@ -466,7 +466,10 @@ impl Draft<'_> {
         };
         refuse_held(self.server, &target)?;
         if known.is_some_and(|vm| has(vm, &target, volume)) {
-            return Err(Reply::failed(Code::Exists, format!("{target} exists already; detach it first")));
+            return Err(Reply::failed(
+                Code::Exists,
+                format!("{target} exists already; name another one, or change this one with `sluice set`"),
+            ));
         }
         if known.is_some() && !vm.is_empty() {
             let error =

@@ -115,6 +115,7 @@ mod tests {
             stats: (!is_only).then(busy).map(Arc::new),
             outstanding: 1,
             clients: 1,
+            left: 0,
             client_faults: Default::default(),
             faults: Default::default(),
             nic: None,

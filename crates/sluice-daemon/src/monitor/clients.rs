@@ -3,6 +3,8 @@
 //! One without a client is usual: its VM is off. It has lost its client if its VM has others, or if it had one when the last daemon ended
 //! and has had none since. Example: VM `db` has `root` over vhost-user and `data` over NBD. After a restart of the daemon its VMM connects
 //! to `root` again, and QEMU's NBD client does not: `db/data` has lost its client, and the guest its disk.
+//!
+//! An NBD client that ends its session in order, such as a program that copies a disk, leaves nothing behind. A TAP has no client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,9 +13,11 @@ use sluice_api::cause::Cause;
 use sluice_api::event::{Event, EventKind, Phase};
 use sluice_api::object::ObjectId;
 use sluice_api::status::LostClient;
-use sluice_observe::sample::DeviceSample;
+use sluice_config::{Host, NicAccess};
+use sluice_observe::sample::{DeviceSample, VolumeSample};
 
 use super::absent::At;
+use crate::server::nic_of;
 
 /// Time in seconds for which it must be so: clients that reconnect, and a VMM that starts, need a moment.
 const PATIENCE: u64 = 5;
@@ -23,8 +27,8 @@ const EVERY: u64 = 60;
 /// What has a client, and what has lost it.
 #[derive(Debug, Default)]
 pub(super) struct Clients {
-    /// What had a client in this run.
-    had: BTreeSet<ObjectId>,
+    /// What had a client since its VM was last without any, with the number of clients that had left by then.
+    had: BTreeMap<ObjectId, u64>,
     /// What had one at the end of the last run, and has had none since.
     expected: BTreeSet<ObjectId>,
     /// What lacks its client, by the time at which that began.
@@ -36,6 +40,14 @@ pub(super) struct Clients {
     connected: BTreeSet<ObjectId>,
     /// Of what is served and connected, as of the last sample.
     hash: Option<u64>,
+}
+
+/// A volume or NIC in a sample.
+struct Seen<'a> {
+    device: &'a str,
+    has_client: bool,
+    /// Clients that have ended their session in order.
+    left: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -54,7 +66,7 @@ impl Clients {
     }
 
     /// Returns the events since the last sample.
-    pub(super) fn look(&mut self, devices: &[DeviceSample], at: At) -> Vec<Event> {
+    pub(super) fn look(&mut self, host: &Host, devices: &[DeviceSample], at: At) -> Vec<Event> {
         // What a device that does not respond serves is not known.
         if devices.iter().any(|device| !device.serving) {
             return Vec::new();
@@ -71,29 +83,33 @@ impl Clients {
         if is_same && self.lacking.is_empty() {
             return Vec::new();
         }
-        let all: BTreeMap<ObjectId, (&str, bool)> = volumes()
-            .flat_map(|(device, vm)| {
-                let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);
-                vm.volumes.iter().map(move |one| (of(&one.volume), (device.device.as_str(), one.clients > 0)))
-            })
-            .collect();
-        let connected = all.iter().filter(|(_, (_, has))| *has).map(|(object, _)| object.clone()).collect();
-        self.update(&all, connected, at)
+        let is_tap = |id: &ObjectId| nic_of(host, id).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_)));
+        let seen = volumes().flat_map(|(device, vm)| {
+            let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);
+            let seen =
+                |one: &VolumeSample| Seen { device: &device.device, has_client: one.clients > 0, left: one.left };
+            vm.volumes.iter().map(move |one| (of(&one.volume), seen(one)))
+        });
+        self.update(&seen.filter(|(id, _)| !is_tap(id)).collect(), at)
     }
 
-    fn update(&mut self, all: &BTreeMap<ObjectId, (&str, bool)>, connected: BTreeSet<ObjectId>, at: At) -> Vec<Event> {
-        if self.connected != connected {
-            self.had.extend(connected.iter().cloned());
-            self.expected.retain(|object| !connected.contains(object));
-            self.unkept = Some(connected.clone());
-            self.connected = connected;
+    fn update(&mut self, all: &BTreeMap<ObjectId, Seen<'_>>, at: At) -> Vec<Event> {
+        let connected = || all.iter().filter(|(_, seen)| seen.has_client);
+        let now: BTreeSet<ObjectId> = connected().map(|(object, _)| object.clone()).collect();
+        if self.connected != now {
+            self.unkept = Some(now.clone());
+            self.connected = now;
         }
-        self.had.retain(|object| all.contains_key(object));
-        let vms: BTreeSet<String> = self.connected.iter().map(|object| object.parts().0.to_owned()).collect();
+        let vms: BTreeSet<&str> = connected().map(|(object, _)| object.parts().0).collect();
+        self.had.extend(connected().map(|(object, seen)| (object.clone(), seen.left)));
+        self.had.retain(|object, left| {
+            vms.contains(object.parts().0) && all.get(object).is_some_and(|seen| seen.has_client || seen.left <= *left)
+        });
+        self.expected.retain(|object| !self.connected.contains(object));
         let reason = |object: &ObjectId| {
             if self.connected.contains(object) {
                 None
-            } else if self.had.contains(object) && vms.contains(object.parts().0) {
+            } else if self.had.contains_key(object) {
                 Some("it had one, and others of its VM have theirs")
             } else {
                 self.expected.contains(object).then_some("it had one before the daemon's restart")
@@ -101,8 +117,9 @@ impl Clients {
         };
         let lacking: BTreeMap<ObjectId, Lack> = all
             .iter()
-            .filter_map(|(object, (device, _))| {
-                let new = Lack { began: at, device: (*device).to_owned(), reason: reason(object)?, is_told: false };
+            .filter_map(|(object, seen)| {
+                let device = seen.device.to_owned();
+                let new = Lack { began: at, device, reason: reason(object)?, is_told: false };
                 Some((object.clone(), self.lacking.get(object).cloned().unwrap_or(new)))
             })
             .collect();
@@ -169,11 +186,21 @@ mod tests {
 
     /// Looks each second from `from` on, with clients for these volumes of `db`; returns the events with the second.
     fn look(clients: &mut Clients, seconds: std::ops::Range<u64>, connected: &[&str]) -> Vec<(u64, Phase, String)> {
-        let name = |volume: &&str| ObjectId::volume("db", volume);
-        let all = ["root", "data"].iter().map(|volume| (name(volume), ("disk", connected.contains(volume)))).collect();
+        look_after(clients, seconds, connected, 0)
+    }
+
+    /// The same, when this number of clients of each volume has left in order.
+    fn look_after(
+        clients: &mut Clients,
+        seconds: std::ops::Range<u64>,
+        connected: &[&str],
+        left: u64,
+    ) -> Vec<(u64, Phase, String)> {
+        let seen = |volume: &str| Seen { device: "disk", has_client: connected.contains(&volume), left };
+        let all = ["root", "data"].map(|volume| (ObjectId::volume("db", volume), seen(volume))).into();
         let mut events = Vec::new();
         for second in seconds {
-            let found = clients.update(&all, connected.iter().map(name).collect(), At { time: 1000 + second, second });
+            let found = clients.update(&all, At { time: 1000 + second, second });
             events.extend(found.into_iter().map(|event| (second, event.phase, event.subject())));
         }
         events
@@ -186,6 +213,17 @@ mod tests {
         assert_eq!(look(&mut clients, 10..30, &[]), []);
         assert_eq!(look(&mut clients, 30..33, &["root"]), [], "it boots");
         assert_eq!(look(&mut clients, 33..40, &["root", "data"]), []);
+    }
+
+    #[test]
+    fn copies_of_the_disks_of_a_vm_that_is_off_left_lost_clients() {
+        let mut clients = Clients::default();
+        assert_eq!(look(&mut clients, 0..10, &["root", "data"]), [], "the VM runs");
+        assert_eq!(look(&mut clients, 10..12, &[]), [], "and is shut down");
+        assert_eq!(look(&mut clients, 12..30, &["root"]), [], "one disk is copied");
+        assert_eq!(look(&mut clients, 30..50, &["root", "data"]), [], "then both");
+        assert_eq!(look_after(&mut clients, 50..70, &["data"], 1), [], "the first copy is done");
+        assert_eq!(look_after(&mut clients, 70..90, &[], 2), []);
     }
 
     #[test]

@@ -62,6 +62,7 @@ fn vm(snapshot: VmSnapshot) -> VmSample {
         stats: volume.account,
         outstanding: volume.outstanding,
         clients: volume.clients,
+        left: volume.left,
         faults: faults(volume.faults),
         client_faults: client_faults(&volume.client_faults),
         nic: volume.nic,

@@ -28,6 +28,8 @@ pub(crate) struct Volume {
     pub(crate) clients: u32,
     /// Clients that are connected.
     open_clients: u32,
+    /// Clients that have ended their session in order, since the volume was opened.
+    pub(crate) left: u64,
     /// The part of its VM's window that it occupies.
     pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
@@ -63,6 +65,7 @@ impl Volume {
             store,
             clients: 0,
             open_clients: 0,
+            left: 0,
             outstanding: Outstanding::default(),
             in_flight: 0,
             abandoned_in_flight: 0,

@@ -206,6 +206,8 @@ pub struct VolumeSnapshot {
     pub outstanding: u32,
     /// Clients: NBD connections, and VMMs that have started a queue.
     pub clients: u32,
+    /// Clients that have ended their session in order, as an NBD client may, since the volume was opened.
+    pub left: u64,
     /// Faults of its source; of a NIC frames that the interface of its uplink did not take.
     pub faults: FaultReport,
     /// Requests of clients that were refused, and queues that have stopped.

@@ -76,6 +76,7 @@ pub(crate) fn vm_snapshots(core: &mut Core) -> Vec<VmSnapshot> {
                 account: statistics.of_volume(vm.owner, nic.id, &mut nic.copied_stats),
                 outstanding: nic.frames.at_gate + nic.frames.flying + nic.frames.waiting.len() as u32,
                 clients: u32::from(nic.session.is_some() || matches!(nic.spec.plug, NicPlug::Tap(_))),
+                left: 0,
                 faults: nic.faults(),
                 client_faults: nic.faults.clients.read(),
                 nic: Some(Box::new(nic.totals)),

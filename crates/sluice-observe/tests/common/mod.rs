@@ -185,6 +185,7 @@ impl Observed {
                 stats: gate.apart_stats(owner, volume).map(Arc::new),
                 outstanding: 0,
                 clients: 1,
+                left: 0,
                 client_faults: Default::default(),
                 faults: Default::default(),
                 nic: None,

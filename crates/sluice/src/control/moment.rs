@@ -7,6 +7,8 @@ use jiff::civil;
 use jiff::{Timestamp, ZonedDateTime};
 use sluice_daemon::state::time::{Time, length};
 
+use crate::usage;
+
 /// A moment of the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Moment {
@@ -23,6 +25,21 @@ impl Moment {
             Moment::At(time) => time.0,
         }
     }
+}
+
+/// Returns both ends of a time in seconds since 1970. If it ends before it begins, the program ends.
+pub(crate) fn period(since: Option<Moment>, until: Option<Moment>, now: Time) -> (Option<u64>, Option<u64>) {
+    let (since, until) = (since.map(|since| since.at(now)), until.map(|until| until.at(now)));
+    if let (Some(begin), Some(end)) = (since, until)
+        && end < begin
+    {
+        usage::wrong(&format!(
+            "--until ({}) is before --since ({}); exchange them, as in --since yesterday --until today",
+            Time(end),
+            Time(begin)
+        ));
+    }
+    (since, until)
 }
 
 impl FromStr for Moment {

@@ -5,7 +5,10 @@
 pub(super) const NEAR: &[(&[&str], &str)] = &[
     // Service managers.
     (&["start", "daemon", "up", "run"], "systemctl start sluice, or sluice serve FILE"),
-    (&["stop", "down", "kill", "quit", "shutdown"], "systemctl stop sluice"),
+    (
+        &["stop", "down", "kill", "quit", "shutdown"],
+        "sluice detach VM for one VM; systemctl stop sluice ends the disks of all of them",
+    ),
     (&["restart"], "systemctl restart sluice, or sluice apply FILE for a changed host file"),
     (&["enable", "disable"], "systemctl enable sluice, or systemctl disable sluice"),
     (&["reload", "update", "sync", "refresh"], "sluice apply FILE"),
@@ -41,7 +44,10 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
     (&["get history *"], "sluice get history VM --since TIME, with quotes around a time of two words"),
     (&["get overrides *"], "sluice get overrides, which lists all"),
     (&["resize *"], "sluice resize VM/VOLUME SIZE, the size in one word as in 20GiB"),
-    (&["why *", "describe *", "detach *", "reset *", "accept-loss *"], "the command once for each name"),
+    (
+        &["why *", "describe *", "detach *", "reset *", "accept-loss *"],
+        "the command with one name alone, once for each",
+    ),
     (
         &["check *", "apply *", "serve *"],
         "the command with one host file; files in its folder NAME.d are merged over it",

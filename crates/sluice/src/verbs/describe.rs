@@ -95,8 +95,13 @@ fn find<'a>(status: &'a Status, name: &str) -> Result<Vec<Found<'a>>, Failure> {
         return Err(Failure::NotFound(error));
     }
     if found.is_empty() {
+        let what = match (vms, devices) {
+            (true, false) => "VM",
+            (false, true) => "device or uplink",
+            _ => "VM, volume, NIC, device or uplink",
+        };
         let error = format!(
-            "There is no VM, volume, NIC, device or uplink {name}; `sluice get vms`, `get volumes` and `get devices` list the names, and \
+            "There is no {what} {name}; `sluice get vms`, `get volumes` and `get devices` list the names, and \
              `sluice get policies` those of policies"
         );
         return Err(Failure::NotFound(error));

@@ -11,7 +11,7 @@ use sluice_daemon::failure::Failure;
 use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
-use crate::control::moment::Moment;
+use crate::control::moment::{Moment, period};
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, is_closed};
@@ -67,7 +67,7 @@ impl Events {
         if found.is_empty() {
             self.check_names()?;
         }
-        if more {
+        if more && self.limit > 0 {
             output::message(format_args!(
                 "Only the latest {} events are shown; -n shows more, and --since or --vm fewer",
                 found.len()
@@ -124,8 +124,7 @@ impl Events {
     }
 
     fn request(&self, after: Option<u64>) -> Request {
-        let (since, until) =
-            (self.since.map(|since| since.at(Time::now())), self.until.map(|until| until.at(Time::now())));
+        let (since, until) = period(self.since, self.until, Time::now());
         Request::Events {
             since: if after.is_none() { since } else { None },
             until,

@@ -15,7 +15,7 @@ use sluice_daemon::state::time::Time;
 
 use crate::control::Request;
 use crate::control::client::Daemon;
-use crate::control::moment::Moment;
+use crate::control::moment::{Moment, period};
 use crate::control::record::Source;
 use crate::output::rows::{self, Form};
 use crate::output::{self, watch};
@@ -212,7 +212,7 @@ impl History {
             None => (self.target.clone(), None),
         };
         let now = Time::now();
-        let since = self.since.map(|since| since.at(now));
+        let (since, until) = period(self.since, self.until, now);
         let step = match since.map(|since| now.from(Time(since))) {
             _ if self.minutes => Step::Minute,
             _ if self.quarter_hours => Step::QuarterHour,
@@ -221,7 +221,7 @@ impl History {
             _ => Step::Second,
         };
         let since = since.or((step == Step::Minute).then(|| Moment::Ago(DAY).at(now)));
-        Request::History { vm, volume, step: Some(step), since, until: self.until.map(|until| until.at(now)) }
+        Request::History { vm, volume, step: Some(step), since, until }
     }
 }
 

@@ -56,6 +56,6 @@ impl Top {
 
 /// The daemon has new figures every second, so shorter intervals are refused.
 fn interval(text: &str) -> Result<Duration, String> {
-    let time = parse_duration(text).map_err(|error| error.to_string())?;
-    if time < Duration::from_secs(1) { Err("write a time of at least 1s".to_owned()) } else { Ok(time) }
+    let time = parse_duration(text).map_err(|_| "it is no time; write for example 5s".to_owned())?;
+    if time < Duration::from_secs(1) { Err("write a time of at least 1s, for example 5s".to_owned()) } else { Ok(time) }
 }

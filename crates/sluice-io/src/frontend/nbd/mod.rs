@@ -219,8 +219,8 @@ impl Nbd {
         if connection.is_closed() {
             return self.retire(id);
         }
+        core.client_closed(connection.volume, connection.life() == Life::Finishing);
         connection.step(Life::Closed);
-        core.client_closed(connection.volume);
         core.abandon(&connection.requests);
         if connection.tx.is_sending() {
             self.send_later(id);
@@ -259,7 +259,7 @@ impl Nbd {
             if connection.can_be_removed() && connection.is_watched {
                 // The kernel reports it when the socket is shut down.
                 if !connection.is_closed() {
-                    core.client_closed(connection.volume);
+                    core.client_closed(connection.volume, connection.life() == Life::Finishing);
                     connection.step(Life::Closed);
                 }
             } else if connection.can_be_removed() {
@@ -272,7 +272,7 @@ impl Nbd {
         let connection = self.connections.remove(id);
         core.unpark(connection.volume, self.client(id));
         if !connection.is_closed() {
-            core.client_closed(connection.volume);
+            core.client_closed(connection.volume, connection.life() == Life::Finishing);
         }
         core.client_removed(connection.volume);
     }

@@ -66,7 +66,8 @@ impl VirtioDevices for VhostBlk {
     }
 
     fn left(core: &mut Core, volume: VolumeKey) {
-        core.client_closed(volume);
+        // A VMM closes its connection also when its guest is turned off.
+        core.client_closed(volume, false);
     }
 
     fn ended(core: &mut Core, volume: VolumeKey) {
