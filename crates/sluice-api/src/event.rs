@@ -168,14 +168,20 @@ pub struct Neighbour {
     pub by: Right,
 }
 
-/// Whether something began or ended, or happened at once.
+/// Whether something began or ended, or happened at once. A phase that is not known is read as the last one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", from = "String")]
 pub enum Phase {
     #[default]
     Began,
     Ended,
     Happened,
+}
+
+impl From<String> for Phase {
+    fn from(name: String) -> Phase {
+        [Phase::Began, Phase::Ended].into_iter().find(|phase| phase.name() == name).unwrap_or(Phase::Happened)
+    }
 }
 
 impl Phase {
@@ -190,10 +196,10 @@ impl Phase {
     }
 }
 
-/// Who changed something, and what.
+/// A change: the user who made it, and what it changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Deed {
+pub struct Change {
     /// Name of the user who had logged in, or else of the process's user; the number if it has no name. A signal has no user.
     pub who: String,
     /// User of the process.
@@ -224,7 +230,7 @@ pub struct Deed {
     pub undo: Vec<String>,
 }
 
-impl Deed {
+impl Change {
     /// From what to what, by whom, how long, why, and how to undo it.
     fn in_words(&self, by: &str) -> String {
         let mut words = match (self.before.as_str(), self.after.as_str()) {
@@ -296,7 +302,7 @@ pub struct Event {
     pub failures: Vec<Failure>,
     /// If it is a change.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub deed: Option<Deed>,
+    pub change: Option<Change>,
     /// The event in a sentence, in a reply or alert.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub text: String,
@@ -400,7 +406,7 @@ impl Event {
     /// Something that happened at once, in a sentence.
     fn happened_in_words(&self) -> String {
         let detail = self.detail.as_deref().unwrap_or_default();
-        let subject = self.deed.as_ref().map_or("", |deed| &deed.target);
+        let subject = self.change.as_ref().map_or("", |change| &change.target);
         let what = match self.kind {
             EventKind::Changed => format!("{subject} was changed"),
             EventKind::Reset => format!("Changes of {subject} were taken back"),
@@ -411,14 +417,18 @@ impl Event {
             EventKind::LossAccepted => format!("The loss of writes of {subject} was accepted"),
             EventKind::Applied => format!("The host file was loaded: {detail}"),
             EventKind::ReloadRefused => format!("A reload was refused: {detail}"),
-            EventKind::RoleRefused => format!("A change of {subject} was refused for lack of a role"),
+            EventKind::RoleRefused => {
+                let command = self.change.as_ref().map_or("", |change| &change.command);
+                format!("`{command}` was refused for lack of a role")
+            }
             EventKind::Started => format!("The daemon has started: {detail}"),
             EventKind::Stopped => format!("The daemon was stopped: {detail}"),
-            EventKind::Killed => "The daemon ended without a stop, then or some seconds later".to_owned(),
+            EventKind::Killed if detail.is_empty() => "The daemon ended without a stop, then or later".to_owned(),
+            EventKind::Killed => format!("The daemon ended without a stop: {detail}"),
             _ => format!("{subject}: an event of a kind that is not known"),
         };
         let by = if self.kind == EventKind::Expired { "made by" } else { "by" };
-        what + &self.deed.as_ref().map_or(String::new(), |deed| deed.in_words(by))
+        what + &self.change.as_ref().map_or(String::new(), |change| change.in_words(by))
     }
 }
 

@@ -8,10 +8,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
-use crate::event::{DaemonEnd, EventKind, Unit};
+use crate::event::{EventKind, Unit};
 use crate::object::ObjectId;
 use crate::policy::Policy;
 use crate::words::words;
+
+pub use self::daemon::{LostClient, OverrideEnd, OverridesInForce, RefusedReload, Restart};
+
+mod daemon;
 
 /// Service of a VM or volume per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -448,68 +452,6 @@ pub struct SetAside {
     pub value: String,
 }
 
-/// Changes made at run time that are in force.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OverridesInForce {
-    pub count: usize,
-    /// The one that ends next by itself at a time.
-    pub next_end: Option<OverrideEnd>,
-}
-
-/// A change that ends by itself.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct OverrideEnd {
-    pub name: String,
-    pub value: String,
-    /// Seconds since 1970.
-    pub time: u64,
-}
-
-/// The last reload, if it was refused.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct RefusedReload {
-    /// Seconds since 1970.
-    pub time: u64,
-    /// Where the first error is, if it is in a file.
-    pub file: Option<String>,
-    pub line: Option<u32>,
-    pub error: String,
-}
-
-impl RefusedReload {
-    /// Where the error is, and the error.
-    #[must_use]
-    pub fn in_words(&self) -> String {
-        let place = match (&self.file, self.line) {
-            (Some(file), Some(line)) => format!("{file}:{line}: "),
-            (Some(file), None) => format!("{file}: "),
-            (None, _) => String::new(),
-        };
-        place + &self.error
-    }
-}
-
-/// An end of the daemon, after which it was started again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Restart {
-    /// Seconds since 1970.
-    pub time: u64,
-    pub ended_by: DaemonEnd,
-}
-
-/// A volume or NIC without the client that it had.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LostClient {
-    pub volume: ObjectId,
-    /// Seconds since 1970.
-    pub since: u64,
-    /// How it is known that it should have one, in words.
-    pub reason: String,
-}
-
 /// A file system with images.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -569,10 +511,14 @@ pub struct Status {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
+    #[serde(skip_serializing_if = "OverridesInForce::is_none")]
     pub overrides: OverridesInForce,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_reload: Option<RefusedReload>,
     /// Of the last hour, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Restart>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_clients: Vec<LostClient>,
     pub file_systems: Vec<FileSystem>,
     /// The last alert that failed, unless a later one to that recipient has arrived.

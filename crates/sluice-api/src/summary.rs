@@ -32,10 +32,14 @@ pub struct Summary {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
+    #[serde(skip_serializing_if = "OverridesInForce::is_none")]
     pub overrides: OverridesInForce,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub refused_reload: Option<RefusedReload>,
     /// Of the last hour, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub restarts: Vec<Restart>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub lost_clients: Vec<LostClient>,
     /// Volumes and NICs with stopped queues or refused requests.
     pub faults: Vec<Fault>,

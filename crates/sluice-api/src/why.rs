@@ -23,6 +23,7 @@ pub struct Why {
     pub devices: Vec<String>,
     pub by_device: Vec<OnDevice>,
     /// What was changed of the VM, in sentences.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
     /// The longest first.
     pub causes: Vec<Cause>,

@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::path::PathBuf;
 
 use crate::reader::Reader;
-use crate::secret::without_urls;
+use crate::secret::only_host;
 
 /// Classes of events, and `all` for every class without a table of its own.
 pub const ALERT_CLASSES: [&str; 18] = [
@@ -53,7 +53,7 @@ impl core::fmt::Display for AlertTo {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             AlertTo::Command(program) => program.display().fmt(f),
-            AlertTo::Webhook(url) => f.write_str(&without_urls(url)),
+            AlertTo::Webhook(url) => f.write_str(&only_host(url)),
         }
     }
 }

@@ -20,7 +20,7 @@ pub fn without_urls(text: &str) -> String {
         let is_http = ["http", "https"].iter().any(|scheme| ends_with(&rest[..at], scheme));
         let (before, url) = rest.split_at(at + 3);
         shown += before;
-        let end = url.find(|c: char| c.is_whitespace() || "\"'`<>|\\,".contains(c)).unwrap_or(url.len());
+        let end = url.find(|c: char| c.is_whitespace() || "\"'`<>|\\".contains(c)).unwrap_or(url.len());
         let (url, after) = url.split_at(end);
         let host = url.find(['/', '?', '#']).unwrap_or(url.len());
         let (authority, path) = url.split_at(host);
@@ -38,6 +38,17 @@ pub fn without_urls(text: &str) -> String {
         rest = after;
     }
     shown + rest
+}
+
+/// Returns what may be shown of a URL that is a secret: its scheme and its host; of another secret nothing.
+#[must_use]
+pub fn only_host(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme)) else {
+        return LEFT_OUT.to_owned();
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}/{LEFT_OUT}")
 }
 
 fn ends_with(text: &str, scheme: &str) -> bool {
@@ -66,9 +77,7 @@ pub fn redact(text: &str) -> Result<Redacted, String> {
     let (mut shown, mut at, mut secrets) = (String::with_capacity(text.len()), 0, Vec::new());
     for (span, secret) in found {
         shown += &text[at..span.start];
-        let without = without_urls(&secret);
-        let is_url = ["http://", "https://"].iter().any(|scheme| without.starts_with(scheme));
-        shown += &toml::Value::from(if is_url { without.as_str() } else { LEFT_OUT }).to_string();
+        shown += &toml::Value::from(only_host(&secret)).to_string();
         at = span.end;
         secrets.push(secret);
     }
@@ -128,15 +137,20 @@ mod tests {
     fn urls_keep_their_host_alone() {
         let cases = [
             ("https://hooks.example.org/T0/s3cret", "https://hooks.example.org/[left-out]"),
-            ("see http://u:s3cret@a.example:80?t=s3cret, or", "see http://[left-out]@a.example:80/[left-out], or"),
+            ("see http://u:s3cret@a.example:80?t=s3cret, or", "see http://[left-out]@a.example:80/[left-out] or"),
             ("# webhook = \"HTTPS://a/s3cret\" # https://b", "# webhook = \"HTTPS://a/[left-out]\" # https://b"),
             (
                 "nbd+unix:///v?socket=/run/v.sock ftp://me:s3cret@b/x",
                 "nbd+unix:///v?socket=/run/v.sock ftp://[left-out]@b/x",
             ),
             ("https://u:s3@cret@h/", "https://[left-out]@h/"),
+            ("https://h/x?ids=1,s3cret", "https://h/[left-out]"),
             ("a://", "a://"),
         ];
+        for url in ["https://h/a'b s3cret", "https://u:a,s3cret@h", "https://h?s3cret", "https://h"] {
+            assert_eq!(only_host(url), "https://h/[left-out]");
+        }
+        assert_eq!(only_host("s3cret"), LEFT_OUT);
         for (text, expected) in cases {
             assert_eq!(without_urls(text), expected);
         }

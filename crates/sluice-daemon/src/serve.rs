@@ -130,8 +130,8 @@ impl Serve {
         };
         service.stopping(drain_timeout);
         // Before the drain, which ends the load and with it what it has broken.
-        let why = ended.as_ref().map_or(FAILED, |signal| signal);
-        let recorded = tokio::spawn(monitor.end(why.to_owned(), RECORD_TIMEOUT));
+        let why = ended.as_ref().ok().map(|signal| (*signal).to_owned());
+        let recorded = tokio::spawn(monitor.end(why, RECORD_TIMEOUT));
         let deadline = Instant::now() + drain_timeout;
         end(&changer, ended.is_ok(), deadline, format).await;
         let _ = recorded.await;
@@ -151,9 +151,6 @@ fn use_real_time() {
 
 /// Maximum time at the end for writing the ends of events: a sample, and a write.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// Why the daemon ends if it is not told to.
-const FAILED: &str = "it has failed; see the log";
 
 /// The error when no device serves any more.
 const ALL_DOWN: &str = "Every device is down: nothing is served; see the log, and restart the daemon";

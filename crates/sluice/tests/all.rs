@@ -4,6 +4,7 @@ mod common;
 
 mod alert;
 mod arms;
+mod audit;
 mod blkio;
 mod blocked;
 mod blocks;
@@ -15,7 +16,6 @@ mod complete;
 mod control;
 mod cpu_limit;
 mod crash;
-mod deeds;
 mod demo;
 mod directions;
 mod exhausted;

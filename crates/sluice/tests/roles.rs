@@ -97,9 +97,9 @@ fn users_have_the_roles_that_the_host_file_gives() {
     shared.as_user(CHANGER, &["reset", "a/weight"]).ok();
     let events = shared.as_user(OBSERVER, &["-o", "json", "events", "--kind", "role_refused"]).ok();
     let events: Value = serde_json::from_str(&events).unwrap();
-    let refused = events["events"].as_array().unwrap().iter().map(|event| event["deed"]["uid"].clone());
+    let refused = events["events"].as_array().unwrap().iter().map(|event| event["change"]["uid"].clone());
     assert_eq!(refused.collect::<Vec<_>>(), [OBSERVER, CHANGER, ATTACHER], "one for each user: {events}");
-    assert_eq!(events["events"][0]["deed"]["role"], "observe");
+    assert_eq!(events["events"][0]["change"]["role"], "observe");
     let overrides = shared.as_user(OBSERVER, &["-o", "json", "get", "overrides"]).ok();
     let overrides: Value = serde_json::from_str(&overrides).unwrap();
     let names: Vec<_> = overrides["overrides"].as_array().unwrap().iter().map(|known| &known["name"]).collect();

@@ -12,7 +12,7 @@ use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
-use super::deeds::{self, Doer};
+use super::audit::{self, Author};
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
@@ -211,7 +211,7 @@ const REASON_MAX: usize = 500;
 
 /// Returns why a reason is refused, if it is.
 fn refused(reason: &str) -> Option<String> {
-    if reason.chars().any(deeds::is_unprintable) {
+    if reason.chars().any(audit::is_unprintable) {
         return Some("The reason has a line break or another control character; write it in one line".to_owned());
     }
     let length = reason.chars().count();
@@ -225,7 +225,7 @@ pub fn accept(
     server: &Server,
     state: &mut State,
     proposal: Proposal,
-    (request, doer): (&Request, &Doer),
+    (request, author): (&Request, &Author),
     (unapplied, warnings): (&[ServerError], &[String]),
 ) -> (Reply, Vec<Event>) {
     let Asked { targets, before, what, origin, holds } = proposal.asked.expect("only a request is answered");
@@ -233,7 +233,7 @@ pub fn accept(
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
     let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
-    let mut events = doer.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
+    let mut events = author.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
     let log = |name: Option<&Target>, before: Option<&Settings>, after: Option<&Settings>| {
@@ -265,7 +265,7 @@ pub fn accept(
         Targets::One(_) | Targets::Unnamed => {
             let (before, after) = changed.pop().map_or((None, None), |(_, before, after)| (before, after));
             if let Request::Resize { target, .. } = request {
-                events = vec![doer.resized(target, (before.as_ref(), after.as_ref()), &result.holds)];
+                events = vec![author.resized(target, (before.as_ref(), after.as_ref()), &result.holds)];
             }
             log(None, before.as_ref(), after.as_ref());
             Reply::changed(before, after)

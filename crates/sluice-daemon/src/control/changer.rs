@@ -28,7 +28,7 @@ use self::retry::Retries;
 use self::shared::{InForce, Shared, Tasks};
 use self::watch::{Report, Watch};
 use super::apply::{self, State};
-use super::deeds::{Doer, RoleRefusals};
+use super::audit::{Author, RoleRefusals};
 use super::overdue::Overdue;
 use super::roles::{Rights, Roles};
 use super::socket::Asked;
@@ -267,7 +267,7 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 let (endpoint, who) = ("control", &asked.peer);
                 tracing::warn!(endpoint, %who, reason = refused, "Request of a control client refused");
                 if role_refusals.is_event(asked.peer.uid) {
-                    shared.reporter.happened(Doer::of(&asked.request, &asked.peer, roles).refused());
+                    shared.reporter.happened(Author::of(&asked.request, &asked.peer, roles).refused());
                 }
                 Reply::failed(Code::Refused, refused)
             }

@@ -5,8 +5,8 @@
 pub use sluice_api::request::{Code, MetricsFormat, Request, Written as Reply};
 
 pub mod apply;
+pub mod audit;
 pub mod changer;
-pub mod deeds;
 pub mod describe;
 mod overdue;
 mod plan;

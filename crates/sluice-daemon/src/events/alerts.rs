@@ -130,7 +130,7 @@ impl Outbox {
         if let Err(error) = &sent {
             let (class, recipient) = (class.to_owned(), to.to_string());
             tracing::error!(class, to = recipient, error, "Alert failed");
-            failed.push((to.clone(), FailedAlert { class, recipient, time: Time::now().0, error: error.clone() }));
+            failed.push((to.clone(), FailedAlert { class, recipient, time: Time::of_clock().0, error: error.clone() }));
         }
         sent
     }

@@ -9,9 +9,11 @@ use sluice_api::status::Restart;
 
 use super::{cut_off, history};
 
-/// Volumes and NICs that have a client.
+/// Volumes and NICs that should have a client, and the start of the host for which that holds.
 pub(super) const SCHEMA: &str = "CREATE TABLE IF NOT EXISTS client (object TEXT PRIMARY KEY) WITHOUT ROWID;";
 
+/// Begins the row of the start of the host.
+const BOOT: &str = "[boot] ";
 /// Time in seconds before the start of which ends are told.
 const ENDS_OF: u64 = 3600;
 
@@ -35,23 +37,38 @@ impl Earlier {
             let ended_by = if is_stop { DaemonEnd::Stopped } else { DaemonEnd::Killed };
             Ok(Restart { time: time.max(0) as u64, ended_by })
         })?;
-        let mut clients = connection.prepare("SELECT object FROM client")?;
-        let clients = clients.query_map([], |row| row.get::<_, String>(0))?.collect::<Result<Vec<_>, _>>()?;
-        let clients = clients.iter().filter_map(|object| object.parse().ok()).collect();
-        Ok(Earlier { restarts: ends.collect::<Result<_, _>>()?, clients })
+        let restarts = ends.collect::<Result<_, _>>()?;
+        // No VMM outlasts the host.
+        let rows = rows(connection)?;
+        let of_this_boot = rows.iter().filter(|_| rows.iter().any(|row| *row == boot()));
+        Ok(Earlier {
+            restarts,
+            clients: of_this_boot.filter(|row| !row.starts_with(BOOT)).filter_map(|row| row.parse().ok()).collect(),
+        })
     }
 }
 
 /// Replaces what has a client.
 pub(super) fn keep(connection: &Connection, clients: &BTreeSet<ObjectId>) -> rusqlite::Result<()> {
     connection.execute("DELETE FROM client", [])?;
-    let mut insert = connection.prepare("INSERT INTO client VALUES (?)")?;
+    let mut insert = connection.prepare("INSERT OR IGNORE INTO client VALUES (?)")?;
+    insert.execute([boot()])?;
     clients.iter().try_for_each(|object| insert.execute([object.to_string()]).map(drop))
+}
+
+/// The row of this start of the host: no object has such a name.
+fn boot() -> String {
+    format!("{BOOT}{}", std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim())
+}
+
+fn rows(connection: &Connection) -> rusqlite::Result<Vec<String>> {
+    connection.prepare("SELECT object FROM client")?.query_map([], |row| row.get(0))?.collect()
 }
 
 /// Copies what has a client from one database to another.
 pub(super) fn copy(from: &Connection, to: &Connection) -> rusqlite::Result<()> {
-    keep(to, &Earlier::of(from, u64::MAX)?.clients)
+    let mut insert = to.prepare("INSERT OR IGNORE INTO client VALUES (?)")?;
+    rows(from)?.iter().try_for_each(|row| insert.execute([row]).map(drop))
 }
 
 /// Returns the event of an end without a stop; `None` if the last run was stopped, or was of a program that does not tell.

@@ -83,8 +83,8 @@ struct End {
     events: Vec<Event>,
     /// Time of the last sample, in seconds since 1970.
     time: u64,
-    /// Why the daemon ends, in words.
-    why: String,
+    /// What has stopped the daemon; `None` if it has failed.
+    why: Option<String>,
     /// Is dropped when the database is closed.
     _closed: oneshot::Sender<()>,
 }
@@ -238,7 +238,7 @@ impl Events {
 
     /// Adds the ends of the events that hold at the end of the daemon and that end itself, and closes the database. `closed` is dropped
     /// when that is done.
-    pub fn end(self, events: Vec<Event>, (time, why): (u64, String), closed: oneshot::Sender<()>) {
+    pub fn end(self, events: Vec<Event>, (time, why): (u64, Option<String>), closed: oneshot::Sender<()>) {
         events.iter().for_each(log);
         let _ = self.messages.try_send(Message::End(End { events, time, why, _closed: closed }));
     }
@@ -279,10 +279,10 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, e
     while let Ok(message) = inbox.recv() {
         match message {
             Message::Happened(mut event) => {
-                if let Some(deed) = &mut event.deed
-                    && let Some(uid) = deed.login_uid.or(deed.uid)
+                if let Some(change) = &mut event.change
+                    && let Some(uid) = change.login_uid.or(change.uid)
                 {
-                    deed.who = names.of(uid);
+                    change.who = names.of(uid);
                 }
                 store.get_or_insert_with(|| Store::open(folder.clone())).add(&event);
                 // What users do is no alert.

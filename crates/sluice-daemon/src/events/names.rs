@@ -1,20 +1,26 @@
 //! Names of the users who change something.
 //!
-//! The host's user database may be at a server that does not respond. So a thread looks a name up, and until it has replied no further one
-//! is looked up: a user whose name is not found in time is told by number.
+//! The host's user database may be at a server that is slow, or does not respond. So a thread looks a name up, which is known for a minute
+//! then. Until it has replied no further one is looked up: a user whose name is not found in time is told by number.
 
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use sluice_io::users;
 
 /// Maximum time for one name.
 const LOOKUP_MAX: Duration = Duration::from_secs(1);
 
+/// Time for which a name is known, and the maximum number of known ones.
+const KNOWN_FOR: Duration = Duration::from_secs(60);
+const KNOWN_MAX: usize = 64;
+
 /// Looks names up.
 #[derive(Default)]
 pub(super) struct Names {
+    known: BTreeMap<u32, (String, Instant)>,
     /// A lookup that has taken too long.
     late: Option<Receiver<Option<String>>>,
 }
@@ -22,7 +28,15 @@ pub(super) struct Names {
 impl Names {
     /// The name of a user, or else the number.
     pub(super) fn of(&mut self, uid: u32) -> String {
-        self.look_up(move || users::name_of(uid)).unwrap_or_else(|| format!("uid {uid}"))
+        self.known.retain(|_, (_, since)| since.elapsed() < KNOWN_FOR);
+        if let Some((name, _)) = self.known.get(&uid) {
+            return name.clone();
+        }
+        let name = self.look_up(move || users::name_of(uid)).unwrap_or_else(|| format!("uid {uid}"));
+        if self.known.len() < KNOWN_MAX {
+            self.known.insert(uid, (name.clone(), Instant::now()));
+        }
+        name
     }
 
     fn look_up(&mut self, name: impl FnOnce() -> Option<String> + Send + 'static) -> Option<String> {

@@ -170,7 +170,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut store = Store::open(Some(folder.path().to_owned()));
         store.add(&event(1000));
-        store.end(&[], 1100, "SIGTERM".to_owned());
+        store.end(&[], 1100, Some("SIGTERM".to_owned()));
         let before = files(folder.path());
         assert_eq!(events(folder.path()), [(1000, Phase::Began, 0), (1100, Phase::Ended, 100)]);
         assert!(files(folder.path()) == before, "nothing is written");

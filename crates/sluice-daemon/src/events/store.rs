@@ -151,9 +151,11 @@ impl Store {
     }
 
     /// Adds `ends`, then an end of each further event that has begun and not ended, and at last that of the daemon, and closes the database.
-    pub(super) fn end(mut self, ends: &[Event], time: u64, why: String) {
-        let (kind, phase) = (EventKind::Stopped, Phase::Happened);
-        let stop = Event { time: Time::of_clock().0.max(time), kind, phase, detail: Some(why), ..Event::default() };
+    pub(super) fn end(mut self, ends: &[Event], time: u64, why: Option<String>) {
+        let kind = if why.is_some() { EventKind::Stopped } else { EventKind::Killed };
+        let detail = why.or_else(|| Some("it has failed; see its log".to_owned()));
+        let (time_now, phase) = (Time::of_clock().0.max(time), Phase::Happened);
+        let stop = Event { time: time_now, kind, phase, detail, ..Event::default() };
         self.database.write(|connection| {
             ends.iter().try_for_each(|event| insert(connection, event))?;
             let mut others = cut_off::ends(cut_off::open(connection)?, time, DaemonEnd::Stopped);
@@ -332,7 +334,7 @@ mod tests {
         let mut store = broken_for_twelve_minutes(folder.path());
         store.add(&Event { phase: Phase::Began, ..event(1600, "b") });
         let end = Event { seconds: 723, ended_by: Some(DaemonEnd::Stopped), ..event(1722, "a") };
-        store.end(&[end], 1722, "SIGTERM".to_owned());
+        store.end(&[end], 1722, Some("SIGTERM".to_owned()));
         assert!(!folder.path().join("events.db-wal").exists(), "what was written is in one file");
         let store = Store::open(Some(folder.path().to_owned()));
         let stopped = Some(DaemonEnd::Stopped);

@@ -17,12 +17,14 @@ use sluice_config::{Host, NicAccess};
 use sluice_observe::sample::{DeviceSample, VolumeSample};
 
 use super::absent::At;
-use crate::server::nic_of;
+use crate::server::{nic_of, volume_of};
 
 /// Time in seconds for which it must be so: clients that reconnect, and a VMM that starts, need a moment.
 const PATIENCE: u64 = 5;
 /// Minimum time in seconds between two events of one object: a client may come and go all the time.
 const EVERY: u64 = 60;
+/// Minimum time in seconds between two writes of what should have a client.
+const KEPT_EVERY: u64 = 10;
 
 /// What has a client, and what has lost it.
 #[derive(Debug, Default)]
@@ -35,16 +37,20 @@ pub(super) struct Clients {
     lacking: BTreeMap<ObjectId, Lack>,
     /// When the last event of an object began, on the monitor's clock.
     told: BTreeMap<ObjectId, u64>,
-    /// What has one now, until it is kept for the next start.
-    unkept: Option<BTreeSet<ObjectId>>,
     connected: BTreeSet<ObjectId>,
+    /// What was in the last samples.
+    seen: BTreeMap<ObjectId, Seen>,
+    /// Whether what should have a client is kept for the next start, and when it was last kept.
+    is_kept: bool,
+    kept: Option<u64>,
     /// Of what is served and connected, as of the last sample.
     hash: Option<u64>,
 }
 
 /// A volume or NIC in a sample.
-struct Seen<'a> {
-    device: &'a str,
+#[derive(Debug)]
+struct Seen {
+    device: String,
     has_client: bool,
     /// Clients that have ended their session in order.
     left: u64,
@@ -67,16 +73,13 @@ impl Clients {
 
     /// Returns the events since the last sample.
     pub(super) fn look(&mut self, host: &Host, devices: &[DeviceSample], at: At) -> Vec<Event> {
-        // What a device that does not respond serves is not known.
-        if devices.iter().any(|device| !device.serving) {
-            return Vec::new();
-        }
         let volumes = || devices.iter().flat_map(|device| device.vms.iter().map(move |vm| (device, vm)));
         // On most samples nothing has changed, and names of thousands of volumes need not be compared.
         let mut hash = DefaultHasher::new();
+        devices.iter().for_each(|device| (&device.device, device.serving).hash(&mut hash));
         for (device, vm) in volumes() {
             (&device.device, &vm.vm).hash(&mut hash);
-            vm.volumes.iter().for_each(|one| (&one.volume, one.clients > 0).hash(&mut hash));
+            vm.volumes.iter().for_each(|one| (&one.volume, one.clients > 0, one.left).hash(&mut hash));
         }
         let hash = Some(hash.finish());
         let is_same = std::mem::replace(&mut self.hash, hash) == hash;
@@ -86,20 +89,30 @@ impl Clients {
         let is_tap = |id: &ObjectId| nic_of(host, id).is_some_and(|nic| matches!(nic.access, NicAccess::Tap(_)));
         let seen = volumes().flat_map(|(device, vm)| {
             let of = |volume: &str| ObjectId::of_vm(&vm.vm, volume);
-            let seen =
-                |one: &VolumeSample| Seen { device: &device.device, has_client: one.clients > 0, left: one.left };
+            let seen = |one: &VolumeSample| Seen {
+                device: device.device.clone(),
+                has_client: one.clients > 0,
+                left: one.left,
+            };
             vm.volumes.iter().map(move |one| (of(&one.volume), seen(one)))
         });
-        self.update(&seen.filter(|(id, _)| !is_tap(id)).collect(), at)
+        let mut all: BTreeMap<ObjectId, Seen> = seen.filter(|(id, _)| !is_tap(id)).collect();
+        // What a device that does not respond serves is as before.
+        let silent: BTreeSet<&str> =
+            devices.iter().filter(|device| !device.serving).map(|device| &*device.device).collect();
+        let before = std::mem::take(&mut self.seen).into_iter();
+        all.extend(before.filter(|(_, seen)| silent.contains(&*seen.device)));
+        self.expected.retain(|id| nic_of(host, id).is_some() || volume_of(host, id).is_some());
+        let events = self.update(&all, at);
+        self.seen = all;
+        events
     }
 
-    fn update(&mut self, all: &BTreeMap<ObjectId, Seen<'_>>, at: At) -> Vec<Event> {
+    fn update(&mut self, all: &BTreeMap<ObjectId, Seen>, at: At) -> Vec<Event> {
         let connected = || all.iter().filter(|(_, seen)| seen.has_client);
         let now: BTreeSet<ObjectId> = connected().map(|(object, _)| object.clone()).collect();
-        if self.connected != now {
-            self.unkept = Some(now.clone());
-            self.connected = now;
-        }
+        self.is_kept &= self.connected == now;
+        self.connected = now;
         let vms: BTreeSet<&str> = connected().map(|(object, _)| object.parts().0).collect();
         self.had.extend(connected().map(|(object, seen)| (object.clone(), seen.left)));
         self.had.retain(|object, left| {
@@ -118,7 +131,7 @@ impl Clients {
         let lacking: BTreeMap<ObjectId, Lack> = all
             .iter()
             .filter_map(|(object, seen)| {
-                let device = seen.device.to_owned();
+                let device = seen.device.clone();
                 let new = Lack { began: at, device, reason: reason(object)?, is_told: false };
                 Some((object.clone(), self.lacking.get(object).cloned().unwrap_or(new)))
             })
@@ -148,13 +161,15 @@ impl Clients {
         })
     }
 
-    /// Passes what has a client on to `keep`, if that has changed, until it says that it has kept it.
-    pub(super) fn keep(&mut self, keep: impl FnOnce(BTreeSet<ObjectId>) -> bool) {
-        if let Some(clients) = self.unkept.take()
-            && !keep(clients.clone())
-        {
-            self.unkept = Some(clients);
+    /// Passes what should have a client at the next start on to `keep`, if that has changed, until it says that it has kept it. `second`: on the
+    /// monitor's clock; it is not kept more often than every ten seconds.
+    pub(super) fn keep(&mut self, second: u64, keep: impl FnOnce(BTreeSet<ObjectId>) -> bool) {
+        if self.is_kept || self.kept.is_some_and(|last| second < last + KEPT_EVERY) {
+            return;
         }
+        let all = self.connected.iter().chain(&self.expected).chain(self.had.keys());
+        self.is_kept = keep(all.cloned().collect());
+        self.kept = Some(second);
     }
 
     /// Returns the ends of all events that hold, because the daemon ends.
@@ -196,7 +211,7 @@ mod tests {
         connected: &[&str],
         left: u64,
     ) -> Vec<(u64, Phase, String)> {
-        let seen = |volume: &str| Seen { device: "disk", has_client: connected.contains(&volume), left };
+        let seen = |volume: &str| Seen { device: "disk".to_owned(), has_client: connected.contains(&volume), left };
         let all = ["root", "data"].map(|volume| (ObjectId::volume("db", volume), seen(volume))).into();
         let mut events = Vec::new();
         for second in seconds {
@@ -237,6 +252,12 @@ mod tests {
             (lost.len(), lost[0].since, lost[0].reason.as_str()),
             (1, 1001, "it had one before the daemon's restart")
         );
+        let mut kept = BTreeSet::new();
+        clients.keep(19, |all| {
+            kept = all;
+            true
+        });
+        assert_eq!(kept.len(), 2, "another restart does not forget it");
         assert_eq!(look(&mut clients, 20..30, &["root", "data"]), [(20, Phase::Ended, "db/data".to_owned())]);
         assert_eq!(clients.lost().count(), 0);
     }

@@ -125,7 +125,7 @@ impl Board {
 enum Message {
     Asked(Asked),
     /// The daemon ends, and why. It is dropped when all that held is recorded.
-    End(String, oneshot::Sender<()>),
+    End(Option<String>, oneshot::Sender<()>),
 }
 
 /// The handle of the thread. It ends when the handle is dropped.
@@ -176,8 +176,8 @@ impl Monitor {
 
     /// Ends the samples, and writes the end of every event that holds, with the time for which it held. Returns at the latest after
     /// `timeout`: a state directory that hangs does not keep the daemon from ending.
-    /// `why`: in words.
-    pub async fn end(self, why: String, timeout: Duration) {
+    /// `why`: what has stopped the daemon; `None` if it has failed.
+    pub async fn end(self, why: Option<String>, timeout: Duration) {
         let (recorded, is_recorded) = oneshot::channel();
         let _ = self.messages.send(Message::End(why, recorded));
         if tokio::time::timeout(timeout, is_recorded).await.is_err() {
@@ -230,8 +230,9 @@ impl Thread {
     }
 
     /// Ends all events as of the last sample. Later, devices stop because the daemon ends, which is no event.
-    fn end(mut self, why: String, recorded: oneshot::Sender<()>) {
+    fn end(mut self, why: Option<String>, recorded: oneshot::Sender<()>) {
         let at = At { time: self.observer.time(), second: self.second.unwrap_or(0) };
+        self.clients.keep(u64::MAX, |clients| self.events.keep_clients(clients));
         let mut observer = std::mem::take(&mut self.observer);
         let observed = observer.end();
         if let Some(served) = self.board.read().served {
@@ -306,11 +307,11 @@ impl Thread {
             self.restarts = earlier.restarts;
             self.clients.expect(earlier.clients);
         }
-        let clients = self.clients.look(&devices, At { time, second });
+        let clients = self.clients.look(&served.host, &devices, At { time, second });
         let events = self.observer.push(Sample { second, time, devices });
         let events = absent.into_iter().chain(space).chain(clients).chain(events);
         events.for_each(|event| self.events.happened(event));
-        self.clients.keep(|clients| self.events.keep_clients(clients));
+        self.clients.keep(second, |clients| self.events.keep_clients(clients));
         self.events.sampled(time);
         self.events.keep(self.observer.minutes(), keep(&served));
         self.metrics.publish(exported(&self.observer, &self.space, &served));

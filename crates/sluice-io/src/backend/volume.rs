@@ -26,10 +26,7 @@ pub(crate) struct Volume {
     pub(crate) store: StoreRef,
     /// Clients of all frontends (NBD connections, VMMs), until nothing of them refers to the volume.
     pub(crate) clients: u32,
-    /// Clients that are connected.
-    open_clients: u32,
-    /// Clients that have ended their session in order, since the volume was opened.
-    pub(crate) left: u64,
+    sessions: Sessions,
     /// The part of its VM's window that it occupies.
     pub(crate) outstanding: Outstanding,
     /// Submissions at the device.
@@ -42,6 +39,15 @@ pub(crate) struct Volume {
     pub(crate) faults: ClientFaults,
     /// Its statistics in the last snapshot, if they were not those of its VM.
     pub(crate) copied_stats: Option<Arc<GateStats>>,
+}
+
+/// Numbers of clients.
+#[derive(Default)]
+struct Sessions {
+    /// Those that are connected.
+    open: u32,
+    /// Those that have ended their session in order, since the volume was opened.
+    left: u64,
 }
 
 /// Names of a volume at the gate and in the tables.
@@ -64,8 +70,7 @@ impl Volume {
             info,
             store,
             clients: 0,
-            open_clients: 0,
-            left: 0,
+            sessions: Sessions::default(),
             outstanding: Outstanding::default(),
             in_flight: 0,
             abandoned_in_flight: 0,
@@ -78,17 +83,24 @@ impl Volume {
 
     /// Returns the number of clients that are connected.
     pub(crate) fn open_clients(&self) -> u32 {
-        self.open_clients
+        self.sessions.open
     }
 
     /// Counts a client. Returns `false` if its clients are refused.
     pub(crate) fn open_client(&mut self) -> bool {
-        self.open_clients += u32::from(!self.refuses_clients);
+        self.sessions.open += u32::from(!self.refuses_clients);
         !self.refuses_clients
     }
 
-    pub(crate) fn close_client(&mut self) {
-        self.open_clients -= 1;
+    /// Counts a client that has disconnected. `in_order`: it has ended its session itself.
+    pub(crate) fn close_client(&mut self, in_order: bool) {
+        self.sessions.open -= 1;
+        self.sessions.left += u64::from(in_order);
+    }
+
+    /// Returns the number of clients that have ended their session in order.
+    pub(crate) fn left_clients(&self) -> u64 {
+        self.sessions.left
     }
 
     pub(crate) fn refuses_clients(&self) -> bool {
@@ -97,8 +109,8 @@ impl Volume {
 
     /// Refuses new clients, unless it has some. Returns whether it has none.
     pub(crate) fn refuse_if_unused(&mut self) -> bool {
-        self.refuses_clients |= self.open_clients == 0;
-        self.open_clients == 0
+        self.refuses_clients |= self.sessions.open == 0;
+        self.sessions.open == 0
     }
 
     pub(crate) fn accept_clients(&mut self) {

@@ -76,7 +76,7 @@ fn volume_snapshot(
         account: statistics.of_volume(owner, volume.id, &mut volume.copied_stats),
         outstanding: volume.outstanding.requests,
         clients: volume.open_clients(),
-        left: volume.left,
+        left: volume.left_clients(),
         faults: backend.store.below.of(volume.store).faults(volume.store.index),
         client_faults: volume.faults.read(),
         nic: None,

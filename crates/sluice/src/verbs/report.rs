@@ -234,7 +234,7 @@ impl Parts {
 
     fn without_secrets(&self, text: &str) -> String {
         let replaced =
-            self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, &without_urls(secret)));
+            self.secrets.iter().fold(text.to_owned(), |text, secret| text.replace(secret, &secret::only_host(secret)));
         without_urls(&replaced)
     }
 

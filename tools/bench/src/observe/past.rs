@@ -71,6 +71,7 @@ impl Host {
             stats: is_apart.then(Arc::default),
             outstanding: 0,
             clients: 1,
+            left: 0,
             client_faults: Default::default(),
             faults: Default::default(),
             nic: None,

@@ -31,7 +31,7 @@ use super::shared::{InForce, ServerEvent, Shared};
 use super::start::Start;
 use super::{aside, expiry, saving, start};
 use crate::control::apply::{self, Proposal};
-use crate::control::deeds::{self, Doer};
+use crate::control::audit::{self, Author};
 use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
 use crate::failure::{Failure, chain};
@@ -152,7 +152,7 @@ async fn accept_loss(shared: &Shared, target: &str, peer: &Peer) -> Result<Optio
     let reply = apply::accept_loss(&in_force.server, target, peer.clone());
     if reply.ok {
         let request = Request::AcceptLoss { target: target.to_owned() };
-        shared.report([Doer::of(&request, peer, &in_force.roles).did(EventKind::LossAccepted, target)]);
+        shared.report([Author::of(&request, peer, &in_force.roles).did(EventKind::LossAccepted, target)]);
     }
     Ok(Some(reply))
 }
@@ -339,20 +339,20 @@ impl Draft {
         let held = self.all_held(kind, in_force);
         in_force.server.hold(held);
         report_gone(&proposal.gone);
-        let ended = deeds::gone(&proposal.gone);
+        let ended = audit::gone(&proposal.gone);
         let (plan, warnings) = effects;
         match kind {
             Kind::Request(request, peer) => {
                 let done = (done.unapplied.as_slice(), warnings.as_slice());
-                let doer = Doer::of(request, peer, &in_force.roles);
+                let author = Author::of(request, peer, &in_force.roles);
                 let (reply, events) =
-                    apply::accept(&in_force.server, &mut in_force.state, proposal, (request, &doer), done);
+                    apply::accept(&in_force.server, &mut in_force.state, proposal, (request, &author), done);
                 shared.report(events.into_iter().chain(ended));
                 return Some(reply);
             }
             Kind::Reload(asked) => {
-                let doer = reload::doer(asked.as_ref(), &in_force.roles);
-                shared.report(doer.applied(plan).into_iter().chain(ended));
+                let author = reload::author(asked.as_ref(), &in_force.roles);
+                shared.report(author.applied(plan).into_iter().chain(ended));
                 in_force.refused_reload = None;
                 reload::warn(&proposal.host, &shared.at_start);
                 let read = self.read.expect("it is in force when it has been read");

@@ -11,7 +11,7 @@ use super::helpers::{Purpose, hangs};
 use super::refused::Refused;
 use super::shared::{InForce, Shared};
 use crate::control::apply::{self, Proposal};
-use crate::control::deeds::Doer;
+use crate::control::audit::Author;
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
 use crate::control::{Code, Reply, Request, plan};
@@ -117,14 +117,14 @@ impl Read {
 }
 
 /// Who reloads: the client that has asked, or who has sent the signal.
-pub(super) fn doer(asked: Option<&(Request, Peer)>, roles: &Roles) -> Doer {
-    asked.map_or_else(|| Doer::signal("SIGHUP"), |(request, peer)| Doer::of(request, peer, roles))
+pub(super) fn author(asked: Option<&(Request, Peer)>, roles: &Roles) -> Author {
+    asked.map_or_else(|| Author::signal("SIGHUP"), |(request, peer)| Author::of(request, peer, roles))
 }
 
 /// Notes that a reload was refused. Returns the event.
 pub(super) fn refused(in_force: &mut InForce, asked: Option<&(Request, Peer)>, refused: &Refused) -> Event {
     let why = refusal(refused);
-    let event = doer(asked, &in_force.roles).reload_refused(why.in_words());
+    let event = author(asked, &in_force.roles).reload_refused(why.in_words());
     (in_force.load, in_force.refused_reload) = (Load::now(false), Some(why));
     event
 }

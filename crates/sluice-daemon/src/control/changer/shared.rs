@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use super::helpers::{Helpers, Purpose};
 use super::watch::Watch;
 use crate::control::apply::State;
-use crate::control::deeds::RoleRefusals;
+use crate::control::audit::RoleRefusals;
 use crate::control::roles::Roles;
 use crate::events::Reporter;
 use crate::failure::Failure;

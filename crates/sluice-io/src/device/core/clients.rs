@@ -47,9 +47,7 @@ impl Core {
     /// Records that a client of a volume has disconnected. Its requests at the gate are cancelled; those in flight end
     /// at the device. `in_order`: it has ended its session itself.
     pub(crate) fn client_closed(&mut self, volume: VolumeKey, in_order: bool) {
-        let closed = &mut self.backend.volumes[volume];
-        closed.close_client();
-        closed.left += u64::from(in_order);
+        self.backend.volumes[volume].close_client(in_order);
         self.work.push(Ends::Cancel(volume));
     }
 

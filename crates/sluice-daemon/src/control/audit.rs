@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use sluice_api::change::{Effect, Holds, Settings};
-use sluice_api::event::{Deed, Event, EventKind, Phase};
+use sluice_api::event::{Change, Event, EventKind, Phase};
 use sluice_api::request::Request;
 use sluice_api::{amount, shell};
 use sluice_config::changes::Object;
@@ -20,31 +20,33 @@ use crate::state::time::Time;
 /// Maximum number of objects of one reload with an event of their own.
 const OBJECTS_MAX: usize = 1000;
 
+/// Maximum number of users with such an event in this time: a user may have many numbers.
+const REFUSED_MAX: usize = 64;
 /// Maximum length of a command, and of what was in force, in characters.
 const WORDS_MAX: usize = 1000;
 /// Minimum time between two events of refusals of one user.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
 
-/// Who does something, and with which command.
+/// The user who makes a change, and the command.
 #[derive(Debug, Clone, Default)]
-pub struct Doer(Deed);
+pub struct Author(Change);
 
-impl Doer {
+impl Author {
     /// The client that makes a request.
-    pub fn of(request: &Request, peer: &Peer, roles: &Roles) -> Doer {
+    pub fn of(request: &Request, peer: &Peer, roles: &Roles) -> Author {
         let role = roles.name_of(peer).map(str::to_owned);
         let (command, reason) = command(request);
         let Peer { uid, pid, login, .. } = peer;
-        Doer(Deed { uid: Some(*uid), login_uid: *login, pid: *pid, role, command, reason, ..Deed::default() })
+        Author(Change { uid: Some(*uid), login_uid: *login, pid: *pid, role, command, reason, ..Change::default() })
     }
 
     /// A signal, whose sender is not known.
-    pub fn signal(name: &str) -> Doer {
-        Doer(Deed { who: name.to_owned(), command: name.to_owned(), ..Deed::default() })
+    pub fn signal(name: &str) -> Author {
+        Author(Change { who: name.to_owned(), command: name.to_owned(), ..Change::default() })
     }
 
-    fn deed(&self, (before, after): (String, String)) -> Deed {
-        Deed { before, after, ..self.0.clone() }
+    fn change(&self, (before, after): (String, String)) -> Change {
+        Change { before, after, ..self.0.clone() }
     }
 
     /// The events of a change that has made `after` of `before`: one for each object.
@@ -61,14 +63,29 @@ impl Doer {
             && let Ok(object) = target.parse::<Object>()
         {
             let words = differing.remove(&object).unwrap_or_default();
-            let deed = Deed { until: holds.until.clone(), undo: holds.undo.clone(), ..self.deed(words) };
-            return vec![about(&object, event(kind, deed))];
+            let change = Change { until: holds.until.clone(), undo: holds.undo.clone(), ..self.change(words) };
+            return vec![about(&object, event(kind, change))];
         }
-        let events = differing.into_iter().map(|(object, words)| {
-            let undo = holds.undo.iter().filter(|command| concerns(command, &object)).cloned().collect();
-            about(&object, event(kind, Deed { until: holds.until.clone(), undo, ..self.deed(words) }))
-        });
-        events.collect()
+        let (count, mut undo) = (differing.len(), by_object(&holds.undo, &differing));
+        let of_all = undo.remove(&None).unwrap_or_default();
+        let mut events: Vec<Event> = Vec::new();
+        for (object, words) in differing.into_iter().take(OBJECTS_MAX) {
+            let own = undo
+                .remove(&Some(object.clone()))
+                .unwrap_or_default()
+                .into_iter()
+                .chain(of_all.iter().cloned())
+                .collect();
+            let change = Change { until: holds.until.clone(), undo: own, ..self.change(words) };
+            events.push(about(&object, event(kind, change)));
+        }
+        events.extend((count > OBJECTS_MAX).then(|| self.further(kind, count - OBJECTS_MAX)));
+        events
+    }
+
+    /// The event of objects that have none of their own.
+    fn further(&self, kind: EventKind, count: usize) -> Event {
+        of(&format!("{count} further objects"), event(kind, self.0.clone()))
     }
 
     /// The event of a volume that has grown.
@@ -82,8 +99,8 @@ impl Doer {
             Some(Settings::Volume(volume)) => volume.size_bytes.map_or_else(String::new, amount::size),
             _ => String::new(),
         };
-        let deed = Deed { until: holds.until.clone(), ..self.deed((size(before), size(after))) };
-        named(target, event(EventKind::Resized, deed))
+        let change = Change { until: holds.until.clone(), ..self.change((size(before), size(after))) };
+        named(target, event(EventKind::Resized, change))
     }
 
     /// The event of something about an object, without figures.
@@ -93,8 +110,7 @@ impl Doer {
 
     /// The event of a refusal for lack of a role.
     pub fn refused(&self) -> Event {
-        let target = self.0.command.split(' ').nth(2).unwrap_or_default();
-        self.did(EventKind::RoleRefused, target)
+        event(EventKind::RoleRefused, self.0.clone())
     }
 
     /// The event of a reload that was refused, and why.
@@ -113,11 +129,12 @@ impl Doer {
         }
         let changes = amount::counted(plan.len() as u64, "change", "changes");
         let all = Event { detail: Some(changes), ..event(EventKind::Applied, self.0.clone()) };
+        let further = objects.len().checked_sub(OBJECTS_MAX + 1).map(|more| self.further(EventKind::Changed, more + 1));
         let each = objects.into_iter().take(OBJECTS_MAX).map(|(name, (old, new))| {
-            let deed = Deed { reason: None, ..self.deed((old.join(" "), new.join(" "))) };
-            named(name, event(EventKind::Changed, deed))
+            let change = Change { reason: None, ..self.change((old.join(" "), new.join(" "))) };
+            named(name, event(EventKind::Changed, change))
         });
-        [all].into_iter().chain(each).collect()
+        [all].into_iter().chain(each).chain(further).collect()
     }
 }
 
@@ -130,7 +147,7 @@ impl RoleRefusals {
     /// Whether the refusal of a user is an event.
     pub fn is_event(&mut self, uid: u32) -> bool {
         self.0.retain(|_, last| last.elapsed() < REFUSAL_EVERY);
-        let is_new = !self.0.contains_key(&uid);
+        let is_new = !self.0.contains_key(&uid) && self.0.len() < REFUSED_MAX;
         if is_new {
             self.0.insert(uid, Instant::now());
         }
@@ -148,8 +165,8 @@ pub fn gone(gone: &[(Override, Gone)]) -> Vec<Event> {
         };
         let (detail, uid) = (why.in_words(&old.hidden()), Some(old.origin.uid));
         let reason = old.origin.reason.clone();
-        let deed = Deed { uid, before: key(&old.value()), after, reason, ..Deed::default() };
-        about(&old.target, Event { detail: Some(detail), ..event(EventKind::Expired, deed) })
+        let change = Change { uid, before: key(&old.value()), after, reason, ..Change::default() };
+        about(&old.target, Event { detail: Some(detail), ..event(EventKind::Expired, change) })
     };
     gone.iter().map(event_of).collect()
 }
@@ -169,18 +186,25 @@ fn kept(text: &str) -> String {
     kept
 }
 
-fn event(kind: EventKind, mut deed: Deed) -> Event {
-    for text in [&mut deed.command, &mut deed.before, &mut deed.after] {
-        *text = kept(text);
-    }
-    Event { time: Time::of_clock().0, kind, phase: Phase::Happened, deed: Some(deed), ..Event::default() }
+fn event(kind: EventKind, mut change: Change) -> Event {
+    let optional = [&mut change.reason, &mut change.until].into_iter().flatten();
+    let texts = [&mut change.command, &mut change.before, &mut change.after].into_iter().chain(optional);
+    texts.chain(&mut change.undo).for_each(|text| *text = kept(text));
+    Event { time: Time::of_clock().0, kind, phase: Phase::Happened, change: Some(change), ..Event::default() }
 }
 
-/// Whether a command that undoes a change is about this object.
-fn concerns(command: &str, object: &Object) -> bool {
-    let object = object.to_string();
-    let target = command.split(' ').nth(2).and_then(|target| target.strip_prefix(&*object));
-    target.is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '.']))
+/// Commands that undo a change, by the object that each is about; `None` for those that are about several, such as `sluice reset 'web*'`.
+fn by_object(undo: &[String], objects: &Differing) -> BTreeMap<Option<Object>, Vec<String>> {
+    let names: BTreeMap<String, &Object> = objects.keys().map(|object| (object.to_string(), object)).collect();
+    let mut found: BTreeMap<Option<Object>, Vec<String>> = BTreeMap::new();
+    for command in undo {
+        // The name of a change is that of its object with a key.
+        let name = command.split(' ').nth(2).unwrap_or_default();
+        let ends = name.match_indices(['/', '.']).map(|(at, _)| at).chain([name.len()]);
+        let object = ends.filter_map(|end| names.get(&name[..end])).next_back();
+        found.entry(object.map(|object| (*object).clone())).or_default().push(command.clone());
+    }
+    found
 }
 
 /// An event about an object.
@@ -194,7 +218,7 @@ fn about(object: &Object, event: Event) -> Event {
 
 /// An event about what has this name.
 fn of(name: &str, mut event: Event) -> Event {
-    event.deed.iter_mut().for_each(|deed| deed.target = kept(name));
+    event.change.iter_mut().for_each(|change| change.target = kept(name));
     event
 }
 
@@ -209,8 +233,10 @@ fn named(name: &str, event: Event) -> Event {
     }
 }
 
-/// What differs, in words, by object.
-fn differing<'a>(before: &'a Overrides, after: &'a Overrides) -> BTreeMap<Object, (String, String)> {
+/// What was in force before and after, in words, by object.
+type Differing = BTreeMap<Object, (String, String)>;
+
+fn differing<'a>(before: &'a Overrides, after: &'a Overrides) -> Differing {
     let (dropped, new) = before.differing(after);
     let by_name = |all: Vec<&'a Override>| all.into_iter().map(|known| (known.name(), known)).collect();
     let (old, new): (BTreeMap<String, &Override>, BTreeMap<String, &Override>) = (by_name(dropped), by_name(new));
@@ -261,11 +287,12 @@ fn command(request: &Request) -> (String, Option<String>) {
             words.extend(["accept-loss".to_owned(), target.clone()]);
             None
         }
-        Request::TestAlert { class } => {
-            words.extend(["alert".to_owned(), "--test".to_owned()].into_iter().chain(class.clone()));
+        _ => {
+            let verb =
+                serde_json::to_value(request).ok().and_then(|request| Some(request["verb"].as_str()?.to_owned()));
+            words.extend(verb);
             None
         }
-        _ => None,
     };
     (shell::command(words), reason)
 }
@@ -274,21 +301,23 @@ fn command(request: &Request) -> (String, Option<String>) {
 mod tests {
     use super::*;
 
-    fn doer(json: &str) -> Doer {
+    fn author(json: &str) -> Author {
         let peer = Peer { uid: 1000, gid: 1000, groups: [].into(), pid: None, login: None };
-        Doer::of(&serde_json::from_str(json).unwrap(), &peer, &Roles::of(&sluice_config::Access::default(), None))
+        Author::of(&serde_json::from_str(json).unwrap(), &peer, &Roles::of(&sluice_config::Access::default(), None))
     }
 
     #[test]
     fn a_refused_client_wrote_what_it_liked_into_the_record_and_onto_terminals() {
         let long = "x".repeat(100_000);
-        let json = format!(r#"{{"verb":"set","target":"a\u001b[2J{long}","keys":{{"limit":"{long}"}}}}"#);
-        let event = doer(&json).refused();
+        let json = format!(
+            r#"{{"verb":"set","target":"a\u001b[2J{long}","keys":{{"limit":"{long}"}},"how":{{"reason":"\u001b[2J{long}"}}}}"#
+        );
+        let event = author(&json).refused();
         let text = event.in_words();
         assert!(text.chars().count() < 3000 && !text.contains('\u{1b}'), "{text}");
-        let deed = event.deed.unwrap();
-        assert!(deed.command.chars().count() <= WORDS_MAX + 1 && event.vm.is_none());
-        assert_eq!((deed.uid, deed.role.as_deref()), (Some(1000), None));
+        let change = event.change.unwrap();
+        assert!(change.command.chars().count() <= WORDS_MAX + 1 && event.vm.is_none());
+        assert_eq!((change.uid, change.role.as_deref()), (Some(1000), None));
     }
 
     #[test]
@@ -296,5 +325,15 @@ mod tests {
         let mut refusals = RoleRefusals::default();
         let events = (0..1000).filter(|number| refusals.is_event(number % 3)).count();
         assert_eq!(events, 3);
+        assert!((0..100_000).filter(|uid| refusals.is_event(*uid)).count() < REFUSED_MAX, "a user with many numbers");
+    }
+
+    #[test]
+    fn commands_that_undo_a_change_are_told_with_their_objects() {
+        let objects = ["web1", "web2/root"].map(|name| (name.parse().unwrap(), Default::default())).into();
+        let undo = ["sluice reset web1/limit", "sluice set web2/root limit=5", "sluice reset 'web*/weight'"];
+        let found = by_object(&undo.map(str::to_owned), &objects);
+        let of = |name: Option<&str>| found[&name.map(|name| name.parse().unwrap())].clone();
+        assert_eq!([of(Some("web1")), of(Some("web2/root")), of(None)], undo.map(|command| vec![command.to_owned()]));
     }
 }

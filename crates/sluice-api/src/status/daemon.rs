@@ -1,0 +1,76 @@
+//! State of the daemon itself: what is in force beside the host file, its restarts, and clients that it has lost.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::DaemonEnd;
+use crate::object::ObjectId;
+
+/// Changes made at run time that are in force.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverridesInForce {
+    pub count: usize,
+    /// The one that ends next by itself at a time.
+    pub next_end: Option<OverrideEnd>,
+}
+
+impl OverridesInForce {
+    /// Whether there are none.
+    #[must_use]
+    pub const fn is_none(&self) -> bool {
+        self.count == 0
+    }
+}
+
+/// A change that ends by itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverrideEnd {
+    pub name: String,
+    pub value: String,
+    /// Seconds since 1970.
+    pub time: u64,
+}
+
+/// The last reload, if it was refused.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RefusedReload {
+    /// Seconds since 1970.
+    pub time: u64,
+    /// Where the first error is, if it is in a file.
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    pub error: String,
+}
+
+impl RefusedReload {
+    /// Where the error is, and the error.
+    #[must_use]
+    pub fn in_words(&self) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}: "),
+            (Some(file), None) => format!("{file}: "),
+            (None, _) => String::new(),
+        };
+        place + &self.error
+    }
+}
+
+/// An end of the daemon, after which it was started again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Restart {
+    /// Seconds since 1970.
+    pub time: u64,
+    pub ended_by: DaemonEnd,
+}
+
+/// A volume or NIC without the client that it had.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostClient {
+    pub volume: ObjectId,
+    /// Seconds since 1970.
+    pub since: u64,
+    /// How it is known that it should have one, in words.
+    pub reason: String,
+}
