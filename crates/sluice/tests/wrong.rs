@@ -12,7 +12,7 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["show", "a"], "Write: sluice describe NAME"),
     (&["logs"], "Write: sluice events"),
     (&["reload"], "Write: sluice apply FILE"),
-    (&["stop"], "Write: systemctl stop sluice"),
+    (&["stop"], "Write: sluice detach VM for one VM; systemctl stop sluice"),
     (&["statsu"], "'status'"),
     (&["Status"], "Write: sluice status"),
     (&["frobnicate"], "`sluice --help` lists"),

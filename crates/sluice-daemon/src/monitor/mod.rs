@@ -151,6 +151,7 @@ impl Monitor {
             space,
             clients,
             restarts,
+            keep: None,
             events,
             metrics,
             clock,
@@ -195,6 +196,8 @@ struct Thread {
     clients: Clients,
     /// Ends of earlier runs, oldest first.
     restarts: Vec<Restart>,
+    /// How long the past is kept, as of the last sample.
+    keep: Option<Keep>,
     events: Events,
     clock: Clock,
     /// Time since the start of the host.
@@ -235,8 +238,9 @@ impl Thread {
         self.clients.keep(u64::MAX, |clients| self.events.keep_clients(clients));
         let mut observer = std::mem::take(&mut self.observer);
         let observed = observer.end();
-        if let Some(served) = self.board.read().served {
-            self.events.keep(observer.minutes(), keep(&served));
+        // The thread that makes changes may have closed the board already.
+        if let Some(keep) = self.keep.take() {
+            self.events.keep(observer.minutes(), keep);
         }
         let ends =
             self.absent.end(at).into_iter().chain(self.space.end(at)).chain(self.clients.end(at)).chain(observed);
@@ -313,7 +317,7 @@ impl Thread {
         events.for_each(|event| self.events.happened(event));
         self.clients.keep(second, |clients| self.events.keep_clients(clients));
         self.events.sampled(time);
-        self.events.keep(self.observer.minutes(), keep(&served));
+        self.events.keep(self.observer.minutes(), *self.keep.insert(keep(&served)));
         self.metrics.publish(exported(&self.observer, &self.space, &served));
         self.sampled = changes;
         std::mem::take(&mut self.waiting).into_iter().for_each(|asked| self.answer(asked));
@@ -369,6 +373,7 @@ mod tests {
             space: Space::default(),
             clients: Clients::default(),
             restarts: Vec::new(),
+            keep: None,
             events: Events::start(None).unwrap(),
             clock: Clock::default(),
             begun: since_boot(),
