@@ -7,7 +7,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
     (&["start", "daemon", "up", "run"], "systemctl start sluice, or sluice serve FILE"),
     (
         &["stop", "down", "kill", "quit", "shutdown"],
-        "sluice detach VM for one VM; systemctl stop sluice ends the disks of all of them",
+        "sluice detach VM for one VM; systemctl stop sluice, which ends the disks of all",
     ),
     (&["restart"], "systemctl restart sluice, or sluice apply FILE for a changed host file"),
     (&["enable", "disable"], "systemctl enable sluice, or systemctl disable sluice"),
