@@ -27,7 +27,7 @@ const WRONG: &[(&[&str], &str)] = &[
     (&["get", "history"], "For example:\n  sluice get history db1"),
     (&["why", "a", "--since"], "For example:\n  sluice why db1 --since \"yesterday 22:00\""),
     (&["status", "a"], "Write: sluice describe NAME, or sluice why VM"),
-    (&["why", "a", "b"], "Write: the command once for each name"),
+    (&["why", "a", "b"], "Write: the command with one name alone, once for each"),
     (&["resize", "a/v", "5", "GiB"], "in one word as in 20GiB"),
     (&["resize", "5GiB", "a/v"], "the new size follows the volume"),
     (&["export", "a", "qemu-args", "$HOST"], "possible values: qemu-args"),
