@@ -215,9 +215,9 @@ pub struct Change {
     pub role: Option<String>,
     /// The command, or the signal; of a change that has ended, none.
     pub command: String,
-    /// What was changed, as commands name it; a device or uplink as `device NAME`. Empty for a reload as a whole.
+    /// The object that has changed, such as `db1/root` or `policy/gold`; a device or uplink as `device NAME`. Empty for a reload as a whole.
     pub target: String,
-    /// What was in force before, in words.
+    /// The values that were in force before, in words.
     pub before: String,
     pub after: String,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -186,14 +186,33 @@ impl Request {
         )
     }
 
+    /// The options of a change that could last.
+    #[must_use]
+    pub fn how(&self) -> Option<&How> {
+        match self {
+            Request::Attach { how, .. }
+            | Request::Detach { how, .. }
+            | Request::Resize { how, .. }
+            | Request::Set { how, .. } => Some(how),
+            _ => None,
+        }
+    }
+
     /// Objects that may be closed or changed although they are in use.
     #[must_use]
     pub fn force(&self) -> &[String] {
         match self {
-            Request::Attach { how, .. } | Request::Detach { how, .. } | Request::Resize { how, .. } => &how.force,
-            Request::Set { how, .. } => &how.force,
             Request::Reset { force, .. } | Request::Apply { force, .. } => force,
-            _ => &[],
+            other => other.how().map_or(&[], |how| &how.force),
+        }
+    }
+
+    /// The stated reason for it.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Request::Reset { reason, .. } | Request::Apply { reason, .. } => reason.as_deref(),
+            other => other.how()?.reason.as_deref(),
         }
     }
 }

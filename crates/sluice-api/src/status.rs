@@ -13,7 +13,7 @@ use crate::object::ObjectId;
 use crate::policy::Policy;
 use crate::words::words;
 
-pub use self::daemon::{LostClient, OverrideEnd, OverridesInForce, RefusedReload, Restart};
+pub use self::daemon::{DaemonState, FailedAlert, LostClient, OverrideEnd, OverridesInForce, RefusedReload, Restart};
 
 mod daemon;
 
@@ -482,19 +482,6 @@ words! {
     else Off = "off"
 }
 
-/// An alert that has failed.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct FailedAlert {
-    /// The `CLASS` of its table `[alert.CLASS]`.
-    pub class: String,
-    /// Its program, or its URL without what is secret.
-    pub recipient: String,
-    /// Seconds since 1970.
-    pub time: u64,
-    pub error: String,
-}
-
 /// Everything now.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -511,19 +498,9 @@ pub struct Status {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
-    #[serde(skip_serializing_if = "OverridesInForce::is_none")]
-    pub overrides: OverridesInForce,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused_reload: Option<RefusedReload>,
-    /// Of the last hour, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub restarts: Vec<Restart>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lost_clients: Vec<LostClient>,
+    #[serde(flatten)]
+    pub daemon: DaemonState,
     pub file_systems: Vec<FileSystem>,
-    /// The last alert that failed, unless a later one to that recipient has arrived.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed_alert: Option<FailedAlert>,
     pub bridged: Vec<Bridged>,
     pub vms: Vec<Vm>,
 }

@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::object::ObjectId;
 use crate::status::{
-    ClientFaults, Cpu, Device, FailedAlert, Failing, FileSystem, Health, InterfaceOutage, LostClient, NotServed,
-    OverridesInForce, Promise, RealTime, RefusedReload, Restart, SetAside, State, Status, Vm,
+    ClientFaults, Cpu, DaemonState, Device, Failing, FileSystem, Health, InterfaceOutage, NotServed, Promise, RealTime,
+    SetAside, State, Status, Vm,
 };
 
 /// Number of VMs whose CPU time is stated: those that use most.
@@ -32,22 +32,12 @@ pub struct Summary {
     pub volumes_out_of_service: Vec<NotServed>,
     pub held_back: Vec<NotServed>,
     pub overrides_set_aside: Vec<SetAside>,
-    #[serde(skip_serializing_if = "OverridesInForce::is_none")]
-    pub overrides: OverridesInForce,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub refused_reload: Option<RefusedReload>,
-    /// Of the last hour, oldest first.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub restarts: Vec<Restart>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub lost_clients: Vec<LostClient>,
+    #[serde(flatten)]
+    pub daemon: DaemonState,
     /// Volumes and NICs with stopped queues or refused requests.
     pub faults: Vec<Fault>,
     pub failing: Vec<FailingVolume>,
     pub file_systems: Vec<FileSystem>,
-    /// The last alert that failed, unless a later one to that recipient has arrived.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub failed_alert: Option<FailedAlert>,
 }
 
 /// Numbers of promises, by state.
@@ -138,19 +128,15 @@ impl From<Status> for Summary {
             volumes_out_of_service: status.volumes_out_of_service,
             held_back: status.held_back,
             overrides_set_aside: status.overrides_set_aside,
-            overrides: status.overrides,
-            refused_reload: status.refused_reload,
-            restarts: status.restarts,
-            lost_clients: status.lost_clients,
+            daemon: status.daemon,
             file_systems: status.file_systems,
-            failed_alert: status.failed_alert,
         };
         summary.ok = summary.broken.is_empty()
             && summary.failing.is_empty()
             && summary.devices.iter().all(|device| device.health == Health::Serving)
             && summary.out_of_service.is_empty()
             && summary.held_back.is_empty()
-            && summary.lost_clients.is_empty();
+            && summary.daemon.lost_clients.is_empty();
         summary
     }
 }

@@ -22,7 +22,7 @@ pub struct Why {
     /// Events of its devices, in sentences.
     pub devices: Vec<String>,
     pub by_device: Vec<OnDevice>,
-    /// What was changed of the VM, in sentences.
+    /// Changes of the VM in that time, in sentences.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<String>,
     /// The longest first.

@@ -74,8 +74,8 @@ impl Diagnostics {
 
     /// Returns the errors alone, for a reader who did not ask about the whole file.
     #[must_use]
-    pub fn without_warnings(self) -> Diagnostics {
-        Diagnostics(self.0.into_iter().filter(|found| found.severity == Severity::Error).collect())
+    pub fn without_warnings(&self) -> Diagnostics {
+        Diagnostics(self.0.iter().filter(|found| found.severity == Severity::Error).cloned().collect())
     }
 
     /// Number of warnings.

@@ -90,7 +90,7 @@ impl Files {
         Ok(host)
     }
 
-    /// What these files state with changes, as one table.
+    /// Returns the keys of these files, with changes laid over them, as one table.
     pub fn laid(&self, changes: &Changes) -> Result<serde_json::Value, Diagnostics> {
         self.changed(changes)?;
         Ok(self.last.lock().unwrap_or_else(PoisonError::into_inner).tree.to_json())

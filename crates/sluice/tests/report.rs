@@ -121,6 +121,21 @@ fn a_report_has_what_the_commands_print_without_secrets() {
 }
 
 #[test]
+fn a_number_of_a_mistyped_key_was_left_out_of_the_whole_report() {
+    let place = Place::new();
+    std::fs::write(place.file("host.toml"), "[device.d]\nbackend = \"null\"\ndeep = 1\nwebhok = \"s3cret-of-some\"\n")
+        .unwrap();
+    let made = run(report(&place, &["--socket"]).arg(place.socket("control")));
+    assert_eq!(made.code(), Some(0), "{}", made.stderr);
+    let files = unpacked(&place);
+    assert!(files["README.txt"].contains(env!("CARGO_PKG_VERSION")), "{}", files["README.txt"]);
+    for (name, text) in &files {
+        assert!(!text.contains("s3cret"), "{name}: {text}");
+    }
+    assert!(files["versions.txt"].contains(env!("CARGO_PKG_VERSION")), "{}", files["versions.txt"]);
+}
+
+#[test]
 fn a_report_of_a_daemon_that_is_down_says_what_is_missing_and_has_its_record() {
     let place = Place::new();
     let text = host(&place) + &place.volume("gone", "v", &place.file("gone.img"), "");

@@ -5,6 +5,24 @@ use serde::{Deserialize, Serialize};
 use crate::event::DaemonEnd;
 use crate::object::ObjectId;
 
+/// State of the daemon itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DaemonState {
+    #[serde(skip_serializing_if = "OverridesInForce::is_none")]
+    pub overrides: OverridesInForce,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused_reload: Option<RefusedReload>,
+    /// Ends of the daemon in the last hour, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub restarts: Vec<Restart>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub lost_clients: Vec<LostClient>,
+    /// The last alert that failed, unless a later one to that recipient has arrived.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_alert: Option<FailedAlert>,
+}
+
 /// Changes made at run time that are in force.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -73,4 +91,17 @@ pub struct LostClient {
     pub since: u64,
     /// How it is known that it should have one, in words.
     pub reason: String,
+}
+
+/// An alert that has failed.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct FailedAlert {
+    /// The `CLASS` of its table `[alert.CLASS]`.
+    pub class: String,
+    /// Its program, or its URL without what is secret.
+    pub recipient: String,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub error: String,
 }

@@ -55,7 +55,7 @@ impl Kind {
         }
     }
 
-    /// What it may be, in Markdown.
+    /// The values that a key accepts, in Markdown.
     #[must_use]
     pub fn in_words(&self) -> String {
         match self {

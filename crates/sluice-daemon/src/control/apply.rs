@@ -7,7 +7,7 @@ use std::sync::Arc;
 use sluice_api::change::{self, Changed, Holds, Settings};
 use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
-use sluice_api::request::{How, Term};
+use sluice_api::request::Term;
 use sluice_config::changes::{Object, Target, is_pattern, matches};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
@@ -23,7 +23,7 @@ use crate::failure::chain;
 use crate::server::{Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
-use crate::state::overrides::{Change, Gone, Lasts, Origin, Override, file_value, flat};
+use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, file_value, flat};
 use crate::state::time::Time;
 
 /// The configuration in force: the files as they were loaded, and what was changed since.
@@ -108,7 +108,7 @@ pub fn propose(
     few_keys(request)?;
     let (reason, lasts) = terms(request, place)?;
     let origin = Origin { uid: peer.uid, gid: peer.gid, pid: peer.pid, at: place.now, reason };
-    let permanent = how(request).is_some_and(|how| how.permanent);
+    let permanent = request.how().is_some_and(|how| how.permanent);
     let mut draft = Draft { server, state, origin, lasts, permanent, saved: state.saved.clone(), parts: Vec::new() };
     let (mut extra, mut gone) = (Extra::Nothing, Vec::new());
     let (targets, what) = match request.clone() {
@@ -168,25 +168,11 @@ fn few_keys(request: &Request) -> Result<(), Reply> {
     Err(Reply::failed(Code::Invalid, error))
 }
 
-/// The options of a change.
-fn how(request: &Request) -> Option<&How> {
-    match request {
-        Request::Attach { how, .. }
-        | Request::Detach { how, .. }
-        | Request::Resize { how, .. }
-        | Request::Set { how, .. } => Some(how),
-        _ => None,
-    }
-}
-
 /// Returns why a change is made and how long it lasts, or why it cannot last so long.
 fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts), Reply> {
-    let (reason, term) = match (how(request), request) {
-        (Some(how), _) => (&how.reason, how.term),
-        // It adds no change that could last.
-        (None, Request::Reset { reason, .. }) => (reason, Term::UntilRestart),
-        _ => unreachable!("nothing is changed"),
-    };
+    // A reset adds no change that could last.
+    let (reason, term) =
+        (request.reason().map(str::to_owned), request.how().map_or(Term::UntilRestart, |how| how.term));
     // It is shown on terminals of others.
     if let Some(error) = reason.as_deref().and_then(refused) {
         return Err(Reply::failed(Code::Invalid, error));
@@ -203,7 +189,7 @@ fn terms(request: &Request, place: &Place<'_>) -> Result<(Option<String>, Lasts)
         Term::Seconds(seconds) => Lasts::Until(Time(place.now.0.saturating_add(seconds))),
         Term::Persist => Lasts::Persisted,
     };
-    Ok((reason.clone(), lasts))
+    Ok((reason, lasts))
 }
 
 /// Maximum length of a reason, in characters.
@@ -232,7 +218,7 @@ pub fn accept(
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
-    let in_keys = state.saved.overrides.differences(&proposal.saved.overrides);
+    let in_keys = in_keys(&state.saved.overrides.compared(&proposal.saved.overrides));
     let mut events = author.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
@@ -272,6 +258,15 @@ pub fn accept(
         }
     };
     (with_unapplied(reply.and(&result), unapplied), events)
+}
+
+/// Changes in words, by their names: what was in force before, and what is now.
+fn in_keys(compared: &[Compared<'_>]) -> (String, String) {
+    let differing = || compared.iter().filter(|one| one.before != one.after);
+    let words = |value: fn(&Compared<'_>) -> String| {
+        differing().map(|one| format!("{}={}", one.of.name(), value(one))).collect::<Vec<_>>().join(" ")
+    };
+    (words(|one| one.before.clone()), words(|one| one.after.clone()))
 }
 
 /// Makes a reply one of a failure if there are devices that have not confirmed their part.

@@ -3,7 +3,7 @@
 //! Example: `alice` may run sudo. `sudo sluice set batch limit=300 --for 10m --reason "ticket 4711"` is the event "batch was changed:
 //! limit=500 iops -> limit=300 iops, by alice (role admin), until ..., reason: ticket 4711; undo: sluice reset batch/limit".
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use sluice_api::change::{Effect, Holds, Settings};
@@ -14,18 +14,18 @@ use sluice_config::changes::Object;
 
 use super::roles::Roles;
 use super::socket::Peer;
-use crate::state::overrides::{Gone, Override, Overrides};
+use super::undo::assignment;
+use crate::state::overrides::{Compared, Gone, Override, Overrides};
 use crate::state::time::Time;
 
-/// Maximum number of objects of one reload with an event of their own.
+/// Maximum number of objects of one command or reload with an event of their own.
 const OBJECTS_MAX: usize = 1000;
-
-/// Maximum number of users with such an event in this time: a user may have many numbers.
-const REFUSED_MAX: usize = 64;
 /// Maximum length of a command, and of what was in force, in characters.
 const WORDS_MAX: usize = 1000;
 /// Minimum time between two events of refusals of one user.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
+/// Maximum number of users with such an event in this time: a user may have many numbers.
+const REFUSED_MAX: usize = 64;
 
 /// The user who makes a change, and the command.
 #[derive(Debug, Clone, Default)]
@@ -35,7 +35,7 @@ impl Author {
     /// The client that makes a request.
     pub fn of(request: &Request, peer: &Peer, roles: &Roles) -> Author {
         let role = roles.name_of(peer).map(str::to_owned);
-        let (command, reason) = command(request);
+        let (command, reason) = (command(request), request.reason().map(str::to_owned));
         let Peer { uid, pid, login, .. } = peer;
         Author(Change { uid: Some(*uid), login_uid: *login, pid: *pid, role, command, reason, ..Change::default() })
     }
@@ -144,12 +144,12 @@ impl Author {
 pub struct RoleRefusals(BTreeMap<u32, Instant>);
 
 impl RoleRefusals {
-    /// Whether the refusal of a user is an event.
-    pub fn is_event(&mut self, uid: u32) -> bool {
-        self.0.retain(|_, last| last.elapsed() < REFUSAL_EVERY);
+    /// Whether the refusal of a user at `now` is an event.
+    pub fn is_event(&mut self, uid: u32, now: Instant) -> bool {
+        self.0.retain(|_, last| now < *last + REFUSAL_EVERY);
         let is_new = !self.0.contains_key(&uid) && self.0.len() < REFUSED_MAX;
         if is_new {
-            self.0.insert(uid, Instant::now());
+            self.0.insert(uid, now);
         }
         is_new
     }
@@ -158,14 +158,14 @@ impl RoleRefusals {
 /// Events of changes made at run time that are gone by themselves.
 pub fn gone(gone: &[(Override, Gone)]) -> Vec<Event> {
     let event_of = |(old, why): &(Override, Gone)| {
-        let key = |value: &str| old.key().map_or_else(|| value.to_owned(), |key| format!("{key}={value}"));
-        let after = match why {
-            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => key(now),
-            Gone::Replaced | Gone::Orphaned | Gone::InFile => key(&old.hidden()),
+        let hidden = old.hidden();
+        let now = match why {
+            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => now,
+            Gone::Replaced | Gone::Orphaned | Gone::InFile => &hidden,
         };
-        let (detail, uid) = (why.in_words(&old.hidden()), Some(old.origin.uid));
-        let reason = old.origin.reason.clone();
-        let change = Change { uid, before: key(&old.value()), after, reason, ..Change::default() };
+        let (before, after) = (old.with_key(&old.value()), old.with_key(now));
+        let (detail, uid, reason) = (why.in_words(&hidden), Some(old.origin.uid), old.origin.reason.clone());
+        let change = Change { uid, before, after, reason, ..Change::default() };
         about(&old.target, Event { detail: Some(detail), ..event(EventKind::Expired, change) })
     };
     gone.iter().map(event_of).collect()
@@ -228,73 +228,40 @@ fn named(name: &str, event: Event) -> Event {
         return of(name, Event { device: device.to_owned(), ..event });
     }
     match name.trim_end_matches(" net").parse::<Object>() {
-        Ok(object) if object.to_string().chars().count() <= WORDS_MAX => about(&object, event),
-        _ => of(name, event),
+        Ok(object) => about(&object, event),
+        Err(_) => of(name, event),
     }
 }
 
-/// What was in force before and after, in words, by object.
+/// The objects that a change has changed, each with its values before and after.
 type Differing = BTreeMap<Object, (String, String)>;
 
-fn differing<'a>(before: &'a Overrides, after: &'a Overrides) -> Differing {
-    let (dropped, new) = before.differing(after);
-    let by_name = |all: Vec<&'a Override>| all.into_iter().map(|known| (known.name(), known)).collect();
-    let (old, new): (BTreeMap<String, &Override>, BTreeMap<String, &Override>) = (by_name(dropped), by_name(new));
-    let mut objects: BTreeMap<Object, (Vec<String>, Vec<String>)> = BTreeMap::new();
-    let names: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-    for name in names {
-        let (was, is) = (old.get(name), new.get(name));
-        let Some(known) = was.or(is) else { continue };
-        let of = |value: String| known.key().map_or_else(|| value.clone(), |key| format!("{key}={value}"));
-        let (earlier, later) = objects.entry(known.target.clone()).or_default();
-        earlier.push(of(was.map_or_else(|| before.instead_of(known), |was| was.value())));
-        later.push(of(is.map_or_else(|| after.instead_of(known), |is| is.value())));
+fn differing(before: &Overrides, after: &Overrides) -> Differing {
+    let mut objects: BTreeMap<&Object, (Vec<String>, Vec<String>)> = BTreeMap::new();
+    for Compared { of, before, after } in before.compared(after) {
+        let (old, new) = objects.entry(&of.target).or_default();
+        old.push(of.with_key(&before));
+        new.push(of.with_key(&after));
     }
-    objects.into_iter().map(|(object, (old, new))| (object, (old.join(" "), new.join(" ")))).collect()
+    objects.into_iter().map(|(object, (old, new))| (object.clone(), (old.join(" "), new.join(" ")))).collect()
 }
 
-/// A request as a command, and its reason.
-fn command(request: &Request) -> (String, Option<String>) {
-    let mut words = vec!["sluice".to_owned()];
-    let reason = match request {
-        Request::Attach { target, how, .. } => {
-            words.extend(["attach".to_owned(), target.clone()]);
-            how.reason.clone()
+/// A request as a command.
+fn command(request: &Request) -> String {
+    let verb = serde_json::to_value(request).ok().and_then(|request| Some(request["verb"].as_str()?.to_owned()));
+    let more = match request {
+        Request::Attach { target, .. } | Request::Detach { target, .. } | Request::AcceptLoss { target } => {
+            vec![target.clone()]
         }
-        Request::Detach { target, how } => {
-            words.extend(["detach".to_owned(), target.clone()]);
-            how.reason.clone()
+        Request::Resize { target, size, .. } => vec![target.clone(), size.clone()],
+        Request::Set { target, keys, .. } => {
+            [target.clone()].into_iter().chain(keys.iter().map(|(key, value)| assignment(key, value))).collect()
         }
-        Request::Resize { target, size, how } => {
-            words.extend(["resize".to_owned(), target.clone(), size.clone()]);
-            how.reason.clone()
-        }
-        Request::Set { target, keys, how } => {
-            words.extend(["set".to_owned(), target.clone()]);
-            let value = |value: &toml::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            words.extend(keys.iter().map(|(key, of)| format!("{key}={}", value(of))));
-            how.reason.clone()
-        }
-        Request::Reset { name, reason, .. } => {
-            words.extend(["reset".to_owned(), name.clone().unwrap_or_else(|| "--all".to_owned())]);
-            reason.clone()
-        }
-        Request::Apply { file, reason, .. } => {
-            words.extend(["apply".to_owned(), file.display().to_string()]);
-            reason.clone()
-        }
-        Request::AcceptLoss { target } => {
-            words.extend(["accept-loss".to_owned(), target.clone()]);
-            None
-        }
-        _ => {
-            let verb =
-                serde_json::to_value(request).ok().and_then(|request| Some(request["verb"].as_str()?.to_owned()));
-            words.extend(verb);
-            None
-        }
+        Request::Reset { name, .. } => vec![name.clone().unwrap_or_else(|| "--all".to_owned())],
+        Request::Apply { file, .. } => vec![file.display().to_string()],
+        _ => Vec::new(),
     };
-    (shell::command(words), reason)
+    shell::command(["sluice".to_owned()].into_iter().chain(verb).chain(more))
 }
 
 #[cfg(test)]
@@ -322,10 +289,13 @@ mod tests {
 
     #[test]
     fn a_user_that_was_refused_all_the_time_filled_the_record() {
-        let mut refusals = RoleRefusals::default();
-        let events = (0..1000).filter(|number| refusals.is_event(number % 3)).count();
-        assert_eq!(events, 3);
-        assert!((0..100_000).filter(|uid| refusals.is_event(*uid)).count() < REFUSED_MAX, "a user with many numbers");
+        let (mut refusals, begin) = (RoleRefusals::default(), Instant::now());
+        let mut events = |seconds: u64, uids: u32| {
+            let now = begin + Duration::from_secs(seconds);
+            (0..100_000).filter(|number| refusals.is_event(number % uids, now)).count()
+        };
+        assert_eq!([events(0, 3), events(59, 3), events(60, 3)], [3, 0, 3]);
+        assert_eq!(events(61, 100_000), REFUSED_MAX - 3, "a user with many numbers");
     }
 
     #[test]

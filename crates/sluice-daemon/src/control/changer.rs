@@ -266,7 +266,7 @@ fn request(shared: &Rc<Shared>, asked: Asked) {
                 // The log limits the lines about one endpoint.
                 let (endpoint, who) = ("control", &asked.peer);
                 tracing::warn!(endpoint, %who, reason = refused, "Request of a control client refused");
-                if role_refusals.is_event(asked.peer.uid) {
+                if role_refusals.is_event(asked.peer.uid, Instant::now()) {
                     shared.reporter.happened(Author::of(&asked.request, &asked.peer, roles).refused());
                 }
                 Reply::failed(Code::Refused, refused)

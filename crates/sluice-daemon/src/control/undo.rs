@@ -105,7 +105,7 @@ fn set_once(old: &Override, new: &Override, now: Time) -> Option<String> {
     Some(shell::command(words))
 }
 
-fn assignment(key: &str, value: &toml::Value) -> String {
+pub(super) fn assignment(key: &str, value: &toml::Value) -> String {
     format!("{key}={}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
 }
 

@@ -366,6 +366,15 @@ mod tests {
     }
 
     #[test]
+    fn each_kind_of_events_is_a_change_or_has_a_class_of_alerts() {
+        for kind in EventKind::ALL {
+            let is_change = EventKind::CHANGES.contains(&kind);
+            assert_ne!(is_change, ALERT_CLASSES.contains(&kind.name()), "{}", kind.name());
+        }
+        assert_eq!(EventKind::ALL.len() + 1, EventKind::CHANGES.len() + ALERT_CLASSES.len(), "and `all`");
+    }
+
+    #[test]
     fn without_a_table_nobody_is_told() {
         let mut alerts = alerts(&["latency"]);
         alerts.tell(&event(EventKind::Down), Time(0));

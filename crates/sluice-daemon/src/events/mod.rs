@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
+use std::time::Instant;
 
 use rusqlite::Connection;
 use sluice_api::VERSION;
@@ -282,7 +283,7 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, e
                 if let Some(change) = &mut event.change
                     && let Some(uid) = change.login_uid.or(change.uid)
                 {
-                    change.who = names.of(uid);
+                    change.who = names.of(uid, Instant::now());
                 }
                 store.get_or_insert_with(|| Store::open(folder.clone())).add(&event);
                 // What users do is no alert.

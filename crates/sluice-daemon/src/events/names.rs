@@ -26,15 +26,15 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// The name of a user, or else the number.
-    pub(super) fn of(&mut self, uid: u32) -> String {
-        self.known.retain(|_, (_, since)| since.elapsed() < KNOWN_FOR);
+    /// The name of a user at `now`, or else the number.
+    pub(super) fn of(&mut self, uid: u32, now: Instant) -> String {
+        self.known.retain(|_, (_, since)| now < *since + KNOWN_FOR);
         if let Some((name, _)) = self.known.get(&uid) {
             return name.clone();
         }
         let name = self.look_up(move || users::name_of(uid)).unwrap_or_else(|| format!("uid {uid}"));
         if self.known.len() < KNOWN_MAX {
-            self.known.insert(uid, (name.clone(), Instant::now()));
+            self.known.insert(uid, (name.clone(), now));
         }
         name
     }
@@ -67,7 +67,11 @@ mod tests {
         while names.look_up(|| Some("root".to_owned())).is_none() {
             thread::yield_now();
         }
-        assert_eq!(Names::default().of(0), "root");
-        assert_eq!(Names::default().of(4_000_000_000), "uid 4000000000");
+        let now = Instant::now();
+        assert_eq!(names.of(0, now), "root");
+        assert_eq!(names.of(4_000_000_000, now), "uid 4000000000");
+        assert_eq!(names.known.len(), 2);
+        names.of(0, now + KNOWN_FOR);
+        assert_eq!(names.known.len(), 1, "it is looked up again");
     }
 }

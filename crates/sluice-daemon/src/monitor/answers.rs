@@ -7,7 +7,7 @@ use std::time::Duration;
 use sluice_api::VERSION;
 use sluice_api::list::{self, Step};
 use sluice_api::object::ObjectId;
-use sluice_api::status::{self, Details, InterfaceOutage, RealTime, SetAside, Status, Volume};
+use sluice_api::status::{self, DaemonState, Details, InterfaceOutage, RealTime, SetAside, Status, Volume};
 use sluice_api::top::Top;
 use sluice_config::{Host, Vm};
 use sluice_io::device::{ClientSnapshot, DeviceWatch};
@@ -83,11 +83,13 @@ fn status(known: &Known<'_>, served: &Served) -> Status {
         volumes_out_of_service: not_served(served.absent.out_of_service()),
         held_back: not_served(served.absent.held_back()),
         overrides_set_aside: set_aside(served),
-        overrides: served.overrides.clone(),
-        refused_reload: served.refused_reload.clone(),
-        restarts: known.restarts.iter().filter(|restart| restart.time >= hour_ago).copied().collect(),
-        lost_clients: known.clients.lost().collect(),
-        failed_alert: known.events.outbox.last_failed(),
+        daemon: DaemonState {
+            overrides: served.overrides.clone(),
+            refused_reload: served.refused_reload.clone(),
+            restarts: known.restarts.iter().filter(|restart| restart.time >= hour_ago).copied().collect(),
+            lost_clients: known.clients.lost().collect(),
+            failed_alert: known.events.outbox.last_failed(),
+        },
         file_systems: known.space.file_systems().map(file_system).collect(),
         bridged: bridged(served),
         ..observed

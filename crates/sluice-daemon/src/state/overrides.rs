@@ -6,7 +6,7 @@
 //! changes nothing about it. Editing the limit to 800 does: 800 is in force, and the override is gone.
 
 use core::ops::Bound;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -97,6 +97,13 @@ impl core::fmt::Display for Lasts {
     }
 }
 
+/// What is in force of a change in one configuration and in another, in words.
+pub struct Compared<'a> {
+    pub of: &'a Override,
+    pub before: String,
+    pub after: String,
+}
+
 impl Override {
     /// Its name for `sluice reset`: `db1/limit`, `db1/root/size`, `db1/root`, `policy/gold.limit`.
     pub fn name(&self) -> String {
@@ -135,6 +142,11 @@ impl Override {
             Change::Set { key, .. } => Some(key),
             Change::Attach { .. } | Change::Detach => None,
         }
+    }
+
+    /// A value with the key that it sets.
+    pub fn with_key(&self, value: &str) -> String {
+        self.key().map_or_else(|| value.to_owned(), |key| format!("{key}={value}"))
     }
 
     /// Whether its time is over.
@@ -265,22 +277,19 @@ impl Overrides {
         self.0.iter().map(|known| (known.name(), known)).collect()
     }
 
-    /// Differences of these to `after`, in words: those in force only here, and those in force only there.
-    pub fn differences(&self, after: &Overrides) -> (String, String) {
-        let (here, there) = (self.by_name(), after.by_name());
-        let names: BTreeSet<&String> = here.keys().chain(there.keys()).collect();
-        let (mut old, mut new) = (Vec::new(), Vec::new());
-        for name in names {
-            let (before, after) = (here.get(name), there.get(name));
-            let hidden = before.or(after).map(|known| known.hidden()).unwrap_or_default();
-            let value = |known: Option<&&Override>| known.map_or_else(|| hidden.clone(), |known| known.value());
-            let (before, after) = (value(before), value(after));
-            if before != after {
-                old.push(format!("{name}={before}"));
-                new.push(format!("{name}={after}"));
-            }
-        }
-        (old.join(" "), new.join(" "))
+    /// The changes that differ in `after`, which was made of these, with what is in force here and there in words.
+    pub fn compared<'a>(&'a self, after: &'a Overrides) -> Vec<Compared<'a>> {
+        let (dropped, new) = self.differing(after);
+        let mut names: BTreeMap<String, (Option<&Override>, Option<&Override>)> = BTreeMap::new();
+        dropped.into_iter().for_each(|known| names.entry(known.name()).or_default().0 = Some(known));
+        new.into_iter().for_each(|known| names.entry(known.name()).or_default().1 = Some(known));
+        let compared = |(was, is): (Option<&'a Override>, Option<&'a Override>)| {
+            let of = was.or(is)?;
+            let before = was.map_or_else(|| self.instead_of(of), Override::value);
+            let now = is.map_or_else(|| after.instead_of(of), Override::value);
+            Some(Compared { of, before, after: now })
+        };
+        names.into_values().filter_map(compared).collect()
     }
 
     /// Removes all.

@@ -26,7 +26,7 @@ pub(crate) fn table(summary: &Summary) -> String {
     for one in &summary.failing {
         lines.push(format!("  {} is FAILING: {}", one.volume, one.failing.text));
     }
-    for lost in &summary.lost_clients {
+    for lost in &summary.daemon.lost_clients {
         lines.push(format!(
             "  {} has lost its client since {}: {}; restart its VM, or `sluice detach {}`",
             lost.volume,
@@ -65,16 +65,16 @@ pub(crate) fn table(summary: &Summary) -> String {
 /// What is to be known of the daemon itself.
 fn of_daemon(summary: &Summary) -> Vec<String> {
     let mut lines = Vec::new();
-    if let Some(refused) = &summary.refused_reload {
+    if let Some(refused) = &summary.daemon.refused_reload {
         let (time, error) = (Time(refused.time), refused.in_words());
         lines.push(format!("  The last reload was refused at {time}, and the file before it is in force: {error}"));
     }
     lines.extend(restarts(summary));
-    lines.extend(overrides(&summary.overrides));
+    lines.extend(overrides(&summary.daemon.overrides));
     if summary.real_time == RealTime::Refused {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
     }
-    if let Some(FailedAlert { class, recipient, time, error }) = &summary.failed_alert {
+    if let Some(FailedAlert { class, recipient, time, error }) = &summary.daemon.failed_alert {
         let time = Time(*time);
         lines.push(format!(
             "  The last alert to {recipient} ([alert.{class}]) failed at {time}: {error}; test it with `sluice alert --test`"
@@ -85,10 +85,10 @@ fn of_daemon(summary: &Summary) -> Vec<String> {
 
 /// How often the daemon was restarted in the last hour.
 fn restarts(summary: &Summary) -> Option<String> {
-    let last = summary.restarts.last()?;
-    let killed = summary.restarts.iter().filter(|restart| restart.ended_by == DaemonEnd::Killed).count();
+    let last = summary.daemon.restarts.last()?;
+    let killed = summary.daemon.restarts.iter().filter(|restart| restart.ended_by == DaemonEnd::Killed).count();
     let killed = if killed > 0 { format!(" ({killed} after a kill or failure)") } else { String::new() };
-    let restarts = counted(summary.restarts.len() as u64, "restart", "restarts");
+    let restarts = counted(summary.daemon.restarts.len() as u64, "restart", "restarts");
     Some(format!("  {restarts} of the daemon in the last hour{killed}; it ended last at {}", Time(last.time)))
 }
 

@@ -64,7 +64,7 @@ pub(super) const NEAR: &[(&[&str], &str)] = &[
         &["--no-pager", "--no-color", "--color"],
         "the command without it; there is no pager, and NO_COLOR=1 turns colours off",
     ),
-    (&["-h", "--host", "--connect", "--url", "--endpoint"], "--socket PATH: the daemon is on this host"),
+    (&["--host", "--connect", "--url", "--endpoint"], "--socket PATH: the daemon is on this host"),
     (&["--from", "--after"], "--since TIME"),
     (&["--to", "--before"], "--until TIME"),
     (&["top -d", "top --delay", "top -i"], "--interval TIME"),

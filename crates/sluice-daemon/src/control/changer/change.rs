@@ -23,7 +23,7 @@ use sluice_config::Host;
 use tokio::sync::{MutexGuard, oneshot, watch};
 use tokio::time::sleep;
 
-use super::helpers::{Purpose, hangs};
+use super::helpers::Purpose;
 use super::record::record;
 use super::refused::Refused;
 use super::reload::{self, Read};
@@ -34,7 +34,7 @@ use crate::control::apply::{self, Proposal};
 use crate::control::audit::{self, Author};
 use crate::control::socket::Peer;
 use crate::control::{Code, Reply, Request, plan};
-use crate::failure::{Failure, chain};
+use crate::failure::Failure;
 use crate::request_sizes;
 use crate::server::{Done, Force, Found, Guard, Needs, Prepared, Server, ServerError, Step, without};
 use crate::state::keeper::Keeper;
@@ -454,12 +454,13 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
         let event = reload::refused(&mut shared.in_force.borrow_mut(), asked.as_ref(), &refused);
         shared.report([event]);
     }
+    let words = refused.in_words();
     let error = match refused {
         Refused::Exit => return None,
         Refused::Reply(reply) => return Some(reply),
-        Refused::Replaced => return failed("A later reload has replaced this one; its result is in the log"),
+        Refused::Replaced | Refused::OtherFile(_) => return failed(&words),
         Refused::File(found) => match &kind {
-            Kind::Expiry(_) => found.without_warnings().to_string(),
+            Kind::Expiry(_) => words,
             Kind::Reload(_) if kind.is_dry_run() => return Some(reload::invalid(found)),
             Kind::Reload(_) => {
                 return Some(reload::refuse_file(found, &shared.in_force.borrow().state.saved.overrides));
@@ -473,10 +474,7 @@ fn refuse(shared: &Rc<Shared>, kind: Kind, refused: Refused) -> Option<Reply> {
             let _ = shared.news.send(ServerEvent::Started(Err(error.into_failure())));
             return None;
         }
-        Refused::Server(error) => chain(&*error),
-        Refused::Hangs(path, time, _) => hangs(&path, time),
-        Refused::OtherFile(error) => return failed(&error),
-        Refused::Other(error) => error,
+        Refused::Server(_) | Refused::Hangs(..) | Refused::Other(_) => words,
     };
     match kind {
         Kind::Start(_) => drop(shared.news.send(ServerEvent::Started(Err(Failure::Run(error.into()))))),

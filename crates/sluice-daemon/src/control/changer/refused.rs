@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use sluice_config::Diagnostics;
 
+use super::helpers::hangs;
 use crate::control::Reply;
+use crate::failure::chain;
 use crate::server::{Found, ServerError};
 
 /// Why a change is not made.
@@ -24,6 +26,21 @@ pub(super) enum Refused {
     Replaced,
     /// The daemon is exiting.
     Exit,
+}
+
+impl Refused {
+    /// Why, in words. Files with errors have all of them.
+    pub(super) fn in_words(&self) -> String {
+        match self {
+            Refused::File(found) => found.without_warnings().to_string(),
+            Refused::Server(error) => chain(&**error),
+            Refused::Reply(reply) => reply.error.clone().unwrap_or_default(),
+            Refused::Other(error) | Refused::OtherFile(error) => error.clone(),
+            Refused::Hangs(path, time, _) => hangs(path, *time),
+            Refused::Replaced => "A later reload has replaced this one; its result is in the log".to_owned(),
+            Refused::Exit => "The daemon is exiting".to_owned(),
+        }
+    }
 }
 
 impl From<ServerError> for Refused {

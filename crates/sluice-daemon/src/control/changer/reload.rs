@@ -7,7 +7,7 @@ use sluice_api::event::Event;
 use sluice_api::status::RefusedReload;
 use sluice_config::{DaemonSettings, Diagnostic, Diagnostics, Files, Host, Severity};
 
-use super::helpers::{Purpose, hangs};
+use super::helpers::Purpose;
 use super::refused::Refused;
 use super::shared::{InForce, Shared};
 use crate::control::apply::{self, Proposal};
@@ -15,7 +15,6 @@ use crate::control::audit::Author;
 use crate::control::roles::{self, Roles};
 use crate::control::socket::{Group, Peer};
 use crate::control::{Code, Reply, Request, plan};
-use crate::failure::chain;
 use crate::metrics::Load;
 use crate::server::{Done, Progress};
 use crate::state::Saved;
@@ -95,10 +94,7 @@ impl Read {
         in_force.load = Load::now(done.unapplied.is_empty());
         let (changes, kept) = (done.changes, overrides.in_force().count());
         let files = in_force.state.files.names().collect::<Vec<_>>().join(" ");
-        let reason = asked.and_then(|(request, _)| match request {
-            Request::Apply { reason, .. } => reason.as_deref(),
-            _ => None,
-        });
+        let reason = asked.and_then(|(request, _)| request.reason());
         match done.unapplied.is_empty() {
             true => tracing::info!(changes, kept, who, files, reason, "Reload applied"),
             false => tracing::error!(
@@ -116,7 +112,7 @@ impl Read {
     }
 }
 
-/// Who reloads: the client that has asked, or who has sent the signal.
+/// The author of a reload: the client that has asked, or the sender of the signal.
 pub(super) fn author(asked: Option<&(Request, Peer)>, roles: &Roles) -> Author {
     asked.map_or_else(|| Author::signal("SIGHUP"), |(request, peer)| Author::of(request, peer, roles))
 }
@@ -132,21 +128,17 @@ pub(super) fn refused(in_force: &mut InForce, asked: Option<&(Request, Peer)>, r
 /// What a refusal of a reload is, for those who ask later.
 fn refusal(refused: &Refused) -> RefusedReload {
     let time = Time::of_clock().0;
-    let error = match refused {
-        Refused::File(found) => match found.0.iter().find(|found| found.severity == Severity::Error) {
-            Some(Diagnostic { file, line, message, .. }) => {
-                let (file, line) = (Some(file.clone()), (*line > 0).then_some(*line));
-                return RefusedReload { time, file, line, error: message.clone() };
-            }
-            None => found.to_string(),
-        },
-        Refused::Server(error) => chain(&**error),
-        Refused::Hangs(path, time, _) => hangs(path, *time),
-        Refused::Reply(reply) => reply.error.clone().unwrap_or_default(),
-        Refused::OtherFile(error) | Refused::Other(error) => error.clone(),
-        Refused::Replaced | Refused::Exit => String::new(),
+    let first = match refused {
+        Refused::File(found) => found.0.iter().find(|found| found.severity == Severity::Error),
+        _ => None,
     };
-    RefusedReload { time, error, ..RefusedReload::default() }
+    match first {
+        Some(Diagnostic { file, line, message, .. }) => {
+            let (file, line) = (Some(file.clone()), (*line > 0).then_some(*line));
+            RefusedReload { time, file, line, error: message.clone() }
+        }
+        None => RefusedReload { time, error: refused.in_words(), ..RefusedReload::default() },
+    }
 }
 
 /// Prints warnings about a reloaded file.
