@@ -601,12 +601,13 @@ fn what_was_attached_for_a_time_was_taken_from_a_running_vm() {
     let daemon = Daemon::serve(&place, &host);
     let source = format!("source={}", place.image("b.img", MIB).display());
     let export = format!("export.socket={}", place.volume_socket("b", "w").display());
-    let attach = || json(ask(&place, &["attach", "b/w", "device=disk", &source, &export, "--for", "1s"]));
+    // A client must connect in this time, also on a busy machine.
+    let attach = || json(ask(&place, &["attach", "b/w", "device=disk", &source, &export, "--for", "3s"]));
     let open = || Raw::open(&place.volume_socket("b", "w"), "b/w").unwrap();
     attach();
     let mut client = open();
     // Its keys end on time.
-    json(ask(&place, &["set", "b", "weight=7", "--for", "1s"]));
+    json(ask(&place, &["set", "b", "weight=7", "--for", "3s"]));
     let log = daemon.stderr().up_to(&["Override expired name=\"b/weight\""]);
     let log = log + &daemon.stderr().so_far();
     assert!(log.contains("Expired override stays in force: ending it would close a volume in use"), "{log}");
