@@ -154,7 +154,7 @@ fn remedy(error: &Error, command: &Command, (at, path): (&Command, &str)) -> Opt
         }
         ErrorKind::UnknownArgument => {
             let word = context(ContextKind::InvalidArg)?;
-            // These two look like much, and nobody means them.
+            // They resemble many mistyped options, and are not meant.
             let similar = context(ContextKind::SuggestedArg).filter(|known| !["--version", "--help"].contains(known));
             let surplus = || near::remedy_of_surplus(path, word).map(str::to_owned);
             let any = || surplus().or_else(|| word.starts_with('-').then(|| options(at, word)));

@@ -311,8 +311,8 @@ pub fn get_overrides(state: &State) -> Reply {
     Reply::with(&change::Overrides { overrides: all.collect() })
 }
 
-/// Returns the host file as it is in force: with its drop-ins and the changes made at run time. Of `[daemon]` it has only `state`, since
-/// the rest is not for observers, and `[alert]` may name secrets.
+/// Returns the host file as it is in force: with its drop-ins and the changes made at run time. It has only `state` of
+/// `[daemon]`, since the rest is not for observers, and no `[alert]`, which may name secrets.
 pub fn get_host(state: &State) -> Reply {
     let laid = state.files.laid(&state.saved.overrides.changes());
     let Ok(serde_json::Value::Object(mut host)) = laid else {

@@ -21,7 +21,7 @@ use crate::server::{nic_of, volume_of};
 
 /// Time in seconds for which it must be so: clients that reconnect, and a VMM that starts, need a moment.
 const PATIENCE: u64 = 5;
-/// Minimum time in seconds between two events of one object: a client may come and go all the time.
+/// Minimum time in seconds between two events of one object: a client may connect and leave all the time.
 const EVERY: u64 = 60;
 /// Minimum time in seconds between two writes of what should have a client.
 const KEPT_EVERY: u64 = 10;
