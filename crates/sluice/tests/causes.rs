@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::common::disk::Hanging;
 use crate::common::reads::End;
 use crate::common::{Daemon, Ended, Place, Running, fio, run, sluice, start, tool, until};
 use serde_json::Value;
@@ -13,40 +14,46 @@ use sluice_client::vhost::{ClientOptions, Request};
 
 const ATTEMPTS: u32 = 4;
 
-/// A VM with a volume over NBD, its policy, and the number of requests that fio keeps outstanding.
+/// A VM with a volume over NBD, its policy, and what fio does there.
 struct Vm {
     name: &'static str,
     policy: &'static str,
+    /// Policy of the volume.
+    volume: &'static str,
+    /// Requests that fio keeps outstanding.
     depth: u32,
+    /// Further lines of fio's job.
+    job: &'static str,
 }
 
 const fn vm(name: &'static str, policy: &'static str, depth: u32) -> Vm {
-    Vm { name, policy, depth }
+    Vm { name, policy, volume: "", depth, job: "" }
 }
 
+/// A device of 400 requests per second.
+const USUAL: &str = "scheduler = \"mclock\"\ndepth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n";
+
 fn host(place: &Place, capacity: u32, vms: &[Vm]) -> String {
-    host_with("depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n", place, capacity, vms)
+    host_with(USUAL, place, capacity, vms)
 }
 
 fn host_with(keys: &str, place: &Place, capacity: u32, vms: &[Vm]) -> String {
     let mut host = place.control_keys();
-    host += &format!(
-        "[device.disk]\nbackend = \"null\"\nscheduler = \"mclock\"\ncapacity = \"{capacity} iops@8KiB\"\n{keys}"
-    );
-    for Vm { name, policy, .. } in vms {
+    host += &format!("[device.disk]\nbackend = \"null\"\ncapacity = \"{capacity} iops@8KiB\"\n{keys}");
+    for Vm { name, policy, volume, .. } in vms {
         let socket = place.volume_socket(name, "v");
         host += &format!("[vm.{name}]\nallow_unenforced = true\n{policy}\n[vm.{name}.volume.v]\ndevice = \"disk\"\n");
-        host += &format!("size = \"1MiB\"\nexport = {{ socket = \"{}\" }}\n", socket.display());
+        host += &format!("size = \"1MiB\"\n{volume}\nexport = {{ socket = \"{}\" }}\n", socket.display());
     }
     host
 }
 
 /// fio reads at random in each of the VMs, until it is dropped.
 fn load(place: &Place, vms: &[Vm]) -> Running {
-    let job = |Vm { name, depth, .. }: &Vm| {
+    let job = |Vm { name, depth, job, .. }: &Vm| {
         let uri = place.uri(name, "v");
         format!(
-            "[{name}]\nioengine=nbd\nuri={uri}\nrw=randread\nbs=8k\niodepth={depth}\nsize=1m\ntime_based=1\nruntime=600\n"
+            "[{name}]\nioengine=nbd\nuri={uri}\nrw=randread\nbs=8k\niodepth={depth}\nsize=1m\ntime_based=1\nruntime=600\n{job}\n"
         )
     };
     start(&mut fio::fio(place, "load", &vms.iter().map(job).collect::<String>()))
@@ -102,20 +109,32 @@ fn is_caused(
     unreachable!("the last attempt returns or fails")
 }
 
-/// Checks that the latency target of the first of these VMs is missed because of `cause`, while the first `loaded` of them read.
-fn is_missed(capacity: u32, vms: &[Vm], loaded: usize, (cause, words): (&str, &str)) -> Value {
+/// Checks that a promise of this kind to the first of these VMs is broken because of `cause`, while the first `loaded` of them read
+/// from a device with these keys.
+fn is_broken(keys: &str, kind: &str, capacity: u32, vms: &[Vm], loaded: usize, (cause, words): (&str, &str)) -> Value {
     is_caused(cause, words, |check| {
         let place = Place::new();
-        let _daemon = Daemon::serve(&place, &host(&place, capacity, vms));
+        let _daemon = Daemon::serve(&place, &host_with(keys, &place, capacity, vms));
         let _load = load(&place, &vms[..loaded]);
-        check(&place, broken(&place, vms[0].name, "latency"))
+        check(&place, broken(&place, vms[0].name, kind))
     })
+}
+
+/// The same for a latency target, on a device of 400 requests per second.
+fn is_missed(capacity: u32, vms: &[Vm], loaded: usize, blamed: (&str, &str)) -> Value {
+    is_broken(USUAL, "latency", capacity, vms, loaded, blamed)
 }
 
 #[test]
 fn a_limit_below_what_the_vm_asks_for_is_its_own_limit() {
     let vms = [vm("capped", "limit = \"50 iops\"\nlatency = { p99 = \"50ms\" }", 8), vm("idle", "", 1)];
     is_missed(200, &vms, 1, ("own_limit", "own limit"));
+}
+
+#[test]
+fn a_limit_of_the_only_volume_is_its_own_limit() {
+    let limited = Vm { volume: "limit = \"50 iops\"", ..vm("capped", "latency = { p99 = \"50ms\" }", 8) };
+    is_missed(200, &[limited, vm("idle", "", 1)], 1, ("own_limit", "own limit"));
 }
 
 #[test]
@@ -136,6 +155,57 @@ fn a_neighbour_with_most_of_the_device_reserved_is_the_reservation_of_others() {
     let vms = [vm("free", "latency = { p99 = \"50ms\" }", 8), vm("sold", "reservation = \"225 iops\"", 64)];
     let event = is_missed(250, &vms, 2, ("others_reservation", "sold"));
     assert_eq!(event["neighbours"][0]["vm"], "sold", "{event}");
+}
+
+#[test]
+fn reservations_that_were_sold_twice_are_those_of_others() {
+    // The device gives twice what is stated, and less than what is sold.
+    let keys = format!("admission = \"off\"\n{USUAL}");
+    let vms = [vm("first", "reservation = \"200 iops\"", 32), vm("second", "reservation = \"400 iops\"", 64)];
+    let event = is_broken(&keys, "reservation", 200, &vms, 2, ("others_reservation", "second"));
+    assert_eq!(event["neighbours"][0]["vm"], "second", "{event}");
+}
+
+#[test]
+fn a_batch_of_adjacent_requests_of_a_neighbour_is_named() {
+    let keys = "scheduler = \"mclock\"\nrotational = true\ndepth = 1\ndelay = { time = \"5ms\", parallel = 1 }\n\
+                [device.disk.mclock]\nbatch = 64\n";
+    let seldom = Vm { job: "thinktime=50ms", ..vm("seldom", "latency = { p99 = \"150ms\" }", 1) };
+    let stream = Vm { job: "rw=read", ..vm("stream", "", 64) };
+    let event = is_broken(keys, "latency", 150, &[seldom, stream], 2, ("batch", "a batch of another VM"));
+    assert_eq!(event["neighbours"][0]["vm"], "stream", "{event}");
+}
+
+#[test]
+fn a_scheduler_that_waits_for_a_neighbours_next_request_is_named() {
+    let keys = "scheduler = \"anticipatory\"\nrotational = true\ndepth = 1\nadmission = \"off\"\n\
+                delay = { time = \"5ms\", parallel = 1 }\n\
+                [device.disk.anticipatory]\nantic_expire = \"50ms\"\nthink_time_max = \"50ms\"\n";
+    let random = vm("random", "reservation = \"150 iops\"", 8);
+    let stream = Vm { job: "rw=read\nthinktime=10ms", ..vm("stream", "", 1) };
+    let event = is_broken(keys, "reservation", 180, &[random, stream], 2, ("anticipation", "anticipation"));
+    assert_eq!(event["neighbours"][0]["vm"], "stream", "{event}");
+}
+
+#[test]
+fn a_disk_that_completes_nothing_is_the_device() {
+    is_caused("device", "Cause: the device", |check| {
+        let place = Place::new();
+        let disk = Hanging::new(&place, "hung");
+        let device =
+            format!("[device.disk]\npath = \"{}\"\ndepth = 4\ncapacity = \"200 iops@8KiB\"\n", disk.path().display());
+        let policy = "[vm.db]\nreservation = \"100 iops\"\n";
+        let host = place.control_keys() + &device + policy + &place.volume("db", "v", disk.path(), "size = \"1MiB\"");
+        let daemon = Daemon::serve(&place, &host);
+        let _load = load(&place, &[Vm { job: "rw=randwrite", ..vm("db", "", 16) }]);
+        until("it is served", || daemon.accounts().vm("db")["completed"]["write"].as_u64() >= Some(200));
+        disk.below.freeze();
+        let found = check(&place, broken(&place, "db", "reservation"));
+        let stalled = events(&place, &["--kind", "stalled"]);
+        disk.below.thaw();
+        assert_eq!((&stalled[0]["cause"], &stalled[0]["device"]), (&"device".into(), &"disk".into()), "{stalled:?}");
+        found
+    });
 }
 
 #[test]
@@ -168,7 +238,7 @@ fn a_device_that_gives_less_than_stated_is_the_device_for_a_front_end_over_vhost
 }
 
 /// A device that completes 32 requests together, 16 ms after it has got them.
-const IN_ROUNDS: &str = "depth = 32\ndelay = { time = \"16ms\", parallel = 32 }\n";
+const IN_ROUNDS: &str = "scheduler = \"mclock\"\ndepth = 32\ndelay = { time = \"16ms\", parallel = 32 }\n";
 
 /// The present state of a VM in the answer of `why`.
 fn now(place: &Place, vm: &str) -> Value {
@@ -231,7 +301,7 @@ fn a_share_that_needs_more_outstanding_was_said_to_be_the_weight_of_others() {
 fn a_vm_with_a_reservation_was_told_to_get_one() {
     let vms = [vm("web", "reservation = \"100 iops\"", 32), vm("batch", "", 64)];
     let words = ["Its reservation is 100 iops; up to 245 iops fit.", "limit its neighbours (batch)", "batch 5"];
-    is_held_by("depth = 4\ndelay = { time = \"10ms\", parallel = 4 }\n", 250, &vms, "others_weight", &words);
+    is_held_by(USUAL, 250, &vms, "others_weight", &words);
 }
 
 /// Starts busy programs beside the device thread, which gets the lowest priority, so that it gets a CPU late. They end when they
