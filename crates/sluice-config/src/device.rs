@@ -42,10 +42,6 @@ impl DeviceDraft {
             delay: read_delay(reader),
             ..device
         };
-        if let Some(node) = reader.node("threads") {
-            let message = format!("Device {name}: threads has no effect: one thread serves the device");
-            reader.report.warn(node.span, message, "remove it; the next version does not know this key".to_owned());
-        }
         DeviceDraft { device, path_at: reader.at("path"), broken: reader.report.errors() > before }
     }
 }
@@ -199,7 +195,7 @@ pub fn read_scheduler(
     let suits = |scheduler: &Descriptor| device_class.is_none_or(|device_class| scheduler.is_for(device_class));
     let names =
         || sluice_papers::ALL.iter().copied().filter(|scheduler| suits(scheduler)).map(|scheduler| scheduler.name);
-    let mut chosen = found.filter(|scheduler| suits(scheduler));
+    let chosen = found.filter(|scheduler| suits(scheduler));
     if let (Some(found), None) = (found, chosen) {
         let what = match info.device_class {
             DeviceClass::Disk => "schedules packets of network interfaces, but this device is a disk",
@@ -216,11 +212,6 @@ pub fn read_scheduler(
     }
     let mut chosen_params = ParamTable::new();
     for (scheduler, node) in reader.scheduler_tables() {
-        let without_mode = without_mode(reader, scheduler, node);
-        let (scheduler, node) = without_mode.as_ref().map_or((scheduler, node), |(meant, node)| (*meant, node));
-        if chosen == Some(default) && without_mode.is_some() && suits(scheduler) {
-            chosen = Some(scheduler);
-        }
         let params = read_params(reader, scheduler, node, info);
         match chosen {
             Some(chosen) if chosen.name == scheduler.name => chosen_params = params,
@@ -236,41 +227,6 @@ pub fn read_scheduler(
         }
     }
     (chosen.unwrap_or(default), chosen_params)
-}
-
-/// Returns the scheduler and the parameters that a table of mclock with a parameter of version 0.2 means, with a warning:
-/// `mode` chose between mclock and mclock-paper, and `tag_adjustment` had an effect in the latter alone. The next
-/// version rejects both.
-fn without_mode(
-    reader: &Reader<'_>,
-    scheduler: &'static Descriptor,
-    node: &Node,
-) -> Option<(&'static Descriptor, Node)> {
-    let (mclock, paper) = (&schedulers::mclock::DESCRIPTOR, &sluice_papers::mclock_paper::DESCRIPTOR);
-    let Value::Table(table) = &node.value else { return None };
-    let former = |name: &'static str| table.entries.get(name).map(|stated| (name, stated));
-    let (name, stated) = former("mode").or_else(|| former("tag_adjustment")).filter(|_| scheduler == mclock)?;
-    let (meant, hint) = match (name, &stated.value) {
-        ("mode", Value::Text(mode)) if mode == "paper" => {
-            let (name, title) = (paper.name, reader.title());
-            (paper, format!("write scheduler = \"{name}\", and its parameters in [{title}.{name}]"))
-        }
-        ("mode", Value::Text(mode)) if mode == "product" => (mclock, "remove it".to_owned()),
-        ("mode", _) => return None,
-        _ => (mclock, "remove it".to_owned()),
-    };
-    let message =
-        format!("{}: mclock.{name} is a parameter of an earlier version; the next version rejects it", reader.whose);
-    reader.report.warn(stated.span, message, hint);
-    let mut table = table.as_ref().clone();
-    let dropped = |name: &str| match name {
-        "mode" => true,
-        "tag_adjustment" => meant == mclock,
-        "reservation_catchup_max" | "weight_floor" => meant == paper,
-        _ => false,
-    };
-    table.entries.retain(|name| !dropped(name));
-    Some((meant, Node { value: Value::Table(table.into()), ..node.clone() }))
 }
 
 /// Parameters of a scheduler, checked by the scheduler: one by one, so that each error has its position, and then all

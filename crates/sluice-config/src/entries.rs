@@ -53,11 +53,6 @@ impl Entries {
         &mut self.0[index].1
     }
 
-    /// Removes the nodes whose names are not to be kept.
-    pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {
-        self.0.retain(|(name, _)| keep(name));
-    }
-
     /// Inserts a node, or replaces the one of this name.
     pub(crate) fn insert(&mut self, name: String, node: Node) {
         match self.position(&name) {

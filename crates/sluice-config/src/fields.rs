@@ -228,7 +228,6 @@ pub static DEVICE: Section = Section {
         .default("as the disk reports")],
         MERGING_KEYS,
         BUSY_POLL_KEYS,
-        THREAD_KEYS,
         &[
             ADMISSION,
             Key::new(
@@ -304,12 +303,6 @@ const BUSY_POLL_KEYS: &[Key] = &[Key::new(
      other thread could then run on that CPU",
 )
 .default("false")];
-const THREAD_KEYS: &[Key] = &[Key::new(
-    "threads",
-    Kind::Integer(1, 16),
-    "1",
-    "Has no effect: one thread serves the device. The next version does not know this key",
-)];
 pub const COST_KEYS: &[Key] =
     &[Key::new("cost", Kind::Table(&COST), "{ knee = \"300kB\" }", "Cost of requests, in normalised requests")];
 

@@ -92,7 +92,7 @@ fn policies_hold_across_nodes_or_at_each() {
         read(&text).base.scenario.devices[0].reporting
     };
     assert_eq!(telling("nodes = 2"), Some(Form::Product));
-    assert_eq!(telling("nodes = 2\nmclock.mode = \"paper\""), Some(Form::Paper));
+    assert_eq!(telling("nodes = 2\nscheduler = \"mclock-paper\""), Some(Form::Paper));
     assert_eq!(telling("nodes = 2\npolicies_hold = \"at-each-node\""), None);
     assert_eq!(telling("nodes = 2\nscheduler = \"sfqd\""), None);
     assert_eq!(telling("nodes = 1\npolicies_hold = \"across-nodes\""), None);

@@ -8,20 +8,13 @@ use sluice_client::vhost::{Client, ClientOptions, Request};
 
 const QUEUES: u16 = 4;
 
-fn host(place: &Place, lines: &str) -> String {
-    place.control_keys()
-        + &place.device(lines)
-        + "[vm.a]\nweight = 100\n"
-        + &place.vhost_volume("a", "v", &place.file("a.img"), "")
-        + "[vm.b]\nweight = 100\n"
-        + &place.volume("b", "v", &place.file("b.img"), "")
-}
-
 fn served(lines: &str) -> (Place, Daemon) {
     let place = Place::new();
-    place.image("a.img", 4 * MIB);
-    place.image("b.img", 4 * MIB);
-    let daemon = Daemon::serve(&place, &host(&place, lines));
+    let guest = place.vhost_volume("a", "v", &place.image("a.img", 4 * MIB), "");
+    let client = place.volume("b", "v", &place.image("b.img", 4 * MIB), "");
+    let device = place.device(lines);
+    let host = place.control_keys() + &device + "[vm.a]\nweight = 100\n" + &guest + "[vm.b]\nweight = 100\n" + &client;
+    let daemon = Daemon::serve(&place, &host);
     (place, daemon)
 }
 
@@ -108,13 +101,4 @@ fn a_volume_is_detached_and_attached_while_it_has_several_clients() {
     assert_eq!(again.read(3 * 4096, 4096), Ok(vec![3; 4096]));
     drop(again);
     until("its client has gone", || daemon.accounts().connections() == 0);
-}
-
-#[test]
-fn a_host_file_that_states_threads_is_served_and_a_warning_says_that_they_have_no_effect() {
-    let (place, daemon) = served("threads = 2");
-    let log = daemon.reload(&host(&place, "threads = 3\nmerging = true\nscheduler = \"noop\""));
-    assert!(log.contains("Device disk: threads has no effect: one thread serves the device"), "{log}");
-    let found = run(sluice().arg("check").arg(place.file("host.toml")));
-    assert!(found.stderr.contains("threads has no effect"), "{}", found.stderr);
 }

@@ -66,28 +66,6 @@ fn the_published_mclock_has_no_volume_policies() {
 }
 
 #[test]
-fn a_mode_of_mclock_is_accepted_with_a_warning() {
-    let read = |params: &str| {
-        let text = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"mclock\"\nmclock = {{ {params} }}"));
-        parse("host.toml", &text).map(|host| {
-            let device = &host.devices["d"];
-            let names: Vec<String> = device.params.keys().cloned().collect();
-            let found = host.warnings.iter().filter(|found| found.message.contains("earlier version"));
-            let hints: Vec<String> = found.map(|found| found.hint.clone().unwrap()).collect();
-            (device.scheduler.name, names.join(" "), hints.join(" "))
-        })
-    };
-    let of = |scheduler, params: &str, hint: &str| Ok((scheduler, params.to_owned(), hint.to_owned()));
-    let paper = "write scheduler = \"mclock-paper\", and its parameters in [device.NAME.mclock-paper]";
-    assert_eq!(read("batch = 4, mode = \"product\""), of("mclock", "batch", "remove it"));
-    assert_eq!(read("tag_adjustment = false"), of("mclock", "", "remove it"));
-    let both = "batch = 4, mode = \"paper\", tag_adjustment = false, weight_floor = \"1%\"";
-    assert_eq!(read(both), of("mclock-paper", "batch tag_adjustment", paper));
-    assert_eq!(read("batch = 4"), of("mclock", "batch", ""));
-    assert!(read("mode = \"other\"").is_err());
-}
-
-#[test]
 fn no_scheduler_enforces_a_latency_for_reads_only() {
     for scheduler in ["edf-credit", "flubber"] {
         let host = GOOD.replace(PATH, &format!("path = \"/dev/sda\"\nscheduler = \"{scheduler}\""));
