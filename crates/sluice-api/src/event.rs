@@ -19,6 +19,8 @@ words! {
         Capacity = "capacity",
         /// The reservations on a device do not fit into what it gives.
         Overcommitted = "overcommitted",
+        /// The stated time of requests at a device is below what it takes for one, so it gives less than it could.
+        LatencyTooLow = "latency_too_low",
         /// Requests are in flight and none completes.
         Stalled = "stalled",
         /// A device thread does not serve.
@@ -129,6 +131,7 @@ words! {
         Percent = "percent",
         Requests = "requests",
         Bytes = "bytes",
+        Microseconds = "microseconds",
     }
     else Unknown = "unknown"
 }
@@ -144,6 +147,7 @@ impl Unit {
             Unit::Percent => format!("{:.1} %", value.abs()),
             Unit::Requests => amount::counted(value as u64, "request", "requests"),
             Unit::Bytes => amount::size(value as u64),
+            Unit::Microseconds => amount::time(value),
             Unit::Unknown => format!("{:.0}", value.abs()),
         }
     }
@@ -357,6 +361,7 @@ impl Event {
             EventKind::Overcommitted => {
                 format!("Reservations of {wanted} do not fit into the {got} that device {device} gives")
             }
+            EventKind::LatencyTooLow => format!("Device {device} gives less than it could"),
             EventKind::Stalled => format!("Device {device} completes nothing, with {got} in flight"),
             EventKind::Down => format!("Device {device} does not serve"),
             EventKind::HeldBack => format!("Volume {subject} is held back"),

@@ -409,6 +409,9 @@ pub struct Device {
     pub device: String,
     pub health: Health,
     pub depth: u32,
+    /// Null if what is in flight does not follow the time of requests.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<DeviceWindow>,
     pub in_flight: u64,
     pub queued: u64,
     /// Part of the last ten seconds without a free slot.
@@ -428,6 +431,21 @@ pub struct Device {
     /// Null if it is not in the host file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub settings: Option<DeviceSettings>,
+}
+
+/// How much may be in flight at a device, because what is in flight follows the time of requests there (`latency`).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DeviceWindow {
+    /// Normalised requests that may be in flight.
+    pub requests: f64,
+    /// The stated mean time at the device.
+    pub latency_us: u64,
+    /// The mean time at the device in the last half second, weighted by cost; null if nothing completed.
+    pub measured_latency_us: Option<u64>,
+    /// The time that the device takes for one request, if the stated time is below it, so that the device gives less than it could.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own_time_us: Option<u64>,
 }
 
 /// Something that is not served, and why.

@@ -7,12 +7,13 @@ use crate::reader::Reader;
 use crate::secret::only_host;
 
 /// Classes of events, and `all` for every class without a table of its own.
-pub const ALERT_CLASSES: [&str; 18] = [
+pub const ALERT_CLASSES: [&str; 19] = [
     "all",
     "reservation",
     "latency",
     "capacity",
     "overcommitted",
+    "latency_too_low",
     "stalled",
     "down",
     "held_back",

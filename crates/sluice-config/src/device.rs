@@ -63,6 +63,10 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
     let capacity = Capacity { iops: capacity.map(|stated| stated.iops), bytes: reader.byte_rate("bandwidth") };
     let info = DeviceInfo::of(&settings, rotational.unwrap_or(false), &capacity);
     let (scheduler, params) = read_scheduler(reader, &info, device_class);
+    let latency = reader.time("latency");
+    if latency.is_some() && capacity.iops.is_none() {
+        reader.missing("capacity", ", which latency needs");
+    }
     Device {
         name: name.to_owned(),
         table: "device",
@@ -73,6 +77,7 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         params,
         depth,
         capacity,
+        latency,
         reference,
         rotational,
         merging: merging.unwrap_or(scheduler.merging),

@@ -227,6 +227,7 @@ pub static DEVICE: Section = Section {
         )
         .default("as the disk reports")],
         MERGING_KEYS,
+        LATENCY_KEYS,
         BUSY_POLL_KEYS,
         &[
             ADMISSION,
@@ -294,6 +295,14 @@ pub const MERGING_KEYS: &[Key] = &[Key::new(
     "Whether requests of one volume that are adjacent on the device are merged into one",
 )
 .default("by the scheduler: elevators merge, tag-based schedulers do not")];
+pub const LATENCY_KEYS: &[Key] = &[Key::new(
+    "latency",
+    Kind::Time(Duration::from_micros(100), Duration::from_secs(1)),
+    "\"8ms\"",
+    "Mean time of a request at the device from which on it counts as full: what is in flight follows it, at most `depth`. At least \
+     1.1 times what the device takes for one request of the largest usual size, or it gives less than it could. Needs `capacity`",
+)
+.default("none: what is in flight is `depth`")];
 const BUSY_POLL_KEYS: &[Key] = &[Key::new(
     "busy_poll",
     Kind::Bool,

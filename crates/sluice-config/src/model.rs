@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sluice_pool::Aim;
 use sluice_sched::admission::{Capacity, Supply};
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::{DeviceClass, DeviceInfo};
@@ -58,6 +59,8 @@ pub struct Device {
     pub depth: u32,
     /// Sustained worst-case throughput.
     pub capacity: Capacity,
+    /// Mean time of a request at the device from which on it counts as full; `Some` only if `capacity` states requests.
+    pub latency: Option<Duration>,
     /// The size that costs exactly 1.
     pub reference: Bytes,
     /// Whether near requests are much cheaper; `None`: as the disk reports.
@@ -117,6 +120,12 @@ impl Device {
     #[must_use]
     pub fn request_max<'a>(&self, policies: impl IntoIterator<Item = &'a Policy>) -> Option<Bytes> {
         self.supply().request_max(policies, &self.cost, self.gate_settings().transfer_max)
+    }
+
+    /// The aim of its window, if what is in flight follows the time of requests.
+    #[must_use]
+    pub fn aim(&self) -> Option<Aim> {
+        Some(Aim::new(self.capacity.iops?, self.latency?))
     }
 
     /// Parameters of its gate.

@@ -96,6 +96,7 @@ fn read_link(name: &str, reader: &Reader<'_>) -> Device {
         window: window_of(DEPTH),
         cost,
         delay: None,
+        latency: None,
     }
 }
 

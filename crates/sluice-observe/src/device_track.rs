@@ -4,10 +4,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluice_api::amount::span;
+use sluice_api::amount::{span, time};
 use sluice_api::event::{EventKind, Unit};
 use sluice_api::status::{self as api, Device, Health, Histograms, Verdict, Vm};
 use sluice_api::top;
+use sluice_pool::Aim;
+use sluice_pool::law::written;
 use sluice_sched::admission::Capacity;
 
 use crate::capacity::{self, Capacities};
@@ -47,6 +49,7 @@ pub(crate) struct DeviceTrack {
     capacities: Capacities,
     too_slow: Watch<About>,
     overcommitted: Watch<About>,
+    too_low: Watch<About>,
     stalled: Watch<About>,
     down: Watch<About>,
     link_down: Watch<About>,
@@ -76,6 +79,18 @@ fn turn(stated: &Capacity, total: &Flow) -> f64 {
     let rate = stated.bytes.map_or(0.0, |stated| stated.bytes_per_second() as f64).max(total.bytes_per_second());
     let by_requests = if iops > 0.0 { cost / iops } else { 0.0 };
     by_requests.max(if rate > 0.0 { bytes / rate } else { 0.0 })
+}
+
+/// What to write instead of a stated time below the device's own, both in nanoseconds.
+fn too_low_in_words(stated: u64, own: u64) -> String {
+    let (stated, own) = (Duration::from_nanos(stated), Duration::from_nanos(own));
+    let least = Aim::latency_for(own);
+    format!(
+        "latency = {} is below the {} that it takes for one request; at least {}",
+        written(stated),
+        time(own.as_nanos() as f64 / 1000.0),
+        written(least)
+    )
 }
 
 fn percent(part: f64) -> f64 {
@@ -137,6 +152,7 @@ impl DeviceTrack {
         let watches = [
             (EventKind::Capacity, &mut self.too_slow),
             (EventKind::Overcommitted, &mut self.overcommitted),
+            (EventKind::LatencyTooLow, &mut self.too_low),
             (EventKind::Stalled, &mut self.stalled),
             (EventKind::Down, &mut self.down),
             (EventKind::LinkDown, &mut self.link_down),
@@ -161,8 +177,16 @@ impl DeviceTrack {
         let is_stalled = completed == 0 && last.in_flight > 0 && sample.in_flight > 0 && late < LATE;
         let stalled = Shortfall { wanted: 0.0, got: sample.in_flight as f64, unit: Unit::Requests };
         now.judge(device(EventKind::Stalled), &mut self.stalled, is_stalled.then_some(stalled), About::device);
-        // A stall, or a thread without time left, says nothing about what the device gives when it works.
-        let is_working = !is_stalled && !now.is_late && worked < THREAD_BUSY && late < LATE;
+        let too_low = sample.window.and_then(|window| Some((window, window.own_time?)));
+        let about = || About::device().with(too_low.map(|(window, own)| too_low_in_words(window.stated, own)));
+        let below = too_low.map(|(window, own)| Shortfall {
+            wanted: own as f64 / 1000.0,
+            got: window.stated as f64 / 1000.0,
+            unit: Unit::Microseconds,
+        });
+        now.judge(device(EventKind::LatencyTooLow), &mut self.too_low, below, about);
+        // A stall, a thread without time left, or a window that is too small says nothing about what the device gives when it works.
+        let is_working = below.is_none() && !is_stalled && !now.is_late && worked < THREAD_BUSY && late < LATE;
         self.judge_capacity(now, interval, is_working.then_some(full));
         let state = DeviceState {
             serving: !is_stalled,
@@ -230,6 +254,7 @@ impl DeviceTrack {
             device: name.to_owned(),
             health: Health::named(self.health()),
             depth: last.depth,
+            window: last.window.as_ref().map(status::window),
             in_flight: last.in_flight,
             queued: last.queued,
             full_percent: percent(full),
@@ -270,6 +295,10 @@ impl DeviceTrack {
             "has an interface that is down; switch it on with `ip link set NAME up`".to_owned()
         });
         add(self.stalled.broken(), &|now| format!("completes nothing, with {} in flight", now.unit.show(now.got)));
+        add(self.too_low.broken(), &|now| {
+            let own = now.wanted * 1000.0;
+            format!("gives less than it could: {}", too_low_in_words((now.got * 1000.0) as u64, own as u64))
+        });
         add(self.too_slow.broken(), &|now| {
             format!(
                 "gives {} while it is full; its stated capacity is {}",

@@ -31,6 +31,8 @@ pub struct DeviceSample {
     pub health: &'static str,
     /// Maximum number of requests in flight.
     pub depth: u32,
+    /// How much may be in flight, if that follows the time of requests.
+    pub window: Option<sluice_pool::State>,
     /// Capacity that the host file states.
     pub capacity: Capacity,
     /// Queued requests.
@@ -146,6 +148,7 @@ impl DeviceSample {
             serving: false,
             health: "unknown",
             depth: 0,
+            window: None,
             capacity: Capacity::default(),
             queued: 0,
             in_flight: 0,

@@ -3,7 +3,7 @@
 //! Times are upper bounds of percentiles, at most an eighth above the true value.
 
 use sluice_api::policy::{Class, Policy as Described, PriorityClass};
-use sluice_api::status::{Cpu, Intervals, Nic, Operation, Parts, Rates, ServiceTime, WaitedFor};
+use sluice_api::status::{Cpu, DeviceWindow, Intervals, Nic, Operation, Parts, Rates, ServiceTime, WaitedFor};
 use sluice_net::NicTotals;
 use sluice_sched::policy::{Class as OwnClass, PriorityClass as OwnPriorityClass};
 use sluice_sched::{ByteRate, Iops, Kind, Percent, Phase, Policy, Wait, Weight};
@@ -106,6 +106,17 @@ pub(crate) fn service_times(sample: &DeviceSample) -> Vec<ServiceTime> {
         Some(ServiceTime { kind: operation(kind), p50_us: micros(50.0)?, p99_us: micros(99.0)? })
     };
     Kind::ALL.into_iter().filter_map(of).collect()
+}
+
+/// A window as replies have it.
+pub(crate) fn window(state: &sluice_pool::State) -> DeviceWindow {
+    let micros = |nanos: u64| nanos / 1000;
+    DeviceWindow {
+        requests: (state.window * 100.0).round() / 100.0,
+        latency_us: micros(state.stated),
+        measured_latency_us: state.latency.map(micros),
+        own_time_us: state.own_time.map(micros),
+    }
 }
 
 /// A policy as replies have it.

@@ -196,6 +196,7 @@ impl Rig {
             serving: true,
             health: "serving",
             depth: DEPTH,
+            window: None,
             capacity: iops(1000 / self.every),
             queued: self.gate.queued(),
             in_flight: self.gate.in_flight(),

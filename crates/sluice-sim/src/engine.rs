@@ -11,6 +11,7 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use crate::stack::{Guest, StackError};
+use sluice_pool::Aim;
 use sluice_sched::gate::{Finished, Outcome, Service};
 use sluice_sched::tracker::{Form, Tracker};
 use sluice_sched::{Arrival, ChangeError, Flags, Instant, Kind, OwnerId, Phase, Policy, VolumeId};
@@ -140,6 +141,17 @@ impl Simulation {
         assert!(self.vms.is_empty(), "nodes are added before VMs");
         self.nodes.push(Node::new(front.into(), model));
         self.nodes.len() - 1
+    }
+
+    /// What is in flight at a node follows the time of requests there, from the start on.
+    pub fn set_aim(&mut self, node: usize, aim: Aim) {
+        self.nodes[node].set_aim(Instant::ZERO, aim);
+    }
+
+    /// State of the window of a node, if what is in flight there follows the time of requests.
+    #[must_use]
+    pub fn window_of(&self, node: usize) -> Option<sluice_pool::State> {
+        self.nodes[node].window()
     }
 
     /// Adds a VM with one thread on the first node. Its volume begins at byte `base` of the device.

@@ -13,3 +13,4 @@ mod replay;
 mod scenario_file;
 mod stack;
 mod timeline;
+mod windows;

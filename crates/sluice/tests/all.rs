@@ -65,5 +65,6 @@ mod verify;
 mod vhost;
 mod vhost_client;
 mod vm;
+mod window;
 mod wrong;
 mod zeroes;

@@ -251,10 +251,10 @@ fn busy_poll(old: &Host, new: &Host, device: &str, list: &mut Vec<Edit>) {
 
 fn changing(old: &Host, new: &Host, vms: &Changed, device: &str, resized: &Volumes, list: &mut Vec<Edit>) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
-    let of = |device: &Device| (device.depth, device.gate_settings().request_bytes);
+    let of = |device: &Device| (device.depth, device.gate_settings().request_bytes, device.aim());
     if of(before) != of(after) {
-        let (depth, request_bytes) = of(after);
-        list.push(Edit::SetDevice { depth, request_bytes });
+        let (depth, request_bytes, aim) = of(after);
+        list.push(Edit::SetDevice { depth, request_bytes, aim });
     }
     let window = translate::window(after);
     // The window belongs to the device and applies to every VM on it.

@@ -163,7 +163,7 @@ fn a_reload_of_the_capacity_alone_left_the_gate_with_the_old_one() {
     };
     assert!(edits(text).is_empty());
     let half = edits(&text.replace("100MiB/s", "50MiB/s"));
-    let [Edit::SetDevice { depth: 32, request_bytes }] = half[..] else { panic!("{half:?}") };
+    let [Edit::SetDevice { depth: 32, request_bytes, aim: None }] = half[..] else { panic!("{half:?}") };
     assert_eq!(request_bytes.0, (50 << 20) / 1000);
     let twice = edits(&text.replace("1000 iops", "2000 iops").replace("100MiB/s", "200MiB/s"));
     assert!(twice.is_empty(), "both are twice as large, so the bytes of a request stay");

@@ -25,6 +25,7 @@ pub(super) fn device(device: &sluice_config::Device, rotational: bool, delay_log
         name: device.name.clone(),
         scheduler,
         gate,
+        aim: device.aim(),
         delay: device.delay.as_ref().map(delay),
         delay_log: delay_log.map(Arc::new),
         model: None,

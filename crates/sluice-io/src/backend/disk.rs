@@ -15,8 +15,9 @@ use crate::backend::volume::Volume;
 use crate::limits::reserve;
 use crate::slab::{IoId, Slab, VolumeKey};
 use crate::source::ByteRange;
-use crate::store::delay::{Delay, Delayed};
+use crate::store::delay::Delayed;
 use crate::store::file::jobs::{BlockingResult, Jobs};
+use crate::store::window::Windowed;
 use crate::store::{
     AllocationQuery, Answer, Context, Done, Memory, Op, OpIndex, Store as _, StoreEvent, StoreInfo, StoreRef, Stores,
     What, Zeroing,
@@ -49,7 +50,7 @@ pub(crate) struct Backend {
     pub(crate) ring: Ring,
     pub(crate) ios: Slab<IoId, IoRequest>,
     pub(crate) volumes: Slab<VolumeKey, Volume>,
-    pub(crate) store: Delayed<Stores>,
+    pub(crate) store: Windowed<Delayed<Stores>>,
     pub(crate) pool: Pool,
     /// By [`OpIndex`].
     slot_ops: Vec<Option<SlotOp>>,
@@ -63,7 +64,7 @@ pub(crate) struct Backend {
 }
 
 impl Backend {
-    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs, delay: Option<Delay>) -> Self {
+    pub(crate) fn new(ring: Ring, depth: u32, blocking: Jobs, store: Windowed<Delayed<Stores>>) -> Self {
         ring.allow_workers(depth);
         let mut pool = Pool::default();
         let zeroes = pool.take(ZEROES_LEN, Room::Reserve).expect("a device that starts has memory for its zeroes");
@@ -71,7 +72,7 @@ impl Backend {
             ring,
             ios: Slab::default(),
             volumes: Slab::default(),
-            store: Delayed { delay, below: Stores::new() },
+            store,
             pool,
             slot_ops: vec![None; depth as usize * 2],
             ended: Vec::new(),
@@ -96,7 +97,7 @@ impl Backend {
     /// Handles the result of a job that a store has sent to the helper threads.
     pub(crate) fn job_done(&mut self, now: Instant, result: BlockingResult) {
         let mut context = Context { now, ring: &mut self.ring, jobs: &self.blocking };
-        self.store.below.file.job_done(&mut context, result);
+        self.store.stores_mut().file.job_done(&mut context, result);
     }
 
     /// Returns a submission that has ended, and removes it from the table.
@@ -137,7 +138,7 @@ impl Backend {
         let Body::Query(question) = &mut io.body else { return false };
         let store = self.volumes[io.volume].store;
         let query = AllocationQuery { io: id, part, spans_max: question.spans_max };
-        match self.store.below.of(store).allocation(store.index, &query, &self.blocking) {
+        match self.store.stores().of(store).allocation(store.index, &query, &self.blocking) {
             Answer::Known(spans) => question.answer = spans,
             Answer::Failed(errno) => io.errno = errno,
             Answer::Later => return true,
@@ -280,6 +281,10 @@ fn zeroes(buffer: &Buffer, length: u32, segments: &mut Vec<libc::iovec>) -> Opti
 }
 
 impl Device for Backend {
+    fn has_room(&self, now: Instant) -> bool {
+        self.store.has_room(now)
+    }
+
     fn submit(&mut self, now: Instant, submission: &Submission) {
         let Submission { slot, token, skip, request } = submission;
         let part = Part { token: *token, skip: *skip, length: request.length };

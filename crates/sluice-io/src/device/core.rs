@@ -147,7 +147,7 @@ impl Core {
         let is_copied = io.data.guest.is_none() && matches!(kind, Kind::Read | Kind::Write);
         let copied = if is_copied { cpu::copied(io.part.into()) } else { 0 };
         self.base.cpu.sent(volume.vm, &mut vm.cpu, cpu::REQUEST + copied);
-        let address = self.backend.store.below.address(volume.store, io.volume, io.offset + u64::from(io.done));
+        let address = self.backend.store.stores().address(volume.store, io.volume, io.offset + u64::from(io.done));
         let arrival = Arrival {
             owner: vm.owner,
             volume: volume.id,
@@ -240,7 +240,7 @@ impl Core {
         let volume = &mut self.backend.volumes[key];
         volume.in_flight -= 1;
         if counts {
-            self.backend.store.below.of(volume.store).count_end(volume.store.index, op.kind, errno);
+            self.backend.store.stores().of(volume.store).count_end(volume.store.index, op.kind, errno);
         }
         let admits = abandoned && volume.abandoned_ended();
         let leaving = volume.leaving;
@@ -334,7 +334,9 @@ impl Core {
     pub(crate) fn pump(&mut self, now: Instant) {
         #[cfg(test)]
         order::note(Step::Dispatch);
+        self.backend.store.advance(now);
         self.base.wake = self.base.gate.pump(now, &mut self.backend);
+        self.backend.store.pause(now, self.base.gate.queued() > 0);
         self.take_completions(now);
     }
 

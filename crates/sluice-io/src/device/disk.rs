@@ -24,8 +24,10 @@ use crate::reactor::actor::Actor;
 use crate::reactor::base::Base;
 use crate::reactor::mailbox::Mailbox;
 use crate::reactor::spec::{ClientSnapshot, EditError, VmSnapshot};
-use crate::store::delay::Delay;
+use crate::store::Stores;
+use crate::store::delay::{Delay, Delayed};
 use crate::store::slot_log;
+use crate::store::window::Windowed;
 
 /// Maximum number of rounds in one iteration. Requests that complete immediately free window space for more, so a guest
 /// could otherwise keep the loop in one iteration.
@@ -58,7 +60,9 @@ impl Actor for Disk {
     ) -> io::Result<(Self, blocking::Helper)> {
         let gate = Gate::new(spec.scheduler.build().map_err(io::Error::other)?, spec.gate);
         let (jobs, helper) = blocking::start(&spec.name, restarts, mailbox)?;
-        let backend = Backend::new(ring, spec.gate.depth, jobs, delay(spec)?);
+        let store = Delayed { delay: delay(spec)?, below: Stores::new() };
+        let store = Windowed::new(Instant::ZERO, spec.aim, store);
+        let backend = Backend::new(ring, spec.gate.depth, jobs, store);
         let base = Base::new(spec.name.clone(), gate);
         let core = Core::new(base, backend, mailbox.waker());
         let (frontends, deadline_timer) = (Frontends::new(), DeadlineTimer::default());
@@ -71,6 +75,10 @@ impl Actor for Disk {
 
     fn base_mut(&mut self) -> &mut Base<Vm> {
         &mut self.core.base
+    }
+
+    fn window(&self) -> Option<sluice_pool::State> {
+        self.core.backend.store.state()
     }
 
     fn ring(&mut self) -> &mut Ring {
@@ -97,7 +105,7 @@ impl Actor for Disk {
                 assert!(self.core.backend.blocking.send(job));
             }
             #[cfg(test)]
-            Command::RefuseZeroing(after) => self.core.backend.store.below.file.zeroing_left = Some(after),
+            Command::RefuseZeroing(after) => self.core.backend.store.stores_mut().file.zeroing_left = Some(after),
         }
     }
 

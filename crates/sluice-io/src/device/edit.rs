@@ -23,7 +23,8 @@ pub(crate) fn apply(core: &mut Core, frontends: &mut Frontends, now: Instant, ed
 /// Returns the changes that give an empty device thread the same VMs, volumes and settings.
 pub(crate) fn describe(core: &Core) -> Vec<Edit> {
     let GateSettings { depth, request_bytes, .. } = *core.base.gate.settings();
-    let mut edits = vec![Edit::SetDevice { depth, request_bytes }, Edit::SetBusyPoll(core.busy_poll)];
+    let aim = core.backend.store.aim();
+    let mut edits = vec![Edit::SetDevice { depth, request_bytes, aim }, Edit::SetBusyPoll(core.busy_poll)];
     if let Some((scheduler, merging)) = core.base.scheduler.clone() {
         edits.push(Edit::SetScheduler { scheduler, merging });
     }
@@ -32,7 +33,7 @@ pub(crate) fn describe(core: &Core) -> Vec<Edit> {
         edits.extend(vm.cpu.time().limit.map(|limit| Edit::SetCpu { vm: vm.name.clone(), limit: Some(limit) }));
         let volumes = core.backend.volumes.iter();
         for (_, volume) in volumes.filter(|(_, volume)| volume.vm == id && !volume.leaving) {
-            let store = core.backend.store.below.of(volume.store).describe(volume.store.index);
+            let store = core.backend.store.stores().of(volume.store).describe(volume.store.index);
             let volume = Box::new(volume.describe(store));
             edits.push(Edit::AddVolume { vm: vm.name.clone(), volume });
         }
@@ -77,7 +78,7 @@ fn volume_snapshot(
         outstanding: volume.outstanding.requests,
         clients: volume.open_clients(),
         left: volume.left_clients(),
-        faults: backend.store.below.of(volume.store).faults(volume.store.index),
+        faults: backend.store.stores().of(volume.store).faults(volume.store.index),
         client_faults: volume.faults.read(),
         nic: None,
     }
@@ -149,11 +150,12 @@ impl Editor<'_> {
                 let volume = self.find_volume(self.find_vm(&vm)?.0, &volume)?;
                 let backend = &mut self.core.backend;
                 let store = backend.volumes[volume].store;
-                backend.store.below.of_mut(store).accept_loss(store.index);
+                backend.store.stores_mut().of_mut(store).accept_loss(store.index);
                 Ok(())
             }
-            Edit::SetDevice { depth, request_bytes } => {
+            Edit::SetDevice { depth, request_bytes, aim } => {
                 self.core.base.set_device(now, depth, request_bytes)?;
+                self.core.backend.store.set_aim(now, aim);
                 self.core.backend.ring.allow_workers(depth);
                 Ok(())
             }
@@ -201,7 +203,7 @@ impl Editor<'_> {
         let number = gate.add_volume(self.now, owner, spec.policy).map_err(|cause| refused(vm, cause))?;
         let VolumeSpec { name, generation, policy, store, info } = spec;
         let label = Label { vm: vm.to_owned(), volume: name.clone() };
-        let store = backend.store.below.open(self.now, label, store);
+        let store = backend.store.stores_mut().open(self.now, label, store);
         let names = Names { vm: id, vm_name: vm.to_owned(), id: number };
         let volume = Volume::new(names, (name.clone(), generation, policy, info), store);
         let key = backend.volumes.insert(volume);
@@ -216,7 +218,7 @@ impl Editor<'_> {
         let backend = &mut self.core.backend;
         let volume = &mut backend.volumes[key];
         volume.info = info;
-        backend.store.below.replace(volume.store, store);
+        backend.store.stores_mut().replace(volume.store, store);
     }
 
     fn remove_vm(&mut self, name: &str) -> Result<(), EditError> {

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 
+use sluice_pool::Aim;
 use sluice_sched::{Bytes, GateSettings, Percent, Policy};
 
 use crate::reactor::spec::{SchedulerSpec, Window};
@@ -19,6 +20,8 @@ pub struct DeviceSpec {
     pub scheduler: SchedulerSpec,
     /// Depth, splitting, cost model.
     pub gate: GateSettings,
+    /// What is in flight follows the time of requests at the device; `None`: it does not.
+    pub aim: Option<Aim>,
     /// Makes the device slower than it is, for tests and demonstrations.
     pub delay: Option<DelaySpec>,
     /// Log of the delay's slots; see [`crate::store::slot_log::open`].
@@ -75,6 +78,8 @@ pub enum Edit {
         depth: u32,
         /// Bytes that take it as long as a request of cost 1, see [`GateSettings::request_bytes`].
         request_bytes: Bytes,
+        /// See [`DeviceSpec::aim`].
+        aim: Option<Aim>,
     },
     /// Makes the thread poll all the time while it has clients, or only when work is likely to arrive soon.
     SetBusyPoll(bool),

@@ -42,7 +42,7 @@ fn spec(delay: Option<DelaySpec>) -> DeviceSpec {
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None }
+    DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, aim: None, delay_log: None, model: None }
 }
 
 fn device(delay: Option<DelaySpec>) -> Device {
@@ -471,7 +471,11 @@ fn merging(time: Duration) -> (Device, tempfile::NamedTempFile) {
     let gate = GateSettings { depth: 1, merging: true, ..GateSettings::default() };
     let delay = Some(DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
-    (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None }).unwrap(), log)
+    (
+        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, aim: None, delay_log, model: None })
+            .unwrap(),
+        log,
+    )
 }
 
 /// Submits all commands together. Returns the results by cookie.

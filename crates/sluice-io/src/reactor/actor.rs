@@ -41,6 +41,11 @@ pub(crate) trait Actor: Sized + 'static {
 
     fn ring(&mut self) -> &mut Ring;
 
+    /// Returns how much may be in flight, if that follows the time of requests.
+    fn window(&self) -> Option<sluice_pool::State> {
+        None
+    }
+
     // ---- Messages ----
 
     /// Applies changes in order. Stops at the first that fails.

@@ -135,17 +135,16 @@ impl<A: Actor> Reactor<A> {
     /// Returns the state of the device at this moment.
     pub(crate) fn snapshot(&mut self) -> Snapshot {
         let vms = self.actor.vm_snapshots();
-        let (late_nanos, late) = self.lateness.stats();
         let base = self.actor.base();
         Snapshot {
             device: base.device.clone(),
             at: base.clock.now(),
             health: Health::Serving,
             depth: base.gate.settings().depth,
+            window: self.actor.window(),
             stats: base.gate.device_stats().clone(),
             worked_nanos: self.worked_nanos,
-            late_nanos,
-            late,
+            late: self.lateness.stats(),
             queued: base.gate.queued(),
             in_flight: base.gate.in_flight(),
             connections: self.actor.connections() as u64,

@@ -13,6 +13,8 @@ use std::time::Duration;
 use sluice_sched::Instant;
 use sluice_sched::gate::histogram::Histogram;
 
+use crate::reactor::spec::Late;
+
 /// Longest sleep while requests are in flight, and longest iteration that is not late.
 const LOOK: Duration = Duration::from_millis(10);
 /// A thread that is this late is on time: it takes about as long to wake up on a busy machine.
@@ -58,8 +60,8 @@ impl Lateness {
     }
 
     /// The sum of all times by which it was late, in nanoseconds, and how often it was how late.
-    pub(crate) fn stats(&self) -> (u64, Histogram) {
-        (self.nanos, self.times.clone())
+    pub(crate) fn stats(&self) -> Late {
+        Late { nanos: self.nanos, times: self.times.clone() }
     }
 }
 
@@ -74,7 +76,7 @@ mod tests {
     }
 
     fn late_millis(lateness: &Lateness) -> u64 {
-        lateness.stats().0 / 1_000_000
+        lateness.stats().nanos / 1_000_000
     }
 
     #[test]
@@ -86,7 +88,7 @@ mod tests {
         lateness.limit_wait(at(4), Some(Duration::from_millis(4)), BUSY);
         lateness.look(at(300));
         assert_eq!(late_millis(&lateness), 292);
-        assert!(lateness.stats().1.percentile(100.0).is_some_and(|longest| longest >= 292_000_000));
+        assert!(lateness.stats().times.percentile(100.0).is_some_and(|longest| longest >= 292_000_000));
     }
 
     #[test]

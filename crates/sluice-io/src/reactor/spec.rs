@@ -113,13 +113,13 @@ pub struct Snapshot {
     pub health: Health,
     /// Maximum number of requests in flight.
     pub depth: u32,
+    /// How much may be in flight, if that follows the time of requests.
+    pub window: Option<sluice_pool::State>,
     /// Statistics of the gate for the device.
     pub stats: DeviceStats,
     /// Time that the thread has spent with work, in nanoseconds; polling without work does not count.
     pub worked_nanos: u64,
-    /// Time by which the thread looked at its requests too late, in nanoseconds, and how often it was how late.
-    pub late_nanos: u64,
-    pub late: Histogram,
+    pub late: Late,
     /// Queued requests (pieces).
     pub queued: u64,
     /// Requests (pieces) in flight.
@@ -140,6 +140,15 @@ pub struct Snapshot {
     pub vms: Vec<VmSnapshot>,
 }
 
+/// How late a thread was to look at its requests.
+#[derive(Debug, Clone, Default)]
+pub struct Late {
+    /// Time in which it was late, in nanoseconds.
+    pub nanos: u64,
+    /// How often it was how late.
+    pub times: Histogram,
+}
+
 impl Snapshot {
     /// Returns the state of a device of which only the health is known.
     #[must_use]
@@ -149,10 +158,10 @@ impl Snapshot {
             at: Instant::ZERO,
             health,
             depth: 0,
+            window: None,
             stats: DeviceStats::default(),
             worked_nanos: 0,
-            late_nanos: 0,
-            late: Histogram::default(),
+            late: Late::default(),
             queued: 0,
             in_flight: 0,
             connections: 0,

@@ -13,12 +13,13 @@
 //! A store answers each operation once: `Done::Ok`, an error, or `Done::TooDear` if it cannot zero by itself. Then the request
 //! arrives at the gate again, as the writes that it is; otherwise zeroes would escape the limits of writes.
 //!
-//! A wrapper is a store around another one, as `delay::Delayed` is. It sees each operation and each result, and wrappers chain.
+//! A wrapper is a store around another one, as `delay::Delayed` and `window::Windowed` are. It sees each operation and each result, and wrappers chain.
 
 pub mod delay;
 pub mod file;
 mod null;
 pub mod slot_log;
+pub(crate) mod window;
 
 use std::sync::Arc;
 

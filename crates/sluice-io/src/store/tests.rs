@@ -3,9 +3,11 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use sluice_sched::{Cost, Flags, OwnerId, Phase, RequestId, VolumeId, Wait};
+use sluice_pool::Aim;
+use sluice_sched::{Cost, Flags, Iops, OwnerId, Phase, RequestId, VolumeId, Wait};
 
 use super::delay::{Delay, DelaySpec, Delayed, ServiceTime};
+use super::window::Windowed;
 use super::*;
 
 /// Fails every second operation.
@@ -107,4 +109,41 @@ fn a_short_transfer_continues_in_the_piece_where_it_stopped() {
     // SAFETY: 24 bytes follow.
     unsafe { one.advance(5) };
     assert!(matches!(one, Memory::One(at) if at as usize == start as usize + 5));
+}
+
+#[test]
+fn a_window_counts_a_merged_request_once_and_until_its_last_operation_has_ended() {
+    let delay = DelaySpec { time: ServiceTime::Fixed(Duration::from_millis(4)), parallel: 1, bandwidth: None, seed: 1 };
+    let mut below = Stores::new();
+    let label = Label { vm: "vm".to_owned(), volume: "disk".to_owned() };
+    let volume = below.open(Instant::ZERO, label, StoreSpec::Null);
+    let below = Delayed { delay: Some(Delay::new(delay, None).unwrap()), below };
+    let aim = Aim::new(Iops::per_second(1000), Duration::from_millis(1));
+    let mut store = Windowed::new(Instant::ZERO, Some(aim), below);
+    let (mut ring, jobs) = (Ring::new().unwrap(), Jobs { queries: channel().0, discards: channel().0 });
+    let mut context = Context { now: Instant::ZERO, ring: &mut ring, jobs: &jobs };
+    let request = request(8192);
+    for (index, first) in [(0, Some(&request)), (1, None)] {
+        let (what, memory, slot) = (What::Read, Memory::None, Slot(0));
+        let op =
+            Op { index: OpIndex(index), volume, what, offset: 0, length: 4096, forced: false, memory, slot, first };
+        store.start(&mut context, &op);
+    }
+    let in_flight = |store: &Windowed<_>| store.state().unwrap().in_flight;
+    assert_eq!((in_flight(&store), store.has_room(Instant::ZERO)), (1.0, false), "the window is one request");
+    let end = Instant::from_millis(4);
+    assert!(store.next_done(Instant::ZERO).is_none());
+    assert_eq!(store.next_wakeup(), Some(end));
+    assert!(store.next_done(end).is_some());
+    assert_eq!(in_flight(&store), 1.0, "the other one has not ended");
+    assert!(store.next_done(end).is_some() && store.next_done(end).is_none());
+    assert_eq!((in_flight(&store), store.has_room(end)), (0.0, true));
+    // Without a window nothing is counted, and what is in flight when one comes is not.
+    store.set_aim(end, None);
+    let (what, memory, slot) = (What::Read, Memory::None, Slot(0));
+    let (index, first) = (OpIndex(0), Some(&request));
+    store.start(&mut context, &Op { index, volume, what, offset: 0, length: 8192, forced: false, memory, slot, first });
+    store.set_aim(end, Some(aim));
+    assert!(store.next_done(Instant::from_millis(8)).is_some());
+    assert_eq!(in_flight(&store), 0.0);
 }

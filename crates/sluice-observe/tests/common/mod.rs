@@ -207,6 +207,7 @@ impl Observed {
             serving: self.serving,
             health: if self.serving { "serving" } else { "down" },
             depth: gate.settings().depth,
+            window: self.simulation.window_of(0),
             capacity: self.capacity,
             queued: gate.queued(),
             in_flight: gate.in_flight(),

@@ -386,7 +386,12 @@ impl Gate {
     /// Fills the free slots of the device. Returns when to pump again if no event occurs before.
     pub fn pump(&mut self, now: Instant, device: &mut impl Device) -> Option<Instant> {
         // rule: gate.depth, gate.spurious-timer
-        while self.in_flight() < u64::from(self.settings.depth) && device.has_room(now) {
+        while self.in_flight() < u64::from(self.settings.depth) {
+            if !device.has_room(now) {
+                // Requests wait for the device as they do without a free slot.
+                self.device_stats.set_full(now, self.queued > 0);
+                return None;
+            }
             // By reference: a copy would read in one access what the scheduler has just written in several, and wait for it.
             match &mut self.scheduler.dispatch(now) {
                 Decision::Dispatch(request) => self.submit(now, request, device),

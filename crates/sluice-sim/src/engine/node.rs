@@ -1,9 +1,10 @@
 //! A node: a device with a gate, or with a host's gate and guest gates above it.
 
 use crate::stack::{Ended, Stack};
+use sluice_pool::{Aim, Window};
 use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
-use sluice_sched::{Arrival, ChangeError, Gate, Instant, OwnerId, Policy, VolumeId};
+use sluice_sched::{Arrival, ChangeError, Cost, Gate, Instant, OwnerId, Policy, VolumeId};
 
 use crate::devices::{Job, Model};
 
@@ -36,10 +37,24 @@ struct Port {
     worked_on: u64,
     /// Tokens of requests that the device got, if they are collected.
     started: Option<Vec<u32>>,
+    /// How much may be in flight, if that follows the time of requests; and what is, by slot.
+    window: Option<(Window, Vec<(Cost, Instant)>)>,
 }
 
 impl Device for Port {
+    fn has_room(&self, now: Instant) -> bool {
+        self.window.as_ref().is_none_or(|(window, _)| window.has_room(now))
+    }
+
     fn submit(&mut self, now: Instant, submission: &Submission) {
+        if let Some((window, sent)) = &mut self.window {
+            let slot = submission.slot.0 as usize;
+            if sent.len() <= slot {
+                sent.resize(slot + 1, (Cost::NONE, now));
+            }
+            sent[slot] = (submission.request.cost, now);
+            window.start(now, submission.request.cost);
+        }
         if let Some(started) = &mut self.started {
             started.push(submission.token);
         }
@@ -73,13 +88,29 @@ impl Node {
     pub(super) fn new(front: Front, model: Box<dyn Model>) -> Self {
         Node {
             front,
-            port: Port { model, staged: None, worked_on: 0, started: None },
+            port: Port { model, staged: None, worked_on: 0, started: None, window: None },
             wake: None,
             stirred: false,
             unsettled: false,
             alive: true,
             ended: Vec::new(),
         }
+    }
+
+    /// What is in flight follows the time of requests. Nothing is in flight yet.
+    pub(super) fn set_aim(&mut self, now: Instant, aim: Aim) {
+        self.port.window = Some((Window::new(now, aim), Vec::new()));
+    }
+
+    /// State of its window, if it has one.
+    pub(super) fn window(&self) -> Option<sluice_pool::State> {
+        self.port.window.as_ref().map(|(window, _)| window.state())
+    }
+
+    /// When there is something to pump, if nothing completes or arrives before.
+    fn next_pump(&self) -> Option<Instant> {
+        let room = self.port.window.as_ref().and_then(|(window, _)| window.next_wakeup());
+        self.wake.into_iter().chain(room).min()
     }
 
     pub(super) fn host(&self) -> &Gate {
@@ -111,7 +142,7 @@ impl Node {
     /// Time of the next event, if no request arrives.
     #[inline]
     pub(super) fn next(&self) -> Option<Instant> {
-        match (self.port.model.next(), self.wake) {
+        match (self.port.model.next(), self.next_pump()) {
             (Some(ends), Some(wake)) => Some(ends.min(wake)),
             (one, other) => one.or(other),
         }
@@ -177,6 +208,10 @@ impl Node {
     /// Completes a slot.
     pub(super) fn complete_slot(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         self.stirred = true;
+        if let Some((window, sent)) = &mut self.port.window {
+            let (cost, started) = sent[slot.0 as usize];
+            window.end(now, cost, started);
+        }
         match &mut self.front {
             Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),
             Front::Stack(stack) => {
@@ -187,11 +222,19 @@ impl Node {
     }
 
     pub(super) fn pump(&mut self, now: Instant) {
-        if self.stirred || self.wake.is_some_and(|at| at <= now) {
+        if self.stirred || self.next_pump().is_some_and(|at| at <= now) {
+            if let Some((window, _)) = &mut self.port.window {
+                window.advance(now);
+            }
             self.wake = match &mut self.front {
                 Front::Gate(gate) => gate.pump(now, &mut self.port),
                 Front::Stack(stack) => stack.pump(now, &mut self.port),
             };
+            let is_left = self.host().queued() > 0;
+            if let Some((window, _)) = &mut self.port.window {
+                let is_wanted = is_left && !window.has_room(now);
+                window.want(now, is_wanted);
+            }
             self.stirred = false;
             self.unsettled = true;
         }

@@ -51,6 +51,9 @@ pub(super) fn part(
         for node in 0..device.nodes {
             let (front, model) = (front(device, guests)?, model(device, node, seed, states)?);
             let at = add_node(&mut simulation, scenario, front, model);
+            if let (Some(simulation), Some(aim)) = (&mut simulation, device.aim) {
+                simulation.set_aim(at, aim);
+            }
             if node == 0 {
                 places.push((*number, at));
             }

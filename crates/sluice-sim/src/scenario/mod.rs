@@ -16,6 +16,7 @@
 use std::time::Duration;
 
 use crate::stack::Ring;
+use sluice_pool::Aim;
 use sluice_sched::admission::Capacity;
 use sluice_sched::params::ParamTable;
 use sluice_sched::scheduler::DeviceInfo;
@@ -87,6 +88,8 @@ pub struct Device {
     pub gate: GateSettings,
     /// Capacity of each node.
     pub capacity: Capacity,
+    /// What is in flight at each node follows the time of requests there; `None`: it is the depth.
+    pub aim: Option<Aim>,
 }
 
 /// A VM.

@@ -1,10 +1,16 @@
 //! What would help a VM, by the cause that holds it and the policies in force: no advice to give what it has, or what does not fit.
 
+use std::time::Duration;
+
 use sluice_api::amount::{bandwidth, bits, percent, rate};
 use sluice_api::cause::Cause;
 use sluice_api::event::{EventKind, Neighbour, Right};
 use sluice_api::policy::Policy;
 use sluice_api::status::{Capacity, Device, DeviceSettings, State, Vm};
+use sluice_pool::Aim;
+use sluice_sched::Iops;
+
+use super::outstanding::Needed;
 
 /// The state of a VM on one device, which advice refers to.
 #[derive(Clone, Copy)]
@@ -157,9 +163,17 @@ impl Known<'_> {
             promise.kind == EventKind::Latency && promise.state == State::Broken
         };
         let detail = self.vm.held_by_detail.as_ref().filter(|_| !self.vm.all_promises().any(is_late))?;
+        let needs = self.needed().map_or(String::new(), |needed| format!(" It {}.", needed.in_words()));
         Some(format!(
-            "It asks for too little: {detail}. Let the guest keep more requests outstanding (queue depth, more jobs or read-ahead)."
+            "It asks for too little: {detail}. Let the guest keep more requests outstanding (queue depth, more jobs or read-ahead).{needs}"
         ))
+    }
+
+    /// What its reservation needs, if what is in flight at the device follows the time of requests.
+    fn needed(&self) -> Option<Needed> {
+        let latency = Duration::from_micros(self.device.window.as_ref()?.latency_us);
+        let capacity = Iops::from_milli((self.device.capacity.stated_iops? * 1000.0) as u64);
+        Some(Needed::new(&Aim::new(capacity, latency), self.vm.policy.reservation_iops?))
     }
 
     fn shorten_batches(&self) -> Option<String> {

@@ -2,7 +2,7 @@
 
 use sluice_api::amount::{bits, counted, percent, rate, time};
 use sluice_api::policy::Policy;
-use sluice_api::status::{Capacity, Device, Vm};
+use sluice_api::status::{Capacity, Device, DeviceWindow, Vm};
 
 use super::devices::verdict;
 use super::{NOTHING, amount, object, operations, shares, throughput_of};
@@ -48,6 +48,7 @@ fn pairs(device: &Device, is_link: bool) -> Vec<(&'static str, String)> {
                     .map_or(String::new(), |batch| format!(", batches of up to {batch} adjacent requests")),
         ),
         ("Depth", counted(device.depth.into(), "request", "requests")),
+        ("Window", device.window.as_ref().map_or("none: `latency` is not stated".to_owned(), of_window)),
         ("Capacity", of_capacity(capacity, is_link)),
         ("Reserved", {
             let reserved =
@@ -79,6 +80,12 @@ fn pairs(device: &Device, is_link: bool) -> Vec<(&'static str, String)> {
     let clients = counted(device.clients.into(), "client", "clients");
     pairs.push(("Serves", format!("{}, {clients}", counted(device.vms.into(), "VM", "VMs"))));
     pairs
+}
+
+fn of_window(window: &DeviceWindow) -> String {
+    let measured = window.measured_latency_us.map_or(NOTHING.to_owned(), |us| time(us as f64));
+    let stated = time(window.latency_us as f64);
+    format!("{:.1} requests; they take {measured} at the device, {stated} stated", window.requests)
 }
 
 fn of_capacity(capacity: &Capacity, is_link: bool) -> String {

@@ -13,6 +13,7 @@ pub(crate) mod devices;
 pub(crate) mod events;
 pub(crate) mod history;
 pub(crate) mod object;
+pub(crate) mod outstanding;
 pub(crate) mod policies;
 pub(crate) mod promise;
 pub(crate) mod shares;

@@ -14,6 +14,7 @@ use sluice_daemon::findings::{self, Finding, Level};
 use sluice_daemon::{preflight, request_sizes};
 
 mod links;
+mod outstanding;
 mod unit;
 
 /// Check a host file; report all errors, and what is reserved on each device and uplink.
@@ -108,7 +109,7 @@ fn print_json(host: &Host, is_ok: bool, findings: Option<&[Finding]>) {
             let Promised { vms, volumes, iops, bytes, part, parts, floor, request_max } = promised(host, device);
             let parts: serde_json::Map<_, _> =
                 parts.into_iter().map(|(vm, part)| (vm.to_owned(), json!(output::percent(part)))).collect();
-            json!({
+            let mut found = json!({
                 "device": device.name,
                 "scheduler": device.scheduler.name,
                 "depth": device.depth,
@@ -123,7 +124,9 @@ fn print_json(host: &Host, is_ok: bool, findings: Option<&[Finding]>) {
                 "reserved_iops_hold_up_to_bytes": request_max.map(|size| size.0),
                 "vms": vms,
                 "volumes": volumes,
-            })
+            });
+            outstanding::add_json(host, device, &mut found);
+            found
         })
         .collect();
     let mut result = json!({ "ok": is_ok, "warnings": host.warnings, "devices": devices });
@@ -141,6 +144,7 @@ fn print_table(host: &Host) {
     for device in host.devices.values() {
         let Promised { vms, volumes, iops, bytes, part, parts, floor, request_max } = promised(host, device);
         notes.extend(request_max.map(|size| request_sizes::note(device, size)));
+        notes.extend(outstanding::notes(host, device));
         for (vm, part) in parts {
             let part = part.map_or_else(|| "not stated".to_owned(), |part| part.to_string());
             of_vms.add_row([vm.to_owned(), device.name.clone(), part]);

@@ -98,7 +98,7 @@ impl Core {
         let volume = self.backend.volumes.remove(key);
         self.base.vms[volume.vm].volumes -= 1;
         self.schedule_resume(volume.vm);
-        self.backend.store.below.of_mut(volume.store).close(volume.store.index, &self.backend.blocking);
+        self.backend.store.stores_mut().of_mut(volume.store).close(volume.store.index, &self.backend.blocking);
         self.remove_left_vm(volume.vm);
     }
 

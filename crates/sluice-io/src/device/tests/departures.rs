@@ -18,7 +18,7 @@ fn slow(time: Duration, polls: bool) -> Device {
     let delay = DelaySpec { time: ServiceTime::Fixed(time), parallel: 1, bandwidth: None, seed: 1 };
     let device = polling(Some(delay), polls);
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
-    device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
+    device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8), aim: None }]).unwrap();
     device
 }
 

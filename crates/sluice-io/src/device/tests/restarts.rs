@@ -22,7 +22,7 @@ fn a_restart_keeps_the_depth_in_force() {
         DelaySpec { time: ServiceTime::Fixed(Duration::from_secs(3600)), parallel: 8, bandwidth: None, seed: 1 };
     let device = device(Some(never));
     add(&device, Policy::default(), StoreSpec::Null, 1 << 20);
-    device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8) }]).unwrap();
+    device.edit(vec![Edit::SetDevice { depth: 1, request_bytes: Bytes::kib(8), aim: None }]).unwrap();
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();
     let mut client = connect(&device, 1 << 20);
     for cookie in 0..4 {
@@ -48,7 +48,7 @@ fn a_restart_keeps_the_bytes_of_a_request_in_force() {
         assert_eq!(ask(&mut client, Command::Read { offset: 0, len: 512 }), Ok(vec![0; 512]));
         device.snapshot().unwrap().vms[0].account.dispatched_bytes
     };
-    device.edit(vec![Edit::SetDevice { depth: 8, request_bytes: Bytes::mib(1) }]).unwrap();
+    device.edit(vec![Edit::SetDevice { depth: 8, request_bytes: Bytes::mib(1), aim: None }]).unwrap();
     let before = dispatched_bytes();
     assert!(before > 512 << 10, "a small request counts as what the device transfers in its time: {before}");
     device.mailbox.send(Message::Test(Fault::Panic)).unwrap();

@@ -23,7 +23,11 @@ fn logged(scheduler: &str, merging: bool) -> (Device, tempfile::NamedTempFile) {
     let time = ServiceTime::Fixed(Duration::from_micros(1));
     let delay = Some(DelaySpec { time, parallel: 8, bandwidth: None, seed: 1 });
     let delay_log = Some(Arc::new(slot_log::open(log.path()).unwrap()));
-    (Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log, model: None }).unwrap(), log)
+    (
+        Device::start(DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, aim: None, delay_log, model: None })
+            .unwrap(),
+        log,
+    )
 }
 
 fn submitted(log: &tempfile::NamedTempFile) -> Vec<Submitted> {

@@ -98,7 +98,7 @@ fn delayed_bench(policy: Policy, store: StoreSpec, size_bytes: u64, requests: u3
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None };
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, aim: None, delay_log: None, model: None };
     let device = Device::start(spec).unwrap();
     let window = Window { requests, bytes: 32 << 20 };
     let info = VolumeInfo { size_bytes, serial: "WD-4711".to_owned(), ..sample() };

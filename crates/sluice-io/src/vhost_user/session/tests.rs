@@ -109,7 +109,7 @@ fn device(delay: Option<DelaySpec>) -> (Device, Entry, TempDir) {
         params: Default::default(),
     };
     let gate = GateSettings::default();
-    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, delay_log: None, model: None };
+    let spec = DeviceSpec { name: "d".to_owned(), scheduler, gate, delay, aim: None, delay_log: None, model: None };
     let device = Device::start(spec).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("disk");

@@ -77,6 +77,7 @@ pub(super) fn read(name: &str, reader: &Reader<'_>, folder: &Path, admission: bo
             info: DeviceInfo::of(&gate, belief.rotational.unwrap_or(false), &belief.capacity),
             gate,
             capacity: belief.capacity,
+            aim: belief.aim(),
         };
         (device, derived)
     });

@@ -8,8 +8,8 @@ use crate::workloads::profiles::{self, WorkloadProfile};
 use sluice_sched::scheduler::DeviceClass;
 
 use sluice_config::fields::{
-    ADMISSION, COST_KEYS, Choice, Choosable, Key, Kind, MERGING_KEYS, MICROSECOND, OFFSET_MAX, POLICY_KEYS,
-    SCHEDULER_KEYS, Section,
+    ADMISSION, COST_KEYS, Choice, Choosable, Key, Kind, LATENCY_KEYS, MERGING_KEYS, MICROSECOND, OFFSET_MAX,
+    POLICY_KEYS, SCHEDULER_KEYS, Section,
 };
 
 /// `[policy.NAME]`. A model is either a disk or a link, and its policy has no part for the other.
@@ -180,6 +180,7 @@ pub static DEVICE: Section = Section {
         ],
         SCHEDULER_KEYS,
         MERGING_KEYS,
+        LATENCY_KEYS,
         COST_KEYS,
         &[
             Key::new(

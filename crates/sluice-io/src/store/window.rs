@@ -1,0 +1,155 @@
+//! A wrapper that measures how long requests take at the device, and says whether another one may go there: what is in flight follows a
+//! stated time.
+//!
+//! A request counts from the first operation of its slot to the end of the last one. One that no operation was started for does not
+//! count, nor does one that was in flight when the window came.
+
+use sluice_pool::{Aim, State, Window};
+use sluice_sched::gate::Slot;
+use sluice_sched::{Cost, Instant};
+
+use crate::store::delay::Delayed;
+use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
+
+/// A store with a window, or without one.
+pub(crate) struct Windowed<S> {
+    counted: Option<Counted>,
+    below: S,
+}
+
+/// A window, and what it counts.
+struct Counted {
+    window: Window,
+    /// By slot of the gate.
+    sent: Vec<Sent>,
+    /// By [`OpIndex`]: the slot of an operation that was started since there is a window.
+    slots: Vec<Option<Slot>>,
+}
+
+/// A request in a slot.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    cost: Cost,
+    at: Instant,
+    /// Operations in flight.
+    operations: u32,
+}
+
+impl Counted {
+    fn new(now: Instant, aim: Aim) -> Self {
+        Counted { window: Window::new(now, aim), sent: Vec::new(), slots: Vec::new() }
+    }
+
+    fn start(&mut self, now: Instant, op: &Op<'_>) {
+        let (slot, index) = (op.slot.0 as usize, op.index.0 as usize);
+        if self.sent.len() <= slot {
+            self.sent.resize(slot + 1, Sent { cost: Cost::NONE, at: now, operations: 0 });
+        }
+        if self.slots.len() <= index {
+            self.slots.resize(index + 1, None);
+        }
+        self.slots[index] = Some(op.slot);
+        let sent = &mut self.sent[slot];
+        if let Some(request) = op.first {
+            *sent = Sent { cost: request.cost, at: now, operations: 0 };
+            self.window.start(now, request.cost);
+        }
+        sent.operations += 1;
+    }
+
+    fn end(&mut self, now: Instant, index: OpIndex) {
+        let Some(slot) = self.slots.get_mut(index.0 as usize).and_then(Option::take) else { return };
+        let sent = &mut self.sent[slot.0 as usize];
+        sent.operations -= 1;
+        if sent.operations == 0 {
+            self.window.end(now, sent.cost, sent.at);
+        }
+    }
+}
+
+impl<S> Windowed<S> {
+    pub(crate) fn new(now: Instant, aim: Option<Aim>, below: S) -> Self {
+        Windowed { counted: aim.map(|aim| Counted::new(now, aim)), below }
+    }
+
+    /// Changes the aim, or does without a window.
+    pub(crate) fn set_aim(&mut self, now: Instant, aim: Option<Aim>) {
+        match (&mut self.counted, aim) {
+            (Some(counted), Some(aim)) => counted.window.set_aim(now, aim),
+            (counted, aim) => *counted = aim.map(|aim| Counted::new(now, aim)),
+        }
+    }
+
+    /// Returns the aim, if there is a window.
+    pub(crate) fn aim(&self) -> Option<Aim> {
+        self.counted.as_ref().map(|counted| counted.window.aim())
+    }
+
+    /// Ends what is over. To be called before requests are sent.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        if let Some(Counted { window, .. }) = &mut self.counted {
+            window.advance(now);
+        }
+    }
+
+    /// Whether another request may be sent.
+    #[inline]
+    pub(crate) fn has_room(&self, now: Instant) -> bool {
+        self.counted.as_ref().is_none_or(|counted| counted.window.has_room(now))
+    }
+
+    /// Notes that nothing more is sent now, and whether requests are left.
+    #[inline]
+    pub(crate) fn pause(&mut self, now: Instant, is_left: bool) {
+        if let Some(Counted { window, .. }) = &mut self.counted {
+            let is_wanted = is_left && !window.has_room(now);
+            window.want(now, is_wanted);
+        }
+    }
+
+    /// Returns the state of the window.
+    pub(crate) fn state(&self) -> Option<State> {
+        self.counted.as_ref().map(|counted| counted.window.state())
+    }
+}
+
+impl<S> Windowed<Delayed<S>> {
+    /// What is below the wrappers.
+    pub(crate) fn stores(&self) -> &S {
+        &self.below.below
+    }
+
+    pub(crate) fn stores_mut(&mut self) -> &mut S {
+        &mut self.below.below
+    }
+}
+
+impl<S: Store> Store for Windowed<S> {
+    fn info(&self, volume: StoreRef) -> &StoreInfo {
+        self.below.info(volume)
+    }
+
+    fn start(&mut self, context: &mut Context<'_>, op: &Op<'_>) {
+        if let Some(counted) = &mut self.counted {
+            counted.start(context.now, op);
+        }
+        self.below.start(context, op);
+    }
+
+    fn event(&mut self, context: &mut Context<'_>, event: StoreEvent, result: i32) {
+        self.below.event(context, event, result);
+    }
+
+    fn next_done(&mut self, now: Instant) -> Option<(OpIndex, Done)> {
+        let (index, done) = self.below.next_done(now)?;
+        if let Some(counted) = &mut self.counted {
+            counted.end(now, index);
+        }
+        Some((index, done))
+    }
+
+    fn next_wakeup(&self) -> Option<Instant> {
+        let room = self.counted.as_ref().and_then(|counted| counted.window.next_wakeup());
+        room.into_iter().chain(self.below.next_wakeup()).min()
+    }
+}

@@ -1,0 +1,91 @@
+//! A stated time below that of a single request takes throughput in silence: half of it leaves a sixteenth.
+//!
+//! Where requests queue at a device, each takes less time in a smaller window. So if for 10 s requests waited and less than half of the
+//! capacity completed, and they took the same time before and after the window became less than half of what it was, then nothing queues
+//! there, and that is the device's own time.
+
+use crate::law::{Aim, Completed, PERIOD};
+
+/// Number of periods after which it is known.
+const PERIODS: u32 = (10_000 / PERIOD.as_millis()) as u32;
+/// Periods with a small window that are needed for it: a few requests of random duration say little.
+const SMALL_MIN: u32 = PERIODS / 2;
+/// The part (1 / 10) by which times may differ that are the same.
+const SAME: u64 = 10;
+
+/// Looks for an aim below the device's own time.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Finder {
+    span: Option<Span>,
+    found: Option<u64>,
+}
+
+/// Periods in a row in which requests waited and less than half of the capacity completed.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    /// The largest window, in raw cost.
+    window: u64,
+    /// What completed in windows of at least half of that, and in smaller ones.
+    large: Part,
+    small: Part,
+}
+
+/// A part of a span.
+#[derive(Debug, Clone, Copy, Default)]
+struct Part {
+    periods: u32,
+    completed: Completed,
+}
+
+/// A period.
+#[derive(Debug, Clone, Copy)]
+pub struct Period {
+    /// Whether requests waited for room.
+    pub held_back: bool,
+    pub completed: Completed,
+    /// The window in it, in raw cost.
+    pub window: u64,
+}
+
+impl Finder {
+    /// Notes a period that has ended.
+    pub fn note(&mut self, aim: &Aim, period: &Period) {
+        if period.completed.latency().is_some_and(|latency| latency <= aim.latency_nanos()) {
+            self.found = None;
+        }
+        let half = aim.in_time(PERIOD.as_nanos() as u64) / 2;
+        if !period.held_back || period.completed.cost >= half {
+            self.span = None;
+            return;
+        }
+        let span = self.span.get_or_insert(Span { window: 0, large: Part::default(), small: Part::default() });
+        span.add(period);
+        if let Some(own) = span.own_time() {
+            self.found = Some(own);
+        }
+    }
+
+    /// The time in nanoseconds that the device takes for one request, if the aim is below it.
+    #[must_use]
+    pub fn own_time(&self) -> Option<u64> {
+        self.found
+    }
+}
+
+impl Span {
+    fn add(&mut self, period: &Period) {
+        if period.window > self.window {
+            *self = Span { window: period.window, large: Part::default(), small: Part::default() };
+        }
+        let part = if period.window >= self.window / 2 { &mut self.large } else { &mut self.small };
+        part.periods += 1;
+        part.completed.cost += period.completed.cost;
+        part.completed.cost_nanos += period.completed.cost_nanos;
+    }
+
+    fn own_time(&self) -> Option<u64> {
+        let (large, small) = (self.large.completed.latency()?, self.small.completed.latency()?);
+        let is_long = self.small.periods >= SMALL_MIN && self.large.periods + self.small.periods >= PERIODS;
+        (is_long && large.abs_diff(small) <= large / SAME).then_some(small)
+    }
+}
