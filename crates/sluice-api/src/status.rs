@@ -384,8 +384,14 @@ words! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DeviceSettings {
-    /// The block device, or a file or folder on it; the interface of an uplink; null for a null device.
+    /// The block device, or a file or folder on it; the first of several; the interface of an uplink; null for a null device.
     pub path: Option<PathBuf>,
+    /// All paths and patterns, if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub paths: Vec<PathBuf>,
+    /// Names of the disks that have joined it, if its path is a list or a pattern.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<String>,
     /// Name of its scheduler.
     pub scheduler: String,
     /// The most that all VMs together may reserve, if either is stated: what the scheduler keeps for VMs without a reservation is taken

@@ -34,7 +34,7 @@ impl DeviceDraft {
         }
         let device = read_belief(name, reader, Some(DeviceClass::Disk));
         let device = Device {
-            path: reader.path("path"),
+            paths: reader.disk_paths("path"),
             backend,
             busy_poll: reader.bool("busy_poll").unwrap_or(false),
             admission: reader.word("admission") != Some("off"),
@@ -71,7 +71,7 @@ pub fn read_belief(name: &str, reader: &Reader<'_>, device_class: Option<DeviceC
         name: name.to_owned(),
         table: "device",
         device_class: known_class,
-        path: None,
+        paths: Vec::new(),
         backend: Backend::Null,
         scheduler,
         params,

@@ -66,6 +66,8 @@ pub enum Kind {
     Text,
     /// An absolute path.
     Path,
+    /// A path of a device, or a list of them.
+    DiskPaths,
     /// An address and a port.
     Address,
     /// Permissions in octal, as text.
@@ -204,9 +206,12 @@ pub static DEVICE: Section = Section {
         &[
             Key::new(
                 "path",
-                Kind::Path,
+                Kind::DiskPaths,
                 "\"/dev/nvme0n1\"",
-                "The disk's block device, or any file or folder stored on the disk",
+                "The disk's block device, or any file or folder stored on the disk. A list of such paths makes the device one of \
+                 several disks, which share its scheduler and capacity. The last part of a path may have one `*`, as in \
+                 `[\"/dev/rbd/vms/*\"]`: it stands for any characters, and the pattern for the block devices with such names, also \
+                 those that appear later",
             ),
             Key::new(
                 "backend",

@@ -31,7 +31,7 @@
 //! | list of keys | [`fields`], and [`schema`] generated from it |
 //! | the files without secrets | [`secret`] |
 //! | changes at run time | [`changes`] |
-//! | single tables | `reader`, `quantity`, `device`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
+//! | single tables | `reader`, `quantity`, `device`, `disk_path`, `uplink`, `policy`, `net_policy`, `vm`, `nic`, `export`, `daemon`, `alert` |
 //! | checks across tables | `checks` |
 //! | result | [`Host`], or [`Diagnostics`] |
 #![forbid(unsafe_code)]
@@ -42,6 +42,7 @@ pub mod checks;
 mod daemon;
 pub mod device;
 pub mod diagnostics;
+mod disk_path;
 pub mod dropins;
 pub mod entries;
 mod export;
@@ -65,6 +66,7 @@ pub mod vm;
 
 pub use alert::{ALERT_CLASSES, Alert, AlertTo};
 pub use diagnostics::{DIAGNOSTICS_MAX, Diagnostic, Diagnostics, Severity};
+pub use disk_path::DiskPath;
 pub use host::{Files, load, load_files, parse};
 pub use model::{
     Access, Account, Backend, CONTROL_SOCKET, Control, DaemonSettings, Delay, DelayTime, Device, History, Host,

@@ -15,6 +15,7 @@ use sluice_sched::{ByteRate, Bytes, CostModel, Descriptor, GateSettings, Iops, P
 
 use crate::alert::Alert;
 use crate::diagnostics::Diagnostic;
+use crate::disk_path::DiskPath;
 
 mod net;
 
@@ -41,15 +42,15 @@ pub struct Host {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// A disk that VMs share, or the link of an [`Uplink`].
+/// A disk or several that VMs share, or the link of an [`Uplink`].
 #[derive(Debug, Clone, PartialEq)]
 pub struct Device {
     pub name: String,
     /// Kind of its table: `device` or `uplink`.
     pub table: &'static str,
     pub device_class: DeviceClass,
-    /// The block device, or a file or folder on it; `Some` unless the backend is `Null`.
-    pub path: Option<PathBuf>,
+    /// Paths of its disks; at least one unless the backend is `Null`.
+    pub paths: Vec<DiskPath>,
     /// Destination of requests.
     pub backend: Backend,
     pub scheduler: &'static Descriptor,
@@ -93,6 +94,12 @@ impl Device {
         let mut title = self.title();
         title[..1].make_ascii_uppercase();
         title
+    }
+
+    /// Whether its disks may become more while it runs: its path is a list or a pattern.
+    #[must_use]
+    pub fn may_grow(&self) -> bool {
+        self.paths.len() > 1 || self.paths.iter().any(DiskPath::is_pattern)
     }
 
     /// Properties for its scheduler, on a disk that reports `rotational`.

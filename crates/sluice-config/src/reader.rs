@@ -14,6 +14,7 @@ use sluice_sched::units::{StatedIops, UnitError, parse_duration, parse_link_rate
 use sluice_sched::{ByteRate, Bytes, Percent};
 
 use crate::diagnostics::Report;
+use crate::disk_path::{DiskPath, PATHS_MAX};
 use crate::fields::{Key, Kind, Section};
 use crate::quantity::Misread;
 use crate::source::Span;
@@ -387,15 +388,50 @@ impl<'a> Reader<'a> {
     /// An absolute path.
     pub fn path(&self, key: &str) -> Option<PathBuf> {
         let text = self.text(key)?;
+        self.absolute(key, text).map_err(|misread| self.refuse_misread(key, misread)).ok()
+    }
+
+    /// One path of a device, or a list of them, in which none is twice.
+    pub(crate) fn disk_paths(&self, key: &str) -> Vec<DiskPath> {
+        let Some(node) = self.node(key) else { return Vec::new() };
+        let items = match &node.value {
+            Value::Text(_) => std::slice::from_ref(node),
+            Value::List(items) if (1..=PATHS_MAX).contains(&items.len()) => items,
+            Value::List(items) => {
+                let what = format!("the list has {} paths", items.len());
+                self.refuse(key, what, format!("write from 1 to {PATHS_MAX}, for example {}", self.key(key).example));
+                return Vec::new();
+            }
+            _ => {
+                self.wrong_kind(key, node);
+                return Vec::new();
+            }
+        };
+        let mut paths: Vec<DiskPath> = Vec::new();
+        for item in items {
+            let Value::Text(text) = &item.value else {
+                self.wrong_kind(key, item);
+                continue;
+            };
+            match self.absolute(key, text).and_then(DiskPath::new).and_then(|path| path.unless_in(&paths)) {
+                Ok(path) => paths.push(path),
+                Err(Misread { what, hint }) => {
+                    self.report.error(item.span, format!("{}: {}{key}: {what}", self.whose, self.prefix), hint);
+                }
+            }
+        }
+        paths
+    }
+
+    fn absolute(&self, key: &str, text: &str) -> Result<PathBuf, Misread> {
         let what = match text {
             "" => "the path is empty".to_owned(),
             _ if !text.starts_with('/') => format!("'{text}' is a relative path"),
             _ if text.contains('\0') => "the path contains a null byte".to_owned(),
             _ if text.len() > PATH_LENGTH_MAX => format!("the path is longer than {PATH_LENGTH_MAX} bytes"),
-            _ => return Some(PathBuf::from(text)),
+            _ => return Ok(PathBuf::from(text)),
         };
-        self.refuse(key, what, format!("write an absolute path, for example {}", self.key(key).example));
-        None
+        Err(Misread { what, hint: format!("write an absolute path, for example {}", self.key(key).example) })
     }
 
     fn key(&self, key: &str) -> &'static Key {
@@ -492,6 +528,7 @@ fn words(kind: &Kind) -> String {
         Kind::Name(what) => format!("the name of a {what}"),
         Kind::Text => "text".to_owned(),
         Kind::Path => "a path".to_owned(),
+        Kind::DiskPaths => "a path or a list of paths".to_owned(),
         Kind::Address => "an address with a port".to_owned(),
         Kind::Mode => "permissions in octal as text".to_owned(),
         Kind::Accounts => "a list of users and groups".to_owned(),

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 use sluice_sched::params::{Parameter, Range};
 
+use crate::disk_path::PATHS_MAX;
 use crate::fields::{Choice, Choosable, HOST, Key, Kind, Section};
 
 const NUMBER: &str = r"[0-9][0-9_ ]*(\.[0-9]{1,3})?";
@@ -125,6 +126,10 @@ fn of_kind(kind: &Kind) -> Map<String, Value> {
         // Described in the section.
         Kind::Scheduler | Kind::Name(_) | Kind::Text | Kind::Address => json!({ "type": "string" }),
         Kind::Path => json!({ "type": "string", "pattern": "^/" }),
+        Kind::DiskPaths => {
+            let path = json!({ "type": "string", "pattern": r"^/([^*]*/)?[^*/]*\*?[^*/]*/*$" });
+            json!({ "anyOf": [path, { "type": "array", "minItems": 1, "maxItems": PATHS_MAX, "items": path }] })
+        }
         Kind::Accounts => {
             json!({ "type": "array", "items": { "type": "string", "pattern": "^(user|group):[A-Za-z0-9_.$@-]+$" } })
         }

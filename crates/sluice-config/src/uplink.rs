@@ -81,7 +81,7 @@ fn read_link(name: &str, reader: &Reader<'_>) -> Device {
         name: name.to_owned(),
         table: "uplink",
         device_class,
-        path: None,
+        paths: Vec::new(),
         backend: Backend::Null,
         scheduler,
         params,

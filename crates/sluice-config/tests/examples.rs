@@ -21,7 +21,7 @@ fn the_host_example_is_parsed_as_intended() {
     let host = load(&example("host.toml")).unwrap_or_else(|found| panic!("{found}"));
     assert_eq!(host.warnings, []);
     let device = &host.devices["nvme0"];
-    assert_eq!(device.path.as_deref(), Some(Path::new("/dev/nvme0n1")));
+    assert_eq!(device.paths[0].path(), Path::new("/dev/nvme0n1"));
     assert_eq!((device.backend, device.scheduler.name, device.depth), (Backend::Direct, "mclock", 32));
     let capacity = Capacity { iops: Some(Iops::per_second(40_000)), bytes: Some(ByteRate::per_second(2 << 30)) };
     assert_eq!(device.capacity, capacity);

@@ -56,6 +56,7 @@ mod report;
 mod roles;
 mod service;
 mod several;
+mod several_disks;
 mod stale;
 mod state_crash;
 mod together;

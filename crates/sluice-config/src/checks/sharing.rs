@@ -4,13 +4,15 @@
 //! time come after the files, so their errors are reported at the change.
 
 use core::net::SocketAddr;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 
 use sluice_net::Mac;
 
 use super::Draft;
+use crate::device::DeviceDraft;
 use crate::diagnostics::Report;
+use crate::disk_path::DiskPath;
 use crate::model::{Backend, ListenAddress, NicAccess};
 use crate::nic::NicDraft;
 use crate::source::Span;
@@ -84,15 +86,56 @@ fn check_macs(draft: &Draft, report: &Report) {
 
 fn check_disks(draft: &Draft, report: &Report) {
     let mut seen: BTreeMap<&Path, &str> = BTreeMap::new();
+    let mut patterns: Vec<(&DiskPath, &str)> = Vec::new();
     for draft in draft.devices.values().filter(|draft| draft.device.backend == Backend::Direct) {
-        let (Some(path), name) = (&draft.device.path, &draft.device.name) else { continue };
-        if let Some(first) = seen.insert(path, name) {
-            let message = format!("Device {name}: path: device {first} is the same disk");
-            report.error(
-                draft.path_at,
-                message,
-                "put their volumes on one device; two devices cannot share a disk".to_owned(),
-            );
+        let name = draft.device.name.as_str();
+        let refuse = |path: &DiskPath, (first, first_path): (&str, &Path)| {
+            let message = match path.path() == first_path {
+                true => format!("Device {name}: path: device {first} is the same disk"),
+                false => format!(
+                    "Device {name}: path: {path} and {} of device {first} lead to the same disk",
+                    first_path.display()
+                ),
+            };
+            let hint = "put their volumes on one device; two devices cannot share a disk";
+            report.error(draft.path_at, message, hint.to_owned());
+        };
+        let mut new: Vec<&DiskPath> = Vec::with_capacity(draft.device.paths.len());
+        for path in &draft.device.paths {
+            let pattern = patterns.iter().find(|(pattern, _)| pattern.covers(path.path()));
+            let covered = || seen.iter().find(|(known, _)| path.is_pattern() && path.covers(known));
+            let same = seen.get_key_value(path.path()).or_else(covered).map(|(known, first)| (*first, *known));
+            match same.or(pattern.map(|(pattern, first)| (*first, pattern.path()))) {
+                Some(first) => refuse(path, first),
+                None => new.push(path),
+            }
+        }
+        seen.extend(new.iter().map(|path| (path.path(), name)));
+        patterns.extend(new.iter().filter(|path| path.is_pattern()).map(|path| (*path, name)));
+    }
+    check_files(draft, report);
+}
+
+/// Reports a path of a list that is the image of a volume. Below `/dev` it may be a disk, and then both may name it.
+fn check_files(draft: &Draft, report: &Report) {
+    let lists = draft.devices.values().filter(|draft| draft.device.paths.len() > 1);
+    let files = lists.flat_map(|draft| draft.device.paths.iter().map(move |path| (path.path(), draft)));
+    let files: BTreeMap<&Path, &DeviceDraft> = files.filter(|(path, _)| !path.starts_with("/dev")).collect();
+    if files.is_empty() {
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    for volume in volumes(draft) {
+        let Some((path, draft)) = volume.volume.source.as_deref().and_then(|source| files.get_key_value(source)) else {
+            continue;
+        };
+        if seen.insert(*path) {
+            let (name, title, shown) = (&draft.device.name, &volume.title, path.display());
+            let message = format!("Device {name}: path: {shown} is the source of volume {title}, and no disk");
+            let folder = path.parent().unwrap_or(Path::new("/")).display();
+            let hint =
+                format!("write the folder that contains it, '{folder}', or the block device of its disk below /dev");
+            report.error(draft.path_at, message, hint);
         }
     }
 }

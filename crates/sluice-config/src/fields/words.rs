@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Choice, Kind, Section};
+use crate::disk_path::PATHS_MAX;
 
 /// A part of the manual of a file.
 #[derive(Debug, Clone, Copy)]
@@ -68,6 +69,7 @@ impl Kind {
             Kind::Name(what) => format!("the name of a {what}"),
             Kind::Text => "text".to_owned(),
             Kind::Path => "an absolute path".to_owned(),
+            Kind::DiskPaths => format!("an absolute path, or a list of 1 to {PATHS_MAX}"),
             Kind::Address => "an address and a port".to_owned(),
             Kind::Mode => "permissions in octal".to_owned(),
             Kind::Accounts => "a list of `\"user:NAME\"` and `\"group:NAME\"`".to_owned(),

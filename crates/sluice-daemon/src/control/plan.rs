@@ -78,8 +78,9 @@ fn whole(name: &str, was_there: bool, effect: &str) -> Effect {
 
 fn device(name: &str, before: &Device, after: &Device, plan: &mut Vec<Effect>) {
     let keys = |device: &Device| {
-        let Device { scheduler, depth, capacity, window, admission, .. } = device;
+        let Device { paths, scheduler, depth, capacity, window, admission, .. } = device;
         json!({
+            "path": paths.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
             "scheduler": scheduler.name,
             "depth": depth,
             "capacity_iops": capacity.iops.map(Iops::as_f64),

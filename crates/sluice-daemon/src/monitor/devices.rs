@@ -12,7 +12,11 @@ use super::Served;
 /// Returns the settings of a device or uplink; `None` if the host file has none of this name.
 pub(super) fn settings(served: &Served, name: &str) -> Option<DeviceSettings> {
     let host = &served.host;
-    let disk = host.devices.get(name).map(|device| of_device(device, served.rotational.contains(name)));
+    let disk = host.devices.get(name).map(|device| DeviceSettings {
+        paths: device.paths.iter().filter(|_| device.paths.len() > 1).map(|path| path.path().to_owned()).collect(),
+        disks: served.disks.get(name).cloned().unwrap_or_default(),
+        ..of_device(device, served.rotational.contains(name))
+    });
     disk.or_else(|| {
         let uplink = host.uplinks.get(name)?;
         let (Port::Bridge(interface) | Port::Nic(interface) | Port::Tap(interface)) = &uplink.port;
@@ -31,7 +35,9 @@ fn of_device(device: &Device, disk_is_rotational: bool) -> DeviceSettings {
         _ => None,
     };
     DeviceSettings {
-        path: device.path.clone(),
+        path: device.paths.first().map(|path| path.path().to_owned()),
+        paths: Vec::new(),
+        disks: Vec::new(),
         scheduler: device.scheduler.name.to_owned(),
         reservable_iops: free.iops.map(Iops::as_f64),
         reservable_bytes_per_second: free.bytes.map(ByteRate::bytes_per_second),

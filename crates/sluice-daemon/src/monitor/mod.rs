@@ -74,6 +74,8 @@ pub struct Served {
     pub blocks: BTreeMap<ObjectId, Blocks>,
     /// Devices whose disks report that they are rotational.
     pub rotational: BTreeSet<String>,
+    /// Names of the disks of each device that may have several.
+    pub disks: BTreeMap<String, Vec<String>>,
     /// The last attempt to load the host file.
     pub load: Load,
     /// Open sources of the volumes.
@@ -396,6 +398,7 @@ mod tests {
             absent: Absent::default(),
             blocks: BTreeMap::new(),
             rotational: BTreeSet::new(),
+            disks: BTreeMap::new(),
             aside: Vec::new(),
             overrides: OverridesInForce::default(),
             refused_reload: None,

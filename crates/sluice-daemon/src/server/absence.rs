@@ -24,6 +24,8 @@ pub enum Absence {
     /// As [`Absence::OutOfService`]: its path leads to the file or disk of another volume. It is located again when the other one is
     /// retried.
     SharesAFile(String),
+    /// A device serves without some of its disks, which are looked for each second.
+    LacksDisks(String),
     /// Its interface is out of service, and is looked for each second. The uplink or NIC runs without it.
     NoInterface(String),
 }
@@ -34,6 +36,7 @@ impl Absence {
         let (Absence::HeldBack(reason)
         | Absence::OutOfService(reason)
         | Absence::SharesAFile(reason)
+        | Absence::LacksDisks(reason)
         | Absence::NoInterface(reason)) = self;
         reason
     }
@@ -43,6 +46,7 @@ impl Absence {
         match error {
             ServerError::Volume { source, .. } if error.is_claimed() => Absence::SharesAFile(chain(source)),
             ServerError::Volume { source, .. } => Absence::OutOfService(chain(source)),
+            ServerError::LacksDisks { .. } => Absence::LacksDisks(chain(error)),
             ServerError::VolumeInfo { source, .. } => Absence::OutOfService(chain(source)),
             ServerError::Disk { device, source: SourceError::Silent { path, seconds } } => {
                 let error = ServerError::Hangs { path: path.clone(), seconds: *seconds };
@@ -60,9 +64,17 @@ impl Absence {
         matches!(self, Absence::NoInterface(_))
     }
 
+    /// Whether it is a device that serves other disks.
+    pub(super) fn is_partial(&self) -> bool {
+        matches!(self, Absence::LacksDisks(_))
+    }
+
     fn report(&self, name: &ObjectId) {
         let ((vm, own), error) = (name.parts(), self.reason());
         match (self, name) {
+            (Absence::LacksDisks(_), _) => {
+                tracing::error!(device = &*own, error, "Device runs without some of its disks; retrying");
+            }
             // The change that holds it back reports it.
             (Absence::HeldBack(_), _) => {}
             (Absence::NoInterface(_), ObjectId::Uplink(device)) => {
@@ -76,6 +88,7 @@ impl Absence {
     fn report_end(&self, name: &ObjectId) {
         let (vm, own) = name.parts();
         match (self, name) {
+            (Absence::LacksDisks(_), _) => tracing::info!(device = &*own, "Device has all its disks"),
             (Absence::HeldBack(_), _) => tracing::info!(vm, volume = &*own, "Volume is not held back any more"),
             (Absence::NoInterface(_), ObjectId::Uplink(device)) => tracing::info!(device, "Uplink is in service again"),
             (Absence::NoInterface(_), _) => tracing::info!(vm, nic = &*own, "NIC is in service again"),

@@ -12,6 +12,7 @@ use sluice_api::object::ObjectId;
 use sluice_config::{Device, Host, Vm};
 use sluice_io::device::{Edit, EditError, Health, StoreSpec, VolumeGeneration, VolumeSpec};
 use sluice_io::reactor::Thread;
+use sluice_io::source::DiskSet;
 use sluice_io::volume::VolumeInfo;
 
 use super::change::{Change, Changed};
@@ -41,8 +42,11 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
     staged.absent.extend(absent);
     close(failed.into_iter().map(|(_, running)| running).collect());
     staged.lose(&host, |volume| lost.get(volume.device.as_str()).cloned());
-    let Staged { devices, volumes, absent, resized, sockets, taps, .. } = staged;
+    let Staged { devices, joined, volumes, absent, resized, sockets, taps, .. } = staged;
     server.devices.extend(devices);
+    for (device, disks) in joined {
+        server.devices.get_mut(&device).expect("disks join devices that run").join(&device, disks);
+    }
     end_removed(server, &host);
     let changed_nics = nics::changed(&server.host, &host, vms);
     // What is out of service may have a socket, and is not among the served volumes that change.
@@ -71,7 +75,10 @@ pub(super) fn commit(server: &mut Server, change: &Change, staged: &mut Staged) 
 /// Returns the edits of all devices and uplinks, and the generations of new volumes and NICs.
 fn all_edits(server: &Server, change: &Change, staged: &Staged) -> (BTreeMap<String, Edits>, Generations) {
     let (host, vms) = (&change.host, &change.vms);
-    let rotational = |device: &str| server.devices.get(device).is_some_and(|running| running.rotational);
+    let rotational = |device: &str| {
+        let before = server.devices.get(device).is_some_and(|running| running.rotational);
+        (before, before || staged.joined.get(device).is_some_and(DiskSet::is_rotational))
+    };
     let served = super::without(host, staged.absent.keys());
     let mut generations: Generations =
         staged.volumes.keys().map(|name| (name.clone(), VolumeGeneration::next())).collect();
@@ -186,14 +193,14 @@ fn is_on(vm: &Vm, device: &str) -> bool {
 type Volumes = BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>;
 type Generations = BTreeMap<ObjectId, VolumeGeneration>;
 
-/// What each device has to change.
+/// What each device has to change. `rotational`: whether its disks were, and whether they are with those that join.
 pub(super) fn edits(
     (old, new): (&Host, &Host),
     vms: &Changed,
     opened: (&Volumes, &Generations),
     resized: &Volumes,
     runs: &dyn Fn(&str) -> bool,
-    rotational: &dyn Fn(&str) -> bool,
+    rotational: &dyn Fn(&str) -> (bool, bool),
 ) -> BTreeMap<String, Vec<Edit>> {
     let mut edits = BTreeMap::new();
     for device in old.devices.keys().chain(new.devices.keys()) {
@@ -202,7 +209,7 @@ pub(super) fn edits(
         }
         let mut list = Vec::new();
         removed(old, new, vms, device, &mut list);
-        rescheduling(old, new, device, rotational, &mut list);
+        rescheduling(old, new, device, rotational(device), &mut list);
         busy_poll(old, new, device, &mut list);
         changing(old, new, vms, device, resized, &mut list);
         coming(old, new, vms, device, opened, &mut list);
@@ -232,11 +239,19 @@ fn removed(old: &Host, new: &Host, vms: &Changed, device: &str, list: &mut Vec<E
 }
 
 /// The scheduler is replaced before policies change, because the new one may enforce fields that the old one did not.
-fn rescheduling(old: &Host, new: &Host, device: &str, rotational: &dyn Fn(&str) -> bool, list: &mut Vec<Edit>) {
+fn rescheduling(
+    old: &Host,
+    new: &Host,
+    device: &str,
+    (was_rotational, is_rotational): (bool, bool),
+    list: &mut Vec<Edit>,
+) {
     let (Some(before), Some(after)) = (old.devices.get(device), new.devices.get(device)) else { return };
-    let of = |device: &Device| (device.scheduler.name, device.params.clone(), device.merging);
-    if of(before) != of(after) {
-        let scheduler = translate::scheduler(after, rotational(device));
+    let of = |device: &Device, rotational: bool| {
+        (device.scheduler.name, device.params.clone(), device.merging, device.info(rotational).rotational)
+    };
+    if of(before, was_rotational) != of(after, is_rotational) {
+        let scheduler = translate::scheduler(after, is_rotational);
         list.push(Edit::SetScheduler { scheduler, merging: after.merging });
     }
 }

@@ -27,6 +27,9 @@ pub enum ServerError {
         #[source]
         source: SourceError,
     },
+    /// A device of several disks would run without some of them.
+    #[error("Device {device}: {reason}; its other disks are served")]
+    LacksDisks { device: String, reason: String },
     /// Two devices are on one disk, which can have only one gate.
     #[error(
         "Devices {first} and {second} are on the same disk ({disks}), which can have only one gate; combine them into one device"

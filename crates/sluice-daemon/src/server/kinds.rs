@@ -26,8 +26,13 @@ pub(super) trait Resource {
     /// Returns the path that opening it accesses, as a helper reports it.
     fn path(&self) -> PathBuf;
 
-    /// Returns the error if its path has not responded for this time.
-    fn silent(&self, seconds: u64) -> ServerError;
+    /// Returns the paths that it may be reported at.
+    fn paths(&self) -> Vec<PathBuf> {
+        vec![self.path()]
+    }
+
+    /// Returns the error if its path, or that with which it hangs, has not responded for this time.
+    fn silent(&self, path: &Path, seconds: u64) -> ServerError;
 
     /// Whether it hangs as well if a helper hangs at `path`, which is that of another resource if that is known.
     fn hangs_with(&self, _other: Option<&ResourceKey>, _path: &Path) -> bool {

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use sluice_io::store::slot_log;
 
@@ -33,7 +33,7 @@ impl Resource for Log {
         self.path.clone()
     }
 
-    fn silent(&self, seconds: u64) -> ServerError {
+    fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
         self.failed(io::Error::new(io::ErrorKind::TimedOut, format!("no response for {seconds} s")))
     }
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use sluice_api::object::ObjectId;
 use sluice_api::printed::GuestSocket;
 use sluice_api::status::OverridesInForce;
-use sluice_config::{Host, Nic, Volume};
+use sluice_config::{Device, Host, Nic, Volume};
 use sluice_io::device::{Health, Snapshot, StoreSpec, VolumeGeneration};
 use sluice_io::endpoint::Endpoint;
 use sluice_io::reactor::Thread;
@@ -67,6 +67,7 @@ pub use absence::{Absence, Absent};
 use change::Change;
 use closing::close;
 pub use connections::shortage as descriptors;
+pub use disk::{Disks, Matches};
 pub use drain::Draining;
 pub use error::ServerError;
 use fd_store::FdStore;
@@ -408,7 +409,14 @@ impl Server {
                 .filter(|(_, running)| running.rotational)
                 .map(|(name, _)| name.clone())
                 .collect(),
+            disks: self.devices.iter().filter_map(|(name, running)| self.several(name, running)).collect(),
         }
+    }
+
+    /// Returns the names of the disks of a device that may have several.
+    fn several(&self, name: &str, running: &Running) -> Option<(String, Vec<String>)> {
+        let disks = running.disks.as_ref().filter(|_| self.host.devices.get(name).is_some_and(Device::may_grow))?;
+        Some((name.to_owned(), disks.names().map(str::to_owned).collect()))
     }
 
     /// Returns the properties of a served volume.

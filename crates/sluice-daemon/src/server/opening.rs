@@ -53,7 +53,7 @@ impl Needs {
 
     /// Returns the paths that [`Needs::meet`] accesses, as it reports them.
     pub fn paths(&self) -> Vec<PathBuf> {
-        self.table.iter().map(|(.., need)| need.path()).collect()
+        self.table.iter().flat_map(|(.., need)| need.paths()).collect()
     }
 
     /// Returns the part of it that is not in `found`, for a look at the host that makes nothing; `None` if all of it is.
@@ -108,9 +108,9 @@ impl Needs {
         for (path, time) in found.take_hung() {
             let seconds = time.as_secs();
             let unmet = || self.iter().filter(|(key, _, need)| found.met(key, need).is_none());
-            let hung = unmet().find(|(.., need)| need.path() == path).map(|(key, ..)| key);
+            let hung = unmet().find(|(.., need)| need.paths().contains(&path)).map(|(key, ..)| key);
             let hanging = unmet().filter(|(key, _, need)| Some(*key) == hung || need.hangs_with(hung, &path));
-            let failed = hanging.map(|(_, tolerance, need)| (tolerance, need, need.silent(seconds)));
+            let failed = hanging.map(|(_, tolerance, need)| (tolerance, need, need.silent(&path, seconds)));
             let left_out = failed.filter(|(tolerance, _, error)| tolerance.covers(error));
             let left_out: Vec<_> = left_out.map(|(_, need, error)| (need.clone(), error)).collect();
             if left_out.is_empty() {

@@ -55,7 +55,7 @@ impl Server {
             ObjectId::Socket(socket) => host.nbd.endpoints.iter().any(|at| name_of(at) == *socket),
             ObjectId::Device(device) => {
                 let both = self.host.devices.get(device).zip(host.devices.get(device));
-                both.is_some_and(|(old, new)| translate::fixed_difference(old, new).is_none())
+                both.is_some_and(|(old, new)| old.paths == new.paths && translate::fixed_difference(old, new).is_none())
             }
             ObjectId::Volume { .. } => volume_of(&self.host, name)
                 .zip(volume_of(host, name))

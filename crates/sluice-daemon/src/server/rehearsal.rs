@@ -160,7 +160,11 @@ fn problems(change: &Change, needs: &Needs, found: &Found) -> Vec<Problem> {
         let mut add = |error: &ServerError| problems.push(problem(key.to_string(), error, tolerance));
         match (failed, need) {
             (Some(error), _) => add(error),
-            (None, Need::Disk(disk)) => shared(&disk.device, change, found).iter().for_each(add),
+            (None, Need::Disk(disk)) => {
+                shared(&disk.device, change, found).iter().for_each(&mut add);
+                let lack = found.opened::<Disk>(key).and_then(|disks| disks.lack(&disk.device));
+                lack.iter().for_each(add);
+            }
             (None, Need::Volume(opening)) => {
                 of_volume(opening, change, found).err().iter().for_each(add);
             }
@@ -194,7 +198,7 @@ fn problem(about: String, error: &ServerError, tolerance: Tolerance) -> Problem 
 }
 
 fn disks<'a>(found: &'a Found, device: &str) -> Option<&'a DiskSet> {
-    found.opened::<Disk>(&ResourceKey::Disk(device.to_owned()))
+    found.opened::<Disk>(&ResourceKey::Disk(device.to_owned())).map(|disks| &disks.found)
 }
 
 /// Returns the errors of a device that is on one disk with devices that are started before it.

@@ -1,7 +1,7 @@
 //! Volumes that stay, with another size.
 
 use std::cell::LazyCell;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use sluice_api::object::ObjectId;
@@ -93,7 +93,7 @@ impl Resource for Resizing {
         self.source.path().to_owned()
     }
 
-    fn silent(&self, seconds: u64) -> ServerError {
+    fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
         ServerError::volume(&self.name, SourceError::Silent { path: self.path(), seconds })
     }
 }

@@ -89,6 +89,13 @@ impl Running {
         Running { device, disks, link: None, rotational, is_silent: Cell::new(false) }
     }
 
+    /// Adds disks to a device of several.
+    pub(super) fn join(&mut self, device: &str, disks: DiskSet) {
+        tracing::info!(device, %disks, "Disks have joined the device");
+        self.rotational |= disks.is_rotational();
+        self.disks.get_or_insert_default().add(disks);
+    }
+
     /// Sends the device its part of a change and waits for its confirmation. For a device that hangs it waits only
     /// once: later changes are queued in its mailbox.
     pub(super) fn edit(&self, edits: Edits) -> Result<(), EditError> {

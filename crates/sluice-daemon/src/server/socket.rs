@@ -39,7 +39,7 @@ impl Resource for Socket {
         self.endpoint.to_string().into()
     }
 
-    fn silent(&self, seconds: u64) -> ServerError {
+    fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
         ListenError::Silent { endpoint: self.endpoint.to_string(), seconds }.into()
     }
 

@@ -13,7 +13,7 @@ use sluice_io::volume::VolumeInfo;
 
 use super::change::Change;
 use super::closing::close;
-use super::disk::Disk;
+use super::disk::{Disk, Disks};
 use super::kinds::ResourceKey;
 use super::listening::Listening;
 use super::log::Log;
@@ -23,12 +23,15 @@ use super::socket::Socket;
 use super::tolerance::Tolerance;
 use super::volume::{Opened, Opening};
 use super::{Absence, Found, Needs, Plane, Running, Server, ServerError, nics, out_of_service, translate};
+use crate::failure::chain;
 
 /// A staged change. If the change is rejected it must be dropped by [`super::closing::close`], because dropping may
 /// hang with a disk or a file system.
 #[derive(Default)]
 pub(super) struct Staged {
     pub(super) devices: BTreeMap<String, Running>,
+    /// Disks that join devices that run.
+    pub(super) joined: BTreeMap<String, DiskSet>,
     /// Volumes that are new, or lie somewhere else now.
     pub(super) volumes: BTreeMap<ObjectId, (StoreSpec, VolumeInfo)>,
     /// What is out of service.
@@ -52,6 +55,7 @@ pub(super) fn stage(
     staged: &mut Staged,
 ) -> Result<(), ServerError> {
     start_devices(server, change, found, staged)?;
+    grow_devices(server, change, needs, found, staged)?;
     nics::stage(server, change, (&mut staged.devices, &mut staged.taps), &mut staged.absent)?;
     resize_volumes(server, change, found, staged)?;
     let failed_sockets = failed_sockets(found);
@@ -77,10 +81,25 @@ impl Staged {
         close(stores);
     }
 
+    /// Notes that a device serves without some of its disks.
+    ///
+    /// # Errors
+    /// That is not tolerated.
+    fn note_lack(&mut self, device: &str, disks: &Disks, tolerance: Tolerance) -> Result<(), ServerError> {
+        match disks.lack(device) {
+            Some(error) if !tolerance.covers(&error) => Err(error),
+            lack => {
+                let lack = lack.map(|error| (ObjectId::Device(device.to_owned()), Absence::of(&error)));
+                self.absent.extend(lack);
+                Ok(())
+            }
+        }
+    }
+
     /// Whether nothing comes into service, and nothing changes its size.
     pub(super) fn is_void(&self) -> bool {
-        let Staged { devices, volumes, resized, taps, .. } = self;
-        devices.is_empty() && volumes.is_empty() && resized.is_empty() && taps.is_empty()
+        let Staged { devices, joined, volumes, resized, taps, .. } = self;
+        devices.is_empty() && joined.is_empty() && volumes.is_empty() && resized.is_empty() && taps.is_empty()
     }
 }
 
@@ -110,7 +129,7 @@ fn start_devices(server: &Server, change: &Change, found: &mut Found, staged: &m
     let staying = change.staying.iter().filter(stays);
     staged.absent.extend(staying.filter_map(|name| Some((name.clone(), server.absent.get(name)?.clone()))));
     for (name, tolerance) in &change.devices {
-        match start_device(server, &change.host, name, found, &staged.devices) {
+        match start_device(server, change, (name, *tolerance), found, staged) {
             Ok(running) => drop(staged.devices.insert(name.clone(), running)),
             Err(error) if tolerance.covers(&error) && error.concerns_one() => {
                 staged.absent.insert(ObjectId::Device(name.clone()), Absence::of(&error));
@@ -123,21 +142,18 @@ fn start_devices(server: &Server, change: &Change, found: &mut Found, staged: &m
 
 fn start_device(
     server: &Server,
-    host: &Host,
-    name: &String,
+    change: &Change,
+    (name, tolerance): (&String, Tolerance),
     found: &mut Found,
-    started: &BTreeMap<String, Running>,
+    staged: &mut Staged,
 ) -> Result<Running, ServerError> {
+    let host = &change.host;
     let disks = found.take::<Disk>(&ResourceKey::Disk(name.clone()))?;
     if let Some(disks) = &disks {
-        let staying = server.devices.iter().filter(|(name, _)| host.devices.contains_key(*name));
-        for (other, running) in staying.chain(started) {
-            if running.disks.as_ref().is_some_and(|known| known.overlaps(disks)) {
-                let (first, second) = (other.clone(), name.clone());
-                return Err(ServerError::OneDisk { first, second, disks: disks.to_string() });
-            }
-        }
+        refuse_shared((server, host, staged), name, &disks.found)?;
+        staged.note_lack(name, disks, tolerance)?;
     }
+    let disks = disks.map(|disks| disks.found);
     let rotational = disks.as_ref().is_some_and(DiskSet::is_rotational);
     let log = found.take::<Log>(&ResourceKey::Log(name.clone()))?;
     let down = Arc::clone(&server.down);
@@ -147,6 +163,57 @@ fn start_device(
     let device = Device::start_watched(spec, went_down);
     let device = device.map_err(|source| ServerError::Device { device: name.clone(), source })?;
     Ok(Running::new(Plane::Disk(device), disks))
+}
+
+/// Has disks join devices that run: those that a reload names, and those that were lacking.
+fn grow_devices(
+    server: &Server,
+    change: &Change,
+    needs: &Needs,
+    found: &mut Found,
+    staged: &mut Staged,
+) -> Result<(), ServerError> {
+    for (key, tolerance, need) in needs.each::<Disk>() {
+        let (name, Some(running)) = (&need.device, server.devices.get(&need.device)) else { continue };
+        let grown = found.take::<Disk>(key).and_then(|disks| {
+            let Some(disks) = disks else { return Ok(None) };
+            refuse_shared((server, &change.host, staged), name, &disks.found)?;
+            staged.absent.remove(&ObjectId::Device(name.clone()));
+            staged.note_lack(name, &disks, tolerance)?;
+            Ok(Some(disks.found).filter(|disks| !is_on(disks, running)))
+        });
+        match grown {
+            Ok(disks) => staged.joined.extend(disks.map(|disks| (name.clone(), disks))),
+            Err(error) if tolerance.covers(&error) => {
+                staged.absent.insert(ObjectId::Device(name.clone()), Absence::LacksDisks(chain(&error)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a device has these disks already.
+fn is_on(disks: &DiskSet, running: &Running) -> bool {
+    running.disks.as_ref().is_some_and(|known| known.has_all(disks))
+}
+
+/// Refuses disks of which another device has one.
+fn refuse_shared(
+    (server, host, staged): (&Server, &Host, &Staged),
+    name: &str,
+    disks: &DiskSet,
+) -> Result<(), ServerError> {
+    let staying = server.devices.iter().filter(|(other, _)| host.devices.contains_key(*other));
+    let known = staying.chain(&staged.devices).filter_map(|(other, running)| Some((other, running.disks.as_ref()?)));
+    let mut others = known.chain(&staged.joined).filter(|(other, _)| other.as_str() != name);
+    match others.find(|(_, known)| known.overlaps(disks)) {
+        None => Ok(()),
+        Some((first, _)) => {
+            let (first, second) = (first.clone(), name.to_owned());
+            Err(ServerError::OneDisk { first, second, disks: disks.to_string() })
+        }
+    }
 }
 
 /// Resizes volumes that stay and have another size in the file.
@@ -201,7 +268,7 @@ fn open_volumes(
             continue;
         }
         let (key, tolerance) = (ResourceKey::Volume(name.clone()), change.tolerance_of(server, &name));
-        let device_out = staged.absent.get(&ObjectId::Device(volume.device.clone()));
+        let device_out = staged.absent.get(&ObjectId::Device(volume.device.clone())).filter(|out| !out.is_partial());
         let without = device_out.or_else(|| failed_sockets.get(&name_of(&volume.export.endpoint)));
         // Whose its file is counts more: it decides about other volumes.
         let is_claimed = found.error(&key).is_some_and(ServerError::is_claimed);
@@ -209,7 +276,7 @@ fn open_volumes(
             staged.absent.insert(name, reason.clone());
             continue;
         }
-        match open_volume(server, &change.host, (&name, volume), found, &staged.devices) {
+        match open_volume(server, &change.host, (&name, volume), found, staged) {
             Ok(opened) => drop(staged.volumes.insert(name, opened)),
             Err(error) if tolerance.covers(&error) => drop(staged.absent.insert(name, Absence::of(&error))),
             Err(error) => return Err(error),
@@ -224,21 +291,33 @@ fn open_volume(
     host: &Host,
     (object, spec): (&ObjectId, &Volume),
     found: &mut Found,
-    started: &BTreeMap<String, Running>,
+    staged: &mut Staged,
 ) -> Result<(StoreSpec, VolumeInfo), ServerError> {
     let key = ResourceKey::Volume(object.clone());
-    let running = started.get(&spec.device).or_else(|| server.devices.get(&spec.device));
+    let running = staged.devices.get(&spec.device).or_else(|| server.devices.get(&spec.device));
     let running = running.ok_or_else(|| ServerError::OutOfService(spec.device.clone()))?;
     if found.error(&key).is_some() {
         found.refuse(&key)?;
     }
-    let opened = found.opened::<Opening>(&key);
+    let (opened, mut joins) = (found.opened::<Opening>(&key), None);
     if let Some(opened) = opened {
         let expected = running.disks.as_ref().expect("a volume with a source lies on a device with disks");
-        check_disks(object, spec, &opened.disks, expected)?;
+        match opened.is_admitted {
+            Some(true) if is_on(&opened.disks, running) => {}
+            Some(true) => {
+                refuse_shared((server, host, staged), &spec.device, &opened.disks)?;
+                joins = Some(opened.disks.clone());
+            }
+            Some(false) => return Err(other_disk(object, spec, &opened.disks, expected)),
+            None => check_disks(object, spec, &opened.disks, expected)?,
+        }
     }
-    let rotational = host.devices[&spec.device].info(running.rotational).rotational;
+    let is_rotational = running.rotational || joins.as_ref().is_some_and(DiskSet::is_rotational);
+    let rotational = host.devices[&spec.device].info(is_rotational).rotational;
     let info = volume_info(object, spec, opened, rotational)?;
+    if let Some(disks) = joins {
+        staged.joined.entry(spec.device.clone()).or_default().add(disks);
+    }
     let file = |Opened { source, extents, .. }| StoreSpec::File(FileSpec { source: Arc::new(source), extents });
     Ok((found.take::<Opening>(&key)?.map_or(StoreSpec::Null, file), info))
 }
@@ -263,9 +342,10 @@ pub(super) fn check_disks(
     found: &DiskSet,
     expected: &DiskSet,
 ) -> Result<(), ServerError> {
-    if found.is_subset_of(expected) {
-        return Ok(());
-    }
+    if found.is_subset_of(expected) { Ok(()) } else { Err(other_disk(name, spec, found, expected)) }
+}
+
+fn other_disk(name: &ObjectId, spec: &Volume, found: &DiskSet, expected: &DiskSet) -> ServerError {
     let ((vm, volume), device) = (pair(name), spec.device.clone());
-    Err(ServerError::OtherDisk { vm, volume, device, found: found.to_string(), expected: expected.to_string() })
+    ServerError::OtherDisk { vm, volume, device, found: found.to_string(), expected: expected.to_string() }
 }

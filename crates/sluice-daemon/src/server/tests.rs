@@ -138,7 +138,7 @@ fn busy_polling_is_switched_on_and_off_while_the_device_runs() {
         let (old, new, none) = (host(before), host(after), BTreeMap::new());
         let changed = Changed(BTreeSet::new());
         let opened = (&none, &BTreeMap::new());
-        commit::edits((&old, &new), &changed, opened, &none, &|_| true, &|_| false)["a"].clone()
+        commit::edits((&old, &new), &changed, opened, &none, &|_| true, &|_| (false, false))["a"].clone()
     };
     assert!(matches!(edits("", &on)[..], [Edit::SetBusyPoll(true)]), "a new device");
     assert!(matches!(edits(&off, &on)[..], [Edit::SetBusyPoll(true)]));
@@ -157,7 +157,7 @@ fn a_reload_of_the_capacity_alone_left_the_gate_with_the_old_one() {
             (&none, &BTreeMap::new()),
             &none,
             &|_| true,
-            &|_| false,
+            &|_| (false, false),
         );
         edits["a"].clone()
     };

@@ -87,13 +87,19 @@ pub(super) fn export(vm: &str, volume: &sluice_config::Volume, info: VolumeInfo)
 /// Returns the changed setting of a device that cannot change at run time, if there is one.
 pub(super) fn fixed_difference(old: &sluice_config::Device, new: &sluice_config::Device) -> Option<&'static str> {
     let fixed = [
-        (old.path != new.path, "path"),
+        (old.paths != new.paths && !new.may_grow(), "path"),
+        (!keeps_disks(old, new), "path (it may only get more disks)"),
         (old.backend != new.backend, "backend"),
         (old.reference != new.reference || old.cost != new.cost, "cost model"),
         (old.rotational != new.rotational, "rotational flag"),
         (old.delay != new.delay, "delay"),
     ];
     fixed.into_iter().find_map(|(differs, what)| differs.then_some(what))
+}
+
+/// Whether a device has the paths that it had, or patterns that match them: it may have more.
+fn keeps_disks(old: &sluice_config::Device, new: &sluice_config::Device) -> bool {
+    old.paths.iter().all(|path| new.paths.iter().any(|kept| kept.covers(path.path())))
 }
 
 /// Whether requests of this device reach a disk.

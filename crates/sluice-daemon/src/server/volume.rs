@@ -12,6 +12,7 @@ use sluice_io::source::{BlockSize, DiskSet, ExtentMap, FormatCheck, Located, Sou
 
 use super::change::Change;
 use super::claims::Place;
+use super::disk::Growth;
 use super::found::Progress;
 use super::kinds::{Job, Kind, Resource, ResourceKey, caught};
 use super::objects::{differing_keys, stays};
@@ -30,6 +31,8 @@ pub(super) struct Opening {
     is_forced: bool,
     format: FormatCheck,
     block_size: BlockSize,
+    /// Of a running device whose disks may become more.
+    growth: Option<Arc<Growth>>,
 }
 
 /// An open volume.
@@ -37,6 +40,8 @@ pub(super) struct Opened {
     pub(super) source: Source,
     pub(super) extents: Option<ExtentMap>,
     pub(super) disks: DiskSet,
+    /// Whether these are disks of its device now; `None` for one whose disks are all known.
+    pub(super) is_admitted: Option<bool>,
 }
 
 impl Resource for Opening {
@@ -48,7 +53,7 @@ impl Resource for Opening {
         self.source().to_owned()
     }
 
-    fn silent(&self, seconds: u64) -> ServerError {
+    fn silent(&self, _path: &Path, seconds: u64) -> ServerError {
         self.failed(SourceError::Silent { path: self.path(), seconds })
     }
 
@@ -67,6 +72,7 @@ impl Kind for Opening {
 
     fn needed(server: &Server, change: &Change, guard: &Guard<'_>) -> Result<Vec<(Tolerance, Self)>, ServerError> {
         let (mut needed, mut served, mut known) = (Vec::new(), None, None);
+        let mut growths = BTreeMap::new();
         for (name, before, volume) in change.volumes() {
             if stays(before, volume) || change.staying.contains(&name) {
                 continue;
@@ -75,7 +81,11 @@ impl Kind for Opening {
             refuse_while_draining(server, &name, volume)?;
             if volume.source.is_some() && translate::has_disk(&change.host.devices[&volume.device]) {
                 let known = known.get_or_insert_with(|| guard.known());
-                needed.push((change.tolerance_of(server, &name), Opening::new(server, name, volume, (guard, known))));
+                let of_device = || Growth::of(&change.host.devices[&volume.device]);
+                let of_running = || server.devices.contains_key(&volume.device).then(of_device).flatten();
+                let growth = growths.entry(&volume.device).or_insert_with(of_running).clone();
+                let tolerance = change.tolerance_of(server, &name);
+                needed.push((tolerance, Opening { growth, ..Opening::new(server, name, volume, (guard, known)) }));
             }
         }
         Ok(needed)
@@ -139,7 +149,7 @@ impl Opening {
         };
         let block_size = guard.block_size(&name, volume, known);
         let (replaces, is_forced) = (server.served.contains_key(&name), guard.force.covers(&name));
-        Opening { name, volume: Arc::clone(volume), replaces, is_forced, format, block_size }
+        Opening { name, volume: Arc::clone(volume), replaces, is_forced, format, block_size, growth: None }
     }
 
     /// Returns the volumes that are only located: they stay out of service because they share a file.
@@ -150,7 +160,8 @@ impl Opening {
         let rivals = change.volumes().filter(|(name, before, volume)| !stays(*before, volume) && shares(name));
         let rival = |name, volume: &Arc<Volume>| {
             let (format, block_size) = (FormatCheck::Raw, BlockSize::OfSource);
-            Opening { name, volume: Arc::clone(volume), replaces: false, is_forced: false, format, block_size }
+            let volume = Arc::clone(volume);
+            Opening { name, volume, replaces: false, is_forced: false, format, block_size, growth: None }
         };
         rivals.map(|(name, _, volume)| rival(name, volume)).collect()
     }
@@ -218,6 +229,8 @@ impl Opening {
             );
         }
         let disks = source.disks()?;
+        let admits = |growth: &Arc<Growth>| growth.admits(source.path(), source.is_block_device(), &disks);
+        let is_admitted = self.growth.as_ref().map(admits);
         let extents = match source.extents() {
             Ok(extents) => Some(extents),
             Err(error) => {
@@ -225,7 +238,7 @@ impl Opening {
                 None
             }
         };
-        Ok(Opened { source, extents, disks })
+        Ok(Opened { source, extents, disks, is_admitted })
     }
 }
 

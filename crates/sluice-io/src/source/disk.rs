@@ -31,6 +31,8 @@ use super::sysfs::{self, Sysfs};
 const LAYERS_MAX: u32 = 16;
 /// Maximum number of devices that are examined for one path.
 const DEVICES_MAX: usize = 1024;
+/// Maximum number of disks that a message names.
+const NAMED_MAX: usize = 8;
 
 /// One whole block device, or one filesystem that has none.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,12 +43,51 @@ pub struct Disk {
     pub name: String,
     /// Whether the kernel reports that it is a rotating disk.
     pub rotational: bool,
+    /// The kernel's number of this appearance of a disk, which no other one gets, while device numbers are used again. `None`: Linux
+    /// before 5.15, or no block device.
+    pub sequence: Option<u64>,
 }
 
-/// The disks that serve a path, in the order of their device numbers; never empty.
-#[derive(Debug, Clone, PartialEq, Eq)]
+impl Disk {
+    /// Whether the other one has its device number, and did not get it after this one had gone, or before.
+    fn is_same(&self, other: &Disk) -> bool {
+        let is_other = |(own, other)| own != other;
+        self.dev == other.dev && !self.sequence.zip(other.sequence).is_some_and(is_other)
+    }
+}
+
+/// The disks that serve a path or several, in the order of their device numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DiskSet {
     disks: Vec<Disk>,
+}
+
+/// What a path leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// At least one.
+    pub disks: DiskSet,
+    /// Number of the block device, or of that below its file system; of a partition that of its disk.
+    pub whole: u64,
+    /// Whether the path itself is that of a block device.
+    pub is_block_device: bool,
+}
+
+impl Place {
+    /// Resolves a file, folder or block device by its path.
+    ///
+    /// # Errors
+    /// As [`DiskSet::of_path`].
+    pub fn of_path(path: &Path) -> Result<Self, SourceError> {
+        let stat = rustix::fs::stat(path).map_err(io::Error::from);
+        let stat = stat.map_err(|source| SourceError::NoPath { path: path.to_path_buf(), source })?;
+        let failed = |source| SourceError::Disk { path: path.to_path_buf(), source };
+        let (resolver, dev) = (Resolver::host(), device_of(&stat));
+        let disks = resolver.resolve(dev).map_err(failed)?;
+        let whole = resolver.whole(dev).map_err(failed)?;
+        let is_block_device = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
+        Ok(Self { disks, whole, is_block_device })
+    }
 }
 
 impl DiskSet {
@@ -56,8 +97,7 @@ impl DiskSet {
     /// [`SourceError::NoPath`]: the path does not exist or is not accessible. [`SourceError::Disk`]: sysfs does not
     /// show the device, or more than 16 layers of devices are stacked.
     pub fn of_path(path: &Path) -> Result<Self, SourceError> {
-        let dev = device_under(path).map_err(|source| SourceError::NoPath { path: path.to_path_buf(), source })?;
-        Resolver::host().resolve(dev).map_err(|source| SourceError::Disk { path: path.to_path_buf(), source })
+        Place::of_path(path).map(|place| place.disks)
     }
 
     /// Resolves an open file or block device; `path` is only for the message.
@@ -71,6 +111,25 @@ impl DiskSet {
             .map_err(|source| SourceError::Disk { path: path.to_path_buf(), source })
     }
 
+    /// Adds the disks of another set. They replace those whose device numbers they have now.
+    pub fn add(&mut self, other: Self) {
+        self.disks.retain(|disk| !other.has(disk.dev));
+        self.disks.extend(other.disks);
+        self.disks.sort();
+    }
+
+    /// Whether it has all disks of the other set, and not only those that had their device numbers before.
+    #[must_use]
+    pub fn has_all(&self, other: &Self) -> bool {
+        other.disks.iter().all(|disk| self.of(disk.dev).is_some_and(|own| own == disk))
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.disks.is_empty()
+    }
+
     /// The disks, in the order of their device numbers.
     #[must_use]
     pub fn disks(&self) -> &[Disk] {
@@ -82,16 +141,24 @@ impl DiskSet {
         self.disks.iter().map(|disk| disk.name.as_str())
     }
 
-    /// Whether both have a disk in common.
+    /// Whether both have a disk in common. One that is gone is not the one that has its device number now.
     #[must_use]
     pub fn overlaps(&self, other: &Self) -> bool {
-        self.disks.iter().any(|disk| other.disks.iter().any(|theirs| theirs.dev == disk.dev))
+        self.disks.iter().any(|disk| other.of(disk.dev).is_some_and(|theirs| theirs.is_same(disk)))
     }
 
     /// Whether every disk of this set belongs to `other`: a volume must be on its device.
     #[must_use]
     pub fn is_subset_of(&self, other: &Self) -> bool {
-        self.disks.iter().all(|disk| other.disks.iter().any(|theirs| theirs.dev == disk.dev))
+        self.disks.iter().all(|disk| other.has(disk.dev))
+    }
+
+    fn has(&self, dev: u64) -> bool {
+        self.of(dev).is_some()
+    }
+
+    fn of(&self, dev: u64) -> Option<&Disk> {
+        self.disks.binary_search_by_key(&dev, |disk| disk.dev).ok().map(|at| &self.disks[at])
     }
 
     /// Whether at least one of them is a rotating disk, whose seeks determine the throughput of all.
@@ -103,11 +170,14 @@ impl DiskSet {
 
 impl fmt::Display for DiskSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (position, name) in self.names().enumerate() {
+        for (position, name) in self.names().take(NAMED_MAX).enumerate() {
             let separator = if position == 0 { "" } else { ", " };
             write!(f, "{separator}{name}")?;
         }
-        Ok(())
+        match self.disks.len() {
+            0..=NAMED_MAX => Ok(()),
+            all => write!(f, " and {} more", all - NAMED_MAX),
+        }
     }
 }
 
@@ -157,11 +227,16 @@ impl Resolver {
         Ok(DiskSet { disks })
     }
 
+    /// Returns the number of the disk of a partition; other devices are their own.
+    fn whole(&self, dev: u64) -> io::Result<u64> {
+        if major(dev) == 0 { Ok(dev) } else { sysfs::read_number(&self.sysfs.whole_folder(dev)?) }
+    }
+
     fn look_at(&self, dev: u64) -> io::Result<Layer> {
         // Major 0 means that there is no device behind the number.
         if major(dev) == 0 {
             let name = format!("filesystem {}", sysfs::number(dev));
-            return Ok(Layer::Disk(Disk { dev, name, rotational: false }));
+            return Ok(Layer::Disk(Disk { dev, name, rotational: false, sequence: None }));
         }
         let folder = self.sysfs.whole_folder(dev)?;
         let below = slaves(&folder)?;
@@ -174,7 +249,8 @@ impl Resolver {
         let dev = sysfs::read_number(&folder)?;
         let name = folder.file_name().map_or_else(|| sysfs::number(dev), |name| name.to_string_lossy().into_owned());
         let rotational = self.sysfs.queue(dev, "rotational") == Some(1);
-        Ok(Layer::Disk(Disk { dev, name, rotational }))
+        let sequence = sysfs::read_u64(&folder.join("diskseq"));
+        Ok(Layer::Disk(Disk { dev, name, rotational, sequence }))
     }
 }
 
@@ -296,6 +372,53 @@ mod tests {
         assert_eq!(names(&part), ["sda"]);
         assert!(part.overlaps(&whole) && !part.overlaps(&other));
         assert!(part.is_rotational() && !other.is_rotational());
+    }
+
+    #[test]
+    fn two_disks_of_one_device_are_joined_and_partitions_are_their_disk() {
+        let fake = FakeSysfs::new();
+        fake.disk("sda", 8, 0, false);
+        fake.partition("sda", "sda1", 8, 1, 2048);
+        fake.disk("sdb", 8, 16, true);
+        fake.disk("dm-0", 253, 0, false);
+        fake.stack("dm-0", "sda/sda1");
+        fake.stack("dm-0", "sdb");
+        let resolver = resolver(&fake);
+        let [a, b, over] = [makedev(8, 0), makedev(8, 16), makedev(253, 0)].map(|dev| resolver.resolve(dev).unwrap());
+        let mut both = b.clone();
+        assert!(!over.is_subset_of(&both));
+        both.add(a.clone());
+        both.add(a.clone());
+        assert_eq!(names(&both), ["sda", "sdb"], "each once");
+        assert!(over.is_subset_of(&both) && a.is_subset_of(&both) && both.overlaps(&b) && both.is_rotational());
+        assert!(DiskSet::default().is_empty() && !DiskSet::default().overlaps(&both));
+        let whole = |dev| resolver.whole(dev).unwrap();
+        assert_eq!((whole(makedev(8, 1)), whole(makedev(8, 0))), (makedev(8, 0), makedev(8, 0)));
+        assert_eq!((whole(makedev(253, 0)), whole(makedev(0, 25))), (makedev(253, 0), makedev(0, 25)));
+    }
+
+    #[test]
+    fn a_disk_that_is_gone_is_not_the_one_that_has_its_number_now() {
+        let appeared = |sequence: &str| {
+            let fake = FakeSysfs::new();
+            fake.disk("rbd0", 252, 0, false);
+            fake.write("rbd0", "diskseq", sequence);
+            resolver(&fake).resolve(makedev(252, 0)).unwrap()
+        };
+        let (before, now, unknown) = (appeared("7\n"), appeared("9\n"), appeared(""));
+        assert!(!before.overlaps(&now) && now.overlaps(&now) && unknown.overlaps(&now) && now.overlaps(&unknown));
+        let mut known = before.clone();
+        assert!(!known.has_all(&now) && known.has_all(&before));
+        known.add(now.clone());
+        assert_eq!(known, now, "it has taken its place");
+    }
+
+    #[test]
+    fn a_message_names_a_few_of_a_thousand_disks() {
+        let disk =
+            |minor| Disk { dev: makedev(8, minor), name: format!("sd{minor}"), rotational: false, sequence: None };
+        let set = DiskSet { disks: (0..1000).map(disk).collect() };
+        assert_eq!(set.to_string(), "sd0, sd1, sd2, sd3, sd4, sd5, sd6, sd7 and 992 more");
     }
 
     #[test]

@@ -192,6 +192,20 @@ pub enum SourceError {
         source: io::Error,
     },
 
+    /// A pattern of a device matches no disk.
+    #[error("No disk matches {path}: connect the disks (map, import or attach them), or correct the path")]
+    NoMatch {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+
+    /// Two paths of one device lead to one disk.
+    #[error(
+        "Path {path} leads to the disk of {other}: remove one of them from the list; a partition stands for its disk"
+    )]
+    SameDisk { path: PathBuf, other: PathBuf },
+
     /// The physical disk under a path is not known, so two gates could be on one disk.
     #[error("Cannot find the disk under {path}: check that /sys is mounted and shows this device")]
     Disk {
@@ -244,6 +258,8 @@ mod tests {
             SourceError::Inspect { path: path.clone(), what: "size", source: io() },
             SourceError::Length { path: path.clone(), length_bytes: 1 << 60, source: io() },
             SourceError::NoPath { path: path.clone(), source: io() },
+            SourceError::NoMatch { path: path.clone(), source: io() },
+            SourceError::SameDisk { path: path.clone(), other: "/dev/sda".into() },
             SourceError::Disk { path, source: io() },
         ];
         for error in all {

@@ -53,7 +53,7 @@ pub use alignment::Alignment;
 pub use allocation::{Allocation, Span};
 pub use block_size::BlockSize;
 pub use capabilities::{Capabilities, Support};
-pub use disk::{Disk, DiskSet};
+pub use disk::{Disk, DiskSet, Place};
 pub use error::SourceError;
 pub use extents::ExtentMap;
 pub use facts::Facts;

@@ -48,6 +48,11 @@ impl Sysfs {
         }
     }
 
+    /// Returns the folder in which the driver of RBD describes a disk, by the disk's number.
+    pub(super) fn rbd_folder(&self, number: u32) -> PathBuf {
+        self.root.join("bus/rbd/devices").join(number.to_string())
+    }
+
     /// Returns the start of a partition on its disk, in bytes; 0 for other devices.
     pub(super) fn partition_start_bytes(&self, dev: u64) -> u64 {
         self.folder(dev)
@@ -80,7 +85,7 @@ pub(super) fn read_number(folder: &Path) -> io::Result<u64> {
     parsed.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no device number: {text}")))
 }
 
-fn read_u64(path: &Path) -> Option<u64> {
+pub(super) fn read_u64(path: &Path) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use sluice_config::Host;
-use sluice_io::source::DiskSet;
 
 use sluice_daemon::findings::{Finding, Level};
+use sluice_daemon::server::{Disks, Matches};
 
 mod cgroup;
 mod clock;
@@ -61,8 +61,8 @@ impl Subject {
     pub(crate) fn new(host: Option<Host>) -> Subject {
         let mut subject = Subject::at(Path::new("/"), host);
         for device in subject.host.iter().flat_map(|host| host.devices.values()) {
-            if let Some(Ok(disks)) = device.path.as_ref().map(|path| DiskSet::of_path(path)) {
-                subject.disks.insert(device.name.clone(), disks.names().map(str::to_owned).collect());
+            if let Ok(disks) = Disks::of(&device.paths, Matches::All, |_| {}) {
+                subject.disks.insert(device.name.clone(), disks.found.names().map(str::to_owned).collect());
             }
         }
         subject

@@ -1,13 +1,17 @@
 //! One device or uplink, from top to bottom: what it is, what it gives, what is promised, who uses it.
 
+use std::path::PathBuf;
+
 use sluice_api::amount::{bits, counted, percent, rate, time};
 use sluice_api::policy::Policy;
-use sluice_api::status::{Capacity, Device, DeviceWindow, Vm};
+use sluice_api::status::{Capacity, Device, DeviceSettings, DeviceWindow, Vm};
 
 use super::devices::verdict;
 use super::{NOTHING, amount, object, operations, shares, throughput_of};
 use crate::output;
 
+/// Disks that are named.
+const DISKS: usize = 8;
 /// Consumers that are named.
 const CONSUMERS: usize = 5;
 
@@ -31,17 +35,22 @@ pub(crate) fn described(device: &Device, vms: &[Vm]) -> String {
     lines.join("\n")
 }
 
+/// The path of a device, or all of them.
+fn of_paths(settings: &DeviceSettings) -> String {
+    let DeviceSettings { path, paths, .. } = settings;
+    let all: &[PathBuf] = if paths.is_empty() { path.as_slice() } else { paths };
+    let all: Vec<String> = all.iter().map(|path| path.display().to_string()).collect();
+    if all.is_empty() { "none".to_owned() } else { all.join(", ") }
+}
+
 /// Names and values of a device's settings and state, in the order in which an operator asks for them.
 fn pairs(device: &Device, is_link: bool) -> Vec<(&'static str, String)> {
     let (settings, capacity) = (device.settings.clone().unwrap_or_default(), &device.capacity);
     let mut pairs = vec![
-        (
-            if is_link { "Interface" } else { "Path" },
-            settings.path.map_or("none".to_owned(), |path| path.display().to_string()),
-        ),
+        (if is_link { "Interface" } else { "Path" }, of_paths(&settings)),
         (
             "Scheduler",
-            settings.scheduler
+            settings.scheduler.clone()
                 + &settings
                     .batch
                     .filter(|batch| *batch > 1)
@@ -77,6 +86,12 @@ fn pairs(device: &Device, is_link: bool) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
+    if !settings.disks.is_empty() {
+        let (names, all) = (&settings.disks, settings.disks.len());
+        let some = names.iter().take(DISKS).cloned().collect::<Vec<_>>().join(", ");
+        let more = if all > DISKS { format!(" and {} more", all - DISKS) } else { String::new() };
+        pairs.insert(1, ("Disks", format!("{all}: {some}{more}")));
+    }
     let clients = counted(device.clients.into(), "client", "clients");
     pairs.push(("Serves", format!("{}, {clients}", counted(device.vms.into(), "VM", "VMs"))));
     pairs

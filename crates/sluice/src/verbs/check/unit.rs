@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use sluice_config::{AlertTo, Control, Files, Host, ListenAddress, NicAccess, Port};
+use sluice_config::{AlertTo, Control, DiskPath, Files, Host, ListenAddress, NicAccess, Port};
 
 use crate::output;
 use sluice_daemon::preflight;
@@ -29,6 +29,9 @@ struct Needs {
     writable: BTreeSet<PathBuf>,
     /// Block devices.
     disks: BTreeSet<PathBuf>,
+    /// Drivers of the block devices that patterns match, by their names in `/proc/devices`; `*` for every driver. The unit names them
+    /// because a disk that appears later has no name yet.
+    drivers: BTreeSet<String>,
     /// Files that are read or started.
     readable: BTreeSet<PathBuf>,
     /// Whether TAPs are opened.
@@ -78,6 +81,9 @@ fn drop_in(file: &Path, host: &Host) -> String {
     if needs.taps {
         text += "DeviceAllow=/dev/net/tun rw\n";
     }
+    for driver in &needs.drivers {
+        text += &format!("DeviceAllow=block-{driver} rw\n");
+    }
     for disk in &needs.disks {
         text += &format!("DeviceAllow={} rw\n", word("", disk));
     }
@@ -116,7 +122,7 @@ fn needs(host: &Host) -> Needs {
     needs.taps |= host.uplinks.values().any(|uplink| !matches!(uplink.port, Port::Nic(_)));
     for device in host.devices.values() {
         device.delay.iter().filter_map(|delay| delay.log.as_ref()).for_each(|log| needs.add_folder_of(log));
-        device.path.iter().filter(|path| is_disk(path)).for_each(|path| needs.add_disk(path));
+        device.paths.iter().for_each(|path| needs.add_disks(path));
     }
     host.nbd.endpoints.iter().chain(&host.daemon.metrics).for_each(|endpoint| needs.add_endpoint(endpoint));
     needs.readable.extend(host.daemon.alerts.iter().filter_map(|alert| match &alert.to {
@@ -161,6 +167,31 @@ impl Needs {
         self.readable.insert(path.to_owned());
     }
 
+    /// Adds the disks of a device.
+    fn add_disks(&mut self, path: &DiskPath) {
+        if !path.is_pattern() {
+            if is_disk(path.path()) {
+                self.add_disk(path.path());
+            }
+            return;
+        }
+        let found = path.found().unwrap_or_default();
+        let numbers = found.iter().filter_map(|path| fs::metadata(path).ok());
+        let numbers: BTreeSet<u32> = numbers
+            .filter(|found| found.file_type().is_block_device())
+            .map(|found| rustix::fs::major(found.rdev()))
+            .collect();
+        if !path.path().starts_with("/dev") {
+            self.readable.insert(path.path().to_owned());
+        }
+        let drivers = fs::read_to_string("/proc/devices").unwrap_or_default();
+        let named = numbers.iter().map(|number| driver(&drivers, *number).unwrap_or("*").to_owned());
+        self.drivers.extend(named);
+        if numbers.is_empty() {
+            self.drivers.insert("*".to_owned());
+        }
+    }
+
     fn add_source(&mut self, source: &Path, is_read_only: bool) {
         if is_disk(source) {
             return self.add_disk(source);
@@ -177,6 +208,13 @@ impl Needs {
 /// Whether a path is a block device, or will be one.
 fn is_disk(path: &Path) -> bool {
     fs::metadata(path).map_or(path.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
+}
+
+/// Returns the name of the driver with this number, in the text of `/proc/devices`.
+fn driver(devices: &str, number: u32) -> Option<&str> {
+    let (_, block) = devices.split_once("Block devices:")?;
+    let mut drivers = block.lines().filter_map(|line| line.trim().split_once(' '));
+    drivers.find(|(major, _)| *major == number.to_string()).map(|(_, name)| name)
 }
 
 /// Returns the folder to make writable for `folder`: its parent, if it is a mount point.
@@ -258,6 +296,21 @@ mod tests {
         needs.add_disk(Path::new("/dev/vg/w"));
         assert_eq!(needs.disks, ["/dev/null", "/dev/vg/w"].map(PathBuf::from).into());
         assert_eq!(needs.readable, [link].into());
+    }
+
+    #[test]
+    fn a_pattern_is_the_drivers_of_its_disks_because_later_ones_have_no_name_yet() {
+        let devices = "Character devices:\n  1 mem\n\nBlock devices:\n  7 loop\n252 rbd\n259 blkext\n";
+        assert_eq!((driver(devices, 252), driver(devices, 7), driver(devices, 1)), (Some("rbd"), Some("loop"), None));
+        let unit = |path: &str| {
+            let host = sluice_config::parse("host.toml", &format!("[device.d]\npath = {path}\n"));
+            drop_in(Path::new("/etc/own/host.toml"), &host.unwrap_or_else(|errors| panic!("{errors}")))
+        };
+        let found = unit("[\"/dev/none\", \"/dev/no-folder/*\"]");
+        assert!(found.contains("DeviceAllow=block-* rw\nDeviceAllow=/dev/none rw\n"), "{found}");
+        if Path::new("/dev/loop0").exists() {
+            assert!(unit("\"/dev/loop*\"").contains("DeviceAllow=block-loop rw\n"));
+        }
     }
 
     #[test]
