@@ -13,7 +13,9 @@ use crate::object::ObjectId;
 use crate::policy::Policy;
 use crate::words::words;
 
-pub use self::daemon::{DaemonState, FailedAlert, LostClient, OverrideEnd, OverridesInForce, RefusedReload, Restart};
+pub use self::daemon::{
+    DaemonState, FailedAlert, LostClient, OverrideEnd, OverridesInForce, RecordTrouble, RefusedReload, Restart,
+};
 
 mod daemon;
 

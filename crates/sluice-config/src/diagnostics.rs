@@ -19,6 +19,7 @@ use std::fmt;
 use serde::Serialize;
 
 use crate::nearest::nearest;
+use crate::secret::without_urls;
 use crate::source::{Position, Sources, Span};
 
 /// Maximum number of diagnostics; further ones are only counted.
@@ -157,7 +158,7 @@ impl Report {
 
     fn add(&self, severity: Severity, span: Span, message: String, hint: Option<String>) {
         let verdict = Verdict { severity, hint: hint.map(|hint| printable(&hint)) };
-        self.found.borrow_mut().entry((span, printable(&message))).or_insert(verdict);
+        self.found.borrow_mut().entry((span, printable(&without_urls(&message)))).or_insert(verdict);
     }
 
     /// The known name that `name` probably means; `None` once there are more errors than are shown, since each

@@ -8,9 +8,10 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::fields::{HOST, Kind, Section};
+use crate::nearest::nearest;
 
 /// Stands for what is left out.
-const LEFT_OUT: &str = "[left-out]";
+pub(crate) const LEFT_OUT: &str = "[left-out]";
 
 /// Returns a text with the user, path and query of each HTTP URL left out, and the user of each other URL.
 #[must_use]
@@ -56,6 +57,41 @@ fn ends_with(text: &str, scheme: &str) -> bool {
         .checked_sub(scheme.len())
         .and_then(|at| text.get(at..))
         .is_some_and(|end| end.eq_ignore_ascii_case(scheme))
+}
+
+/// Returns what may be shown of a line of a host file, with the position that it begins at; `None` if it has no secret. A file with an error may
+/// not be TOML, so this knows its secrets by lines: in a table whose name may be `alert`, and beside a URL, everything after a key is one.
+#[must_use]
+pub(crate) fn without_value(text: &str, line_start: usize) -> Option<String> {
+    let line = text[line_start..].lines().next().unwrap_or_default();
+    // `None` before the first table: keys there begin with the name of their table.
+    let mut of_alert = None;
+    let mut is_continued = false;
+    for line in text[..line_start].lines().chain([line]) {
+        match table_of(line) {
+            Some(name) => of_alert = Some(is_alert(name)),
+            None => is_continued |= of_alert.is_none() && is_alert(line),
+        }
+    }
+    let is_secret = of_alert.unwrap_or(is_continued) && table_of(line).is_none() || line.contains("://");
+    is_secret.then(|| match line.split_once('=') {
+        Some((key, _)) if !key.contains(['"', '\'']) => format!("{key}= {LEFT_OUT}"),
+        _ => LEFT_OUT.to_owned(),
+    })
+}
+
+/// The name in a line that is the head of a table.
+fn table_of(line: &str) -> Option<&str> {
+    let name = line.trim().strip_prefix('[')?.trim_start_matches('[');
+    let name = name.split(']').next()?;
+    name.chars().all(|c| c.is_ascii_alphanumeric() || "_-. ".contains(c)).then_some(name)
+}
+
+/// Whether the first part of a name may be meant as `alert`.
+fn is_alert(name: &str) -> bool {
+    let word = name.trim_start().trim_start_matches(['"', '\'']);
+    let word = word.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    word.to_ascii_lowercase().starts_with("al") || nearest(word, ["alert"]).is_some()
 }
 
 /// The text of a host file or drop-in, and the secrets that were left out.
@@ -153,6 +189,28 @@ mod tests {
         assert_eq!(only_host("s3cret"), LEFT_OUT);
         for (text, expected) in cases {
             assert_eq!(without_urls(text), expected);
+        }
+    }
+
+    #[test]
+    fn a_line_with_an_error_showed_the_secret_beside_it() {
+        let cases = [
+            ("[alert.all]\n", "webhook = \"htp://h/s3cret\"", Some("webhook = [left-out]")),
+            ("[alert.all]\n", "webhook = \"http://h/s3cret", Some("webhook = [left-out]")),
+            ("[alrt.all]\n", "webhok = 's3cret' x", Some("webhok = [left-out]")),
+            ("", "alert.down.webhook = s3cret", Some("alert.down.webhook = [left-out]")),
+            ("alert.down.webhook = \"\"\"\nhttp://h/a\\\n", "s3cret\"\"\" zz", Some("[left-out]")),
+            ("[device.d]\n", "path = \"http://h/s3cret\"", Some("path = [left-out]")),
+            ("[alert.all]\nwebhook = \"x\"\n[device.d]\n", "pth = \"/srv\"", None),
+            ("", "[alert.all]", None),
+            ("[vm.a]\n", "allow_unenforced = 3", None),
+        ];
+        for (before, line, expected) in cases {
+            assert_eq!(
+                without_value(&format!("{before}{line}\nnext = 1\n"), before.len()).as_deref(),
+                expected,
+                "{line}"
+            );
         }
     }
 

@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::secret::{LEFT_OUT, without_value};
+
 /// A range of one file. The file is a number, so that a span is cheap to store with every value.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub struct Span {
@@ -100,7 +102,12 @@ impl Sources {
         let text = source.text[first..].lines().next().unwrap_or("");
         let column = source.text[first..start].chars().count();
         let length = source.text[start..floor(&source.text, span.end as usize).max(start)].lines().next().unwrap_or("");
-        let (excerpt, caret) = cut(text, column);
+        let shown = without_value(&source.text, first);
+        let (excerpt, caret) = match &shown {
+            // The caret points at what is left out.
+            Some(shown) => cut(shown, column.min(shown.chars().count() - LEFT_OUT.len())),
+            None => cut(text, column),
+        };
         let room = excerpt.chars().count().saturating_sub(caret).max(1);
         let length = length.chars().count().clamp(1, room);
         let small = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);

@@ -21,6 +21,18 @@ pub struct DaemonState {
     /// The last alert that failed, unless a later one to that recipient has arrived.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failed_alert: Option<FailedAlert>,
+    /// Why events and history are not kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<RecordTrouble>,
+}
+
+/// Why events and history are not kept in the state directory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecordTrouble {
+    /// Seconds since 1970.
+    pub since: u64,
+    pub text: String,
 }
 
 /// Changes made at run time that are in force.

@@ -250,9 +250,15 @@ fn run(program: &Path, body: &str, timeout: Duration) -> Result<(), String> {
 }
 
 fn post(url: &str, body: &str) -> Result<(), String> {
-    let agent = ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).build().new_agent();
-    let sent = agent.post(url).header("Content-Type", "application/json").send(body);
-    sent.map(drop).map_err(|error| error.to_string())
+    // A redirected POST becomes a GET without the event, and whoever answers that has not got it.
+    let config =
+        ureq::Agent::config_builder().timeout_global(Some(TIMEOUT)).max_redirects(0).max_redirects_will_error(false);
+    let sent = config.build().new_agent().post(url).header("Content-Type", "application/json").send(body);
+    let status = sent.map_err(|error| error.to_string())?.status();
+    match status.is_success() {
+        true => Ok(()),
+        false => Err(format!("the server answered {status}; state the URL that it redirects to")),
+    }
 }
 
 #[cfg(test)]
@@ -431,8 +437,28 @@ mod tests {
 
     #[test]
     fn a_url_gets_the_event_by_post() {
+        let (sent, seen) = posted("204 No Content\r\n");
+        sent.unwrap();
+        assert!(
+            seen.starts_with("POST /hook ") && seen.to_lowercase().contains("content-type: application/json"),
+            "{seen}"
+        );
+    }
+
+    #[test]
+    fn an_alert_that_was_redirected_to_a_page_counted_as_sent() {
+        for status in ["301 Moved Permanently", "302 Found", "303 See Other", "307 Temporary Redirect"] {
+            let (sent, _) = posted(&format!("{status}\r\nLocation: /login\r\n"));
+            let error = sent.unwrap_err();
+            assert!(error.contains(&status[..3]) && error.contains("redirects to"), "{error}");
+        }
+    }
+
+    /// Posts to a server that answers with this; returns also what it has got.
+    fn posted(answer: &str) -> (Result<(), String>, String) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/hook", listener.local_addr().unwrap());
+        let answer = format!("HTTP/1.1 {answer}Connection: close\r\nContent-Length: 0\r\n\r\n");
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut seen = String::new();
@@ -441,14 +467,9 @@ mod tests {
                 let read = stream.read(&mut buffer).unwrap();
                 seen += &String::from_utf8_lossy(&buffer[..read]);
             }
-            stream.write_all(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n").unwrap();
+            stream.write_all(answer.as_bytes()).unwrap();
             seen
         });
-        post(&url, "{\"a\":1}").unwrap();
-        let seen = server.join().unwrap();
-        assert!(
-            seen.starts_with("POST /hook ") && seen.to_lowercase().contains("content-type: application/json"),
-            "{seen}"
-        );
+        (post(&url, "{\"a\":1}"), server.join().unwrap())
     }
 }

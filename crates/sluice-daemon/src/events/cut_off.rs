@@ -5,6 +5,8 @@
 //! Example: a promise is broken at 8:00:00, and the daemon is killed at 8:12:03. The last heartbeat is of 8:12:00, so the next start writes an
 //! end "after 12 min or more", with that time.
 
+use std::collections::BTreeMap;
+
 use rusqlite::{Connection, OptionalExtension, params};
 use sluice_api::event::{DaemonEnd, Event, Phase};
 
@@ -42,19 +44,36 @@ pub(super) fn known_until(connection: &Connection) -> Option<u64> {
     u64::try_from(last_beat(connection).map_or(last, |beat| beat.max(last))).ok()
 }
 
-/// Returns the events that have not ended, oldest first.
+/// Returns the events that have not ended, oldest first. Several of one kind may hold for one object, as those of free space below two
+/// thresholds do: an end is that of the one that began when it says.
 pub(super) fn open(connection: &Connection) -> rusqlite::Result<Vec<Event>> {
     let mut statement = connection.prepare(
-        "SELECT time, json FROM event
-         WHERE phase = 'began' AND id IN (SELECT max(id) FROM event GROUP BY kind, device, vm, volume) ORDER BY id",
+        "SELECT id, time, phase, kind || '/' || device || '/' || ifnull(vm, '') || '/' || ifnull(volume, ''), json FROM event
+         WHERE phase IN ('began', 'ended') ORDER BY id",
     )?;
-    let rows = statement.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?)))?;
-    rows.map(|row| {
-        let (time, json) = row?;
-        let event: Event = serde_json::from_str(&json).unwrap_or_default();
-        Ok(Event { id: None, time: u64::try_from(time).unwrap_or(0), ..event })
-    })
-    .collect()
+    let mut open: BTreeMap<String, Vec<(i64, Event)>> = BTreeMap::new();
+    let mut rows = statement.query([])?;
+    while let Some(row) = rows.next()? {
+        let (id, time, phase, about): (i64, i64, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+        let of_kind = open.entry(about).or_default();
+        if phase == "ended" && of_kind.len() < 2 {
+            of_kind.clear();
+            continue;
+        }
+        let event: Event = serde_json::from_str(row.get_ref(4)?.as_str()?).unwrap_or_default();
+        let time = u64::try_from(time).unwrap_or(0);
+        match phase.as_str() {
+            "ended" => {
+                let began = time.saturating_sub(event.seconds);
+                let nearest = (0..of_kind.len()).min_by_key(|index| of_kind[*index].1.time.abs_diff(began));
+                nearest.into_iter().for_each(|index| drop(of_kind.remove(index)));
+            }
+            _ => of_kind.push((id, Event { id: None, time, ..event })),
+        }
+    }
+    let mut all: Vec<_> = open.into_values().flatten().collect();
+    all.sort_by_key(|(id, _)| *id);
+    Ok(all.into_iter().map(|(_, event)| event).collect())
 }
 
 /// The ends of events that have not ended, as of `until`, in seconds since 1970.
@@ -90,5 +109,34 @@ pub(super) fn end(connection: &Connection) {
         Err(error) => {
             tracing::error!(%error, "Cannot record the end of violations that lasted when the daemon stopped");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluice_api::event::EventKind;
+
+    use super::*;
+
+    #[test]
+    fn of_two_events_of_one_kind_and_device_only_one_got_an_end() {
+        let connection = super::super::database::prepared(Connection::open_in_memory().unwrap()).unwrap();
+        let event = |time, phase, seconds| Event {
+            time,
+            phase,
+            seconds,
+            kind: EventKind::LowSpace,
+            device: "disk".to_owned(),
+            ..Event::default()
+        };
+        let begins = || open(&connection).unwrap().iter().map(|event| event.time).collect::<Vec<_>>();
+        for time in [100, 200] {
+            store::insert(&connection, &event(time, Phase::Began, 0)).unwrap();
+        }
+        assert_eq!(begins(), [100, 200]);
+        store::insert(&connection, &event(300, Phase::Ended, 200)).unwrap();
+        assert_eq!(begins(), [200], "the one of 100 has ended after 200 s");
+        store::insert(&connection, &event(310, Phase::Ended, 110)).unwrap();
+        assert_eq!(begins(), [0; 0]);
     }
 }

@@ -38,8 +38,8 @@ pub(super) struct Database {
     is_in_memory: bool,
     /// Number of the last event of earlier runs of the daemon.
     before: i64,
-    /// Whether the last write failed.
-    fails: bool,
+    /// Why the file could not be opened, or the last write failed.
+    trouble: Option<String>,
 }
 
 /// Why a database cannot be opened.
@@ -65,11 +65,13 @@ impl Database {
     /// Opens the database in a folder, or one in memory. One that cannot be opened now is tried again with each write.
     pub(super) fn open(folder: Option<PathBuf>) -> Database {
         let file = folder.map(|folder| folder.join(FILE));
+        let mut trouble = None;
         let opened = file.as_deref().and_then(|file| match open_or_replace(file) {
             Ok(connection) => Some(connection),
             Err(error) => {
                 let file = file.display();
                 tracing::error!(%file, error, "Cannot open the event database: keeping events in memory until it can be opened");
+                trouble = Some(format!("{file} cannot be opened: {error}"));
                 None
             }
         });
@@ -77,7 +79,7 @@ impl Database {
         let connection = opened.unwrap_or_else(in_memory);
         cut_off::end(&connection);
         let before = store::last(&connection);
-        Database { connection, file, is_in_memory, before, fails: false }
+        Database { connection, file, is_in_memory, before, trouble }
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -102,7 +104,7 @@ impl Database {
 
     /// Writes, all or nothing. A failure is logged once, until something can be written again.
     pub(super) fn write(&mut self, write: impl Fn(&Connection) -> rusqlite::Result<()>) {
-        self.leave_memory();
+        let is_in_place = self.find_place();
         let in_one = |connection: &Connection| {
             let all = connection.unchecked_transaction()?;
             write(connection)?;
@@ -117,25 +119,37 @@ impl Database {
             false => Err(rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_FULL), Some(NO_ROOM.to_owned()))),
         };
         match written {
-            Ok(()) if self.fails => {
-                self.fails = false;
+            Ok(()) if !is_in_place || self.is_in_memory => {}
+            Ok(()) if self.trouble.take().is_some() => {
                 tracing::info!("Events and history are written to the database again");
             }
             Ok(()) => {}
-            Err(error) if !self.fails => {
-                self.fails = true;
+            Err(error) => {
+                if self.trouble.replace(format!("it cannot be written: {error}")).is_some() {
+                    return;
+                }
                 tracing::error!(%error, "Cannot write to the event database: events are only in the log, and the history has a gap; check whether the disk of the state directory is full or read-only");
             }
-            Err(_) => {}
         }
     }
 
+    /// Why the file could not be opened, or the last write failed.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
     /// Moves the rows in memory to the file, if it can be opened by now. If the file was removed, its rows are moved to a new one: they
-    /// exist as long as the old one is open.
-    fn leave_memory(&mut self) {
+    /// exist as long as the old one is open. Returns whether the rows are where they belong.
+    fn find_place(&mut self) -> bool {
         let is_lost = |file: &&Path| self.is_in_memory || matches!(file.try_exists(), Ok(false));
-        let Some(file) = self.file.as_deref().filter(is_lost) else { return };
-        let Ok(connection) = open_or_replace(file) else { return };
+        let Some(file) = self.file.as_deref().filter(is_lost) else { return true };
+        let connection = match open_or_replace(file) {
+            Ok(connection) => connection,
+            Err(error) => {
+                self.trouble = Some(format!("{} cannot be opened: {error}", file.display()));
+                return false;
+            }
+        };
         cut_off::end(&connection);
         let before = store::last(&connection);
         let copied = connection.unchecked_transaction().and_then(|all| {
@@ -146,10 +160,12 @@ impl Database {
             all.commit()
         });
         if let Err(error) = copied {
-            return tracing::debug!(%error, "Events stay in memory");
+            tracing::debug!(%error, "Events stay in memory");
+            return false;
         }
         tracing::info!(file = %file.display(), "Event database is open again: events from memory were written to it");
-        (self.connection, self.is_in_memory, self.before) = (connection, false, before);
+        (self.connection, self.is_in_memory, self.before, self.trouble) = (connection, false, before, None);
+        true
     }
 
     /// Begins a new file if the error says that this one is damaged. Otherwise returns the error.

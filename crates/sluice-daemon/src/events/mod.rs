@@ -19,6 +19,7 @@ use sluice_api::event;
 use sluice_api::event::{Event, Phase};
 use sluice_api::list::{self, Step};
 use sluice_api::object::ObjectId;
+use sluice_api::status::RecordTrouble;
 use sluice_config::Alert;
 use sluice_observe::interval::Minute;
 use tokio::sync::oneshot;
@@ -28,6 +29,7 @@ pub use self::earlier::Earlier;
 use self::history::Keep;
 use self::names::Names;
 use self::store::{Filter, Store};
+use self::trouble::Trouble;
 use crate::control::socket::Asked;
 use crate::control::{Code, Reply, Request};
 use crate::state::time::Time;
@@ -40,6 +42,7 @@ pub mod history;
 mod names;
 pub mod offline;
 mod store;
+mod trouble;
 
 /// Maximum number of queued events and questions.
 const QUEUE_MAX: usize = 4096;
@@ -136,6 +139,7 @@ pub struct Events {
     alerts: Vec<Alert>,
     /// What became of alerts, and their test.
     pub outbox: Outbox,
+    trouble: Trouble,
     /// Seconds by which the host's clock was set, of which the thread does not know yet.
     set_by: i64,
     /// Time since the last heartbeat, in samples of a second.
@@ -156,7 +160,10 @@ impl Events {
         let (earlier, is_known) = sync_channel(1);
         let outbox = Outbox::default();
         let alerts = Alerts::new(outbox.clone());
-        thread::Builder::new().name("events".to_owned()).spawn(move || run(folder, alerts, &inbox, &earlier))?;
+        let trouble = Trouble::default();
+        let shared = trouble.clone();
+        let run = move || run(folder, alerts, &shared, &inbox, &earlier);
+        thread::Builder::new().name("events".to_owned()).spawn(run)?;
         let reporter = Reporter { messages: messages.clone(), lost: Arc::default() };
         Ok(Events {
             messages,
@@ -164,6 +171,7 @@ impl Events {
             earlier: is_known,
             alerts: Vec::new(),
             outbox,
+            trouble,
             set_by: 0,
             since_beat: 0,
             queued: Arc::new(()),
@@ -209,9 +217,15 @@ impl Events {
     /// Notes that a sample was taken at `time`, in seconds since 1970, and that what has begun still holds.
     pub fn sampled(&mut self, time: u64) {
         self.since_beat += 1;
+        self.trouble.sent(time);
         if self.since_beat >= BEAT && self.messages.try_send(Message::Beat(time)).is_ok() {
             self.since_beat = 0;
         }
+    }
+
+    /// Returns why events and history are not kept.
+    pub fn trouble(&self) -> Option<RecordTrouble> {
+        self.trouble.get()
     }
 
     /// Keeps minutes of the past. It does not wait; those that find no room are lost.
@@ -271,7 +285,13 @@ fn log(event: &Event) {
     }
 }
 
-fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, earlier: &SyncSender<Earlier>) {
+fn run(
+    folder: Option<PathBuf>,
+    mut alerts: Alerts,
+    trouble: &Trouble,
+    inbox: &Receiver<Message>,
+    earlier: &SyncSender<Earlier>,
+) {
     // A database takes room in the state directory: it is made with the first event or minute.
     let mut store = database::is_in(folder.as_deref()).then(|| Store::open(folder.clone()));
     let left = store.as_ref().map(|store| Earlier::of(store.connection(), Time::of_clock().0));
@@ -304,7 +324,11 @@ fn run(folder: Option<PathBuf>, mut alerts: Alerts, inbox: &Receiver<Message>, e
                 let reply = past(store.as_ref().map(Store::connection), &asked.request, seconds);
                 let _ = asked.reply.send(reply);
             }
-            Message::Beat(time) => store.iter_mut().for_each(|store| store.beat(time)),
+            Message::Beat(time) => {
+                store.iter_mut().for_each(|store| store.beat(time));
+                trouble.set(store.as_ref().and_then(Store::trouble));
+                trouble.answered(time);
+            }
             Message::End(End { events, time, why, _closed }) => {
                 store.take().into_iter().for_each(|store| store.end(&events, time, why.clone()));
                 return;

@@ -93,6 +93,12 @@ impl Store {
         self.database.connection()
     }
 
+    /// Why events or the history are not kept.
+    pub(super) fn trouble(&self) -> Option<&str> {
+        let history = "less than 64 MiB is free in the state directory, so that no history is kept";
+        self.database.trouble().or_else(|| self.lacks_space.then_some(history))
+    }
+
     /// Corrects the times of the events of this run by `seconds`. Those of earlier runs stay: what the clock was then is not known.
     pub(super) fn clock_was_set(&mut self, seconds: i64) {
         let (before, opened) = (self.database.before(), self.opened);

@@ -89,6 +89,7 @@ fn status(known: &Known<'_>, served: &Served) -> Status {
             restarts: known.restarts.iter().filter(|restart| restart.time >= hour_ago).copied().collect(),
             lost_clients: known.clients.lost().collect(),
             failed_alert: known.events.outbox.last_failed(),
+            record: known.events.trouble(),
         },
         file_systems: known.space.file_systems().map(file_system).collect(),
         bridged: bridged(served),

@@ -1,7 +1,7 @@
 //! `sluice status`: whether every promise is kept, on one screen.
 
 use sluice_api::event::DaemonEnd;
-use sluice_api::status::{FailedAlert, OverridesInForce, RealTime};
+use sluice_api::status::{FailedAlert, OverridesInForce, RealTime, RecordTrouble};
 use sluice_api::summary::{BrokenPromise, CpuUse, CpuUser, Fault, Summary};
 
 use super::devices;
@@ -73,6 +73,9 @@ fn of_daemon(summary: &Summary) -> Vec<String> {
     lines.extend(overrides(&summary.daemon.overrides));
     if summary.real_time == RealTime::Refused {
         lines.push("  Real-time priority is not allowed: see `sluice doctor`".to_owned());
+    }
+    if let Some(RecordTrouble { since, text }) = &summary.daemon.record {
+        lines.push(format!("  Events and history are not kept since {}: {text}", Time(*since)));
     }
     if let Some(FailedAlert { class, recipient, time, error }) = &summary.daemon.failed_alert {
         let time = Time(*time);
