@@ -3,9 +3,10 @@
 //! Everything that depends on this form is here; both sides use it. A client waits for its reply. The daemon has a runtime, and
 //! brings the lines itself.
 
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
@@ -16,18 +17,32 @@ pub const REQUEST_MAX: u64 = 1 << 20;
 /// Bytes that are read at once: about what a socket holds. A reply about a large host has megabytes.
 const READ_BYTES: usize = 256 << 10;
 
+/// Maximum time without a byte of the reply to a question. The daemon waits a second for a device that does not respond.
+const QUESTION_MAX: Duration = Duration::from_secs(30);
+/// The same for a change, which waits 5 s for each path that hangs.
+const CHANGE_MAX: Duration = Duration::from_mins(5);
+
 /// Sends a request to the daemon at a socket, and waits for the reply.
 ///
 /// # Errors
-/// If there is no daemon, if it closes the connection, or if its reply has another form.
+/// If there is no daemon, if it does not reply in 30 s (to a change in 5 min), if it closes the connection, or if its reply has another form.
 pub fn ask<R: DeserializeOwned>(socket: &Path, request: &Request) -> io::Result<Reply<R>> {
     let mut stream = UnixStream::connect(socket)?;
+    let limit = if request.is_question() { QUESTION_MAX } else { CHANGE_MAX };
+    stream.set_read_timeout(Some(limit))?;
     let mut text = serde_json::to_string(request).map_err(io::Error::other)?;
     text.push('\n');
     // A daemon that rejects the client does not read its request.
     let sent = stream.write_all(text.as_bytes());
     let mut line = String::new();
-    if BufReader::with_capacity(READ_BYTES, stream).read_line(&mut line)? == 0 {
+    let read = BufReader::with_capacity(READ_BYTES, stream).read_line(&mut line).map_err(|error| match error.kind() {
+        ErrorKind::WouldBlock => {
+            let later = if request.is_question() { "" } else { "; it may still make the change" };
+            io::Error::new(ErrorKind::TimedOut, format!("no reply in {} s{later}", limit.as_secs()))
+        }
+        _ => error,
+    });
+    if read? == 0 {
         sent?;
         return Err(io::Error::other("it closed the connection before its reply"));
     }

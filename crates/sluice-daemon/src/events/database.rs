@@ -214,6 +214,9 @@ fn open_or_replace(path: &Path) -> Result<Connection, String> {
 }
 
 fn open(path: &Path) -> Result<Connection, OpenError> {
+    if path.exists() && !path.is_file() {
+        return Err(OpenError::Unusable("it is not a file; move it away".to_owned()));
+    }
     let connection = Connection::open(path)?;
     connection.busy_timeout(BUSY_MAX)?;
     // Before the first access: so there is no index in shared memory, see above.

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags};
 use sluice_api::event::{Event, EventKind, Events};
 
 use super::database::FILE;
-use super::{answer, cut_off, past};
+use super::{DEFAULT_LIMIT, answer, cut_off, past};
 use crate::control::{Code, Reply, Request};
 use crate::state::folder;
 
@@ -29,8 +29,8 @@ pub enum RecordError {
     Missing(PathBuf),
     #[error("A daemon uses the state directory {path}; ask it, without --state", path = .0.display())]
     InUse(PathBuf),
-    #[error("Cannot read {path}: {error}; become its owner, or root", path = .path.display())]
-    Unreadable { path: PathBuf, error: String },
+    #[error("Cannot read {path}: {error}{remedy}", path = .path.display())]
+    Unreadable { path: PathBuf, error: String, remedy: &'static str },
 }
 
 impl Record {
@@ -40,17 +40,21 @@ impl Record {
     /// [`RecordError`].
     pub fn open(folder: &Path) -> Result<Record, RecordError> {
         let path = folder.join(FILE);
-        let failed = |error: String| RecordError::Unreadable { path: path.clone(), error };
+        let failed = |error: String| RecordError::Unreadable { path: path.clone(), error, remedy: "" };
         match path.try_exists() {
             Ok(true) => {}
             Ok(false) => return Err(RecordError::Missing(folder.to_owned())),
-            Err(error) => return Err(failed(error.to_string())),
+            Err(error) => return Err(denied(&path, &error)),
         }
-        if folder::is_used(folder).map_err(|error| failed(error.to_string()))? {
+        // A pipe would never end.
+        if !path.is_file() {
+            return Err(failed("it is not a file".to_owned()));
+        }
+        if folder::is_used(folder).map_err(|error| denied(&path, &error))? {
             return Err(RecordError::InUse(folder.to_owned()));
         }
         // An error of SQLite says less of permissions.
-        std::fs::File::open(&path).map_err(|error| failed(error.to_string()))?;
+        std::fs::File::open(&path).map_err(|error| denied(&path, &error))?;
         let connection = open(&path).map_err(|error| failed(error.to_string()))?;
         let ends = cut_off::all_ends(&connection).map_err(|error| failed(error.to_string()))?;
         Ok(Record { connection, ends })
@@ -78,7 +82,7 @@ impl Record {
 
     /// Adds the ends of what was cut off to the last events.
     fn with_ends(&self, reply: Reply, request: &Request) -> Reply {
-        let Request::Events { since, until, after, vm, device, kind, .. } = request else { return reply };
+        let Request::Events { since, until, after, vm, device, kind, limit } = request else { return reply };
         let kinds = kind.as_deref().map(EventKind::asked);
         let Ok(Some(mut found)) = reply.read::<Events>() else { return reply };
         if after.is_some() && found.more {
@@ -92,8 +96,19 @@ impl Record {
         };
         let ends = self.ends.iter().filter(is_asked);
         found.events.extend(ends.map(|end| Event { text: end.in_words(), ..end.clone() }));
+        let most = limit.unwrap_or(DEFAULT_LIMIT);
+        if after.is_none() && found.events.len() > most {
+            found.events.drain(..found.events.len() - most);
+            found.more = true;
+        }
         Reply::with(&found)
     }
+}
+
+fn denied(path: &Path, error: &std::io::Error) -> RecordError {
+    let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+    let remedy = if is_denied { "; become its owner, or root" } else { "" };
+    RecordError::Unreadable { path: path.to_owned(), error: error.to_string(), remedy }
 }
 
 fn open(path: &Path) -> rusqlite::Result<Connection> {
