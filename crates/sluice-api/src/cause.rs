@@ -31,6 +31,8 @@ words! {
         Interface = "interface",
         /// What the client of the volume or NIC sends, or the memory that its VMM shares.
         Client = "client",
+        /// The client of the volume or NIC has gone.
+        ClientGone = "client_gone",
         /// The file system of the source has no space.
         NoSpace = "no_space",
         /// The disk or the file system of the source returns errors.
@@ -75,6 +77,7 @@ impl Cause {
             Cause::SourceUnavailable => "its source, socket or device cannot be opened or does not respond",
             Cause::Interface => "its interface is missing, down or in use",
             Cause::Client => "what its client sends, or the memory that its VMM shares",
+            Cause::ClientGone => "its client has gone",
             Cause::NoSpace => "the file system of its source has no space",
             Cause::Errors => "errors of its disk or file system",
             Cause::LostWrites => "a sync failed, and writes may be lost",
@@ -102,6 +105,7 @@ impl Cause {
             Cause::SourceUnavailable => "source missing",
             Cause::Interface => "interface",
             Cause::Client => "client",
+            Cause::ClientGone => "client gone",
             Cause::NoSpace => "no space",
             Cause::Errors => "errors",
             Cause::LostWrites => "lost writes",
@@ -157,6 +161,10 @@ impl Cause {
             Cause::Client => {
                 "Look at the reason in `sluice events` and at the guest's kernel log. If it is memory that the daemon was not given, make \
                  every memory backend of the VM share=on, and restart the VM."
+            }
+            Cause::ClientGone => {
+                "Connect its client again: QEMU's NBD client does not do so by itself after a restart of the daemon, so detach and attach \
+                 the disk in the VMM, or restart the VM."
             }
             Cause::NoSpace => NO_SPACE,
             Cause::Errors => {

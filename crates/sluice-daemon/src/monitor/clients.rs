@@ -188,7 +188,7 @@ fn event(object: &ObjectId, lack: &Lack, phase: Phase, at: At) -> Event {
         device: lack.device.clone(),
         vm: Some(vm.to_owned()),
         volume: Some(volume.into_owned()),
-        cause: Cause::Client,
+        cause: Cause::ClientGone,
         seconds: if phase == Phase::Ended { at.second.saturating_sub(lack.began.second) } else { 0 },
         detail: Some(lack.reason.to_owned()),
         ..Event::default()
