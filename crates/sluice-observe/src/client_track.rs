@@ -60,8 +60,16 @@ mod tests {
     fn push(track: &mut ClientTrack, second: u64, faults: ClientFaults) -> Vec<Event> {
         let mut events = Vec::new();
         let (device, is_late, is_link) = ("disk", false, false);
-        let mut now =
-            Now { time: second, second, is_late, device, is_link, events: &mut events, minutes: &mut Vec::new() };
+        let mut now = Now {
+            time: second,
+            second,
+            since: second,
+            is_late,
+            device,
+            is_link,
+            events: &mut events,
+            minutes: &mut Vec::new(),
+        };
         track.push(&mut now, ("web", "root"), &faults);
         events
     }

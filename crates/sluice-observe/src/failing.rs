@@ -271,7 +271,7 @@ mod tests {
             let mut events = Vec::new();
             let (time, second) = (43_200 + self.second, self.second);
             let (device, is_late, is_link, minutes) = ("disk", false, false, &mut Vec::new());
-            let mut now = Now { time, second, is_late, device, is_link, events: &mut events, minutes };
+            let mut now = Now { time, second, since: second, is_late, device, is_link, events: &mut events, minutes };
             self.failing.look(&mut now, "v", &self.sample);
             events
         }

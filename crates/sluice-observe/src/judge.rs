@@ -1,5 +1,7 @@
 //! Whether promises are kept.
 
+use std::ops::RangeInclusive;
+
 use sluice_api::event::Unit;
 use sluice_sched::policy::Reservation;
 
@@ -162,11 +164,11 @@ impl<T> Watch<T> {
         self.broken.as_ref()
     }
 
-    /// Records whether the promise was kept in `second`. `about` is called when it is not, with what it returned the last
+    /// Records whether the promise was kept in these seconds, of which there are several after the daemon has stood still. `about` is called when it is not, with what it returned the last
     /// time if that belongs to the same violation.
     pub fn update(
         &mut self,
-        second: u64,
+        seconds: RangeInclusive<u64>,
         found: Option<Shortfall>,
         about: impl FnOnce(Option<T>) -> T,
     ) -> Option<Change<'_, T>> {
@@ -182,13 +184,14 @@ impl<T> Watch<T> {
                 if is_worse {
                     broken.worst = found;
                 }
-                (broken.now, broken.until) = (found, second);
+                (broken.now, broken.until) = (found, *seconds.end());
                 self.broken = Some(Broken { about: about(Some(broken.about)), ..broken });
                 None
             }
             (None, Some(found)) => {
                 self.kept_for = 0;
-                let broken = Broken { since: second, until: second, worst: found, now: found, about: about(None) };
+                let (since, until) = seconds.into_inner();
+                let broken = Broken { since, until, worst: found, now: found, about: about(None) };
                 Some(Change::Began(self.broken.insert(broken)))
             }
             (Some(broken), None) => {
@@ -281,12 +284,21 @@ mod tests {
     fn a_violation_ends_when_the_promise_is_kept_for_three_seconds() {
         let mut watch = Watch::default();
         let missed = |got| Some(Shortfall { wanted: 100.0, got, unit: Unit::Iops });
-        assert!(matches!(watch.update(1, missed(80.0), |_| ()), Some(Change::Began(_))));
-        assert!(watch.update(2, missed(50.0), |_| ()).is_none());
-        assert!(watch.update(3, None, |_| ()).is_none());
-        assert!(watch.update(4, missed(70.0), |_| ()).is_none(), "the same violation");
-        assert!(watch.update(5, None, |_| ()).is_none() && watch.update(6, None, |_| ()).is_none());
-        let Some(Change::Ended(broken)) = watch.update(7, None, |_| ()) else { panic!("it is over") };
+        assert!(matches!(watch.update(1..=1, missed(80.0), |_| ()), Some(Change::Began(_))));
+        assert!(watch.update(2..=2, missed(50.0), |_| ()).is_none());
+        assert!(watch.update(3..=3, None, |_| ()).is_none());
+        assert!(watch.update(4..=4, missed(70.0), |_| ()).is_none(), "the same violation");
+        assert!(watch.update(5..=5, None, |_| ()).is_none() && watch.update(6..=6, None, |_| ()).is_none());
+        let Some(Change::Ended(broken)) = watch.update(7..=7, None, |_| ()) else { panic!("it is over") };
         assert_eq!((broken.since, broken.until, broken.worst.got), (1, 4, 50.0));
+    }
+
+    #[test]
+    fn a_violation_found_after_the_daemon_had_stood_still_lasted_one_second() {
+        let mut watch = Watch::default();
+        let missed = Shortfall { wanted: 100.0, got: 1.0, unit: Unit::Iops };
+        watch.update(10..=77, Some(missed), |_| ());
+        let broken = watch.broken().unwrap();
+        assert_eq!((broken.since, broken.until), (10, 77));
     }
 }

@@ -67,6 +67,8 @@ impl About {
 pub(crate) struct Now<'a> {
     pub(crate) time: u64,
     pub(crate) second: u64,
+    /// The first second of the interval.
+    pub(crate) since: u64,
     /// Whether the previous sample is so long ago that the daemon must have stood still.
     pub(crate) is_late: bool,
     pub(crate) device: &'a str,
@@ -95,7 +97,7 @@ impl Now<'_> {
         about: impl FnOnce() -> About,
     ) {
         let found = found.map(|found| if self.is_link { found.in_bits() } else { found });
-        let change = watch.update(self.second, found, |before| match before {
+        let change = watch.update(self.since..=self.second, found, |before| match before {
             Some(before) => before.and(about()),
             None => about(),
         });
@@ -134,7 +136,7 @@ impl Now<'_> {
         };
         let Shortfall { wanted, got, unit } = broken.worst;
         Event {
-            time: self.time,
+            time: if phase == Phase::Began { self.time.saturating_sub(self.second - self.since) } else { self.time },
             kind: subject.kind,
             phase,
             device: self.device.to_owned(),

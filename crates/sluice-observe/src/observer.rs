@@ -37,6 +37,7 @@ impl Observer {
             return events;
         }
         let (time, second, is_late) = (sample.time, sample.second, passed.is_some_and(|passed| passed >= LATE));
+        let since = self.second.map_or(second, |last| last + 1);
         (self.time, self.second) = (time, Some(second));
         self.minutes.clear();
         self.end_devices(|name| sample.devices.iter().all(|device| device.device != name), is_late, &mut events);
@@ -46,7 +47,7 @@ impl Observer {
             let name = device.device.clone();
             let is_link = device.uplink.is_some();
             let (events, minutes) = (&mut events, &mut minutes);
-            track.push(&mut Now { time, second, is_late, device: &name, is_link, events, minutes }, device);
+            track.push(&mut Now { time, second, since, is_late, device: &name, is_link, events, minutes }, device);
         }
         self.minutes.append(&mut minutes);
         events
@@ -70,7 +71,7 @@ impl Observer {
         let (time, second) = (self.time, self.second.unwrap_or(0));
         for (name, mut track) in self.devices.extract_if(.., |name, _| is_gone(name)) {
             let (is_link, minutes) = (track.is_link(), &mut self.minutes);
-            track.end(&mut Now { time, second, is_late, device: &name, is_link, events, minutes });
+            track.end(&mut Now { time, second, since: second, is_late, device: &name, is_link, events, minutes });
         }
     }
 
