@@ -226,7 +226,11 @@ impl DeviceTrack {
         let given = self.capacities.given(&sample.capacity).filter(|_| self.capacities.verdict() == Verdict::TooHigh);
         let too_slow =
             stated.zip(given).map(|((stated, unit), given)| Shortfall { wanted: stated, got: stated * given, unit });
-        now.judge(device(EventKind::Capacity), &mut self.too_slow, too_slow, About::device);
+        let bound = sample.window.map(|window| {
+            let stated = written(Duration::from_nanos(window.stated));
+            format!("latency = {stated} bounds what is in flight; with a longer one it may give more")
+        });
+        now.judge(device(EventKind::Capacity), &mut self.too_slow, too_slow, || About::device().with(bound));
         let reserved: f64 = sample.vms.iter().map(|vm| vm.reserved_part(&sample.capacity)).sum();
         let given = given.unwrap_or(1.0);
         let over = stated.filter(|_| reserved > given * FITS);

@@ -1,6 +1,6 @@
 //! The window of one device.
 
-use sluice_sched::{Cost, Instant};
+use sluice_sched::{Cost, Instant, Kind};
 
 use crate::debt::{Debt, Rate};
 use crate::law::{Aim, Completed, PERIOD};
@@ -129,10 +129,13 @@ impl Window {
         self.rate(now);
     }
 
-    /// Notes that a request has ended which was sent at `started`.
-    pub fn end(&mut self, now: Instant, cost: Cost, started: Instant) {
+    /// Notes that a request of this kind has ended which was sent at `started`. Only the times of transfers count: a flush or a discard takes
+    /// long without any queue, and those of one VM would take the throughput of all others.
+    pub fn end(&mut self, now: Instant, kind: Kind, cost: Cost, started: Instant) {
         self.in_flight -= u64::from(cost.raw());
-        self.now.completed.add(cost, now.nanos_since(started));
+        if matches!(kind, Kind::Read | Kind::Write) {
+            self.now.completed.add(cost, now.nanos_since(started));
+        }
         self.rate(now);
     }
 
@@ -159,5 +162,45 @@ impl Window {
         let largest = u128::from(self.now.largest.max(self.before.largest));
         let most = OWED_MAX * largest * self.aim.latency().as_nanos();
         self.debt.set(now, Rate { in_flight: self.in_flight, window: self.window, is_wanted: self.is_wanted, most });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sluice_sched::Iops;
+
+    use super::*;
+
+    #[test]
+    fn flushes_of_one_vm_took_the_window_of_all() {
+        let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(2000), Duration::from_millis(8)));
+        let before = window.state().window;
+        for period in 0..20 {
+            let at = |millis: u64| Instant::from_millis(500 * period + millis);
+            window.advance(at(0));
+            for (kind, millis) in [(Kind::Read, 8), (Kind::Flush, 400), (Kind::Discard, 300)] {
+                window.start(at(1), Cost::ONE);
+                window.end(at(1 + millis), kind, Cost::ONE, at(1));
+            }
+        }
+        assert_eq!(window.state().latency, Some(8_000_000));
+        assert!(window.state().window >= 0.9 * before, "{:?}", window.state());
+    }
+
+    #[test]
+    fn a_window_that_shrinks_keeps_room_for_one_request() {
+        let mut window = Window::new(Instant::ZERO, Aim::new(Iops::per_second(100), Duration::from_millis(1)));
+        let eight = Cost::requests(8);
+        for period in 0..20 {
+            let at = |millis: u64| Instant::from_millis(500 * period + millis);
+            window.advance(at(0));
+            assert!(window.has_room(at(0)) || window.next_wakeup().is_some());
+            window.start(at(1), eight);
+            window.want(at(1), true);
+            window.end(at(400), Kind::Read, eight, at(1));
+        }
+        assert_eq!(window.state().window, 8.0);
     }
 }

@@ -6,7 +6,7 @@
 
 use sluice_pool::{Aim, State, Window};
 use sluice_sched::gate::Slot;
-use sluice_sched::{Cost, Instant};
+use sluice_sched::{Cost, Instant, Kind};
 
 use crate::store::delay::Delayed;
 use crate::store::{Context, Done, Op, OpIndex, Store, StoreEvent, StoreInfo, StoreRef};
@@ -29,6 +29,7 @@ struct Counted {
 /// A request in a slot.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
+    kind: Kind,
     cost: Cost,
     at: Instant,
     /// Operations in flight.
@@ -43,7 +44,7 @@ impl Counted {
     fn start(&mut self, now: Instant, op: &Op<'_>) {
         let (slot, index) = (op.slot.0 as usize, op.index.0 as usize);
         if self.sent.len() <= slot {
-            self.sent.resize(slot + 1, Sent { cost: Cost::NONE, at: now, operations: 0 });
+            self.sent.resize(slot + 1, Sent { kind: Kind::Read, cost: Cost::NONE, at: now, operations: 0 });
         }
         if self.slots.len() <= index {
             self.slots.resize(index + 1, None);
@@ -51,7 +52,7 @@ impl Counted {
         self.slots[index] = Some(op.slot);
         let sent = &mut self.sent[slot];
         if let Some(request) = op.first {
-            *sent = Sent { cost: request.cost, at: now, operations: 0 };
+            *sent = Sent { kind: request.kind, cost: request.cost, at: now, operations: 0 };
             self.window.start(now, request.cost);
         }
         sent.operations += 1;
@@ -62,7 +63,7 @@ impl Counted {
         let sent = &mut self.sent[slot.0 as usize];
         sent.operations -= 1;
         if sent.operations == 0 {
-            self.window.end(now, sent.cost, sent.at);
+            self.window.end(now, sent.kind, sent.cost, sent.at);
         }
     }
 }

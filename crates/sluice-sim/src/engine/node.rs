@@ -4,7 +4,7 @@ use crate::stack::{Ended, Stack};
 use sluice_pool::{Aim, Window};
 use sluice_sched::gate::{Device, Finished, GateStats, Refused, Slot, Submission};
 use sluice_sched::scheduler::Scope;
-use sluice_sched::{Arrival, ChangeError, Cost, Gate, Instant, OwnerId, Policy, VolumeId};
+use sluice_sched::{Arrival, ChangeError, Cost, Gate, Instant, Kind, OwnerId, Policy, VolumeId};
 
 use crate::devices::{Job, Model};
 
@@ -38,7 +38,7 @@ struct Port {
     /// Tokens of requests that the device got, if they are collected.
     started: Option<Vec<u32>>,
     /// How much may be in flight, if that follows the time of requests; and what is, by slot.
-    window: Option<(Window, Vec<(Cost, Instant)>)>,
+    window: Option<(Window, Vec<(Kind, Cost, Instant)>)>,
 }
 
 impl Device for Port {
@@ -50,9 +50,9 @@ impl Device for Port {
         if let Some((window, sent)) = &mut self.window {
             let slot = submission.slot.0 as usize;
             if sent.len() <= slot {
-                sent.resize(slot + 1, (Cost::NONE, now));
+                sent.resize(slot + 1, (Kind::Read, Cost::NONE, now));
             }
-            sent[slot] = (submission.request.cost, now);
+            sent[slot] = (submission.request.kind, submission.request.cost, now);
             window.start(now, submission.request.cost);
         }
         if let Some(started) = &mut self.started {
@@ -209,8 +209,8 @@ impl Node {
     pub(super) fn complete_slot(&mut self, now: Instant, slot: Slot, ok: bool, finished: &mut Vec<Finished>) {
         self.stirred = true;
         if let Some((window, sent)) = &mut self.port.window {
-            let (cost, started) = sent[slot.0 as usize];
-            window.end(now, cost, started);
+            let (kind, cost, started) = sent[slot.0 as usize];
+            window.end(now, kind, cost, started);
         }
         match &mut self.front {
             Front::Gate(gate) => gate.complete_all(now, slot, ok, finished),
