@@ -65,6 +65,19 @@ pub(crate) fn read(root: &Reader<'_>) -> Vec<Alert> {
     tables.iter().filter_map(|(class, reader)| read_one(class, reader)).collect()
 }
 
+/// Whether it is an HTTP URL with a host and, if it has one, a port that exists.
+fn is_url(text: &str) -> bool {
+    let Some(rest) = ["http://", "https://"].iter().find_map(|scheme| text.strip_prefix(scheme)) else { return false };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    let (name, port) = match host.rsplit_once(':') {
+        Some((name, port)) if !port.ends_with(']') => (name, Some(port)),
+        _ => (host, None),
+    };
+    let is_whole = !text.contains(|c: char| c.is_whitespace() || c.is_control());
+    is_whole && !name.is_empty() && port.is_none_or(|port| port.parse::<u16>().is_ok_and(|port| port > 0))
+}
+
 fn read_one(class: &str, reader: &Reader<'_>) -> Option<Alert> {
     if !ALERT_CLASSES.contains(&class) {
         let message = format!("{}: there is no class '{class}' of events", reader.whose);
@@ -74,7 +87,7 @@ fn read_one(class: &str, reader: &Reader<'_>) -> Option<Alert> {
     let every = reader.time("every").unwrap_or(DEFAULT_EVERY);
     let (command, webhook) = (reader.path("command"), reader.text("webhook"));
     if let Some(webhook) = webhook
-        && !["http://", "https://"].iter().any(|scheme| webhook.starts_with(scheme))
+        && !is_url(webhook)
     {
         reader.refuse("webhook", "not a URL", "write for example \"https://alerts.example.org/hook\"");
         return None;
@@ -97,4 +110,30 @@ fn read_one(class: &str, reader: &Reader<'_>) -> Option<Alert> {
         }
     };
     Some(Alert { class: class.to_owned(), to, every })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_url;
+
+    #[test]
+    fn a_url_without_a_host_or_with_a_port_that_does_not_exist_was_accepted() {
+        for good in
+            ["http://h", "https://u:p@h.example:8443/x?y#z", "http://[::1]:80/x", "http://[::1]/x", "http://10.0.0.1/"]
+        {
+            assert!(is_url(good), "{good}");
+        }
+        for bad in [
+            "http://",
+            "http:///x",
+            "http://h:port/x",
+            "http://h:99999/x",
+            "http://h/x y",
+            "http://h/\n",
+            "ftp://h",
+            "h",
+        ] {
+            assert!(!is_url(bad), "{bad}");
+        }
+    }
 }
