@@ -67,15 +67,12 @@ impl Author {
             return vec![about(&object, event(kind, change))];
         }
         let (count, mut undo) = (differing.len(), by_object(&holds.undo, &differing));
+        // The first one takes back what was set, of all objects.
         let of_all = undo.remove(&None).unwrap_or_default();
         let mut events: Vec<Event> = Vec::new();
         for (object, words) in differing.into_iter().take(OBJECTS_MAX) {
-            let own = undo
-                .remove(&Some(object.clone()))
-                .unwrap_or_default()
-                .into_iter()
-                .chain(of_all.iter().cloned())
-                .collect();
+            let own = undo.remove(&Some(object.clone())).unwrap_or_default();
+            let own = of_all.iter().cloned().chain(own).collect();
             let change = Change { until: holds.until.clone(), undo: own, ..self.change(words) };
             events.push(about(&object, event(kind, change)));
         }
@@ -193,7 +190,8 @@ fn event(kind: EventKind, mut change: Change) -> Event {
     Event { time: Time::of_clock().0, kind, phase: Phase::Happened, change: Some(change), ..Event::default() }
 }
 
-/// Commands that undo a change, by the object that each is about; `None` for those that are about several, such as `sluice reset 'web*'`.
+/// Commands that undo a change, by the object that each is about; `None` for those that are about several, such as `sluice reset 'web*'` and
+/// `sluice set web1 limit=5 --reset 'web*/limit'`.
 fn by_object(undo: &[String], objects: &Differing) -> BTreeMap<Option<Object>, Vec<String>> {
     let names: BTreeMap<String, &Object> = objects.keys().map(|object| (object.to_string(), object)).collect();
     let mut found: BTreeMap<Option<Object>, Vec<String>> = BTreeMap::new();
@@ -201,7 +199,8 @@ fn by_object(undo: &[String], objects: &Differing) -> BTreeMap<Option<Object>, V
         // The name of a change is that of its object with a key.
         let name = command.split(' ').nth(2).unwrap_or_default();
         let ends = name.match_indices(['/', '.']).map(|(at, _)| at).chain([name.len()]);
-        let object = ends.filter_map(|end| names.get(&name[..end])).next_back();
+        let is_of_all = objects.len() > 1 && command.contains(" --reset ");
+        let object = ends.filter(|_| !is_of_all).filter_map(|end| names.get(&name[..end])).next_back();
         found.entry(object.map(|object| (*object).clone())).or_default().push(command.clone());
     }
     found
@@ -254,10 +253,14 @@ fn command(request: &Request) -> String {
             vec![target.clone()]
         }
         Request::Resize { target, size, .. } => vec![target.clone(), size.clone()],
-        Request::Set { target, keys, .. } => {
-            [target.clone()].into_iter().chain(keys.iter().map(|(key, value)| assignment(key, value))).collect()
+        Request::Set { target, keys, reset, .. } => {
+            let keys = keys.iter().map(|(key, value)| assignment(key, value));
+            let reset = reset.iter().flat_map(|name| ["--reset".to_owned(), name.clone()]);
+            [target.clone()].into_iter().chain(keys).chain(reset).collect()
         }
-        Request::Reset { name, .. } => vec![name.clone().unwrap_or_else(|| "--all".to_owned())],
+        Request::Reset { name, .. } => {
+            name.as_ref().map_or_else(|| vec!["--all".to_owned()], |names| names.as_slice().to_vec())
+        }
         Request::Apply { file, .. } => vec![file.display().to_string()],
         _ => Vec::new(),
     };
@@ -303,6 +306,8 @@ mod tests {
         let objects = ["web1", "web2/root"].map(|name| (name.parse().unwrap(), Default::default())).into();
         let undo = ["sluice reset web1/limit", "sluice set web2/root limit=5", "sluice reset 'web*/weight'"];
         let found = by_object(&undo.map(str::to_owned), &objects);
+        let with_reset = "sluice set web1 limit=5 --reset 'web*/limit'".to_owned();
+        assert_eq!(by_object(std::slice::from_ref(&with_reset), &objects)[&None], [with_reset]);
         let of = |name: Option<&str>| found[&name.map(|name| name.parse().unwrap())].clone();
         assert_eq!([of(Some("web1")), of(Some("web2/root")), of(None)], undo.map(|command| vec![command.to_owned()]));
     }
