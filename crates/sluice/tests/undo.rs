@@ -117,6 +117,11 @@ fn what_undoes_a_change_brings_back_what_was_in_force() {
     made_and_undone(&["detach", "b"]);
     made_and_undone(&["detach", "b/w"]);
     assert_eq!(json(&place, &["resize", "a/v", "3MiB"])["undo"], Value::Null, "a disk does not shrink");
+    let image = place.image("c.img", MIB);
+    let (source, export) = (format!("source={}", image.display()), place.volume_socket("c", "v"));
+    json(&place, &["attach", "c/v", "device=disk", &source, &format!("export.socket={}", export.display())]);
+    let made = json(&place, &["resize", "c/v", "2MiB", "--for", "10m"]);
+    assert_eq!(made["afterwards"], serde_json::json!({ "c/v/size": "the size of its source" }));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Turns a request into a change of the host file, which is checked as a whole and applied like a reload, all or
 //! nothing.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use sluice_api::change::{self, Changed, Holds, Settings};
 use sluice_api::event::Event;
 use sluice_api::object::ObjectId;
 use sluice_api::request::{Names, Term};
-use sluice_config::changes::{Object, Target, is_pattern, matches};
+use sluice_config::changes::{Object, Target, is_pattern};
 use sluice_config::{Files, Host};
 use sluice_sched::Bytes;
 
@@ -16,14 +17,14 @@ use super::audit::{self, Author};
 use super::describe::{describe, difference};
 use super::overdue::Overdue;
 use super::socket::Peer;
-use super::target::{has, known, refuse_held};
+use super::target::{has, known, matching, refuse_held};
 use super::undo;
 use super::{Code, Reply, Request};
 use crate::failure::chain;
 use crate::server::{Extra, LossQuery, Server, ServerError};
 use crate::state::Saved;
 use crate::state::dropin::{DropIn, Part};
-use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, file_value, flat};
+use crate::state::overrides::{Change, Compared, Gone, Lasts, Origin, Override, Overrides, file_value, flat};
 use crate::state::time::Time;
 
 /// The configuration in force: the files as they were loaded, and what was changed since.
@@ -80,6 +81,8 @@ struct Asked {
     targets: Targets,
     /// The previous state of each target.
     before: Vec<Option<Settings>>,
+    /// Without targets: what is changed, and its previous state.
+    unnamed: Vec<(Target, Option<Settings>)>,
     /// For the log.
     what: String,
     origin: Origin,
@@ -148,8 +151,23 @@ pub fn propose(
     let dropin = (!parts.is_empty()).then(|| DropIn::of(place.file, parts));
     let before = targets.list().iter().map(|target| describe(server, target)).collect();
     let holds = undo::holds(request, lasts, (&state.saved.overrides, &saved.overrides));
-    let asked = Asked { targets, before, what, origin, holds };
+    let unnamed = match targets {
+        Targets::Unnamed => unnamed(server, (&state.saved.overrides, &saved.overrides)),
+        _ => Vec::new(),
+    };
+    let asked = Asked { targets, before, unnamed, what, origin, holds };
     Ok(Proposal { host, extra, saved, gone, dropin, asked: Some(asked) })
+}
+
+/// Returns the VMs and volumes of which changes are taken back, as they are now; of many the first, which have events.
+fn unnamed(server: &Server, (before, after): (&Overrides, &Overrides)) -> Vec<(Target, Option<Settings>)> {
+    let (dropped, _) = before.differing(after);
+    let targets = dropped.into_iter().filter_map(|known| match &known.target {
+        Object::Target(target) => Some(target),
+        Object::Policy(_) => None,
+    });
+    let targets: BTreeSet<&Target> = targets.collect();
+    targets.into_iter().take(audit::OBJECTS_MAX).map(|target| (target.clone(), describe(server, target))).collect()
 }
 
 /// Maximum number of keys in one change, with those in its tables, and of names of changes: several times as many as an object has.
@@ -229,12 +247,18 @@ pub fn accept(
     (request, author): (&Request, &Author),
     (unapplied, warnings): (&[ServerError], &[String]),
 ) -> (Reply, Vec<Event>) {
-    let Asked { targets, before, what, origin, holds } = proposal.asked.expect("only a request is answered");
+    let Asked { targets, before, unnamed, what, origin, holds } = proposal.asked.expect("only a request is answered");
     let kept = proposal.saved.overrides.by_name();
     let taken_back: Vec<String> =
         state.saved.overrides.iter().map(Override::name).filter(|name| !kept.contains_key(name)).collect();
     let in_keys = in_keys(&state.saved.overrides.compared(&proposal.saved.overrides));
-    let mut events = author.changed(request, (&state.saved.overrides, &proposal.saved.overrides), &holds);
+    let described = targets.list().iter().zip(&before).map(|(target, before)| (target, before.as_ref()));
+    let described = described.chain(unnamed.iter().map(|(target, before)| (target, before.as_ref())));
+    let described = described
+        .map(|(target, before)| (target.clone().into(), (before.cloned(), describe(server, target))))
+        .collect();
+    let overrides = (&state.saved.overrides, &proposal.saved.overrides);
+    let mut events = author.changed(request, overrides, &described, &holds);
     state.saved = proposal.saved;
     let reason = origin.reason.as_deref();
     let log = |name: Option<&Target>, before: Option<&Settings>, after: Option<&Settings>| {
@@ -567,29 +591,4 @@ impl Draft<'_> {
             Object::Policy(policy) => Targets::Many(self.holders(policy)),
         })
     }
-}
-
-/// The VMs, or the volumes, whose names match; none of them is held back.
-fn matching(server: &Server, pattern: &Target) -> Result<Vec<Target>, Reply> {
-    let vms = server.host().vms.values().filter(|vm| matches(&pattern.vm, &vm.name));
-    let targets: Vec<Target> = match &pattern.volume {
-        None => vms.map(|vm| Target { vm: vm.name.clone(), volume: None }).collect(),
-        Some(volume) => vms
-            .flat_map(|vm| {
-                let held = server.absent().held_back().map(|(name, _)| name);
-                let held = held.filter(|held| held.vm() == Some(&vm.name));
-                let held = held.map(|held| held.parts().1.into_owned());
-                let all = vm.volumes.keys().cloned().chain(held).filter(|name| matches(volume, name));
-                let all = all.map(|name| Target { vm: vm.name.clone(), volume: Some(name) });
-                let nics = vm.nics.keys().filter(|name| pattern.as_nic().is_some_and(|nic| matches(nic, name)));
-                all.chain(nics.map(|name| Target::nic(&vm.name, name)))
-            })
-            .collect(),
-    };
-    if targets.is_empty() {
-        let what = if pattern.volume.is_some() { "volume" } else { "VM" };
-        let error = format!("No {what} matches '{pattern}'; `sluice get {}s` lists them", what.to_lowercase());
-        return Err(Reply::failed(Code::NotFound, error));
-    }
-    targets.into_iter().map(|target| known(server, &target.to_string())).collect()
 }

@@ -12,14 +12,16 @@ use sluice_api::request::Request;
 use sluice_api::{amount, shell};
 use sluice_config::changes::Object;
 
+use super::describe::{describe, value_of};
 use super::roles::Roles;
 use super::socket::Peer;
 use super::undo::assignment;
+use crate::server::Server;
 use crate::state::overrides::{Compared, Gone, Override, Overrides};
 use crate::state::time::Time;
 
 /// Maximum number of objects of one command or reload with an event of their own.
-const OBJECTS_MAX: usize = 1000;
+pub(super) const OBJECTS_MAX: usize = 1000;
 /// Maximum length of a command, and of what was in force, in characters.
 const WORDS_MAX: usize = 1000;
 /// Minimum time between two events of refusals of one user.
@@ -50,14 +52,20 @@ impl Author {
     }
 
     /// The events of a change that has made `after` of `before`: one for each object.
-    pub fn changed(&self, request: &Request, (before, after): (&Overrides, &Overrides), holds: &Holds) -> Vec<Event> {
+    pub fn changed(
+        &self,
+        request: &Request,
+        (before, after): (&Overrides, &Overrides),
+        described: &Described,
+        holds: &Holds,
+    ) -> Vec<Event> {
         let kind = match request {
             Request::Attach { .. } => EventKind::Attached,
             Request::Detach { .. } => EventKind::Detached,
             Request::Reset { .. } => EventKind::Reset,
             _ => EventKind::Changed,
         };
-        let mut differing = differing(before, after);
+        let mut differing = differing((before, after), described);
         // With a volume its VM may have come or gone: that is one event, about what the command names.
         if let Request::Attach { target, .. } | Request::Detach { target, .. } = request
             && let Ok(object) = target.parse::<Object>()
@@ -152,15 +160,17 @@ impl RoleRefusals {
     }
 }
 
-/// Events of changes made at run time that are gone by themselves.
-pub fn gone(gone: &[(Override, Gone)]) -> Vec<Event> {
+/// Events of changes made at run time that are gone by themselves. `server` has what is in force instead.
+pub fn gone(server: &Server, gone: &[(Override, Gone)]) -> Vec<Event> {
     let event_of = |(old, why): &(Override, Gone)| {
         let hidden = old.hidden();
         let now = match why {
-            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => now,
-            Gone::Replaced | Gone::Orphaned | Gone::InFile => &hidden,
+            Gone::Expired { now } | Gone::Stopped { now } | Gone::Yielded { now } => now.clone(),
+            Gone::Replaced | Gone::Orphaned => hidden.clone(),
+            Gone::InFile => old.value(),
         };
-        let (before, after) = (old.with_key(&old.value()), old.with_key(now));
+        let settings = if let Object::Target(target) = &old.target { describe(server, target) } else { None };
+        let (before, after) = (old.with_key(&old.value()), old.with_key(&stated(old, now, settings.as_ref())));
         let (detail, uid, reason) = (why.in_words(&hidden), Some(old.origin.uid), old.origin.reason.clone());
         let change = Change { uid, before, after, reason, ..Change::default() };
         about(&old.target, Event { detail: Some(detail), ..event(EventKind::Expired, change) })
@@ -235,14 +245,24 @@ fn named(name: &str, event: Event) -> Event {
 /// The objects that a change has changed, each with its values before and after.
 type Differing = BTreeMap<Object, (String, String)>;
 
-fn differing(before: &Overrides, after: &Overrides) -> Differing {
+/// Objects as they were before a change, and after it.
+pub type Described = BTreeMap<Object, (Option<Settings>, Option<Settings>)>;
+
+fn differing((before, after): (&Overrides, &Overrides), described: &Described) -> Differing {
     let mut objects: BTreeMap<&Object, (Vec<String>, Vec<String>)> = BTreeMap::new();
     for Compared { of, before, after } in before.compared(after) {
         let (old, new) = objects.entry(&of.target).or_default();
-        old.push(of.with_key(&before));
-        new.push(of.with_key(&after));
+        let (was, is) = described.get(&of.target).map_or((None, None), |(was, is)| (was.as_ref(), is.as_ref()));
+        old.push(of.with_key(&stated(of, before, was)));
+        new.push(of.with_key(&stated(of, after, is)));
     }
     objects.into_iter().map(|(object, (old, new))| (object.clone(), (old.join(" "), new.join(" ")))).collect()
+}
+
+/// Returns the value of a change in words, or what is in force where no file states one: the default, or that of a policy.
+fn stated(of: &Override, value: String, settings: Option<&Settings>) -> String {
+    let in_force = of.key().filter(|_| value == "-").and_then(|key| value_of(settings, key));
+    in_force.unwrap_or(value)
 }
 
 /// A request as a command.

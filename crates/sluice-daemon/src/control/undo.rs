@@ -36,7 +36,11 @@ pub(super) fn holds(request: &Request, lasts: Lasts, (before, after): (&Override
         _ => Vec::new(),
     };
     let is_ending = matches!(lasts, Lasts::UntilRestart | Lasts::Until(_));
-    let instead = |known: &&Override| (known.name(), after.instead_of(known));
+    let instead = |known: &&Override| {
+        // A source that has been extended stays so.
+        let is_resize = matches!(request, Request::Resize { .. });
+        (known.name(), if is_resize { "the size of its source".to_owned() } else { after.instead_of(known) })
+    };
     Holds {
         until: Some(lasts.to_string()),
         // `reset` does not change a drop-in.
