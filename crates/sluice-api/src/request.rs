@@ -328,3 +328,22 @@ impl Written {
         self.result.as_ref().map(|result| serde_json::from_str(result.get())).transpose()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_of_one_name_has_the_form_that_it_had_before_there_could_be_several() {
+        let reset = |names: Option<Vec<String>>| {
+            let request = Request::Reset { name: names.map(Names::from), reason: None, force: Vec::new() };
+            let text = serde_json::to_string(&request).unwrap();
+            assert_eq!(serde_json::from_str::<Request>(&text).unwrap(), request);
+            serde_json::to_value(&request).unwrap()["name"].clone()
+        };
+        assert_eq!(reset(None), serde_json::Value::Null);
+        assert_eq!(reset(Some(vec!["a/limit".to_owned()])), "a/limit");
+        let both = ["a/limit", "a/weight"];
+        assert_eq!(reset(Some(both.map(str::to_owned).to_vec())), serde_json::json!(both));
+    }
+}

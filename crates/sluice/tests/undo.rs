@@ -209,6 +209,9 @@ fn a_detach_of_what_was_attached_for_a_time_was_undone_for_good() {
     json(&place, &["set", "a/v", "weight=7", "--until-restart", "--reason", "tmp"]);
     made_and_undone(&place, &["detach", "a/v"]);
     made_and_undone(&place, &["detach", "a", "--for", "10m"]);
+    json(&place, &["resize", "a/v", "3MiB"]);
+    made_and_undone(&place, &["detach", "a/v"]);
+    made_and_undone(&place, &["detach", "a/v", "--for", "10m"]);
 }
 
 #[test]

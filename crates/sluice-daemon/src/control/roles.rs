@@ -335,6 +335,19 @@ mod tests {
     }
 
     #[test]
+    fn a_set_that_takes_an_attached_volume_back_needs_the_role_attach() {
+        use crate::state::overrides::testing::{made, set};
+        let mut overrides = Overrides::default();
+        let attached = Change::Attach { keys: toml::Table::new() };
+        overrides.add_all(vec![made("a/v", attached, serde_json::Value::Null), set("a", "weight", "7")]);
+        let needs = |reset: &str| {
+            let json = format!(r#"{{"verb":"set","target":"a","keys":{{"limit":"5 iops"}},"reset":["{reset}"]}}"#);
+            needed(&serde_json::from_str(&json).unwrap(), &overrides)
+        };
+        assert!(needs("a/weight") == Role::Change && needs("a/v") == Role::Attach && needs("a") == Role::Attach);
+    }
+
+    #[test]
     fn a_refusal_says_which_role_is_needed_and_how_to_give_it() {
         let settings = settings("");
         assert_eq!(

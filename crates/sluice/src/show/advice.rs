@@ -104,19 +104,29 @@ impl Known<'_> {
 
     /// A reservation that is not yet as large as it could be, a larger weight, or less for the others.
     fn against_others(&self, cause: Cause) -> String {
-        let by_weight = (Right::Weight, self.more_by_weight());
-        let largest = self.named(Right::Reservation);
-        let lower =
-            format!("Lower the reservations of its neighbours{largest}, or move one of them to another device.");
-        let by_reservation = (Right::Reservation, lower);
-        let [(_, first), (right, second)] = match cause {
-            Cause::OthersReservation => [by_reservation, by_weight],
-            _ => [by_weight, by_reservation],
+        let is_background = self.vm.policy.class == Class::Background;
+        let lower = || {
+            let largest = self.named(Right::Reservation);
+            format!("Lower the reservations of its neighbours{largest}, or move one of them to another device.")
         };
-        // Of its class it is always told: no weight makes up for it.
-        let is_background = right == Right::Weight && self.vm.policy.class == Class::Background;
-        let second = (is_background || !self.served_by(right).is_empty()).then_some(second);
-        [self.larger_reservation(), first].into_iter().chain(second).collect::<Vec<_>>().join(" ")
+        let of_weight = (cause == Cause::OthersWeight || is_background || !self.served_by(Right::Weight).is_empty())
+            .then(|| self.more_by_weight());
+        let of_reservation =
+            (cause == Cause::OthersReservation || !self.served_by(Right::Reservation).is_empty()).then(lower);
+        // What others no longer reserve is shared by weight, so a light VM gets little of it.
+        let [first, second] = match cause {
+            Cause::OthersReservation if !is_background && !self.is_light() => [of_reservation, of_weight],
+            _ => [of_weight, of_reservation],
+        };
+        [Some(self.larger_reservation()), first, second].into_iter().flatten().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether a neighbour that gets much by weight has a larger one.
+    fn is_light(&self) -> bool {
+        let heavier = self.served_by(Right::Weight);
+        let own = self.vm.policy.weight;
+        let mut others = self.vms.iter().filter(|other| other.device == self.device.device);
+        others.any(|other| heavier.contains(&other.vm.as_str()) && other.policy.weight > own)
     }
 
     /// More of what the device gives by weight.
@@ -166,7 +176,7 @@ impl Known<'_> {
                 Right::Weight => own.parts.by_weight_percent,
                 Right::Other => None,
             });
-            one.by == right || part.is_some_and(|part| one.percent * part / 100.0 >= MATTERS)
+            part.map_or(one.by == right, |part| one.percent * part / 100.0 >= MATTERS)
         };
         self.neighbours.iter().filter(gets_much).map(|one| one.vm.as_str()).collect()
     }

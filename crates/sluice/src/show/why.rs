@@ -639,11 +639,12 @@ mod tests {
 
     #[test]
     fn a_vm_of_a_small_weight_was_told_only_to_lower_the_reservations_of_others() {
-        let both = "It has no reservation; up to 160 iops fit. Lower the reservations of its neighbours (a, b), or move one of them to \
-                    another device. Give it a larger weight than 10, or limit its neighbours (a).";
+        let both = "It has no reservation; up to 160 iops fit. Give it a larger weight than 10, or limit its neighbours (a). Lower the \
+                    reservations of its neighbours (a, b), or move one of them to another device.";
         assert_eq!(advice_to_c(Cause::OthersReservation, |_| {}), both);
-        let by_weight = advice_to_c(Cause::OthersWeight, |_| {});
-        assert!(by_weight.contains("(a). Lower the reservations of its neighbours (a, b)"), "{by_weight}");
+        assert_eq!(advice_to_c(Cause::OthersWeight, |_| {}), both);
+        let heavy = advice_to_c(Cause::OthersReservation, |c| c.policy.weight = Some(2000.0));
+        assert!(heavy.contains("another device. Give it a larger weight than 2000"), "{heavy}");
     }
 
     #[test]
